@@ -1,0 +1,2 @@
+//! The `tidepool` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Unix socket that client processes and the command line talk to.

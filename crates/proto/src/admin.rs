@@ -1,0 +1,256 @@
+//! What the command line asks a node, and what it answers. The JSON of every command is one of
+//! these structures, so their field names are the stable keys.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ErrorKind, Result};
+use crate::level::BytesByLevel;
+
+/// A request of the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// Facts and counters of the node.
+    Status,
+    /// Everything known of one file; the descriptor of the file comes with the message.
+    Explain,
+    /// Brings the file in; its descriptor comes with the message.
+    Load,
+    /// Drops what is cached of the file; its descriptor comes with the message.
+    Evict,
+    /// Drops everything that may be dropped.
+    EvictAll,
+    /// Loads the file and keeps it resident; its descriptor comes with the message.
+    Pin,
+    /// Lets the file be evicted again; its descriptor comes with the message.
+    Unpin,
+    /// Sets the capacity of the store in bytes.
+    Resize {
+        /// New capacity in bytes.
+        capacity_bytes: u64,
+    },
+    /// Changes the eviction policy, by name.
+    SetPolicy {
+        /// One of the policy names.
+        policy: String,
+    },
+    /// Effective configuration.
+    Config,
+    /// Finish owed writes, refuse new opens, and stop if asked to.
+    Drain {
+        /// Stop the node when nothing is owed any more.
+        stop: bool,
+    },
+    /// The metrics, in the Prometheus text format.
+    Metrics,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AdminReply {
+    /// To `Status`.
+    Status(Box<Status>),
+    /// To `Explain`.
+    Explain(Box<Explanation>),
+    /// To `Load` and `Pin`.
+    Loaded(LoadReport),
+    /// To `Evict`, `EvictAll` and `Resize`.
+    Freed(FreeReport),
+    /// To `Config`.
+    Config(Vec<ConfigEntry>),
+    /// To `Metrics`.
+    Metrics(String),
+    /// To requests without facts to report.
+    Done,
+    /// The request failed.
+    Failed {
+        /// What went wrong.
+        kind: ErrorKind,
+        /// One line: operation, cause and remedy.
+        message: String,
+        /// The errno behind it.
+        errno: i32,
+    },
+}
+
+/// Facts and counters of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Release of the node.
+    pub version: String,
+    /// Process id of the node.
+    pub process_id: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// The PFS directory.
+    pub pfs: String,
+    /// File system type of the PFS directory.
+    pub pfs_type: String,
+    /// Mount point, if the node is mounted.
+    pub mount: Option<String>,
+    /// Path of the socket.
+    pub socket: String,
+    /// The six-mode defaults of the mount.
+    pub read_mode: String,
+    /// Default write mode.
+    pub write_mode: String,
+    /// The store.
+    pub store: StoreStatus,
+    /// Bytes served to readers, by level.
+    pub served: BytesByLevel,
+    /// Bytes that readers asked for: served plus failed.
+    pub asked_bytes: u64,
+    /// Bytes of reads that ended in an error.
+    pub failed_bytes: u64,
+    /// Share of served bytes that did not come from the PFS; absent before the first read.
+    pub hit_ratio: Option<f64>,
+    /// Bytes written by clients.
+    pub written_bytes: u64,
+    /// Bytes read from the PFS by fills and bypassing reads.
+    pub pfs_read_bytes: u64,
+    /// Bytes written to the PFS.
+    pub pfs_written_bytes: u64,
+    /// Open handles.
+    pub open_files: u64,
+    /// Connected clients.
+    pub clients: u64,
+    /// Bytes that exist in memory only, by file count and bytes.
+    pub memory_only_files: u64,
+    /// Bytes in memory only.
+    pub memory_only_bytes: u64,
+    /// Bytes whose durable copy is owed.
+    pub dirty_bytes: u64,
+    /// Age of the oldest owed byte in milliseconds.
+    pub dirty_age_ms: Option<u64>,
+    /// What this machine lacks, one line each.
+    pub degraded: Vec<String>,
+}
+
+/// The store of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Bytes the store may hold.
+    pub capacity_bytes: u64,
+    /// Bytes it holds.
+    pub resident_bytes: u64,
+    /// Highest number of bytes it ever held.
+    pub resident_bytes_peak: u64,
+    /// Bytes that cannot be evicted now: pinned, lent or open by passthrough.
+    pub pinned_bytes: u64,
+    /// Bytes of bookkeeping beside the data.
+    pub bookkeeping_bytes: u64,
+    /// Files with a segment of their own.
+    pub segments: u64,
+    /// Packed small files.
+    pub small_files: u64,
+    /// Name of the eviction policy.
+    pub policy: String,
+    /// Block size in bytes.
+    pub block_bytes: u64,
+    /// Whether memory comes in 2 MiB pages.
+    pub huge_pages: bool,
+    /// What segments are made of: `memfd` or `tmpfs`.
+    pub backing: String,
+    /// Blocks evicted since the start.
+    pub evicted_blocks: u64,
+}
+
+/// Everything the node knows of one file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Path below the PFS directory.
+    pub path: String,
+    /// Device and inode.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Change times in nanoseconds since the epoch, as decimal text.
+    pub modified_ns: String,
+    /// See `modified_ns`.
+    pub changed_ns: String,
+    /// `none`, `segment`, `packed` or `memory-only`.
+    pub cached_as: String,
+    /// Whether what is cached is of the file's present version.
+    pub current: bool,
+    /// Bytes resident.
+    pub resident_bytes: u64,
+    /// Block size in bytes.
+    pub block_bytes: u64,
+    /// One character a block: `.` absent, `c` clean, `d` dirty, `m` memory only, at most 4,096.
+    pub residency: String,
+    /// Nodes that hold blocks; on one node: this host.
+    pub holders: Vec<String>,
+    /// Pinned by `tidepool pin`.
+    pub pinned: bool,
+    /// Open handles.
+    pub open_handles: u64,
+    /// Bytes of this file whose durable copy is owed.
+    pub dirty_bytes: u64,
+    /// Name of the policy.
+    pub policy: String,
+    /// How near to eviction, from 0 (next) to 1 (last); absent where the policy cannot say.
+    pub policy_rank: Option<f64>,
+    /// Read mode that applies.
+    pub read_mode: String,
+    /// Write mode that applies.
+    pub write_mode: String,
+    /// Striping of the file on the PFS, in words.
+    pub layout: String,
+    /// Where the next read would be served from.
+    pub next_read: String,
+    /// Why it is not cached, or not faster, in words.
+    pub why_not: Vec<String>,
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Length of the file.
+    pub size_bytes: u64,
+    /// Bytes resident afterwards, counted in the store.
+    pub resident_bytes: u64,
+    /// Bytes that this load read from the PFS.
+    pub read_bytes: u64,
+}
+
+/// What an eviction or a resize freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FreeReport {
+    /// Bytes given back to the operating system.
+    pub freed_bytes: u64,
+    /// Bytes still resident.
+    pub resident_bytes: u64,
+    /// Capacity in force.
+    pub capacity_bytes: u64,
+    /// Bytes that could not be freed because they are pinned, open by passthrough or owed.
+    pub held_bytes: u64,
+    /// Milliseconds it took.
+    pub elapsed_ms: f64,
+}
+
+/// One effective configuration value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigEntry {
+    /// Name in the configuration file; the flag is the same with dashes.
+    pub name: String,
+    /// Effective value.
+    pub value: String,
+    /// Unit, or empty.
+    pub unit: String,
+    /// `default`, `file`, `environment` or `command line`.
+    pub origin: String,
+    /// One line of documentation.
+    pub doc: String,
+}
+
+/// What a node answers to the command line. `descriptor` is the file that path requests bring.
+pub trait AdminService: Send + Sync + 'static {
+    /// Answers one request of the user `user_id`.
+    fn admin(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<std::os::fd::OwnedFd>,
+        user_id: u32,
+    ) -> Result<AdminReply>;
+}

@@ -1,0 +1,30 @@
+//! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
+//!
+//! Every other crate speaks in these types, so this crate depends on none of them. It does no
+//! input or output, starts no thread and holds no state.
+
+pub mod admin;
+pub mod error;
+pub mod level;
+pub mod mode;
+pub mod service;
+pub mod size;
+pub mod table;
+pub mod version;
+
+pub use error::{Error, ErrorKind, Result};
+pub use level::{BytesByLevel, Level};
+pub use mode::{Access, ReadMode, WriteMode};
+pub use service::{FileService, HandOut, OpenFile, OpenRequest, PassthroughPin, ReadOutcome};
+pub use size::{ByteSize, MemorySize};
+pub use version::{FileId, Version};
+
+/// Default unit of residency, transfer and eviction, in bytes.
+pub const BLOCK_BYTES_DEFAULT: u64 = 4 << 20;
+/// Size of a huge page; every block size is a multiple of it.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Files below this size are packed together instead of getting a segment of their own.
+pub const SMALL_FILE_BYTES_DEFAULT: u64 = 256 << 10;
+
+const _: () = assert!(BLOCK_BYTES_DEFAULT % HUGE_PAGE_BYTES == 0, "a block is whole huge pages");
+const _: () = assert!(SMALL_FILE_BYTES_DEFAULT < BLOCK_BYTES_DEFAULT, "a small file fits a block");

@@ -1,0 +1,99 @@
+//! The six modes: three ways to write and three ways to read.
+//!
+//! Source: modes (a) to (f) of the two-level storage paper, section 3.2.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind};
+
+/// Where written bytes go, and what `close` promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteMode {
+    /// Mode (a): the store only; the PFS holds a stub. Lost with the node.
+    Memory,
+    /// Mode (b): straight to the PFS, nothing kept.
+    Bypass,
+    /// Mode (c): PFS and store together; `close` returns when the PFS has it, synced.
+    #[default]
+    Through,
+}
+
+/// Where read bytes may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadMode {
+    /// Mode (d): resident bytes only, otherwise an error.
+    Memory,
+    /// Mode (e): straight from the PFS, nothing kept.
+    Bypass,
+    /// Mode (f): the nearest copy first; kept by policy.
+    #[default]
+    TwoLevel,
+}
+
+/// What an open may do with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reads only.
+    Read,
+    /// Writes only.
+    Write,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+impl Access {
+    /// Whether writes are allowed.
+    pub fn writes(self) -> bool {
+        matches!(self, Access::Write | Access::ReadWrite)
+    }
+
+    /// Whether reads are allowed.
+    pub fn reads(self) -> bool {
+        matches!(self, Access::Read | Access::ReadWrite)
+    }
+}
+
+macro_rules! named {
+    ($type:ty, $what:literal, $($name:literal => $value:expr),+) => {
+        impl $type {
+            /// All values, in the order of the documentation.
+            pub const ALL: &'static [$type] = &[$($value),+];
+
+            /// The stable name used in options, JSON and metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(value if value == $value => $name,)+ _ => unreachable!() }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                match text {
+                    $($name => Ok($value),)+
+                    other => Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        concat!("reading a ", $what),
+                        format!("`{other}` is none of: {}", [$($name),+].join(", ")),
+                    )),
+                }
+            }
+        }
+    };
+}
+
+named!(WriteMode, "write mode",
+    "memory" => WriteMode::Memory, "bypass" => WriteMode::Bypass, "through" => WriteMode::Through);
+named!(ReadMode, "read mode",
+    "memory" => ReadMode::Memory, "bypass" => ReadMode::Bypass, "two-level" => ReadMode::TwoLevel);

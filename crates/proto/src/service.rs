@@ -1,0 +1,144 @@
+//! What a node offers to its front ends: opens of files, reads, writes, pins.
+//!
+//! `node` implements these traits, the FUSE mount and the socket server call them. A front end
+//! brings an open descriptor of the PFS file (*authority is the descriptor*): it opened the file
+//! with the credentials of the user it works for, so the node never opens a name for anybody.
+
+use std::io::IoSlice;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::level::BytesByLevel;
+use crate::mode::{Access, ReadMode, WriteMode};
+use crate::version::{FileId, Version};
+
+/// One open of a file, as a front end asks for it.
+#[derive(Debug)]
+pub struct OpenRequest {
+    /// The PFS file, opened by the caller with at least the access asked for. Writers of mode
+    /// `through` bring a descriptor that can be read as well if their access includes reads.
+    pub lower: OwnedFd,
+    /// What this open may do.
+    pub access: Access,
+    /// Read mode of this open; `None` takes the mode of the directory rule or mount.
+    pub read_mode: Option<ReadMode>,
+    /// Write mode of this open; `None` takes the mode of the directory rule or mount.
+    pub write_mode: Option<WriteMode>,
+    /// This open created the file, so its directory entry is not durable yet.
+    pub created: bool,
+    /// Writes go to the end of the file, wherever that is (`O_APPEND`).
+    pub append: bool,
+    /// The user whom quotas and limits are charged to.
+    pub user_id: u32,
+}
+
+/// What a read returned and which levels it came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOutcome {
+    /// Bytes read; fewer than asked for only at the end of the file.
+    pub bytes: usize,
+    /// The same bytes by level.
+    pub levels: BytesByLevel,
+}
+
+/// A wholly resident file held for a FUSE passthrough open. Its blocks stay until this drops.
+pub trait PassthroughPin: Send + Sync {
+    /// The segment, whose length and offsets are those of the file. Opened read-only.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Identity of the segment: two pins with the same number share one segment.
+    fn segment_id(&self) -> u64;
+    /// Whether the segment still is the content of the file at `version`. Writes through this node
+    /// carry the segment along; changes behind its back do not.
+    fn serves(&self, version: &Version) -> bool;
+}
+
+/// Descriptors that let another process read resident bytes without a message.
+#[derive(Debug)]
+pub struct HandOut {
+    /// The segment, read-only.
+    pub segment: OwnedFd,
+    /// The residency table ([`crate::table`]), read-only.
+    pub table: OwnedFd,
+    /// The touch marks, writable and untrusted: one byte a block.
+    pub touches: OwnedFd,
+    /// Block size of this segment in bytes.
+    pub block_bytes: u64,
+    /// Length of the table and the touch marks in blocks.
+    pub blocks: u64,
+}
+
+/// One open file. All methods may be called from several threads at once.
+pub trait OpenFile: Send + Sync {
+    /// The version this open reads, or the latest one that writes through this node made.
+    fn version(&self) -> Version;
+
+    /// Length of the file as this open sees it, in bytes.
+    fn size(&self) -> Result<u64>;
+
+    /// Whether `[offset, offset + length)` can be read without waiting for another machine.
+    fn is_resident(&self, offset: u64, length: usize) -> bool;
+
+    /// Reads into `buffer`, short only at the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome>;
+
+    /// Reads up to `length` bytes and passes them to `sink` exactly once, without copying where
+    /// they are resident. The slices are valid only during the call of `sink`.
+    fn read_with(
+        &self,
+        offset: u64,
+        length: usize,
+        sink: &mut dyn FnMut(&[IoSlice<'_>]),
+    ) -> Result<ReadOutcome>;
+
+    /// Writes all of `data` at `offset` (at the end for append opens); returns the offset used.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64>;
+
+    /// Sets the length of the file.
+    fn set_size(&self, size: u64) -> Result<()>;
+
+    /// `fallocate(2)` with its mode bits, on the PFS file.
+    fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()>;
+
+    /// Makes everything written so far through any open of this file durable as its write mode
+    /// promises. `data_only` is `fdatasync`.
+    fn sync(&self, data_only: bool) -> Result<()>;
+
+    /// Called at each `close(2)` of a descriptor. Returns when the promise of the write mode holds,
+    /// with the error of any write that was not reported yet. May be called several times.
+    fn flush(&self) -> Result<()>;
+
+    /// Pins a wholly resident file for a passthrough open; `None` where it is not resident, packed,
+    /// being written, or the cap on pinned bytes is reached.
+    fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>>;
+
+    /// Descriptors for reading without messages; `None` for packed or memory-mapped-free files.
+    fn hand_out(&self) -> Result<Option<HandOut>>;
+
+    /// The PFS descriptor that this open brought.
+    fn lower(&self) -> BorrowedFd<'_>;
+
+    /// Starts to bring `[offset, offset + length)` in, without waiting.
+    fn prefetch(&self, offset: u64, length: u64);
+}
+
+/// A node as its front ends see it.
+pub trait FileService: Send + Sync + 'static {
+    /// Opens the file behind the descriptor in `request`.
+    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>>;
+
+    /// Tells that an operation of this node that changes metadata only (rename, link, chmod, ...)
+    /// took the file from `before` to `after`. If length and content time are equal, what is
+    /// cached of `before` now serves `after`.
+    fn carry_version(&self, before: &Version, after: &Version);
+
+    /// Length of a file whose bytes live in memory only; `None` for every other file. Front ends
+    /// that report attributes ask this for files that look like stubs.
+    fn memory_only_size(&self, id: FileId) -> Option<u64>;
+
+    /// Whether any memory-only file exists, so that attributes can skip the question above.
+    fn has_memory_only(&self) -> bool;
+
+    /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
+    fn removed(&self, id: FileId);
+}
