@@ -149,7 +149,9 @@ impl ErrorKind {
             ErrorKind::LimitReached => {
                 "A limit per client or user is reached. Close files or connections, then try again."
             }
-            ErrorKind::PermissionDenied => "The caller may not do this; the owner of the node or root may.",
+            ErrorKind::PermissionDenied => {
+                "The caller may not do this; the owner of the node or root may."
+            }
             ErrorKind::NodeUnavailable => {
                 "No node answers at this socket. Start one (`tidepool node start`) or pass the right --socket."
             }
@@ -159,8 +161,12 @@ impl ErrorKind {
             ErrorKind::Unsupported => {
                 "This machine lacks what the operation needs; `tidepool doctor` lists what is missing."
             }
-            ErrorKind::InUse => "Something else uses the name, socket or mount point; the message names it.",
-            ErrorKind::TimedOut => "The operation was given up after its time limit; it may succeed later.",
+            ErrorKind::InUse => {
+                "Something else uses the name, socket or mount point; the message names it."
+            }
+            ErrorKind::TimedOut => {
+                "The operation was given up after its time limit; it may succeed later."
+            }
             ErrorKind::Internal => "A bug of Tidepool. Please report it with the node's log.",
         }
     }
@@ -240,10 +246,7 @@ impl Error {
 
     /// The errno for POSIX callers: that of the system call behind it, else that of the kind.
     pub fn errno(&self) -> i32 {
-        self.source
-            .as_ref()
-            .and_then(io::Error::raw_os_error)
-            .unwrap_or_else(|| self.kind.errno())
+        self.source.as_ref().and_then(io::Error::raw_os_error).unwrap_or_else(|| self.kind.errno())
     }
 
     /// What was being done.

@@ -177,7 +177,9 @@ mod tests {
         }
         assert_eq!(ByteSize(8 << 30).to_string(), "8GiB");
         assert_eq!(ByteSize(1536).to_string(), "1.50KiB");
-        for text in ["", "GiB", "8XB", "-1", "1e400", "99999999999999999999", "18446744073709551615K"] {
+        for text in
+            ["", "GiB", "8XB", "-1", "1e400", "99999999999999999999", "18446744073709551615K"]
+        {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
