@@ -4,14 +4,18 @@
 //! input or output, starts no thread and holds no state.
 
 pub mod admin;
+pub mod config;
 pub mod error;
 pub mod level;
 pub mod mode;
+pub mod option;
+pub mod resolve;
 pub mod service;
 pub mod size;
 pub mod table;
 pub mod version;
 
+pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, ReadMode, WriteMode};

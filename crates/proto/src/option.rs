@@ -1,0 +1,424 @@
+//! The one table of options. The command line, its help, man pages and completions, the
+//! configuration file, the environment and the reference are made from it.
+//!
+//! Pure data and the grammar of values; what the values mean together is in [`crate::resolve`].
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::size::{ByteSize, MemorySize};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Names of the eviction policies, with one line each.
+pub const POLICIES: [(&str, &str); 4] = [
+    ("lru", "evicts what was unused longest"),
+    ("lfu", "evicts what was used least often, with aging"),
+    ("s3fifo", "three queues; single scans do not flush what is used again"),
+    ("cyclic", "keeps a fixed part of a set that is swept again and again"),
+];
+const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic"];
+const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
+const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
+const FEATURES: &[&str] = &["auto", "on", "off"];
+const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
+const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+const LOG_FORMATS: &[&str] = &["text", "json"];
+
+/// Grammar of a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OptionKind {
+    /// A path.
+    Path,
+    /// A size in bytes within bounds, a multiple of `step`.
+    Bytes {
+        /// Smallest size in bytes.
+        min: u64,
+        /// Largest size in bytes.
+        max: u64,
+        /// Every size is a multiple of this.
+        step: u64,
+    },
+    /// A size in bytes or a share of the machine's memory.
+    Memory,
+    /// A whole number within bounds.
+    Count {
+        /// Smallest number.
+        min: u64,
+        /// Largest number.
+        max: u64,
+    },
+    /// A number from 0 to 1.
+    Share,
+    /// True or false; a flag without value on the command line.
+    Switch,
+    /// One of a few names.
+    Choice(&'static [&'static str]),
+    /// An IP address and port.
+    Address,
+    /// A list of names.
+    Names,
+    /// Text.
+    Text,
+}
+
+const ANY_BYTES: OptionKind = OptionKind::Bytes { min: 0, max: u64::MAX, step: 1 };
+
+impl OptionKind {
+    /// Says in words what is wrong with `text`, if anything is.
+    pub fn check(&self, text: &str) -> Result<(), String> {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return Err("is empty".to_owned());
+        }
+        match *self {
+            OptionKind::Path | OptionKind::Text | OptionKind::Names => {
+                if text.contains('\0') {
+                    Err("contains a zero byte".to_owned())
+                } else {
+                    Ok(())
+                }
+            }
+            OptionKind::Bytes { min, max, step } => check_bytes(trimmed, min, max, step),
+            OptionKind::Memory => {
+                trimmed.parse::<MemorySize>().map(drop).map_err(|_| "is not a size".to_owned())
+            }
+            OptionKind::Count { min, max } => match trimmed.parse::<u64>() {
+                Ok(number) if (min..=max).contains(&number) => Ok(()),
+                Ok(_) => Err("is out of range".to_owned()),
+                Err(_) => Err("is not a whole number".to_owned()),
+            },
+            OptionKind::Share => match trimmed.parse::<f64>() {
+                Ok(share) if (0.0..=1.0).contains(&share) => Ok(()),
+                Ok(_) => Err("is out of range".to_owned()),
+                Err(_) => Err("is not a number".to_owned()),
+            },
+            OptionKind::Switch => trimmed.parse::<Switch>().map(drop),
+            OptionKind::Choice(names) if names.contains(&trimmed) => Ok(()),
+            OptionKind::Choice(_) => Err("is not one of the names".to_owned()),
+            OptionKind::Address => match trimmed.parse::<SocketAddr>() {
+                Ok(_) => Ok(()),
+                Err(_) => Err("is not an address with a port".to_owned()),
+            },
+        }
+    }
+
+    /// What is valid, in words.
+    pub fn valid(&self) -> String {
+        match *self {
+            OptionKind::Path => "a path".to_owned(),
+            OptionKind::Bytes { min, max, step } => valid_bytes(min, max, step),
+            OptionKind::Memory => "a size such as 8GiB, or a share such as 60%".to_owned(),
+            OptionKind::Count { min, max: u64::MAX } => format!("a whole number from {min}"),
+            OptionKind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            OptionKind::Share => "a number from 0 to 1".to_owned(),
+            OptionKind::Switch => "true or false".to_owned(),
+            OptionKind::Choice(names) => names.join(", "),
+            OptionKind::Address => "an address such as 127.0.0.1:9464".to_owned(),
+            OptionKind::Names => "names separated by commas".to_owned(),
+            OptionKind::Text => "text".to_owned(),
+        }
+    }
+
+    /// Placeholder of the value in help texts.
+    pub fn placeholder(&self) -> &'static str {
+        match self {
+            OptionKind::Path => "PATH",
+            OptionKind::Bytes { .. } | OptionKind::Memory => "SIZE",
+            OptionKind::Count { .. } => "COUNT",
+            OptionKind::Share => "SHARE",
+            OptionKind::Switch => "BOOL",
+            OptionKind::Choice(_) => "NAME",
+            OptionKind::Address => "ADDRESS",
+            OptionKind::Names => "NAMES",
+            OptionKind::Text => "TEXT",
+        }
+    }
+}
+
+fn check_bytes(text: &str, min: u64, max: u64, step: u64) -> Result<(), String> {
+    let ByteSize(bytes) = text.parse().map_err(|_| "is not a size".to_owned())?;
+    if !(min..=max).contains(&bytes) {
+        return Err("is out of range".to_owned());
+    }
+    if bytes % step != 0 {
+        return Err(format!("is not a multiple of {}", ByteSize(step)));
+    }
+    Ok(())
+}
+
+fn valid_bytes(min: u64, max: u64, step: u64) -> String {
+    let mut words = match (min, max) {
+        (0, u64::MAX) => "a size such as 4MiB".to_owned(),
+        (min, u64::MAX) => format!("a size from {}", ByteSize(min)),
+        (min, max) => format!("a size from {} to {}", ByteSize(min), ByteSize(max)),
+    };
+    if step > 1 {
+        words += &format!(", a multiple of {}", ByteSize(step));
+    }
+    words
+}
+
+/// A truth value as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch(pub bool);
+
+impl FromStr for Switch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "true" | "yes" | "on" | "1" => Ok(Switch(true)),
+            "false" | "no" | "off" | "0" => Ok(Switch(false)),
+            _ => Err("is neither true nor false".to_owned()),
+        }
+    }
+}
+
+/// One option, or one key of a list entry of the configuration file.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// Key in the configuration file.
+    pub name: &'static str,
+    /// Grammar of the value.
+    pub kind: OptionKind,
+    /// Unit of the value, or empty.
+    pub unit: &'static str,
+    /// Value where nothing is set; `None` is described in `doc`.
+    pub default: Option<&'static str>,
+    /// Whether a running node takes a new value on SIGHUP or by command.
+    pub live: bool,
+    /// One line of documentation.
+    pub doc: &'static str,
+}
+
+impl OptionSpec {
+    /// The flag on the command line, without dashes in front.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// The environment variable.
+    pub fn environment(&self) -> String {
+        format!("TIDEPOOL_{}", self.name.to_ascii_uppercase())
+    }
+}
+
+/// Where a value comes from; later ones win.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The table of options.
+    Default,
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// A flag.
+    CommandLine(String),
+}
+
+impl Origin {
+    /// The stable name used in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::File { .. } => "file",
+            Origin::Environment(_) => "environment",
+            Origin::CommandLine(_) => "command line",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line } => write!(f, "{} line {line}", path.display()),
+            Origin::Environment(name) => write!(f, "environment variable {name}"),
+            Origin::CommandLine(flag) => write!(f, "--{flag}"),
+        }
+    }
+}
+
+/// A value as it was written, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The text.
+    pub text: String,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+macro_rules! table {
+    ($(#[$table_doc:meta])* $table:ident, $(#[$raw_doc:meta])* $raw:ident;
+     $($field:ident: $kind:expr, $unit:literal, $default:expr, $live:literal, $doc:literal;)+) => {
+        $(#[$table_doc])*
+        pub static $table: &[OptionSpec] = &[$(OptionSpec {
+            name: stringify!($field),
+            kind: $kind,
+            unit: $unit,
+            default: $default,
+            live: $live,
+            doc: $doc,
+        }),+];
+
+        $(#[$raw_doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $raw { $(#[doc = $doc] pub $field: Option<Setting>,)+ }
+
+        impl $raw {
+            /// The place of the value called `name`.
+            pub fn slot(&mut self, name: &str) -> Option<&mut Option<Setting>> {
+                match name {
+                    $(stringify!($field) => Some(&mut self.$field),)+
+                    _ => None,
+                }
+            }
+
+            /// The value called `name`, if it is set.
+            pub fn get(&self, name: &str) -> Option<&Setting> {
+                match name {
+                    $(stringify!($field) => self.$field.as_ref(),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+table! {
+    /// All options of a node.
+    OPTIONS,
+    /// Options as written, not yet understood.
+    RawOptions;
+
+    pfs: OptionKind::Path, "", None, false,
+        "Directory of the parallel file system that the node serves; required.";
+    memory: OptionKind::Memory, "bytes or %", Some("50%"), true,
+        "Capacity of the store; percent is of the machine's memory or of the control group's limit, whichever is lower.";
+    mount: OptionKind::Path, "", None, false,
+        "Directory to mount at; without it only the library and the command line reach the node.";
+    socket: OptionKind::Path, "", None, false,
+        "Socket of the node; by default /run/tidepool/node.sock for root and $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
+    foreground: OptionKind::Switch, "", Some("false"), false,
+        "Stay attached to the terminal instead of becoming a daemon.";
+    policy: OptionKind::Choice(POLICY_NAMES), "", Some("s3fifo"), true,
+        "Eviction policy.";
+    read_mode: OptionKind::Choice(READ_MODES), "", Some("two-level"), false,
+        "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), or always the PFS (bypass).";
+    write_mode: OptionKind::Choice(WRITE_MODES), "", Some("through"), false,
+        "Where writes go: PFS and store, synced at close (through), the store alone (memory), or the PFS alone (bypass).";
+    block_bytes: OptionKind::Bytes { min: 2 * MIB, max: GIB, step: 2 * MIB }, "bytes",
+        Some("4MiB"), false,
+        "Unit of residency, transfer and eviction.";
+    small_file_bytes_max: OptionKind::Bytes { min: 0, max: GIB, step: 1 }, "bytes",
+        Some("256KiB"), false,
+        "Files up to this size are packed together; must be less than a block; 0 packs none.";
+    transfers: OptionKind::Count { min: 1, max: 256 }, "", Some("8"), false,
+        "Transfers in flight to the PFS.";
+    transfer_bytes: OptionKind::Bytes { min: 64 * KIB, max: 256 * MIB, step: 4 * KIB }, "bytes",
+        Some("4MiB"), false,
+        "Size of one transfer to or from the PFS.";
+    read_ahead_bytes_max: OptionKind::Bytes { min: 0, max: 64 * GIB, step: 1 }, "bytes",
+        Some("64MiB"), false,
+        "Farthest that read-ahead runs before a sequential reader; 0 turns it off.";
+    fuse_threads: OptionKind::Count { min: 1, max: 64 }, "", None, false,
+        "Threads that serve the mount; by default one a processor, at least 2 and at most 16.";
+    passthrough: OptionKind::Choice(FEATURES), "", Some("auto"), false,
+        "Let the kernel read wholly resident files without asking the node (Linux 6.9, privilege).";
+    huge_pages: OptionKind::Choice(FEATURES), "", Some("auto"), false,
+        "Hold the store in 2 MiB pages.";
+    backing: OptionKind::Choice(BACKINGS), "", Some("auto"), false,
+        "What the store is made of: a private tmpfs, or memfd.";
+    pinned_share_max: OptionKind::Share, "", Some("0.5"), false,
+        "Share of the capacity that pins and passthrough opens may hold.";
+    client_descriptors_max: OptionKind::Count { min: 16, max: 1 << 20 }, "", Some("16384"), false,
+        "Files that one connection may hold open.";
+    client_pinned_bytes_max: ANY_BYTES, "bytes", Some("1GiB"), false,
+        "Bytes that one connection may pin by borrowing them without a copy.";
+    client_requests_max: OptionKind::Count { min: 1, max: 4096 }, "", Some("64"), false,
+        "Requests of one connection in flight.";
+    user_connections_max: OptionKind::Count { min: 1, max: 65_536 }, "", Some("1024"), false,
+        "Connections of one user.";
+    timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,
+        "Granularity of the PFS's time stamps instead of the one measured at the start; too small a value can hide changes.";
+    metrics_address: OptionKind::Address, "", None, false,
+        "Address of the Prometheus endpoint; none by default.";
+    log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,
+        "Lowest severity that is logged.";
+    log_format: OptionKind::Choice(LOG_FORMATS), "", Some("text"), false,
+        "Form of the log: lines of text, or one JSON object a line.";
+    log_file: OptionKind::Path, "", None, false,
+        "File to log to; by default standard error, and <socket>.log for a daemon.";
+    fault: OptionKind::Text, "", None, false,
+        "Faults to inject below the PFS side, for tests and development, such as read:rate=400MB/s.";
+}
+
+table! {
+    /// Keys of a `[[rule]]` of the configuration file.
+    RULE_KEYS,
+    /// A `[[rule]]` as written.
+    RawRule;
+
+    path: OptionKind::Path, "", None, false,
+        "Directory below the PFS directory that the rule is for; required.";
+    read_mode: OptionKind::Choice(READ_MODES), "", None, false,
+        "Read mode of opens that ask for none.";
+    write_mode: OptionKind::Choice(WRITE_MODES), "", None, false,
+        "Write mode of opens that ask for none.";
+    time_to_live_s: OptionKind::Count { min: 1, max: u64::MAX }, "s", None, false,
+        "Cached bytes unused for this long are dropped.";
+    quota_bytes: ANY_BYTES, "bytes", None, false,
+        "Most bytes that files of this directory may hold in the store.";
+    admit: OptionKind::Switch, "", Some("true"), false,
+        "Whether files of this directory may be cached.";
+    expendable: OptionKind::Switch, "", Some("false"), false,
+        "Under pressure, drop memory-only bytes instead of writing them down.";
+    stripe_bytes: OptionKind::Bytes { min: 4 * KIB, max: 4 * GIB, step: 4 * KIB }, "bytes", None,
+        false, "Stripe size of new files, where the PFS lets users choose.";
+    stripe_count: OptionKind::Count { min: 1, max: 65_535 }, "", None, false,
+        "Data servers that new files are spread over.";
+    stripe_servers: OptionKind::Names, "", None, false,
+        "Data servers for new files in order, as the PFS names them.";
+}
+
+table! {
+    /// Keys of a `[[quota]]` of the configuration file.
+    QUOTA_KEYS,
+    /// A `[[quota]]` as written.
+    RawQuota;
+
+    user: OptionKind::Text, "", None, false,
+        "User, by name or number; required.";
+    bytes: ANY_BYTES, "bytes", None, false,
+        "Most bytes that files opened by this user may hold in the store; required.";
+}
+
+/// Everything that was written in file, environment and command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawConfig {
+    /// The options.
+    pub options: RawOptions,
+    /// `[[rule]]` entries, in the order of the file.
+    pub rules: Vec<RawRule>,
+    /// `[[quota]]` entries, in the order of the file.
+    pub quotas: Vec<RawQuota>,
+}
+
+/// The option called `name`.
+pub fn option(name: &str) -> Option<&'static OptionSpec> {
+    OPTIONS.iter().find(|spec| spec.name == name)
+}
+
+#[cfg(test)]
+#[path = "option_tests.rs"]
+mod tests;

@@ -1,0 +1,356 @@
+//! Turns what was written in file, environment and command line into a [`NodeConfig`]: one
+//! function that takes every option apart, so that none can be forgotten.
+//!
+//! Reads no file and asks no system call; the machine's facts come as [`Machine`].
+
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::admin::ConfigEntry;
+use crate::config::{
+    Backing, ClientLimits, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig, StripeHints,
+    UserQuota,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::option::{
+    OPTIONS, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions, RawQuota, RawRule,
+    Setting, Switch,
+};
+use crate::size::{ByteSize, MemorySize};
+
+/// Longest path of a Unix socket in bytes, without the closing zero.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// What the configuration needs to know of the machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Memory that this node may use at most, in bytes.
+    pub memory_bytes: u64,
+    /// What that limit is, in words: `the machine's memory` or the control group's path.
+    pub memory_limit: String,
+    /// Processors that this process may run on.
+    pub processors: usize,
+    /// Socket where none is set.
+    pub socket: PathBuf,
+    /// Directory that relative paths of the command line start from.
+    pub working_directory: PathBuf,
+    /// Looks a user name up.
+    pub user_id: fn(&str) -> Option<u32>,
+}
+
+/// Validates `raw` for `machine`. Unset options take their defaults.
+pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
+    let RawConfig { mut options, rules, quotas } = raw;
+    fill_defaults(&mut options, machine);
+    let entries = entries(&options);
+    #[rustfmt::skip]
+    let RawOptions {
+        pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
+        small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
+        passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
+        client_pinned_bytes_max, client_requests_max, user_connections_max,
+        timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
+    } = options;
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
+    let block_bytes = o.bytes("block_bytes", &block_bytes)?;
+    let memory_asked: MemorySize = o.required("memory", &memory)?;
+    let config = NodeConfig {
+        capacity_bytes: capacity(memory_asked, &memory, block_bytes, machine)?,
+        rules: resolve_rules(rules, &pfs)?,
+        pfs,
+        memory: memory_asked,
+        mount: path(&o, "mount", &mount, machine)?,
+        socket: path(&o, "socket", &socket, machine)?.ok_or_else(|| o.missing("socket", ""))?,
+        foreground: o.required::<Switch>("foreground", &foreground)?.0,
+        block_bytes,
+        policy: o.required("policy", &policy)?,
+        read_mode: o.required("read_mode", &read_mode)?,
+        write_mode: o.required("write_mode", &write_mode)?,
+        small_file_bytes_max: o.bytes("small_file_bytes_max", &small_file_bytes_max)?,
+        transfers: o.required("transfers", &transfers)?,
+        transfer_bytes: o.bytes("transfer_bytes", &transfer_bytes)?,
+        read_ahead_bytes_max: o.bytes("read_ahead_bytes_max", &read_ahead_bytes_max)?,
+        fuse_threads: o.required("fuse_threads", &fuse_threads)?,
+        passthrough: o.required("passthrough", &passthrough)?,
+        huge_pages: o.required("huge_pages", &huge_pages)?,
+        backing: o.required("backing", &backing)?,
+        pinned_share_max: o.required("pinned_share_max", &pinned_share_max)?,
+        metrics_address: o.optional("metrics_address", &metrics_address)?,
+        log_level: o.required("log_level", &log_level)?,
+        log_format: o.required("log_format", &log_format)?,
+        log_file: path(&o, "log_file", &log_file, machine)?,
+        client_limits: ClientLimits {
+            descriptors_max: o.required("client_descriptors_max", &client_descriptors_max)?,
+            pinned_bytes_max: o.bytes("client_pinned_bytes_max", &client_pinned_bytes_max)?,
+            requests_max: o.required("client_requests_max", &client_requests_max)?,
+            connections_max: o.required("user_connections_max", &user_connections_max)?,
+        },
+        timestamp_granularity_ns: o
+            .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
+        fault: o.optional("fault", &fault)?,
+        quotas: resolve_quotas(quotas, machine)?,
+        entries,
+    };
+    check_relations(&config)?;
+    Ok(config)
+}
+
+fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
+    for spec in OPTIONS {
+        let computed = match spec.name {
+            "socket" => Some(machine.socket.to_string_lossy().into_owned()),
+            "fuse_threads" => Some(machine.processors.clamp(2, 16).to_string()),
+            _ => spec.default.map(str::to_owned),
+        };
+        let slot = options.slot(spec.name).expect("every option of the table has a slot");
+        if let (None, Some(text)) = (&slot, computed) {
+            *slot = Some(Setting { text, origin: Origin::Default });
+        }
+    }
+}
+
+fn entries(options: &RawOptions) -> Vec<ConfigEntry> {
+    let entry = |spec: &OptionSpec| {
+        let setting = options.get(spec.name);
+        ConfigEntry {
+            name: spec.name.to_owned(),
+            value: setting.map(|setting| setting.text.clone()).unwrap_or_default(),
+            unit: spec.unit.to_owned(),
+            origin: setting.map_or("default", |setting| setting.origin.name()).to_owned(),
+            doc: spec.doc.to_owned(),
+        }
+    };
+    OPTIONS.iter().map(entry).collect()
+}
+
+/// Reads settings by the rules of their table.
+struct Reader {
+    specs: &'static [OptionSpec],
+    place: &'static str,
+}
+
+impl Reader {
+    fn invalid(&self, name: &str, setting: &Setting, why: &str, valid: &str) -> Error {
+        let detail = format!("`{}` {why} ({})", setting.text, setting.origin);
+        let error =
+            Error::new(ErrorKind::InvalidInput, format!("reading {} `{name}`", self.place), detail);
+        if valid.is_empty() { error } else { error.remedy(format!("valid: {valid}")) }
+    }
+
+    fn missing(&self, name: &str, remedy: &str) -> Error {
+        let operation = format!("reading {} `{name}`", self.place);
+        Error::new(ErrorKind::InvalidInput, operation, "it is required but not set")
+            .remedy(format!("set it: {remedy}"))
+    }
+
+    fn optional<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<Option<T>> {
+        let Some(setting) = setting else { return Ok(None) };
+        let spec = self.specs.iter().find(|spec| spec.name == name).expect("a name of the table");
+        let valid = spec.kind.valid();
+        spec.kind.check(&setting.text).map_err(|why| self.invalid(name, setting, &why, &valid))?;
+        let parsed = setting.text.trim().parse::<T>();
+        parsed.map(Some).map_err(|_| self.invalid(name, setting, "is not valid", &valid))
+    }
+
+    fn required<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<T> {
+        self.optional(name, setting)?.ok_or_else(|| self.missing(name, name))
+    }
+
+    fn bytes(&self, name: &str, setting: &Option<Setting>) -> Result<u64> {
+        self.required::<ByteSize>(name, setting).map(|size| size.0)
+    }
+}
+
+fn path(
+    reader: &Reader,
+    name: &str,
+    setting: &Option<Setting>,
+    machine: &Machine,
+) -> Result<Option<PathBuf>> {
+    let Some(setting) = setting else { return Ok(None) };
+    let spec_check = reader.optional::<PathBuf>(name, &Some(setting.clone()))?;
+    let Some(path) = spec_check.filter(|path| path.is_relative()) else {
+        return Ok(Some(PathBuf::from(&setting.text)));
+    };
+    if let Origin::File { .. } = setting.origin {
+        let why = "is relative, and a file has no working directory";
+        return Err(reader.invalid(name, setting, why, "an absolute path"));
+    }
+    Ok(Some(machine.working_directory.join(path)))
+}
+
+fn capacity(
+    asked: MemorySize,
+    setting: &Option<Setting>,
+    block_bytes: u64,
+    machine: &Machine,
+) -> Result<u64> {
+    let bytes = asked.resolve(machine.memory_bytes);
+    if bytes > machine.memory_bytes {
+        let origin = setting.as_ref().map_or(&Origin::Default, |setting| &setting.origin);
+        let detail = format!(
+            "`{asked}` ({origin}) is more than {}, which is {}",
+            machine.memory_limit,
+            ByteSize(machine.memory_bytes)
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, "reading option `memory`", detail)
+            .remedy("ask for less, or for a share such as 60%"));
+    }
+    let whole_blocks = bytes / block_bytes * block_bytes;
+    if whole_blocks == 0 && bytes != 0 {
+        let detail = format!("`{asked}` is less than one block of {}", ByteSize(block_bytes));
+        return Err(Error::new(ErrorKind::InvalidInput, "reading option `memory`", detail)
+            .remedy("ask for at least one block, or for 0 to start empty"));
+    }
+    Ok(whole_blocks)
+}
+
+fn check_relations(config: &NodeConfig) -> Result<()> {
+    let refuse = |name: &str, detail: String, remedy: &str| {
+        let operation = format!("reading option `{name}`");
+        Err(Error::new(ErrorKind::InvalidInput, operation, detail).remedy(remedy))
+    };
+    if config.small_file_bytes_max >= config.block_bytes {
+        let detail = format!(
+            "{} is not less than a block of {}",
+            ByteSize(config.small_file_bytes_max),
+            ByteSize(config.block_bytes)
+        );
+        return refuse("small_file_bytes_max", detail, "lower it or raise block_bytes");
+    }
+    let socket_bytes = config.socket.as_os_str().len();
+    if socket_bytes > SOCKET_PATH_BYTES_MAX {
+        let detail = format!("the path has {socket_bytes} bytes, a socket may have 107");
+        return refuse("socket", detail, "choose a shorter path");
+    }
+    if let Some(mount) = &config.mount
+        && (mount.starts_with(&config.pfs) || config.pfs.starts_with(mount))
+    {
+        let detail = format!("{} and {} overlap", mount.display(), config.pfs.display());
+        return refuse("mount", detail, "mount outside of the PFS directory");
+    }
+    Ok(())
+}
+
+fn resolve_rules(raw: Vec<RawRule>, pfs: &Path) -> Result<Vec<DirectoryRule>> {
+    let mut rules: Vec<DirectoryRule> = Vec::with_capacity(raw.len());
+    for rule in raw {
+        let setting = rule.path.clone();
+        let rule = resolve_rule(rule, pfs)?;
+        if rules.iter().any(|other| other.path == rule.path)
+            && let Some(setting) = setting
+        {
+            let reader = Reader { specs: RULE_KEYS, place: "rule key" };
+            return Err(reader.invalid("path", &setting, "has a rule already", "one rule a path"));
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+fn resolve_rule(raw: RawRule, pfs: &Path) -> Result<DirectoryRule> {
+    #[rustfmt::skip]
+    let RawRule {
+        path, read_mode, write_mode, time_to_live_s, quota_bytes, admit, expendable, stripe_bytes,
+        stripe_count, stripe_servers,
+    } = raw;
+    let r = Reader { specs: RULE_KEYS, place: "rule key" };
+    let seconds: Option<u64> = r.optional("time_to_live_s", &time_to_live_s)?;
+    let servers: Option<String> = r.optional("stripe_servers", &stripe_servers)?;
+    Ok(DirectoryRule {
+        path: rule_path(&r, &path, pfs)?,
+        read_mode: r.optional("read_mode", &read_mode)?,
+        write_mode: r.optional("write_mode", &write_mode)?,
+        time_to_live: seconds.map(Duration::from_secs),
+        quota_bytes: r.optional::<ByteSize>("quota_bytes", &quota_bytes)?.map(|size| size.0),
+        admit: r.optional::<Switch>("admit", &admit)?.is_none_or(|switch| switch.0),
+        expendable: r.optional::<Switch>("expendable", &expendable)?.is_some_and(|s| s.0),
+        stripe: StripeHints {
+            stripe_bytes: r.optional::<ByteSize>("stripe_bytes", &stripe_bytes)?.map(|s| s.0),
+            stripe_count: r.optional("stripe_count", &stripe_count)?,
+            stripe_servers: servers
+                .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect())
+                .unwrap_or_default(),
+        },
+    })
+}
+
+/// The path of a rule below the PFS directory: written so, as `tide:///...`, or in full.
+fn rule_path(reader: &Reader, setting: &Option<Setting>, pfs: &Path) -> Result<PathBuf> {
+    let text: String = reader.required("path", setting)?;
+    let inner = text.strip_prefix("tide://").unwrap_or(&text);
+    let inner = Path::new(inner);
+    let inner = inner.strip_prefix(pfs).unwrap_or(inner);
+    let mut path = PathBuf::new();
+    for component in inner.components() {
+        match component {
+            Component::Normal(name) => path.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                let setting = setting.as_ref().expect("a required setting was read above");
+                let valid = "a path below the PFS directory";
+                return Err(reader.invalid("path", setting, "leads outside", valid));
+            }
+        }
+    }
+    Ok(path)
+}
+
+fn resolve_quotas(raw: Vec<RawQuota>, machine: &Machine) -> Result<Vec<UserQuota>> {
+    let r = Reader { specs: QUOTA_KEYS, place: "quota key" };
+    let mut quotas: Vec<UserQuota> = Vec::with_capacity(raw.len());
+    for RawQuota { user, bytes } in raw {
+        let name: String = r.required("user", &user)?;
+        let setting = user.as_ref().expect("a required setting was read above");
+        let user_id = name.parse().ok().or_else(|| (machine.user_id)(&name));
+        let user_id = user_id.ok_or_else(|| {
+            r.invalid("user", setting, "is no user of this machine", "a user name or number")
+        })?;
+        if quotas.iter().any(|quota| quota.user_id == user_id) {
+            return Err(r.invalid("user", setting, "has a quota already", "one quota a user"));
+        }
+        quotas.push(UserQuota { user_id, quota_bytes: r.bytes("bytes", &bytes)? });
+    }
+    Ok(quotas)
+}
+
+macro_rules! parse_names {
+    ($type:ty: $($name:literal => $value:expr),+) => {
+        impl $type {
+            /// The stable name used in options and JSON.
+            pub fn name(self) -> &'static str {
+                $(if self == $value { return $name; })+
+                unreachable!("every value has a name")
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                match text {
+                    $($name => Ok($value),)+
+                    other => Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        "reading a name",
+                        format!("`{other}` is none of: {}", [$($name),+].join(", ")),
+                    )),
+                }
+            }
+        }
+    };
+}
+
+parse_names!(Feature: "auto" => Feature::Auto, "on" => Feature::On, "off" => Feature::Off);
+parse_names!(Backing:
+    "auto" => Backing::Auto, "memfd" => Backing::Memfd, "tmpfs" => Backing::Tmpfs);
+parse_names!(LogLevel:
+    "error" => LogLevel::Error, "warn" => LogLevel::Warn, "info" => LogLevel::Info,
+    "debug" => LogLevel::Debug, "trace" => LogLevel::Trace);
+parse_names!(LogFormat: "text" => LogFormat::Text, "json" => LogFormat::Json);
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;
