@@ -1,1 +1,21 @@
-//! Placeholder.
+//! The lower level: files of the parallel file system (PFS) under Tidepool.
+//!
+//! [`LowerStore`] and [`LowerFile`] are the whole of what the node asks of a PFS. [`PosixStore`]
+//! serves any mounted file system; [`FaultStore`] wraps a store and makes it slow, short, full or
+//! forgetful; [`contract`] measures what a mount really offers; [`layout`] passes striping hints.
+//!
+//! The crate keeps no file content and opens no file by name for anybody: a caller brings an open
+//! descriptor, and never gets more access through it than that descriptor has.
+
+pub mod contract;
+pub mod fault;
+pub mod features;
+pub mod layout;
+mod lower;
+mod posix;
+
+pub use fault::{FaultRules, FaultStore};
+pub use features::{DirectIo, Features, FsyncReach};
+pub use layout::{Layout, LayoutHints, LayoutOutcome};
+pub use lower::{LowerFile, LowerStore};
+pub use posix::{PosixOptions, PosixStore};

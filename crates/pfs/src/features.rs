@@ -1,0 +1,66 @@
+//! What a mounted file system offers, as found by probing and from what is known of its type.
+//! Says nothing that was neither measured nor documented by the file system's makers.
+
+use serde::{Deserialize, Serialize};
+
+/// Alignment that direct I/O needs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectIo {
+    /// Of the buffer in memory.
+    pub memory_alignment_bytes: u32,
+    /// Of offset and length in the file.
+    pub offset_alignment_bytes: u32,
+}
+
+/// How far `fsync` is known to carry bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FsyncReach {
+    /// To durable storage, as documented for this type of file system.
+    Storage,
+    /// To the memory of a server: a power failure there loses bytes.
+    ServerCache,
+    /// Nowhere: memory is all there is, or the call is an empty stub.
+    Nothing,
+    /// Not known for this type of file system.
+    #[default]
+    Unknown,
+}
+
+/// Granularity of time stamps that is assumed where nothing could be measured, in nanoseconds.
+pub const GRANULARITY_SAFE_NS: u64 = 2_000_000_000;
+
+/// What a mount offers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Features {
+    /// Name of the file system type as the mount table has it (`ext4`, `lustre`, `fuse.mfs`).
+    pub fs_type: String,
+    /// Source of the mount (device, server or volume).
+    pub source: String,
+    /// Magic number that `statfs(2)` reports.
+    pub fs_magic: u64,
+    /// Bytes come over a network, and other machines may change them.
+    pub remote: bool,
+    /// The directory cannot be written by this process.
+    pub read_only: bool,
+    /// Width of the tick of time stamps in nanoseconds; 0: every observed change gets a new stamp.
+    pub timestamp_granularity_ns: u64,
+    /// Extended attributes `user.*` work on files.
+    pub xattr: bool,
+    /// Alignment of direct I/O; `None` where it is refused.
+    pub direct_io: Option<DirectIo>,
+    /// How far `fsync` carries bytes.
+    pub fsync_reach: FsyncReach,
+    /// Shared memory mappings work.
+    pub shared_mmap: bool,
+    /// Record locks work.
+    pub locks: bool,
+    /// Hard links work, and link counts are kept.
+    pub hard_links: bool,
+    /// Files without a name can be created.
+    pub o_tmpfile: bool,
+    /// `fallocate(2)` works.
+    pub fallocate: bool,
+    /// One line for each thing that is missing or was assumed, and what is done instead.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,104 @@
+//! The two traits between the node and a parallel file system. All positions and lengths are in
+//! bytes. Implementations hold no content of files and give no access beyond a descriptor's own.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidepool_proto::{Result, Version};
+
+use crate::features::Features;
+use crate::layout::{Layout, LayoutHints, LayoutOutcome};
+
+/// An open file of the PFS. All methods may be called from several threads at once.
+pub trait LowerFile: Send + Sync {
+    /// Identity, length and times as the PFS has them now: one system call on the descriptor.
+    fn version(&self) -> Result<Version>;
+
+    /// Reads into `buffer`; fewer bytes than asked for only at the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Like [`read_at`](Self::read_at), for fills: leaves no second copy in the page cache where
+    /// the mount allows it. Direct I/O needs `buffer` and `offset` page aligned; else buffered.
+    fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `data` at `offset`, also where the descriptor was opened with `O_APPEND`.
+    /// After an error a leading part of `data` may be in the file; the message says how much.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Writes all of `data` to the end of the file as one append, wherever the end is; returns the
+    /// offset at which the data landed.
+    fn append(&self, data: &[u8]) -> Result<u64>;
+
+    /// Sets the length of the file.
+    fn set_size(&self, size: u64) -> Result<()>;
+
+    /// `fallocate(2)` with its mode bits.
+    fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()>;
+
+    /// Returns when what was written through any descriptor is durable on the PFS; `data_only` is
+    /// `fdatasync(2)`.
+    fn sync(&self, data_only: bool) -> Result<()>;
+
+    /// Makes the name durable: syncs the directory that holds it now, and directories above that
+    /// were not seen before. `Ok` if the file has no name any more.
+    fn sync_directory_entry(&self) -> Result<()>;
+
+    /// Hint: begin writing dirty pages of the range, so that a later sync waits less.
+    fn start_writeback(&self, offset: u64, length: u64);
+
+    /// Hint: the page cache need not keep the range.
+    fn drop_cached(&self, offset: u64, length: u64);
+
+    /// Value of the extended attribute `name`; `None` if the file has none of that name.
+    fn get_xattr(&self, name: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Sets the extended attribute `name`.
+    fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()>;
+
+    /// Removes the extended attribute `name`; `Ok` if there was none.
+    fn remove_xattr(&self, name: &str) -> Result<()>;
+
+    /// Present path below the root, found through the descriptor; `None` if the file has no name
+    /// any more or lies outside the root.
+    fn relative_path(&self) -> Option<PathBuf>;
+
+    /// The descriptor that the caller brought.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+/// A directory of a PFS that a node caches.
+pub trait LowerStore: Send + Sync {
+    /// Takes an open descriptor of a regular file of this file system. Refuses anything else:
+    /// directories, devices, `O_PATH` descriptors, files of another mount.
+    fn file(&self, descriptor: OwnedFd) -> Result<Arc<dyn LowerFile>>;
+
+    /// Absolute path of the directory, without symbolic links.
+    fn root(&self) -> &Path;
+
+    /// Descriptor of the directory.
+    fn root_descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Device number of the directory.
+    fn device(&self) -> u64;
+
+    /// What the mount offers, as found when it was opened.
+    fn features(&self) -> &Features;
+
+    /// Striping of an open file or directory.
+    fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout;
+
+    /// Asks for striping: of a directory for files made in it later, or of a new, empty file.
+    fn apply_layout(
+        &self,
+        directory_or_new_file: BorrowedFd<'_>,
+        hints: &LayoutHints,
+    ) -> Result<LayoutOutcome>;
+
+    /// A time to compare time stamps of files with, in nanoseconds since the epoch: the clock of
+    /// the file system as far as it is known, never ahead of it.
+    fn now_ns(&self) -> i128;
+
+    /// Closes descriptors that were opened for fills and are idle. Call it now and then.
+    fn close_idle(&self) {}
+}
