@@ -1,2 +1,34 @@
-//! Project tasks.
-fn main() {}
+//! Project tasks: tests, suites, style checks, benchmarks and the demo. Called through `./x`.
+//!
+//! Nothing of the product is decided here, and nothing here is shipped.
+
+mod arguments;
+mod cleanup;
+mod environment;
+mod loop_volume;
+mod node;
+mod outcome;
+mod process;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Task};
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::parse();
+    cleanup::on_interrupt();
+    match run(arguments.task) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("x: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
+        Task::Build => environment::build_release(),
+        _ => anyhow::bail!("not there yet"),
+    }
+}

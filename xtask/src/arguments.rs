@@ -1,0 +1,127 @@
+//! The command line of the tasks. One place for names, defaults and help; no behaviour.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Project tasks of Tidepool.
+#[derive(Debug, Parser)]
+#[command(name = "x", disable_version_flag = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// One task.
+#[derive(Debug, Subcommand)]
+pub enum Task {
+    /// Show the product on a K-means job, side by side with the bare file system.
+    Demo(DemoOptions),
+    /// Run every check that a change must pass.
+    Test(TestOptions),
+    /// Build the release binary.
+    Build,
+    /// Check style, layers, generated documents and dead files.
+    Tidy,
+    /// Generate the reference documents.
+    Docs,
+    /// Generate the man pages and shell completions.
+    Man,
+    /// Measure the product against raw tmpfs and the bare file system.
+    Bench(BenchOptions),
+    /// Run test suites from elsewhere on a mount.
+    Suites(SuiteOptions),
+}
+
+/// Options of `demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoOptions {
+    /// A directory of a real parallel file system; without it a local one is made and held to the
+    /// rate below.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Bytes of the data set, for example 3GiB.
+    #[arg(long, default_value = "3GiB", value_parser = parse_size)]
+    pub size: u64,
+    /// A small data set and three iterations, to see that it works.
+    #[arg(long)]
+    pub quick: bool,
+    /// Iterations of K-means.
+    #[arg(long, default_value_t = 10)]
+    pub iterations: u32,
+    /// Rate of the local lower level in bytes a second, shared by all that use it.
+    #[arg(long, default_value = "400MB", value_parser = parse_size)]
+    pub rate: u64,
+    /// Where the report goes.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+/// Options of `test`.
+#[derive(Clone, Debug, Args)]
+pub struct TestOptions {
+    /// Ten times the random operations, more seeds, more data.
+    #[arg(long)]
+    pub long: bool,
+    /// Run only the steps whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+}
+
+/// Options of `bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchOptions {
+    /// Sizes of a smoke test: shows that the benchmark runs, not how fast anything is.
+    #[arg(long)]
+    pub quick: bool,
+    /// Interleaved rounds of every measurement.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Run only the rows whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// The lower level; a directory on disk.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Where the JSON goes.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `suites`.
+#[derive(Clone, Debug, Args)]
+pub struct SuiteOptions {
+    /// Which suites; all that run in the tests if none is named.
+    pub names: Vec<String>,
+    /// Where to run: `bare`, `node`, or `both`.
+    #[arg(long, default_value = "both")]
+    pub on: String,
+    /// Directory of the lower level; a temporary one without it.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Seeds of random suites.
+    #[arg(long, value_delimiter = ',')]
+    pub seed: Vec<u64>,
+    /// Operations of each seed.
+    #[arg(long, default_value_t = 20_000)]
+    pub operations: u64,
+}
+
+/// Reads `3GiB`, `400MB` or `4096` as bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits_end);
+    let factor = match unit.trim() {
+        "" | "B" => 1.0,
+        "KiB" => f64::from(1 << 10),
+        "MiB" => f64::from(1 << 20),
+        "GiB" => f64::from(1 << 30),
+        "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        other => return Err(format!("unknown unit `{other}`; write 3GiB or 400MB")),
+    };
+    let value: f64 = number.parse().map_err(|_| format!("`{text}` is no size; write 3GiB"))?;
+    Ok((value * factor) as u64)
+}

@@ -1,0 +1,62 @@
+//! What must be undone at the end, also after Ctrl-C: mounts, loop devices, daemons, limits.
+//!
+//! It never undoes what a guard did not register, and it does not help against SIGKILL.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Undo = Box<dyn FnOnce() + Send>;
+
+static PENDING: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Undoes one thing when dropped or when the task is interrupted, whichever comes first.
+#[derive(Debug)]
+#[must_use = "dropping the guard undoes at once"]
+pub struct Guard(u64);
+
+/// Registers how to undo something.
+pub fn guard(undo: impl FnOnce() + Send + 'static) -> Guard {
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    pending().push((id, Box::new(undo)));
+    Guard(id)
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let undo = {
+            let mut pending = pending();
+            let position = pending.iter().position(|(id, _)| *id == self.0);
+            position.map(|position| pending.remove(position).1)
+        };
+        if let Some(undo) = undo {
+            undo();
+        }
+    }
+}
+
+/// On SIGINT, SIGTERM and SIGHUP: undo everything, last first, and exit with 130.
+pub fn on_interrupt() {
+    let handler = || {
+        eprintln!("\nx: interrupted, cleaning up");
+        loop {
+            let last = pending().pop();
+            match last {
+                Some((_, undo)) => undo(),
+                None => std::process::exit(130),
+            }
+        }
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        eprintln!("x: no clean-up after Ctrl-C: {error}");
+    }
+}
+
+fn pending() -> std::sync::MutexGuard<'static, Vec<(u64, Undo)>> {
+    PENDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Takes a guard out without undoing: something newer undoes the same.
+pub fn forget(guard: Guard) {
+    pending().retain(|(id, _)| *id != guard.0);
+}

@@ -1,0 +1,101 @@
+//! Where things are: the checkout, the target directory, the release binary, tools with pinned
+//! versions. Installs the tools it pins; distribution packages are the business of `./x`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// A tool from the Rust package registry.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// Name of the package and of its binary.
+    pub name: &'static str,
+    /// The version in use.
+    pub version: &'static str,
+}
+
+/// The POSIX test suite.
+pub const PJDFSTEST: Tool = Tool { name: "pjdfstest", version: "0.2.2" };
+/// The file system exerciser.
+pub const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
+
+/// Root of the checkout.
+pub fn checkout() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The target directory in use.
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => checkout().join(directory),
+        None => checkout().join("target"),
+    }
+}
+
+/// Cargo, running in the checkout.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = process::command(cargo, arguments);
+    command.current_dir(checkout());
+    command
+}
+
+/// Builds the release binary.
+pub fn build_release() -> Result<()> {
+    process::show(&mut cargo(&["build", "--release", "--package", "tidepool-cli"]))
+}
+
+/// The release binary, built if need be. `TIDEPOOL_BINARY` names another one.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("TIDEPOOL_BINARY") {
+        return Ok(path.into());
+    }
+    build_release()?;
+    let path = target().join("release/tidepool");
+    if !path.is_file() {
+        bail!("no binary at {}", path.display());
+    }
+    Ok(path)
+}
+
+/// Path of a tool; installs it first unless this version is there.
+pub fn tool(tool: Tool) -> Result<PathBuf> {
+    let root = target().join("tools").join(format!("{}-{}", tool.name, tool.version));
+    let path = root.join("bin").join(tool.name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let package = format!("{}@{}", tool.name, tool.version);
+    let mut install = cargo(&["install", "--quiet", "--locked", "--root"]);
+    install.arg(&root).arg(&package).env("CARGO_TARGET_DIR", target().join("tools/build"));
+    process::show(&mut install).with_context(|| format!("installing {package}"))?;
+    Ok(path)
+}
+
+/// Whether this process may mount and make devices.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether FUSE can be mounted here.
+pub fn has_fuse() -> bool {
+    Path::new("/dev/fuse").exists()
+}
+
+/// Memory that can be used without hurting others, in bytes.
+pub fn memory_available_bytes() -> Result<u64> {
+    memory_field("MemAvailable")
+}
+
+/// A field of `/proc/meminfo`, in bytes.
+pub fn memory_field(name: &str) -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    let kibibytes: u64 = value.context("no such field in /proc/meminfo")?.parse()?;
+    Ok(kibibytes << 10)
+}

@@ -1,0 +1,78 @@
+//! Results of steps: what passed, what failed and why, what was left out and why.
+//!
+//! A check that was left out never counts as passed.
+
+use std::fmt;
+
+/// Result of one step.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Name of the step.
+    pub name: String,
+    /// Number of checks that passed.
+    pub passed: u64,
+    /// Checks that failed, one line each.
+    pub failed: Vec<String>,
+    /// Checks that did not run, one line each, with the reason.
+    pub skipped: Vec<String>,
+    /// Other facts worth a line.
+    pub notes: Vec<String>,
+}
+
+impl Outcome {
+    /// An outcome without checks yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Outcome { name: name.into(), ..Outcome::default() }
+    }
+
+    /// Counts one check.
+    pub fn check(&mut self, ok: bool, what: impl FnOnce() -> String) {
+        if ok {
+            self.passed += 1;
+        } else {
+            self.failed.push(what());
+        }
+    }
+
+    /// Counts a step that either worked or ended with an error.
+    pub fn of<T>(name: &str, result: anyhow::Result<T>) -> Self {
+        let mut outcome = Outcome::new(name);
+        outcome.check(result.is_ok(), || match result {
+            Err(error) => format!("{error:#}"),
+            Ok(_) => String::new(),
+        });
+        outcome
+    }
+
+    /// Whether something ran and nothing failed.
+    pub fn is_good(&self) -> bool {
+        self.failed.is_empty() && self.passed > 0
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.is_good() { "ok" } else { "FAILED" };
+        write!(
+            f,
+            "{:<34} {verdict:<7} {:>6} passed {:>4} failed {:>4} skipped",
+            self.name,
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        )?;
+        for note in &self.notes {
+            write!(f, "\n    note: {note}")?;
+        }
+        for reason in &self.skipped {
+            write!(f, "\n    skipped: {reason}")?;
+        }
+        for failure in &self.failed {
+            write!(f, "\n    failed: {failure}")?;
+        }
+        if self.passed == 0 && self.failed.is_empty() {
+            write!(f, "\n    failed: nothing ran")?;
+        }
+        Ok(())
+    }
+}

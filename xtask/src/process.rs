@@ -1,0 +1,115 @@
+//! Running other programs: output kept or shown, failures with the command and what it said.
+//!
+//! No shell is involved anywhere.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The command line as a person would type it.
+pub fn describe(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
+    words.join(" ")
+}
+
+/// Runs to the end and keeps both outputs, whatever the exit status.
+pub fn capture(command: &mut Command) -> Result<Output> {
+    command.stdin(Stdio::null());
+    command.output().with_context(|| format!("starting `{}`", describe(command)))
+}
+
+/// Runs to the end and returns the standard output; a failure carries both outputs.
+pub fn read(command: &mut Command) -> Result<String> {
+    let output = capture(command)?;
+    if !output.status.success() {
+        bail!(
+            "`{}` ended with {}: {}{}",
+            describe(command),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs with its output shown.
+pub fn show(command: &mut Command) -> Result<()> {
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("starting `{}`", describe(command)))?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", describe(command));
+    }
+    Ok(())
+}
+
+/// A command with arguments of any path-like type.
+pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Whether a program of this name is on the search path.
+pub fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].iter().map(|directory| Path::new(directory).to_path_buf()))
+        .any(|directory| directory.join(program).is_file())
+}
+
+/// Runs like [`capture`] and kills the program after `limit`; then the error says so.
+pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> {
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{}`", describe(command)))?;
+    let process_id = child.id();
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let expired = receiver.recv_timeout(limit).is_err();
+        if expired {
+            signal(process_id, libc::SIGKILL);
+        }
+        expired
+    });
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let status = child.wait()?;
+    let _ = sender.send(());
+    let expired = watchdog.join().unwrap_or(false);
+    if expired {
+        bail!("`{}` was still running after {:?}", describe(command), started.elapsed());
+    }
+    let collect = |reader: std::thread::JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
+    Ok(Output { status, stdout: collect(stdout), stderr: collect(stderr) })
+}
+
+fn drain<R: std::io::Read + Send + 'static>(pipe: Option<R>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // A program that was killed ends its pipe early; what came until then is kept.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// Sends a signal; a process that is gone already is fine.
+pub fn signal(process_id: u32, signal: i32) {
+    if process_id == 0 {
+        return;
+    }
+    // SAFETY: kill(2) takes two numbers and touches no memory of ours.
+    unsafe { libc::kill(process_id as libc::pid_t, signal) };
+}
