@@ -7,6 +7,7 @@ pub mod admin;
 pub mod config;
 pub mod error;
 pub mod level;
+pub mod metric;
 pub mod mode;
 pub mod option;
 pub mod resolve;

@@ -304,19 +304,23 @@ table! {
     pfs: OptionKind::Path, "", None, false,
         "Directory of the parallel file system that the node serves; required.";
     memory: OptionKind::Memory, "bytes or %", Some("50%"), true,
-        "Capacity of the store; percent is of the machine's memory or of the control group's limit, whichever is lower.";
+        "Capacity of the store; percent is of the machine's memory or of the control group's \
+         limit, whichever is lower.";
     mount: OptionKind::Path, "", None, false,
         "Directory to mount at; without it only the library and the command line reach the node.";
     socket: OptionKind::Path, "", None, false,
-        "Socket of the node; by default /run/tidepool/node.sock for root and $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
+        "Socket of the node; by default /run/tidepool/node.sock for root and \
+         $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
     foreground: OptionKind::Switch, "", Some("false"), false,
         "Stay attached to the terminal instead of becoming a daemon.";
     policy: OptionKind::Choice(POLICY_NAMES), "", Some("s3fifo"), true,
         "Eviction policy.";
     read_mode: OptionKind::Choice(READ_MODES), "", Some("two-level"), false,
-        "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), or always the PFS (bypass).";
+        "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), \
+         or always the PFS (bypass).";
     write_mode: OptionKind::Choice(WRITE_MODES), "", Some("through"), false,
-        "Where writes go: PFS and store, synced at close (through), the store alone (memory), or the PFS alone (bypass).";
+        "Where writes go: PFS and store, synced at close (through), the store alone (memory), or \
+         the PFS alone (bypass).";
     block_bytes: OptionKind::Bytes { min: 2 * MIB, max: GIB, step: 2 * MIB }, "bytes",
         Some("4MiB"), false,
         "Unit of residency, transfer and eviction.";
@@ -350,7 +354,8 @@ table! {
     user_connections_max: OptionKind::Count { min: 1, max: 65_536 }, "", Some("1024"), false,
         "Connections of one user.";
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,
-        "Granularity of the PFS's time stamps instead of the one measured at the start; too small a value can hide changes.";
+        "Granularity of the PFS's time stamps instead of the one measured at the start; too \
+         small a value can hide changes.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,
@@ -360,7 +365,8 @@ table! {
     log_file: OptionKind::Path, "", None, false,
         "File to log to; by default standard error, and <socket>.log for a daemon.";
     fault: OptionKind::Text, "", None, false,
-        "Faults to inject below the PFS side, for tests and development, such as read:rate=400MB/s.";
+        "Faults to inject below the PFS side, for tests and development, such as \
+         read:rate=400MB/s.";
 }
 
 table! {

@@ -97,6 +97,25 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     Ok(config)
 }
 
+/// The configuration that a node over `pfs` has if nothing else is set: for programs that start a
+/// node of their own, and for tests. The socket is `socket`; the machine is not asked for limits.
+pub fn defaults(pfs: &Path, socket: &Path, capacity_bytes: u64) -> Result<NodeConfig> {
+    let machine = Machine {
+        memory_bytes: u64::MAX,
+        memory_limit: "the largest number".to_owned(),
+        processors: std::thread::available_parallelism().map_or(2, usize::from),
+        socket: socket.to_owned(),
+        working_directory: PathBuf::from("/"),
+        user_id: |_| None,
+    };
+    let mut raw = RawConfig::default();
+    let setting = |text: String| Some(Setting { text, origin: Origin::Default });
+    raw.options.memory = setting(capacity_bytes.to_string());
+    raw.options.pfs = setting("/".to_owned());
+    let config = resolve(raw, &machine)?;
+    Ok(NodeConfig { pfs: pfs.to_owned(), ..config })
+}
+
 fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
     for spec in OPTIONS {
         let computed = match spec.name {
