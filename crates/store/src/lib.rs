@@ -1,1 +1,16 @@
-//! Placeholder.
+//! The upper level of storage: memory segments, residency, eviction policies, capacity.
+//!
+//! A [`Store`] owns the memory. A [`Segment`] is one sparse memory file per cached version of a
+//! file, filled, read and freed in blocks; small files live packed in blocks of their own. The
+//! store knows nothing of the parallel file system and reads nothing from it: its caller fills
+//! blocks and says when they are clean. It never evicts what is not clean, never takes more memory
+//! than its capacity, and never shows bytes that were not put there.
+
+mod config;
+mod segment;
+mod store;
+
+pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
+pub use segment::{BlockFill, BlockPin, FillStart, Segment, SegmentHold};
+pub use store::Store;
+pub use tidepool_proto::table::BlockState;
