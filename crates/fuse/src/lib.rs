@@ -1,1 +1,17 @@
-//! Placeholder.
+//! The mount: a directory of the parallel file system, seen through the node.
+//!
+//! Names, permissions, attributes and locks go straight to the PFS directory with the credentials
+//! of the calling user; file data goes through [`tidepool_proto::FileService`]. Resident files are
+//! opened by FUSE passthrough where the kernel and our privileges allow it.
+//!
+//! This crate caches no name, no attribute and no byte: the kernel is told to ask every time, and
+//! what may be kept in memory is the node's business. It speaks the kernel protocol itself; the
+//! reasons are in `docs/design/mount.md`.
+
+mod config;
+mod session;
+mod stale;
+
+pub use config::MountConfig;
+pub use session::{Mount, mount};
+pub use stale::recover_stale;

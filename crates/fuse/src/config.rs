@@ -1,0 +1,46 @@
+//! What a mount is told at its start. Values are taken as given: they were checked where the
+//! configuration was read.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// How and where to mount.
+#[derive(Debug)]
+pub struct MountConfig {
+    /// The PFS directory that the mount shows; a directory descriptor, `O_PATH` is enough.
+    pub pfs_root: OwnedFd,
+    /// Path of the same directory, for messages and the mount table only.
+    pub pfs_path: PathBuf,
+    /// Where to mount; an existing directory outside of the PFS directory.
+    pub mount_point: PathBuf,
+    /// Threads that wait for requests. More are started while all of these are busy.
+    pub threads: usize,
+    /// Threads that wait for bytes that are not resident.
+    pub waiting_threads_max: usize,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Let other users in. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Let the kernel read resident files without us where it can.
+    pub passthrough: bool,
+    /// Largest number of descriptors held to remember inodes; `None` takes half of what the
+    /// process may open.
+    pub inode_descriptors_max: Option<usize>,
+}
+
+impl MountConfig {
+    /// The defaults: two threads, read-write, open to all users when root, with passthrough.
+    pub fn new(pfs_root: OwnedFd, pfs_path: PathBuf, mount_point: PathBuf) -> Self {
+        MountConfig {
+            pfs_root,
+            pfs_path,
+            mount_point,
+            threads: 2,
+            waiting_threads_max: 32,
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            passthrough: true,
+            inode_descriptors_max: None,
+        }
+    }
+}
