@@ -1,3 +1,16 @@
-//! The node daemon as a library: serving, filling, writing through, metrics.
+//! The node daemon as a library: serving, filling, writing through, counting.
+//!
+//! [`Node`] implements the traits of `proto` for its front ends: the FUSE mount and the socket
+//! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
 
+mod admin;
+pub mod core;
+pub mod file;
+pub mod fill;
+pub mod ledger;
+mod node;
+pub mod read_ahead;
 pub mod server;
+pub mod transient;
+
+pub use node::{Node, Surroundings};

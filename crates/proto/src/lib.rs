@@ -31,5 +31,6 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Files below this size are packed together instead of getting a segment of their own.
 pub const SMALL_FILE_BYTES_DEFAULT: u64 = 256 << 10;
 
-const _: () = assert!(BLOCK_BYTES_DEFAULT % HUGE_PAGE_BYTES == 0, "a block is whole huge pages");
+const _: () =
+    assert!(BLOCK_BYTES_DEFAULT.is_multiple_of(HUGE_PAGE_BYTES), "a block is whole huge pages");
 const _: () = assert!(SMALL_FILE_BYTES_DEFAULT < BLOCK_BYTES_DEFAULT, "a small file fits a block");

@@ -80,7 +80,7 @@ impl fmt::Display for ByteSize {
         for (name, factor) in BINARY {
             if self.0 >= factor {
                 let value = self.0 as f64 / factor as f64;
-                return if self.0 % factor == 0 {
+                return if self.0.is_multiple_of(factor) {
                     f.pad(&format!("{}{name}", self.0 / factor))
                 } else {
                     f.pad(&format!("{value:.2}{name}"))

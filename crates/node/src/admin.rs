@@ -1,0 +1,318 @@
+//! What the node answers to the command line.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tidepool_proto::admin::{
+    AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
+};
+use tidepool_proto::table::BlockState;
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
+};
+
+use crate::file::content::Content;
+use crate::file::state::FileState;
+use crate::node::Node;
+
+/// Characters of residency that an explanation shows at most.
+const RESIDENCY_CHARACTERS: u64 = 4096;
+
+impl AdminService for Node {
+    fn admin(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<OwnedFd>,
+        user_id: u32,
+    ) -> Result<AdminReply> {
+        let file = || {
+            descriptor.ok_or_else(|| {
+                Error::new(ErrorKind::Protocol, "answering the command line", "no descriptor came")
+            })
+        };
+        Ok(match request {
+            AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
+            AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
+            AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false)?),
+            AdminRequest::Pin => AdminReply::Loaded(self.load(file()?, user_id, true)?),
+            AdminRequest::Unpin => {
+                self.unpin(file()?)?;
+                AdminReply::Done
+            }
+            AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
+            AdminRequest::EvictAll => AdminReply::Freed(self.core.store.evict_all()),
+            AdminRequest::Resize { capacity_bytes } => {
+                AdminReply::Freed(self.core.store.resize(capacity_bytes))
+            }
+            AdminRequest::SetPolicy { policy } => {
+                self.core.store.set_policy(policy.parse()?);
+                AdminReply::Done
+            }
+            AdminRequest::Config => AdminReply::Config(self.core.config.entries.clone()),
+            AdminRequest::Drain { stop } => {
+                self.drain()?;
+                if let (true, Some(on_stop)) = (stop, &self.surroundings.lock().on_stop) {
+                    on_stop();
+                }
+                AdminReply::Done
+            }
+            AdminRequest::Metrics => {
+                AdminReply::Metrics(tidepool_proto::metric::render(&self.status()))
+            }
+        })
+    }
+}
+
+impl Node {
+    /// Facts and counters.
+    pub fn status(&self) -> Status {
+        let core = &self.core;
+        let ledger = &core.ledger;
+        let served = ledger.served_by_level();
+        let surroundings = self.surroundings.lock();
+        let mut status = Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            process_id: std::process::id(),
+            uptime_s: core.started.elapsed().as_secs(),
+            pfs: core.config.pfs.display().to_string(),
+            pfs_type: core.pfs.features().fs_type.clone(),
+            mount: surroundings.mount.clone(),
+            socket: core.config.socket.display().to_string(),
+            read_mode: core.config.read_mode.to_string(),
+            write_mode: core.config.write_mode.to_string(),
+            store: core.store.stats(),
+            served,
+            asked_bytes: ledger.asked_bytes.get(),
+            failed_bytes: ledger.failed_bytes.get(),
+            hit_ratio: (served.total() > 0)
+                .then(|| 1.0 - served.pfs as f64 / served.total() as f64),
+            written_bytes: ledger.written_bytes.get(),
+            pfs_read_bytes: ledger.pfs_read_bytes.get(),
+            pfs_written_bytes: ledger.pfs_written_bytes.get(),
+            open_files: ledger.open_files.get(),
+            clients: surroundings.clients.as_ref().map_or(0, |clients| clients()),
+            memory_only_files: core.memory_only_files.load(Ordering::Acquire),
+            degraded: self.notes().iter().chain(&surroundings.notes).cloned().collect(),
+            ..Status::default()
+        };
+        drop(surroundings);
+        self.add_owed(&mut status);
+        status
+    }
+
+    fn add_owed(&self, status: &mut Status) {
+        for file in self.core.files.all() {
+            status.dirty_bytes += file.unsynced_bytes.load(Ordering::Acquire);
+            status.dirty_age_ms = status.dirty_age_ms.max(file.owed_age_ms());
+            if let Some(content) = file.content().filter(|content| content.is_memory_only()) {
+                status.memory_only_bytes += content.size();
+            }
+        }
+    }
+
+    fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Arc<dyn OpenFile>> {
+        self.open(OpenRequest {
+            lower: descriptor,
+            access: Access::Read,
+            read_mode: Some(ReadMode::TwoLevel),
+            write_mode: None,
+            created: false,
+            append: false,
+            user_id,
+        })
+    }
+
+    /// Brings a whole file in, several transfers at a time, and pins it if asked to.
+    fn load(&self, descriptor: OwnedFd, user_id: u32, pin: bool) -> Result<LoadReport> {
+        let open = self.open_for_admin(descriptor, user_id)?;
+        let size = open.size()?;
+        let before = self.core.ledger.pfs_read_bytes.get();
+        let block_bytes = self.core.block_bytes();
+        let ahead = u64::from(self.core.config.transfers) * block_bytes;
+        let mut offset = 0;
+        while offset < size {
+            open.prefetch(offset, ahead);
+            open.read_with(offset, 1, &mut |_| ())?;
+            offset += block_bytes;
+        }
+        let id = open.version().id;
+        let file = self.core.files.get(id);
+        if pin {
+            let file = file.as_ref().ok_or_else(|| unknown("pinning"))?;
+            pin_file(file)?;
+        }
+        let content = file.and_then(|file| file.content());
+        let resident = content.map_or(0, |content| resident_bytes(self, &content));
+        Ok(LoadReport {
+            size_bytes: size,
+            resident_bytes: resident.min(size),
+            read_bytes: self.core.ledger.pfs_read_bytes.get() - before,
+        })
+    }
+
+    fn unpin(&self, descriptor: OwnedFd) -> Result<()> {
+        let id = self.core.pfs.file(descriptor)?.version()?.id;
+        if let Some(file) = self.core.files.get(id) {
+            file.inner.lock().pin = None;
+            self.core.files.release(id);
+        }
+        Ok(())
+    }
+
+    fn evict(&self, descriptor: OwnedFd) -> Result<FreeReport> {
+        let begun = Instant::now();
+        let id = self.core.pfs.file(descriptor)?.version()?.id;
+        let mut freed = 0;
+        let mut held = 0;
+        if let Some((_, bytes)) = self.core.store.small_state(id) {
+            self.core.store.remove_small(id);
+            freed += bytes;
+        }
+        if let Some(file) = self.core.files.get(id) {
+            if let Some(segment) = file.content().and_then(|content| content.segment().cloned()) {
+                freed += segment.evict();
+                held = segment.resident_bytes();
+            }
+            self.core.files.release(id);
+        }
+        let stats = self.core.store.stats();
+        Ok(FreeReport {
+            freed_bytes: freed,
+            resident_bytes: stats.resident_bytes,
+            capacity_bytes: stats.capacity_bytes,
+            held_bytes: held,
+            elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+        })
+    }
+
+    /// Everything known of one file.
+    fn explain(&self, descriptor: OwnedFd, user_id: u32) -> Result<Explanation> {
+        let core = &self.core;
+        let lower = core.pfs.file(descriptor)?;
+        let version = lower.version()?;
+        let rule = core.rule_of(&*lower);
+        let (read_mode, write_mode) = core.modes(rule, None, None);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let mut answer = Explanation {
+            path: lower.relative_path().map_or_else(String::new, |p| p.display().to_string()),
+            device: version.id.device,
+            inode: version.id.inode,
+            size_bytes: version.size,
+            modified_ns: version.modified_ns.to_string(),
+            changed_ns: version.changed_ns.to_string(),
+            cached_as: "none".into(),
+            block_bytes: core.block_bytes(),
+            policy: core.store.stats().policy,
+            read_mode: read_mode.to_string(),
+            write_mode: write_mode.to_string(),
+            layout: core.pfs.layout(lower.descriptor()).describe(),
+            ..Explanation::default()
+        };
+        if let Some((cached, bytes)) = core.store.small_state(version.id) {
+            answer.cached_as = "packed".into();
+            answer.current = cached == version;
+            answer.resident_bytes = bytes;
+            answer.residency = "c".into();
+        }
+        if let Some(file) = core.files.get(version.id) {
+            explain_file(&mut answer, &file, &version);
+        }
+        if answer.resident_bytes > 0 {
+            answer.holders.push(host);
+        }
+        if rule.is_some_and(|(_, rule)| !rule.admit) {
+            answer.why_not.push("the directory rule does not admit this file".into());
+        }
+        let _ = user_id;
+        conclude(&mut answer);
+        Ok(answer)
+    }
+}
+
+fn unknown(what: &str) -> Error {
+    Error::new(ErrorKind::Internal, what, "the file has no record")
+}
+
+fn pin_file(file: &FileState) -> Result<()> {
+    let mut inner = file.inner.lock();
+    let segment = inner.content.as_ref().and_then(|content| content.segment().cloned());
+    let Some(segment) = segment else {
+        return Err(Error::new(ErrorKind::Unsupported, "pinning", "small files are packed")
+            .remedy("packed files stay longest in a directory without other traffic"));
+    };
+    if inner.pin.is_none() {
+        inner.pin = Some(segment.hold().ok_or_else(|| {
+            Error::new(ErrorKind::StoreFull, "pinning", "the file does not fit the pinned share")
+                .remedy("unpin other files, raise `pinned_share_max`, or enlarge the store")
+        })?);
+    }
+    Ok(())
+}
+
+fn resident_bytes(node: &Node, content: &Content) -> u64 {
+    match content.segment() {
+        Some(segment) => segment.resident_bytes(),
+        None => node.core.store.small_state(content.id()).map_or(0, |(_, bytes)| bytes),
+    }
+}
+
+fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_proto::Version) {
+    let inner = file.inner.lock();
+    answer.open_handles = u64::from(inner.handles);
+    answer.pinned = inner.pin.is_some();
+    answer.dirty_bytes = file.unsynced_bytes.load(Ordering::Acquire);
+    let Some(content) = &inner.content else { return };
+    if content.is_memory_only() {
+        answer.cached_as = "memory-only".into();
+        answer.size_bytes = content.size();
+        answer.dirty_bytes += content.size();
+    }
+    let Some(segment) = content.segment() else { return };
+    if !content.is_memory_only() {
+        answer.cached_as = "segment".into();
+    }
+    answer.current = content.version() == *version && !content.is_superseded();
+    answer.resident_bytes = segment.resident_bytes();
+    answer.policy_rank = segment.rank();
+    answer.residency = (0..segment.blocks().min(RESIDENCY_CHARACTERS))
+        .map(|block| match segment.state(block) {
+            BlockState::Absent => '.',
+            BlockState::Clean => 'c',
+            BlockState::Dirty => 'd',
+            BlockState::MemoryOnly => 'm',
+        })
+        .collect();
+    if content.is_unsettled() {
+        answer.why_not.push(
+            "it changed within the granularity of the PFS's time stamps: the next open reads it again"
+                .into(),
+        );
+    }
+}
+
+/// Says where the next read comes from, and why not from nearer.
+fn conclude(answer: &mut Explanation) {
+    let whole = answer.resident_bytes >= answer.size_bytes;
+    let readable = answer.current || answer.cached_as == "memory-only";
+    answer.next_read = if answer.read_mode == "bypass" {
+        answer.why_not.push("read mode `bypass` never uses the store".into());
+        "pfs"
+    } else if readable && whole && answer.resident_bytes > 0 {
+        "store"
+    } else if readable && answer.resident_bytes > 0 {
+        answer.why_not.push("some blocks are absent: never read, evicted, or not admitted".into());
+        "store and pfs"
+    } else {
+        if answer.cached_as == "none" {
+            answer
+                .why_not
+                .push("nothing of it was read through this node, or it was evicted".into());
+        } else if !answer.current {
+            answer.why_not.push("the PFS has another version than the one cached".into());
+        }
+        "pfs"
+    }
+    .into();
+}

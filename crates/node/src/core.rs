@@ -1,0 +1,98 @@
+//! What all parts of a node share: the store, the PFS, the table of files, fills and counters.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use tidepool_pfs::{LowerFile, LowerStore};
+use tidepool_proto::config::{DirectoryRule, NodeConfig};
+use tidepool_proto::{Error, ErrorKind, ReadMode, Result, WriteMode};
+use tidepool_store::{Owner, Store};
+
+use crate::file::state::FileTable;
+use crate::fill::FillPool;
+use crate::ledger::Ledger;
+use crate::transient::TransientBlocks;
+
+/// See the module's documentation.
+pub struct Core {
+    /// The validated configuration.
+    pub config: NodeConfig,
+    /// Upper level.
+    pub store: Arc<Store>,
+    /// Lower level.
+    pub pfs: Arc<dyn LowerStore>,
+    /// Files that are open or cached.
+    pub files: FileTable,
+    /// Transfers.
+    pub fills: FillPool,
+    /// Blocks that pass through without being kept.
+    pub transient: TransientBlocks,
+    /// Counters.
+    pub ledger: Ledger,
+    /// Files whose bytes live in memory only.
+    pub memory_only_files: AtomicU64,
+    /// No new opens: the node is stopping.
+    pub draining: AtomicBool,
+    /// Start of the node.
+    pub started: Instant,
+}
+
+impl Core {
+    /// Block size in bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.config.block_bytes
+    }
+
+    /// Granularity of the PFS's time stamps in nanoseconds; 0 where every change shows.
+    pub fn granularity_ns(&self) -> u64 {
+        self.config
+            .timestamp_granularity_ns
+            .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
+    }
+
+    /// The directory rule of a file, by the name its descriptor has now.
+    pub fn rule_of(&self, lower: &dyn LowerFile) -> Option<(usize, &DirectoryRule)> {
+        if self.config.rules.is_empty() {
+            return None;
+        }
+        lower.relative_path().and_then(|path| self.rule_for(&path))
+    }
+
+    /// The directory rule of a path below the PFS directory.
+    pub fn rule_for(&self, path: &Path) -> Option<(usize, &DirectoryRule)> {
+        self.config.rule_for(path)
+    }
+
+    /// Whom the store charges for a file, and for how long it may stay.
+    pub fn owner(&self, rule: Option<(usize, &DirectoryRule)>, user_id: u32) -> Owner {
+        Owner {
+            user_id,
+            directory: rule.map(|(number, _)| number as u32),
+            time_to_live: rule.and_then(|(_, rule)| rule.time_to_live),
+        }
+    }
+
+    /// Modes in force: the open's own, else the rule's, else the mount's.
+    pub fn modes(
+        &self,
+        rule: Option<(usize, &DirectoryRule)>,
+        read: Option<ReadMode>,
+        write: Option<WriteMode>,
+    ) -> (ReadMode, WriteMode) {
+        let rule = rule.map(|(_, rule)| rule);
+        let read = read.or_else(|| rule.and_then(|rule| rule.read_mode));
+        let write = write.or_else(|| rule.and_then(|rule| rule.write_mode));
+        (read.unwrap_or(self.config.read_mode), write.unwrap_or(self.config.write_mode))
+    }
+
+    /// Refuses new work while the node stops.
+    pub fn check_open(&self) -> Result<()> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::NodeUnavailable, "opening a file", "draining")
+                .remedy("start the node again, or use the path on the PFS"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! The cached bytes of one version of a file, carried along by writes through this node.
+//!
+//! A content is *current* until the file is seen at a version that this node did not make; then it
+//! is superseded: its holders keep reading what is resident, absent blocks answer `Changed`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tidepool_proto::{FileId, Result, Version};
+use tidepool_store::{Owner, Segment, Store};
+
+use crate::fill::Ticket;
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Content {
+    /// Identity within this process.
+    pub number: u64,
+    /// Whom quotas charge.
+    pub owner: Owner,
+    /// Whether a rule lets it be kept at all.
+    pub admit: bool,
+    version: Mutex<Version>,
+    size: AtomicU64,
+    segment: OnceLock<Arc<Segment>>,
+    superseded: AtomicBool,
+    unsettled: AtomicBool,
+    memory_only: AtomicBool,
+    /// Fills under way, by block.
+    pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
+    /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
+    pub(crate) misses: Mutex<HashMap<u64, u8>>,
+}
+
+/// Blocks whose misses are counted at a time.
+const MISSES_TRACKED: usize = 1024;
+/// Small random reads of one block after which it is fetched whole.
+const MISSES_TO_FILL: u8 = 3;
+
+impl Content {
+    /// Nothing cached yet of `version`.
+    pub fn new(version: Version, owner: Owner, admit: bool) -> Self {
+        Content {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            owner,
+            admit,
+            size: AtomicU64::new(version.size),
+            version: Mutex::new(version),
+            segment: OnceLock::new(),
+            superseded: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
+            memory_only: AtomicBool::new(false),
+            fills: Mutex::new(HashMap::new()),
+            misses: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// The version this content is, after all writes through this node.
+    pub fn version(&self) -> Version {
+        *self.version.lock()
+    }
+
+    /// Which file.
+    pub fn id(&self) -> FileId {
+        self.version().id
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Records what a write or metadata change through this node made of it. For memory-only
+    /// contents the version is the stub's, so their length is set by [`Content::set_size`].
+    pub fn set_version(&self, version: Version) {
+        *self.version.lock() = version;
+        if !self.is_memory_only() {
+            self.size.store(version.size, Ordering::Release);
+        }
+    }
+
+    /// Records the length.
+    pub fn set_size(&self, bytes: u64) {
+        self.size.store(bytes, Ordering::Release);
+    }
+
+    /// The segment, if one was made.
+    pub fn segment(&self) -> Option<&Arc<Segment>> {
+        self.segment.get()
+    }
+
+    /// The segment, made now if need be.
+    pub fn segment_or_create(&self, store: &Arc<Store>) -> Result<&Arc<Segment>> {
+        if let Some(segment) = self.segment.get() {
+            return Ok(segment);
+        }
+        let segment = store.create_segment(self.size(), self.owner)?;
+        Ok(self.segment.get_or_init(|| segment))
+    }
+
+    /// Whether the file was seen at a version that this node did not make.
+    pub fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Acquire)
+    }
+
+    /// Marks it as no longer the file's content.
+    pub fn supersede(&self) {
+        self.superseded.store(true, Ordering::Release);
+        if let Some(segment) = self.segment.get() {
+            segment.retire();
+        }
+    }
+
+    /// Whether bytes were read or written within the tick of the version's time stamps: a later
+    /// open must not trust them.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire)
+    }
+
+    /// Marks it as not to be trusted by later opens.
+    pub fn mark_unsettled(&self) {
+        self.unsettled.store(true, Ordering::Release);
+    }
+
+    /// Whether its bytes exist in memory only.
+    pub fn is_memory_only(&self) -> bool {
+        self.memory_only.load(Ordering::Acquire)
+    }
+
+    /// Says whether its bytes exist in memory only.
+    pub fn set_memory_only(&self, memory_only: bool) {
+        self.memory_only.store(memory_only, Ordering::Release);
+    }
+
+    /// Counts a small random read that missed `block`; true when the block is worth fetching.
+    pub fn miss_is_hot(&self, block: u64) -> bool {
+        let mut misses = self.misses.lock();
+        if misses.len() >= MISSES_TRACKED {
+            misses.clear();
+        }
+        let count = misses.entry(block).or_insert(0);
+        *count = count.saturating_add(1);
+        *count >= MISSES_TO_FILL
+    }
+
+    /// Bytes of this content in the store, not counting packed small files.
+    pub fn resident_bytes(&self) -> u64 {
+        self.segment.get().map_or(0, |segment| segment.resident_bytes())
+    }
+}

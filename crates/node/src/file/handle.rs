@@ -1,0 +1,254 @@
+//! One open of a file: which content it reads, in which modes, and what it still owes.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+use std::io::IoSlice;
+use tidepool_pfs::LowerFile;
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileId, HandOut, OpenFile, PassthroughPin, ReadMode, ReadOutcome,
+    Result, Version, WriteMode,
+};
+use tidepool_store::SegmentHold;
+
+use super::content::Content;
+use super::state::FileState;
+use crate::core::Core;
+use crate::read_ahead::ReadAhead;
+
+/// See the module's documentation.
+pub struct Handle {
+    pub(super) core: Arc<Core>,
+    pub(super) file: Arc<FileState>,
+    pub(super) lower: Arc<dyn LowerFile>,
+    pub(super) content: Arc<Content>,
+    pub(super) access: Access,
+    pub(super) read_mode: ReadMode,
+    pub(super) write_mode: WriteMode,
+    pub(super) append: bool,
+    /// The directory entry of a file created by this open is not durable yet.
+    pub(super) entry_owed: AtomicBool,
+    pub(super) read_ahead: Mutex<ReadAhead>,
+}
+
+/// What `Handle::new` needs beside the file.
+pub struct Opened {
+    /// The PFS file.
+    pub lower: Arc<dyn LowerFile>,
+    /// What it may do.
+    pub access: Access,
+    /// Modes in force.
+    pub modes: (ReadMode, WriteMode),
+    /// Writes go to the end.
+    pub append: bool,
+    /// The open created the file.
+    pub created: bool,
+}
+
+impl Handle {
+    /// Registers an open of `file` that reads `content`.
+    pub fn new(
+        core: &Arc<Core>,
+        file: Arc<FileState>,
+        content: Arc<Content>,
+        opened: Opened,
+    ) -> Self {
+        core.ledger.open_files.add(1);
+        let window = core.config.read_ahead_bytes_max.min(core.config.capacity_bytes / 4);
+        Handle {
+            core: core.clone(),
+            file,
+            lower: opened.lower,
+            content,
+            access: opened.access,
+            read_mode: opened.modes.0,
+            write_mode: opened.modes.1,
+            append: opened.append,
+            entry_owed: AtomicBool::new(opened.created),
+            read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window)),
+        }
+    }
+
+    /// The content this open reads. Opens that may write follow the file from version to version;
+    /// readers stay with what they opened.
+    pub(super) fn content(&self) -> Arc<Content> {
+        if !self.access.writes() {
+            return self.content.clone();
+        }
+        self.file.content().unwrap_or_else(|| self.content.clone())
+    }
+
+    pub(super) fn refuse(&self, what: &str, detail: &str) -> Error {
+        Error::new(ErrorKind::PermissionDenied, what, detail)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.ledger.open_files.subtract(1);
+        let mut inner = self.file.inner.lock();
+        inner.handles -= 1;
+        if self.access.writes() {
+            inner.writers -= 1;
+        }
+        let last = inner.handles == 0;
+        if last && inner.removed {
+            super::memory_only::forget(&self.core, &mut inner);
+        }
+        drop(inner);
+        if last {
+            self.core.transient.forget(self.content.number);
+            self.core.files.release(self.file.id);
+        }
+    }
+}
+
+/// A wholly resident content lent to the kernel.
+struct Lent {
+    _hold: SegmentHold,
+    segment: Arc<tidepool_store::Segment>,
+    content: Arc<Content>,
+    file: Arc<FileState>,
+    /// Keeps the handle's file registered while the kernel reads by itself.
+    _lower: Arc<dyn LowerFile>,
+}
+
+impl PassthroughPin for Lent {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.segment.descriptor()
+    }
+
+    fn segment_id(&self) -> u64 {
+        self.segment.id()
+    }
+
+    fn serves(&self, version: &Version) -> bool {
+        !self.content.is_superseded()
+            && self.content.version() == *version
+            && self.file.content().is_some_and(|now| now.number == self.content.number)
+    }
+}
+
+impl OpenFile for Handle {
+    fn version(&self) -> Version {
+        self.content().version()
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.content().size())
+    }
+
+    fn is_resident(&self, offset: u64, length: usize) -> bool {
+        self.range_is_resident(offset, length)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        let length = buffer.len();
+        let mut filled = 0;
+        self.read_with(offset, length, &mut |slices| {
+            for slice in slices {
+                buffer[filled..filled + slice.len()].copy_from_slice(slice);
+                filled += slice.len();
+            }
+        })
+    }
+
+    fn read_with(
+        &self,
+        offset: u64,
+        length: usize,
+        sink: &mut dyn FnMut(&[IoSlice<'_>]),
+    ) -> Result<ReadOutcome> {
+        if !self.access.reads() {
+            return Err(self.refuse("reading", "the file is open for writing only"));
+        }
+        self.read_recorded(offset, length, sink)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        self.check_writable("writing")?;
+        self.write(offset, data)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.check_writable("truncating")?;
+        self.truncate(size)
+    }
+
+    fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        self.check_writable("allocating")?;
+        self.allocate_range(mode_bits, offset, length)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.sync_written(data_only)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.flush_written()
+    }
+
+    fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
+        let eligible = self.read_mode != ReadMode::Bypass
+            && !self.access.writes()
+            && !self.content.is_superseded()
+            && !self.content.is_memory_only();
+        if !eligible || self.file.inner.lock().writers > 0 {
+            return None;
+        }
+        let segment = self.content.segment()?;
+        if !segment.is_wholly_resident() || segment.size() != self.content.size() {
+            return None;
+        }
+        let hold = segment.hold()?;
+        self.core.ledger.passthrough_opens.add(1);
+        self.core.ledger.passthrough_lent_bytes.add(self.content.size());
+        Some(Arc::new(Lent {
+            _hold: hold,
+            segment: segment.clone(),
+            content: self.content.clone(),
+            file: self.file.clone(),
+            _lower: self.lower.clone(),
+        }))
+    }
+
+    fn hand_out(&self) -> Result<Option<HandOut>> {
+        let content = self.content();
+        let packed = content.size() <= self.core.config.small_file_bytes_max;
+        let eligible = self.read_mode != ReadMode::Bypass
+            && !content.is_superseded()
+            && !content.is_memory_only()
+            && content.admit
+            && content.size() > 0;
+        if !eligible || (packed && content.segment().is_none()) {
+            return Ok(None);
+        }
+        content.segment_or_create(&self.core.store)?.hand_out().map(Some)
+    }
+
+    fn lower(&self) -> BorrowedFd<'_> {
+        self.lower.descriptor()
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) {
+        if self.read_mode == ReadMode::TwoLevel {
+            self.prefetch_range(offset, length);
+        }
+    }
+}
+
+impl Handle {
+    fn check_writable(&self, what: &str) -> Result<()> {
+        if self.access.writes() {
+            return Ok(());
+        }
+        Err(self.refuse(what, "the file is open for reading only"))
+    }
+
+    /// Which file.
+    pub fn id(&self) -> FileId {
+        self.file.id
+    }
+}

@@ -1,0 +1,19 @@
+//! Files as the node knows them: which version is cached, who has it open, how reads find bytes
+//! and how writes keep PFS and store together.
+//!
+//! * [`state`]: one record an inode that is open or has a segment, and the table of them.
+//! * [`content`]: the cached bytes of one version, and of what local writes made of it.
+//! * [`handle`]: one open.
+//! * `read`, `write`, `capture`, `memory_only`: what a handle does.
+//!
+//! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
+//! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
+//! that a version seen under it is either the recorded one or somebody else's work.
+
+pub mod capture;
+pub mod content;
+pub mod handle;
+pub mod memory_only;
+mod read;
+pub mod state;
+mod write;

@@ -1,0 +1,153 @@
+//! One record an inode that is open or has something cached, and the table of all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Mutex, RwLock};
+use tidepool_pfs::LowerFile;
+use tidepool_proto::FileId;
+use tidepool_store::SegmentHold;
+
+use super::capture::Capture;
+use super::content::Content;
+
+/// What the node knows of one file. See the lock order in [`super`].
+#[derive(Debug)]
+pub struct FileState {
+    /// Which file.
+    pub id: FileId,
+    /// Shared by fills and reads from the PFS, exclusive for changes of the file.
+    pub gate: RwLock<()>,
+    /// The rest.
+    pub inner: Mutex<Inner>,
+    /// Bytes written since the last sync.
+    pub unsynced_bytes: AtomicU64,
+}
+
+/// The part of a file's state that changes at open and close.
+#[derive(Default)]
+pub struct Inner {
+    /// What is cached of the present version.
+    pub content: Option<Arc<Content>>,
+    /// Open handles.
+    pub handles: u32,
+    /// Open handles that may write.
+    pub writers: u32,
+    /// Where bytes written now are kept.
+    pub capture: Capture,
+    /// Held by `tidepool pin`.
+    pub pin: Option<SegmentHold>,
+    /// The descriptor by which memory-only bytes are written down.
+    pub spill_file: Option<Arc<dyn LowerFile>>,
+    /// The last name is gone.
+    pub removed: bool,
+    /// Since when bytes are owed to the PFS.
+    pub unsynced_since: Option<Instant>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("handles", &self.handles)
+            .field("writers", &self.writers)
+            .field("content", &self.content)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileState {
+    fn new(id: FileId) -> Self {
+        FileState {
+            id,
+            gate: RwLock::new(()),
+            inner: Mutex::new(Inner::default()),
+            unsynced_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The content that opens share now.
+    pub fn content(&self) -> Option<Arc<Content>> {
+        self.inner.lock().content.clone()
+    }
+
+    /// Notes bytes that reached the PFS's caches but are not synced.
+    pub fn owe(&self, bytes: u64) {
+        if self.unsynced_bytes.fetch_add(bytes, Ordering::AcqRel) == 0 {
+            self.inner.lock().unsynced_since = Some(Instant::now());
+        }
+    }
+
+    /// Bytes owed, taken over by a sync that starts now.
+    pub fn take_owed(&self) -> u64 {
+        self.unsynced_bytes.swap(0, Ordering::AcqRel)
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All files with a record.
+pub struct FileTable {
+    shards: Vec<Mutex<HashMap<FileId, Arc<FileState>>>>,
+}
+
+impl Default for FileTable {
+    fn default() -> Self {
+        FileTable { shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect() }
+    }
+}
+
+impl FileTable {
+    fn shard(&self, id: FileId) -> &Mutex<HashMap<FileId, Arc<FileState>>> {
+        let mixed = (id.inode ^ id.device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 58) as usize % SHARDS]
+    }
+
+    /// The record of a file, if there is one.
+    pub fn get(&self, id: FileId) -> Option<Arc<FileState>> {
+        self.shard(id).lock().get(&id).cloned()
+    }
+
+    /// The record of a file, made now if need be.
+    pub fn get_or_create(&self, id: FileId) -> Arc<FileState> {
+        let mut shard = self.shard(id).lock();
+        shard.entry(id).or_insert_with(|| Arc::new(FileState::new(id))).clone()
+    }
+
+    /// Removes the record if nobody has the file open and nothing of it is cached.
+    pub fn release(&self, id: FileId) {
+        let mut shard = self.shard(id).lock();
+        let Some(state) = shard.get(&id) else { return };
+        // Two references: the table's and the caller's. More means that somebody is opening it.
+        if Arc::strong_count(state) > 2 {
+            return;
+        }
+        let inner = state.inner.lock();
+        let cached = inner.content.as_ref().is_some_and(|content| {
+            content.is_memory_only() || content.segment().is_some_and(|s| s.resident_bytes() > 0)
+        });
+        let keep = inner.handles > 0 || inner.pin.is_some() || cached;
+        drop(inner);
+        if !keep {
+            shard.remove(&id);
+        }
+    }
+
+    /// All records now.
+    pub fn all(&self) -> Vec<Arc<FileState>> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Removes the records that nobody needs.
+    pub fn sweep(&self) {
+        for state in self.all() {
+            if state.inner.lock().handles == 0 {
+                self.release(state.id);
+            }
+        }
+    }
+}

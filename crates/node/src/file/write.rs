@@ -1,0 +1,271 @@
+//! The write path: the PFS first, then the store, under the file's gate; durable at close.
+//!
+//! Before a change the version is compared with the recorded one, so that bytes another program
+//! put there since are never mixed with what is cached; after it the new version is recorded.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidepool_proto::{Result, WriteMode};
+
+use super::capture::Written;
+use super::content::Content;
+use super::handle::Handle;
+use super::memory_only;
+use super::state::{FileState, Inner};
+
+/// Dirty bytes after which the PFS client is told to begin writing.
+const WRITEBACK_BYTES: u64 = 8 << 20;
+
+impl Handle {
+    /// The content that a change applies to. Call with the gate held exclusively.
+    fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
+        let now = self.lower.version()?;
+        if let Some(content) = &inner.content {
+            if content.version() == now {
+                return Ok(content.clone());
+            }
+            self.core.ledger.versions_superseded.add(1);
+            memory_only::forget(&self.core, inner);
+        }
+        Ok(self.fresh_content(inner, now))
+    }
+
+    fn fresh_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
+        if let Some(old) = inner.content.take() {
+            old.supersede();
+            self.core.transient.forget(old.number);
+        }
+        self.core.store.remove_small(self.file.id);
+        inner.pin = None;
+        inner.capture = Default::default();
+        let content = Arc::new(Content::new(now, self.content.owner, self.content.admit));
+        inner.content = Some(content.clone());
+        content
+    }
+
+    /// Records what a change made of the file. Call with the gate held exclusively.
+    fn changed_by_us(&self, content: &Content) -> Result<()> {
+        let now = self.lower.version()?;
+        content.set_version(now);
+        if !now.is_settled(self.core.pfs.now_ns(), self.core.granularity_ns()) {
+            content.mark_unsettled();
+        }
+        self.core.transient.forget(content.number);
+        Ok(())
+    }
+
+    /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
+    fn distrust(&self) {
+        if let Ok(now) = self.lower.version() {
+            let mut inner = self.file.inner.lock();
+            self.fresh_content(&mut inner, now);
+        }
+    }
+
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        let content = self.content_for_change(&mut inner)?;
+        if content.is_memory_only() {
+            let at = if self.append { content.size() } else { offset };
+            drop(inner);
+            let kept = memory_only::write(&self.core, &self.file, &content, at, data)?;
+            if kept {
+                self.core.ledger.written_bytes.add(data.len() as u64);
+                return Ok(at);
+            }
+            return self.write_through(&content, at, data);
+        }
+        drop(inner);
+        self.write_through(&content, offset, data)
+    }
+
+    /// Writes to the PFS, then keeps. Call with the gate held exclusively.
+    fn write_through(&self, content: &Arc<Content>, offset: u64, data: &[u8]) -> Result<u64> {
+        let size_before = content.size();
+        let written = if self.append {
+            self.lower.append(data)
+        } else {
+            self.lower.write_at(offset, data).map(|()| offset)
+        };
+        let at = match written {
+            Ok(at) => at,
+            Err(error) => {
+                self.distrust();
+                return Err(error);
+            }
+        };
+        self.core.ledger.written_bytes.add(data.len() as u64);
+        self.core.ledger.pfs_written_bytes.add(data.len() as u64);
+        let owed = self.file.unsynced_bytes.load(Ordering::Acquire);
+        self.file.owe(data.len() as u64);
+        if self.write_mode != WriteMode::Bypass
+            && owed / WRITEBACK_BYTES != (owed + data.len() as u64) / WRITEBACK_BYTES
+        {
+            self.lower.start_writeback(0, 0);
+        }
+        let kept = self.file.inner.lock().capture.keep(
+            &self.core.store,
+            content,
+            &Written { offset: at, data, size_before },
+            self.core.config.small_file_bytes_max,
+            self.write_mode != WriteMode::Bypass,
+        );
+        if kept.is_err() {
+            // The PFS has the bytes; only their copy in memory is given up.
+            self.distrust();
+            return Ok(at);
+        }
+        self.changed_by_us(content)?;
+        Ok(at)
+    }
+
+    pub(super) fn truncate(&self, size: u64) -> Result<()> {
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        let content = self.content_for_change(&mut inner)?;
+        if content.is_memory_only() {
+            return memory_only::set_size(&content, size);
+        }
+        if size == 0 && self.write_mode == WriteMode::Memory {
+            self.lower.set_size(0)?;
+            return self.begin_memory_only(&mut inner);
+        }
+        if let Err(error) = self.lower.set_size(size) {
+            drop(inner);
+            self.distrust();
+            return Err(error);
+        }
+        let followed = inner.capture.set_size(&self.core.store, &content, size);
+        drop(inner);
+        self.file.owe(1);
+        if followed.is_err() {
+            self.distrust();
+            return Ok(());
+        }
+        self.changed_by_us(&content)
+    }
+
+    /// Turns an empty file into a memory-only one.
+    pub(crate) fn begin_memory_only(&self, inner: &mut Inner) -> Result<()> {
+        let now = self.lower.version()?;
+        let content = self.fresh_content(inner, now);
+        memory_only::begin(&self.core, inner, &content, &self.lower)
+    }
+
+    pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        let content = self.content_for_change(&mut inner)?;
+        drop(inner);
+        if content.is_memory_only() {
+            memory_only::spill_gated(&self.core, &self.file, &content)?;
+        }
+        if let Err(error) = self.lower.allocate(mode_bits, offset, length) {
+            self.distrust();
+            return Err(error);
+        }
+        self.file.owe(1);
+        self.distrust_after_allocate(&content, mode_bits, offset, length)
+    }
+
+    /// Follows an allocation in the cache: zeros where it zeroes, nothing kept where bytes move.
+    fn distrust_after_allocate(
+        &self,
+        content: &Arc<Content>,
+        mode_bits: i32,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+        const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        let now = self.lower.version()?;
+        if mode_bits & !(ZEROES | PLAIN) != 0 {
+            self.distrust();
+            return Ok(());
+        }
+        let mut inner = self.file.inner.lock();
+        if now.size != content.size() {
+            inner.capture.set_size(&self.core.store, content, now.size)?;
+        }
+        if mode_bits & ZEROES != 0 {
+            self.core.store.remove_small(content.id());
+            inner.capture = Default::default();
+            if let Some(segment) = content.segment() {
+                zero(segment, offset, length.min(now.size.saturating_sub(offset)));
+            }
+        }
+        drop(inner);
+        self.changed_by_us(content)
+    }
+
+    pub(super) fn sync_written(&self, data_only: bool) -> Result<()> {
+        if self.file.content().is_some_and(|content| content.is_memory_only()) {
+            return Ok(());
+        }
+        self.settle(data_only, true)
+    }
+
+    pub(super) fn flush_written(&self) -> Result<()> {
+        if !self.access.writes() {
+            return Ok(());
+        }
+        if let Some(content) = self.file.content().filter(|content| content.is_memory_only()) {
+            let _changing = self.file.gate.write();
+            return memory_only::record(&content, &self.lower);
+        }
+        self.settle(false, self.write_mode != WriteMode::Bypass)
+    }
+
+    /// Makes what is owed durable if `sync` says so, then packs a small file.
+    fn settle(&self, data_only: bool, sync: bool) -> Result<()> {
+        if sync {
+            let owed = self.file.take_owed();
+            let entry_owed = self.entry_owed.swap(false, Ordering::AcqRel);
+            if owed > 0 || entry_owed {
+                let synced = self.lower.sync(data_only && !entry_owed).and_then(|()| {
+                    if entry_owed { self.lower.sync_directory_entry() } else { Ok(()) }
+                });
+                if let Err(error) = synced {
+                    self.file.owe(owed.max(1));
+                    self.entry_owed.store(entry_owed, Ordering::Release);
+                    let _changing = self.file.gate.write();
+                    self.distrust();
+                    return Err(error);
+                }
+                self.lower.drop_cached(0, 0);
+            }
+        }
+        let _unchanged = self.file.gate.read();
+        let inner = self.file.inner.lock();
+        match &inner.content {
+            Some(content) if !content.is_memory_only() && content.admit => {
+                inner.capture.pack(&self.core.store, content)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Writes zeros over the resident part of a range.
+fn zero(segment: &tidepool_store::Segment, offset: u64, length: u64) {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let end = offset + length;
+    let mut at = offset;
+    while at < end {
+        let part = (end - at).min(ZEROS.len() as u64);
+        segment.write_resident(at, &ZEROS[..part as usize]);
+        at += part;
+    }
+}
+
+impl FileState {
+    /// Milliseconds since the oldest byte that is owed to the PFS was written.
+    pub fn owed_age_ms(&self) -> Option<u64> {
+        if self.unsynced_bytes.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.inner.lock().unsynced_since.map(|since| since.elapsed().as_millis() as u64)
+    }
+}

@@ -1,0 +1,298 @@
+//! Fills: bringing blocks in from the PFS, one read from it however many ask.
+//!
+//! A fill is a ticket. Read-ahead queues tickets for the transfer threads; a reader that needs a
+//! block now runs its ticket itself if no thread has taken it yet, and waits otherwise. The version
+//! of the file is checked after the bytes were read: a fill of a changed file is thrown away.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use tidepool_pfs::LowerFile;
+use tidepool_proto::table::BlockState;
+use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_store::FillStart;
+
+use crate::core::Core;
+use crate::file::content::Content;
+use crate::file::state::FileState;
+use crate::transient::AlignedBuffer;
+
+/// How a fill ended.
+#[derive(Clone, Debug)]
+pub enum Filled {
+    /// The block is in the store (or was a moment ago).
+    Kept,
+    /// The bytes are here; the store did not admit them.
+    Passing(Arc<AlignedBuffer>),
+    /// The file is not at the content's version any more.
+    Changed,
+    /// The PFS or the machine refused: errno and message.
+    Failed(i32, String),
+}
+
+#[derive(Debug)]
+enum Progress {
+    Queued,
+    Running,
+    Done(Filled),
+}
+
+/// One fill of one block.
+#[derive(Debug)]
+pub struct Ticket {
+    block: u64,
+    content: Arc<Content>,
+    progress: Mutex<Progress>,
+    finished: Condvar,
+}
+
+/// A queued ticket with what it takes to run it.
+struct Job {
+    ticket: Arc<Ticket>,
+    file: Arc<FileState>,
+    lower: Arc<dyn LowerFile>,
+}
+
+/// The transfer threads and their queue.
+#[derive(Default)]
+pub struct FillPool {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    stopping: bool,
+}
+
+/// Read-ahead that waits for a thread; more is dropped, the reader will ask again.
+const QUEUE_MAX: usize = 1024;
+
+impl FillPool {
+    /// Starts `threads` transfer threads for `core`.
+    pub fn start(&self, core: &Arc<Core>, threads: u32) -> Result<()> {
+        for number in 0..threads.max(1) {
+            let core = Arc::downgrade(core);
+            let thread = std::thread::Builder::new()
+                .name(format!("transfer-{number}"))
+                .stack_size(256 << 10)
+                .spawn(move || {
+                    while let Some(strong) = core.upgrade() {
+                        let Some(job) = strong.fills.next() else { return };
+                        run(&strong, &job.file, &job.lower, &job.ticket);
+                    }
+                })
+                .map_err(|error| {
+                    Error::new(ErrorKind::Unsupported, "starting a transfer thread", "")
+                        .caused_by(error)
+                        .remedy("raise the limit of processes, or set fewer `transfers`")
+                })?;
+            self.threads.lock().push(thread);
+        }
+        Ok(())
+    }
+
+    /// Ends the transfer threads after what they are doing now.
+    pub fn stop(&self) {
+        let mut queue = self.queue.lock();
+        queue.stopping = true;
+        let dropped: Vec<Job> = queue.jobs.drain(..).collect();
+        drop(queue);
+        for job in dropped {
+            let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
+            finish(&job.ticket, stopped);
+        }
+        self.work.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stopping {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            self.work.wait(&mut queue);
+        }
+    }
+
+    fn push(&self, job: Job) -> bool {
+        let mut queue = self.queue.lock();
+        if queue.stopping || queue.jobs.len() >= QUEUE_MAX {
+            return false;
+        }
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.work.notify_one();
+        true
+    }
+}
+
+/// Queues a fill of `block` unless one is under way or the block is resident.
+pub fn prefetch(
+    core: &Arc<Core>,
+    file: &Arc<FileState>,
+    lower: &Arc<dyn LowerFile>,
+    content: &Arc<Content>,
+    block: u64,
+) {
+    let Some((ticket, is_new)) = ticket_for(core, content, block) else { return };
+    if is_new {
+        core.ledger.read_ahead_blocks.add(1);
+        let job = Job { ticket: ticket.clone(), file: file.clone(), lower: lower.clone() };
+        if !core.fills.push(job) {
+            finish(&ticket, Filled::Kept);
+        }
+    }
+}
+
+/// Brings `block` in and waits for it.
+pub fn fetch(
+    core: &Arc<Core>,
+    file: &Arc<FileState>,
+    lower: &Arc<dyn LowerFile>,
+    content: &Arc<Content>,
+    block: u64,
+) -> Filled {
+    let Some((ticket, is_new)) = ticket_for(core, content, block) else { return Filled::Kept };
+    if !is_new {
+        core.ledger.fills_joined.add(1);
+    }
+    run(core, file, lower, &ticket);
+    let mut progress = ticket.progress.lock();
+    loop {
+        match &*progress {
+            Progress::Done(filled) => return filled.clone(),
+            _ => ticket.finished.wait(&mut progress),
+        }
+    }
+}
+
+/// The ticket of a block and whether it is a new one; `None` when the block is resident.
+fn ticket_for(core: &Core, content: &Arc<Content>, block: u64) -> Option<(Arc<Ticket>, bool)> {
+    let mut fills = content.fills.lock();
+    if let Some(ticket) = fills.get(&block) {
+        return Some((ticket.clone(), false));
+    }
+    if content.segment().is_some_and(|s| block < s.blocks() && s.state(block) != BlockState::Absent)
+    {
+        return None;
+    }
+    if let Some(buffer) = core.transient.get(content.number, block) {
+        let progress = Mutex::new(Progress::Done(Filled::Passing(buffer)));
+        let ticket = Ticket { block, content: content.clone(), progress, finished: Condvar::new() };
+        return Some((Arc::new(ticket), false));
+    }
+    let ticket = Arc::new(Ticket {
+        block,
+        content: content.clone(),
+        progress: Mutex::new(Progress::Queued),
+        finished: Condvar::new(),
+    });
+    fills.insert(block, ticket.clone());
+    Some((ticket, true))
+}
+
+/// Runs a ticket unless somebody else has taken it.
+fn run(core: &Arc<Core>, file: &FileState, lower: &Arc<dyn LowerFile>, ticket: &Arc<Ticket>) {
+    {
+        let mut progress = ticket.progress.lock();
+        if !matches!(*progress, Progress::Queued) {
+            return;
+        }
+        *progress = Progress::Running;
+    }
+    let filled = fill(core, file, lower, &ticket.content, ticket.block)
+        .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()));
+    finish(ticket, filled);
+}
+
+fn finish(ticket: &Arc<Ticket>, filled: Filled) {
+    // Out of the map first: whoever asks after this finds the block, or starts anew.
+    ticket.content.fills.lock().remove(&ticket.block);
+    *ticket.progress.lock() = Progress::Done(filled);
+    ticket.finished.notify_all();
+}
+
+fn fill(
+    core: &Arc<Core>,
+    file: &FileState,
+    lower: &Arc<dyn LowerFile>,
+    content: &Arc<Content>,
+    block: u64,
+) -> Result<Filled> {
+    let _unchanged_by_us = file.gate.read();
+    if content.is_superseded() {
+        return Ok(Filled::Changed);
+    }
+    let block_bytes = core.block_bytes();
+    let offset = block * block_bytes;
+    let length = content.size().saturating_sub(offset).min(block_bytes) as usize;
+    if length == 0 {
+        return Ok(Filled::Kept);
+    }
+    let start = if content.admit {
+        content.segment_or_create(&core.store)?.begin_fill(block)
+    } else {
+        FillStart::NotAdmitted
+    };
+    match start {
+        FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
+        FillStart::Started(mut fill) => {
+            let read = lower.read_block(offset, &mut fill)?;
+            core.ledger.pfs_read_bytes.add(read as u64);
+            if read < length || !still_current(core, content, lower)? {
+                core.ledger.fills_discarded.add(1);
+                return Ok(Filled::Changed);
+            }
+            fill.commit(BlockState::Clean);
+            core.ledger.fills.add(1);
+            Ok(Filled::Kept)
+        }
+        FillStart::NotAdmitted => {
+            core.ledger.fills_not_admitted.add(1);
+            let mut buffer = AlignedBuffer::new(length).map_err(|error| {
+                Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
+            })?;
+            let read = lower.read_block(offset, buffer.bytes_mut())?;
+            core.ledger.pfs_read_bytes.add(read as u64);
+            if read < length || !still_current(core, content, lower)? {
+                core.ledger.fills_discarded.add(1);
+                return Ok(Filled::Changed);
+            }
+            let buffer = Arc::new(buffer);
+            core.transient.insert(content.number, block, buffer.clone());
+            Ok(Filled::Passing(buffer))
+        }
+    }
+}
+
+/// Whether the file still is at the content's version, asked of the PFS. A file whose last name
+/// went away but whose bytes did not change counts as unchanged: nobody can open it any more.
+pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>) -> Result<bool> {
+    let now = lower.version()?;
+    let ours = content.version();
+    let same_bytes = now.size == ours.size && now.modified_ns == ours.modified_ns;
+    let unlinked =
+        || same_bytes && rustix::fs::fstat(lower.descriptor()).is_ok_and(|stat| stat.st_nlink == 0);
+    if now != ours && !unlinked() {
+        content.supersede();
+        core.transient.forget(content.number);
+        return Ok(false);
+    }
+    if !now.is_settled(core.pfs.now_ns(), core.granularity_ns()) {
+        content.mark_unsettled();
+    }
+    Ok(true)
+}

@@ -1,0 +1,105 @@
+//! Counters of the node that conserve bytes: what readers asked for is what the levels served plus
+//! what failed. It decides nothing and is never reset.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tidepool_proto::{BytesByLevel, Level};
+
+/// One monotonic counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `amount`.
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Relaxed);
+    }
+
+    /// Takes back `amount`, for the few values here that are gauges.
+    pub fn subtract(&self, amount: u64) {
+        self.0.fetch_sub(amount, Relaxed);
+    }
+
+    /// The present value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// All counters of a node.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Bytes that readers asked for and could have got (up to the end of the file).
+    pub asked_bytes: Counter,
+    /// Bytes of reads that ended in an error.
+    pub failed_bytes: Counter,
+    served: [Counter; 5],
+    /// Bytes that clients wrote.
+    pub written_bytes: Counter,
+    /// Bytes read from the PFS for whatever reason.
+    pub pfs_read_bytes: Counter,
+    /// Bytes written to the PFS.
+    pub pfs_written_bytes: Counter,
+    /// Blocks brought in from the PFS.
+    pub fills: Counter,
+    /// Requests for a block that joined a fill under way.
+    pub fills_joined: Counter,
+    /// Fills thrown away because the file changed meanwhile.
+    pub fills_discarded: Counter,
+    /// Fills whose bytes the policy or a lack of room kept out of the store.
+    pub fills_not_admitted: Counter,
+    /// Blocks asked for by read-ahead.
+    pub read_ahead_blocks: Counter,
+    /// Opens answered with a segment that the kernel reads by itself.
+    pub passthrough_opens: Counter,
+    /// Length of the files behind those opens; what was read of them is not reported to the node.
+    pub passthrough_lent_bytes: Counter,
+    /// Opens that found the cached version out of date.
+    pub versions_superseded: Counter,
+    /// Memory-only files written down to the PFS under pressure or at the end.
+    pub spilled_bytes: Counter,
+    /// Open handles now.
+    pub open_files: Counter,
+}
+
+impl Ledger {
+    /// Records a finished read.
+    pub fn served(&self, levels: &BytesByLevel) {
+        self.asked_bytes.add(levels.total());
+        for (counter, level) in self.served.iter().zip(Level::ALL) {
+            let bytes = levels.get(level);
+            if bytes > 0 {
+                counter.add(bytes);
+            }
+        }
+    }
+
+    /// Records a read of `bytes` that ended in an error.
+    pub fn failed(&self, bytes: u64) {
+        self.asked_bytes.add(bytes);
+        self.failed_bytes.add(bytes);
+    }
+
+    /// Bytes served so far, by level.
+    pub fn served_by_level(&self) -> BytesByLevel {
+        let mut levels = BytesByLevel::default();
+        for (counter, level) in self.served.iter().zip(Level::ALL) {
+            levels.add(level, counter.get());
+        }
+        levels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asked_is_served_plus_failed() {
+        let ledger = Ledger::default();
+        ledger.served(&BytesByLevel { store: 10, pfs: 5, ..Default::default() });
+        ledger.failed(7);
+        let served = ledger.served_by_level().total();
+        assert_eq!(ledger.asked_bytes.get(), served + ledger.failed_bytes.get());
+    }
+}

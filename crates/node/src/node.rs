@@ -1,0 +1,309 @@
+//! The node: assembles store, PFS and transfers, and answers its front ends.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use std::thread::JoinHandle;
+use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, PosixStore};
+use tidepool_proto::config::{Backing, NodeConfig};
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, Result, Version,
+    WriteMode,
+};
+use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
+
+use crate::core::Core;
+use crate::file::content::Content;
+use crate::file::handle::{Handle, Opened};
+use crate::file::memory_only;
+use crate::file::state::{FileState, FileTable};
+use crate::fill::FillPool;
+use crate::ledger::Ledger;
+use crate::transient::TransientBlocks;
+
+/// Blocks per transfer thread that may pass through without being kept.
+const TRANSIENT_BLOCKS_PER_TRANSFER: usize = 2;
+/// How often records of files that nobody needs, and contents past their time, are dropped.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+/// A running node, without front ends.
+pub struct Node {
+    pub(crate) core: Arc<Core>,
+    /// Facts that only the process around the node knows, for `status`.
+    pub(crate) surroundings: Mutex<Surroundings>,
+    notes: Vec<String>,
+    upkeep: Mutex<Option<JoinHandle<()>>>,
+    stopping: Arc<(Mutex<bool>, Condvar)>,
+}
+
+/// What the process around the node reports through it.
+#[derive(Default)]
+pub struct Surroundings {
+    /// Mount point in use.
+    pub mount: Option<String>,
+    /// Connected clients, asked when needed.
+    pub clients: Option<Box<dyn Fn() -> u64 + Send>>,
+    /// What the front ends lack on this machine.
+    pub notes: Vec<String>,
+    /// Called when `drain` asks the node to stop.
+    pub on_stop: Option<Box<dyn Fn() + Send>>,
+}
+
+impl Node {
+    /// Opens the PFS directory and starts the store and its transfers.
+    pub fn start(config: NodeConfig) -> Result<Arc<Node>> {
+        let posix = PosixStore::open(&config.pfs, PosixOptions::default())?;
+        let pfs: Arc<dyn LowerStore> = match &config.fault {
+            None => posix,
+            Some(rules) => FaultStore::new(posix, rules.parse::<FaultRules>()?)?,
+        };
+        Node::start_over(config, pfs)
+    }
+
+    /// Starts over a lower store that the caller made.
+    pub fn start_over(config: NodeConfig, pfs: Arc<dyn LowerStore>) -> Result<Arc<Node>> {
+        let store = Store::new(StoreConfig {
+            capacity_bytes: config.capacity_bytes,
+            block_bytes: config.block_bytes,
+            policy: config.policy.parse()?,
+            backing: match config.backing {
+                Backing::Auto => BackingChoice::Auto,
+                Backing::Memfd => BackingChoice::Memfd,
+                Backing::Tmpfs => BackingChoice::Tmpfs,
+            },
+            huge_pages: config.huge_pages.wanted(),
+            pinned_share_max: config.pinned_share_max,
+        })?;
+        set_quotas(&store, &config);
+        let mut notes = store.degradations();
+        notes.extend(pfs.features().notes.iter().cloned());
+        let transfers = config.transfers;
+        let core = Arc::new(Core {
+            store,
+            pfs,
+            files: FileTable::default(),
+            fills: FillPool::default(),
+            transient: TransientBlocks::new(transfers as usize * TRANSIENT_BLOCKS_PER_TRANSFER),
+            ledger: Ledger::default(),
+            memory_only_files: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            started: Instant::now(),
+            config,
+        });
+        core.fills.start(&core, transfers)?;
+        spill_under_pressure(&core);
+        let stopping = Arc::new((Mutex::new(false), Condvar::new()));
+        let upkeep = start_upkeep(Arc::downgrade(&core), stopping.clone())?;
+        Ok(Arc::new(Node {
+            core,
+            surroundings: Mutex::new(Surroundings::default()),
+            notes,
+            upkeep: Mutex::new(Some(upkeep)),
+            stopping,
+        }))
+    }
+
+    /// What is lost on this machine, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Tells the node what its process knows.
+    pub fn surround(&self, change: impl FnOnce(&mut Surroundings)) {
+        change(&mut self.surroundings.lock());
+    }
+
+    /// Refuses new opens and writes down what exists in memory only.
+    pub fn drain(&self) -> Result<()> {
+        self.core.draining.store(true, Ordering::Release);
+        memory_only::spill_all(&self.core).inspect_err(|_| {
+            self.core.draining.store(false, Ordering::Release);
+        })
+    }
+
+    /// Ends the node's threads. Call after the front ends are gone; `drain` first.
+    pub fn stop(&self) {
+        *self.stopping.0.lock() = true;
+        self.stopping.1.notify_all();
+        if let Some(thread) = self.upkeep.lock().take() {
+            let _ = thread.join();
+        }
+        self.core.fills.stop();
+    }
+}
+
+fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
+    for quota in &config.quotas {
+        store.set_quota(QuotaKey::User(quota.user_id), Some(quota.quota_bytes));
+    }
+    for (number, rule) in config.rules.iter().enumerate() {
+        store.set_quota(QuotaKey::Directory(number as u32), rule.quota_bytes);
+    }
+}
+
+/// Lets the store ask for room that only writing memory-only files down can make.
+fn spill_under_pressure(core: &Arc<Core>) {
+    let weak = Arc::downgrade(core);
+    core.store.on_pressure(Box::new(move |bytes_wanted| {
+        if let Some(core) = weak.upgrade() {
+            memory_only::spill_some(&core, bytes_wanted);
+        }
+    }));
+}
+
+fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Result<JoinHandle<()>> {
+    let run = move || {
+        let mut stop = stopping.0.lock();
+        while !*stop {
+            stopping.1.wait_for(&mut stop, UPKEEP);
+            let Some(core) = core.upgrade() else { return };
+            core.store.expire(Instant::now());
+            core.files.sweep();
+            core.pfs.close_idle();
+        }
+    };
+    std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(
+        |error| {
+            Error::new(ErrorKind::Unsupported, "starting the upkeep thread", "").caused_by(error)
+        },
+    )
+}
+
+impl Node {
+    /// The content that an open at `version` reads: the cached one if it is of that version and
+    /// can be trusted, a fresh one otherwise.
+    fn content_at(
+        &self,
+        file: &FileState,
+        lower: &Arc<dyn LowerFile>,
+        access: Access,
+        user_id: u32,
+    ) -> Result<Arc<Content>> {
+        // The gate keeps writers of this node out, so the version seen is the recorded one or
+        // somebody else's.
+        let _unchanged_by_us = file.gate.read();
+        let mut inner = file.inner.lock();
+        let version = lower.version()?;
+        if let Some(content) = inner.content.clone() {
+            let stale_stamps = content.is_unsettled() && inner.writers == 0;
+            if content.version() == version && (content.is_memory_only() || !stale_stamps) {
+                register(&mut inner, access);
+                return Ok(content);
+            }
+            if content.is_memory_only() {
+                tracing::warn!(
+                    inode = version.id.inode,
+                    "another program wrote to a memory-only file; its version is kept"
+                );
+            }
+            self.core.ledger.versions_superseded.add(1);
+            content.supersede();
+            self.core.transient.forget(content.number);
+            memory_only::forget(&self.core, &mut inner);
+        }
+        refuse_lost(lower, &version, access)?;
+        let rule = self.core.rule_of(&**lower);
+        let admit = rule.is_none_or(|(_, rule)| rule.admit);
+        let owner = self.core.owner(rule, user_id);
+        let content = Arc::new(Content::new(version, owner, admit));
+        inner.content = Some(content.clone());
+        inner.capture = Default::default();
+        inner.pin = None;
+        register(&mut inner, access);
+        Ok(content)
+    }
+}
+
+fn register(inner: &mut crate::file::state::Inner, access: Access) {
+    if inner.handles == 0 {
+        inner.removed = false;
+    }
+    inner.handles += 1;
+    if access.writes() {
+        inner.writers += 1;
+    }
+}
+
+/// Stubs of memory-only files whose holder is gone are no files of zeros.
+fn refuse_lost(lower: &Arc<dyn LowerFile>, version: &Version, access: Access) -> Result<()> {
+    let Some(mark) = memory_only::stub_mark(&**lower, version.size)? else { return Ok(()) };
+    if access == Access::Write {
+        return memory_only::clear_mark(&**lower);
+    }
+    let name = lower.relative_path().map(|path| path.display().to_string());
+    Err(memory_only::lost(&name.unwrap_or_else(|| "the file".into()), &mark))
+}
+
+impl FileService for Node {
+    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
+        self.core.check_open()?;
+        let lower = self.core.pfs.file(request.lower)?;
+        let id = lower.version()?.id;
+        let file = self.core.files.get_or_create(id);
+        let rule = self.core.rule_of(&*lower);
+        let modes = self.core.modes(rule, request.read_mode, request.write_mode);
+        let content = self.content_at(&file, &lower, request.access, request.user_id)?;
+        let opened = Opened {
+            lower,
+            access: request.access,
+            modes,
+            append: request.append,
+            created: request.created,
+        };
+        let handle = Handle::new(&self.core, file.clone(), content, opened);
+        if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
+            let _changing = file.gate.write();
+            let mut inner = file.inner.lock();
+            handle.begin_memory_only(&mut inner)?;
+        }
+        Ok(Arc::new(handle))
+    }
+
+    fn carry_version(&self, before: &Version, after: &Version) {
+        let same_bytes = before.size == after.size && before.modified_ns == after.modified_ns;
+        if before == after || before.id != after.id || !same_bytes {
+            return;
+        }
+        self.core.store.carry_small(before.id, before, *after);
+        let Some(file) = self.core.files.get(before.id) else { return };
+        let _unchanged_by_us = file.gate.read();
+        let inner = file.inner.lock();
+        if let Some(content) = inner.content.as_ref().filter(|c| c.version() == *before) {
+            content.set_version(*after);
+            if !after.is_settled(self.core.pfs.now_ns(), self.core.granularity_ns()) {
+                content.mark_unsettled();
+            }
+        }
+    }
+
+    fn memory_only_size(&self, id: FileId) -> Option<u64> {
+        let content = self.core.files.get(id)?.content()?;
+        content.is_memory_only().then(|| content.size())
+    }
+
+    fn has_memory_only(&self) -> bool {
+        self.core.memory_only_files.load(Ordering::Acquire) > 0
+    }
+
+    fn removed(&self, id: FileId) {
+        self.core.store.remove_small(id);
+        let Some(file) = self.core.files.get(id) else { return };
+        let mut inner = file.inner.lock();
+        inner.removed = true;
+        inner.pin = None;
+        if inner.handles > 0 {
+            return;
+        }
+        memory_only::forget(&self.core, &mut inner);
+        if let Some(content) = inner.content.take() {
+            content.supersede();
+            if let Some(segment) = content.segment() {
+                segment.drop_contents();
+            }
+        }
+        drop(inner);
+        self.core.files.release(id);
+    }
+}
