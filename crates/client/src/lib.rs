@@ -1,1 +1,14 @@
-//! Placeholder.
+//! The client library: reads and writes files of a parallel file system through the memory level of
+//! this node, and without it where no node answers.
+//!
+//! A file is opened on the parallel file system with the caller's own credentials; the descriptor
+//! is what a node serves by. Resident bytes are read without a message, a lock or an allocation.
+//! The library is blocking, and its types may be used from many threads.
+
+mod client;
+mod file;
+mod options;
+
+pub use client::Client;
+pub use file::{Borrowed, File};
+pub use options::{ClientOptions, Notice, OpenOptions};

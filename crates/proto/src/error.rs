@@ -253,6 +253,21 @@ impl Error {
     pub fn operation(&self) -> &str {
         &self.operation
     }
+
+    /// Details, in words; may be empty.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// What the reader of the message can do about it.
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    /// The errno of the system call behind this error, if there is one.
+    pub fn system_errno(&self) -> Option<i32> {
+        self.source.as_ref().and_then(io::Error::raw_os_error)
+    }
 }
 
 impl fmt::Display for Error {

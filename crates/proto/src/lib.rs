@@ -1,7 +1,7 @@
 //! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
 //!
 //! Every other crate speaks in these types, so this crate depends on none of them. It does no
-//! input or output, starts no thread and holds no state.
+//! input or output but moving frames ([`wire::socket`]), starts no thread and holds no state.
 
 pub mod admin;
 pub mod config;
@@ -15,6 +15,7 @@ pub mod service;
 pub mod size;
 pub mod table;
 pub mod version;
+pub mod wire;
 
 pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};

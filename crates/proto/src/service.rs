@@ -112,6 +112,18 @@ pub trait OpenFile: Send + Sync {
     /// being written, or the cap on pinned bytes is reached.
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>>;
 
+    /// Pins `[offset, offset + length)`, which was just read, for a reader without copies; `None`
+    /// where it cannot be pinned. A node that pins whole files only may leave this as it is.
+    fn pin_range(&self, offset: u64, length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
+        let _ = (offset, length);
+        Ok(self.passthrough())
+    }
+
+    /// Counts bytes that a client says it read from the segment without a message.
+    fn count_mapped(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// Descriptors for reading without messages; `None` for packed or memory-mapped-free files.
     fn hand_out(&self) -> Result<Option<HandOut>>;
 

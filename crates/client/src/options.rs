@@ -1,0 +1,112 @@
+//! What a caller may choose: how to find the node, and how to open a file. Holds no state.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidepool_proto::{Access, ReadMode, WriteMode};
+
+/// Where messages for the user go, one line each.
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a client finds its node.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Socket of the node; `None` takes the environment variable `TIDEPOOL_SOCKET`, and without
+    /// that no node is used.
+    pub socket: Option<PathBuf>,
+    /// Directory of the parallel file system that `tide:///` stands for; `None` takes the
+    /// environment variable `TIDEPOOL_PFS`, and without that asks the node.
+    pub pfs_root: Option<PathBuf>,
+    /// User whose node is trusted beside root's and the caller's own. Another user's node would be
+    /// handed descriptors of the caller's files, so it is not used.
+    pub trusted_user_id: Option<u32>,
+    /// After a failed attempt to reach the node, the time until the next one.
+    pub retry_interval: Duration,
+    /// How long one request may take. A parallel file system may be slow, so this is long.
+    pub request_timeout: Duration,
+    /// Whether segments are read without messages where the node hands them out.
+    pub map_segments: bool,
+    /// Where notices go; by default to standard error.
+    pub notice: Notice,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            socket: None,
+            pfs_root: None,
+            trusted_user_id: None,
+            retry_interval: Duration::from_millis(500),
+            request_timeout: Duration::from_secs(600),
+            map_segments: true,
+            notice: Arc::new(|line| eprintln!("tidepool: {line}")),
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("socket", &self.socket)
+            .field("pfs_root", &self.pfs_root)
+            .field("trusted_user_id", &self.trusted_user_id)
+            .field("retry_interval", &self.retry_interval)
+            .field("request_timeout", &self.request_timeout)
+            .field("map_segments", &self.map_segments)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What the open may do.
+    pub access: Access,
+    /// Create the file if it is missing.
+    pub create: bool,
+    /// Create the file, and fail if it exists.
+    pub create_new: bool,
+    /// Set the length to zero.
+    pub truncate: bool,
+    /// Writes go to the end of the file.
+    pub append: bool,
+    /// Permissions of a file that is created, before the umask.
+    pub mode_bits: u32,
+    /// Read mode; `None` takes that of the directory rule or mount.
+    pub read_mode: Option<ReadMode>,
+    /// Write mode; `None` takes that of the directory rule or mount.
+    pub write_mode: Option<WriteMode>,
+}
+
+impl OpenOptions {
+    /// Reads an existing file.
+    pub fn read() -> Self {
+        OpenOptions {
+            access: Access::Read,
+            create: false,
+            create_new: false,
+            truncate: false,
+            append: false,
+            mode_bits: 0o666,
+            read_mode: None,
+            write_mode: None,
+        }
+    }
+
+    /// Writes a file anew: it is created or emptied.
+    pub fn write() -> Self {
+        OpenOptions { access: Access::Write, create: true, truncate: true, ..Self::read() }
+    }
+
+    /// Reads and writes a file, which is created if it is missing.
+    pub fn read_write() -> Self {
+        OpenOptions { access: Access::ReadWrite, create: true, ..Self::read() }
+    }
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::read()
+    }
+}
