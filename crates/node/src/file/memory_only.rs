@@ -253,7 +253,7 @@ pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -
     if !version.is_settled(core.pfs.now_ns(), core.granularity_ns()) {
         content.mark_unsettled();
     }
-    for segment in segment {
+    if let Some(segment) = segment {
         for block in 0..segment.blocks() {
             if segment.state(block) == BlockState::MemoryOnly {
                 segment.set_state(block, BlockState::Clean);
