@@ -73,7 +73,7 @@ pub enum LogFormat {
 pub struct ClientLimits {
     /// Open handles, each with its descriptors, per connection.
     pub descriptors_max: u32,
-    /// Bytes pinned by zero-copy borrows, per connection.
+    /// Bytes pinned by zero-copy borrows, per user.
     pub pinned_bytes_max: u64,
     /// Requests in flight, per connection.
     pub requests_max: u32,

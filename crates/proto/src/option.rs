@@ -313,7 +313,7 @@ table! {
          $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
     foreground: OptionKind::Switch, "", Some("false"), false,
         "Stay attached to the terminal instead of becoming a daemon.";
-    policy: OptionKind::Choice(POLICY_NAMES), "", Some("s3fifo"), true,
+    policy: OptionKind::Choice(POLICY_NAMES), "", Some("cyclic"), true,
         "Eviction policy.";
     read_mode: OptionKind::Choice(READ_MODES), "", Some("two-level"), false,
         "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), \
@@ -345,12 +345,12 @@ table! {
         "What the store is made of: a private tmpfs, or memfd.";
     pinned_share_max: OptionKind::Share, "", Some("0.5"), false,
         "Share of the capacity that pins and passthrough opens may hold.";
-    client_descriptors_max: OptionKind::Count { min: 16, max: 1 << 20 }, "", Some("16384"), false,
+    client_descriptors_max: OptionKind::Count { min: 16, max: 1 << 20 }, "", Some("8192"), false,
         "Files that one connection may hold open.";
-    client_pinned_bytes_max: ANY_BYTES, "bytes", Some("1GiB"), false,
-        "Bytes that one connection may pin by borrowing them without a copy.";
-    client_requests_max: OptionKind::Count { min: 1, max: 4096 }, "", Some("64"), false,
-        "Requests of one connection in flight.";
+    client_requests_max: OptionKind::Count { min: 1, max: 4096 }, "", Some("16"), false,
+        "Requests of one connection that are worked on at a time.";
+    user_pinned_bytes_max: ANY_BYTES, "bytes", Some("1GiB"), false,
+        "Bytes that one user may pin by borrowing them without a copy.";
     user_connections_max: OptionKind::Count { min: 1, max: 65_536 }, "", Some("1024"), false,
         "Connections of one user.";
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,

@@ -49,7 +49,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
         passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
-        client_pinned_bytes_max, client_requests_max, user_connections_max,
+        user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
     } = options;
     let o = Reader { specs: OPTIONS, place: "option" };
@@ -83,7 +83,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         log_file: path(&o, "log_file", &log_file, machine)?,
         client_limits: ClientLimits {
             descriptors_max: o.required("client_descriptors_max", &client_descriptors_max)?,
-            pinned_bytes_max: o.bytes("client_pinned_bytes_max", &client_pinned_bytes_max)?,
+            pinned_bytes_max: o.bytes("user_pinned_bytes_max", &user_pinned_bytes_max)?,
             requests_max: o.required("client_requests_max", &client_requests_max)?,
             connections_max: o.required("user_connections_max", &user_connections_max)?,
         },
