@@ -1,0 +1,133 @@
+//! Fills: one read from the PFS however many ask, read-ahead by pattern, faults that cost nothing
+//! but themselves, counters that conserve bytes.
+
+mod support;
+
+use std::sync::Arc;
+use support::*;
+use tidepool_proto::ErrorKind;
+
+#[test]
+fn concurrent_readers_of_a_block_cause_one_read_of_it() {
+    let (fixture, _faults) = Fixture::faulty("read:slow=50ms");
+    fixture.put("f", &content(1, BLOCK as usize));
+    let threads: Vec<_> = (0..16)
+        .map(|_| {
+            let open = fixture.open("f");
+            std::thread::spawn(move || read_all(&*open).unwrap().0)
+        })
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), content(1, BLOCK as usize));
+    }
+    assert_eq!(fixture.pfs_read_bytes(), BLOCK, "one read, whoever asked");
+}
+
+#[test]
+fn a_sequential_reader_finds_its_blocks_brought_in() {
+    let fixture = Fixture::new();
+    fixture.put("f", &content(1, 48 << 20));
+    let open = fixture.open("f");
+    let (bytes, _) = read_all(&*open).unwrap();
+    assert_eq!(bytes, content(1, 48 << 20));
+    assert_eq!(fixture.pfs_read_bytes(), 48 << 20, "each byte once");
+}
+
+#[test]
+fn a_random_reader_of_small_pieces_does_not_drag_whole_blocks_in() {
+    let fixture = Fixture::new();
+    let bytes = content(1, 60 << 20);
+    fixture.put("f", &bytes);
+    let open = fixture.open("f");
+    let mut position = 12345usize;
+    for _ in 0..30 {
+        position = (position * 48271 + 11) % (59 << 20);
+        let mut buffer = [0; 4096];
+        open.read_at(position as u64, &mut buffer).unwrap();
+        assert_eq!(buffer, bytes[position..position + 4096]);
+    }
+    assert!(fixture.pfs_read_bytes() < 40 << 20, "{}", fixture.pfs_read_bytes());
+}
+
+#[test]
+fn an_error_of_the_pfs_reaches_the_reader_and_is_not_remembered() {
+    let (fixture, faults) = Fixture::faulty("read:errno=EIO");
+    fixture.put("f", &content(1, 5 << 20));
+    let open = fixture.open("f");
+    let error = open.read_at(0, &mut [0; 4096]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Pfs);
+    assert_eq!(error.errno(), libc::EIO);
+    faults.set_rules("".parse().unwrap());
+    assert_eq!(read_all(&*open).unwrap().0, content(1, 5 << 20));
+}
+
+#[test]
+fn a_full_pfs_stops_the_writer_and_leaves_nothing_false_behind() {
+    let (fixture, faults) = Fixture::faulty("write:enospc-after=6MiB");
+    let bytes = content(1, 12 << 20);
+    let writer = fixture.writer("f", Wish::default());
+    let error = bytes
+        .chunks(1 << 20)
+        .enumerate()
+        .find_map(|(number, piece)| writer.write_at((number as u64) << 20, piece).err())
+        .expect("the file system is full");
+    assert_eq!(error.errno(), libc::ENOSPC);
+    drop(writer);
+    faults.set_rules("".parse().unwrap());
+    assert_eq!(fixture.read("f").0, std::fs::read(fixture.path("f")).unwrap());
+}
+
+#[test]
+fn a_failing_sync_reaches_close_and_the_copy_in_memory_is_given_up() {
+    let (fixture, faults) = Fixture::faulty("sync:errno=EIO");
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(0, &content(1, 5 << 20)).unwrap();
+    assert_eq!(writer.flush().unwrap_err().errno(), libc::EIO);
+    assert!(fixture.node.status().dirty_bytes > 0, "still owed");
+    faults.set_rules("".parse().unwrap());
+    writer.flush().unwrap();
+    assert_eq!(fixture.node.status().dirty_bytes, 0);
+}
+
+#[test]
+fn what_was_flushed_survives_the_loss_of_everything_unsynced() {
+    for size in [100, 300 << 10, 6 << 20] {
+        let (fixture, faults) = Fixture::faulty("power:lose-unsynced");
+        let writer = fixture.writer("closed", Wish::default());
+        writer.write_at(0, &content(1, size)).unwrap();
+        writer.flush().unwrap();
+        let unfinished = fixture.writer("open", Wish::default());
+        unfinished.write_at(0, &content(2, size)).unwrap();
+        faults.lose_power().unwrap();
+        assert_eq!(std::fs::read(fixture.path("closed")).unwrap(), content(1, size));
+        let left = std::fs::read(fixture.path("open")).unwrap_or_default();
+        assert_ne!(left, content(2, size), "the wrapper really loses what was not synced");
+    }
+}
+
+#[test]
+fn a_set_larger_than_the_store_is_read_right_by_many_threads() {
+    let fixture = Arc::new(Fixture::new());
+    for number in 0..12u64 {
+        fixture.put(&format!("f{number}"), &content(number, 9_000_000));
+    }
+    let threads: Vec<_> = (0..4u64)
+        .map(|thread| {
+            let fixture = fixture.clone();
+            std::thread::spawn(move || {
+                for round in 0..6 {
+                    let number = (thread * 5 + round * 7) % 12;
+                    let (bytes, _) = fixture.read(&format!("f{number}"));
+                    assert!(bytes == content(number, 9_000_000));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let status = fixture.node.status();
+    assert!(status.store.resident_bytes_peak <= CAPACITY);
+    assert_eq!(status.asked_bytes, status.served.total() + status.failed_bytes);
+    assert_eq!(status.asked_bytes, 24 * 9_000_000);
+}

@@ -1,0 +1,229 @@
+//! The six modes: what each writes, keeps, serves and promises.
+
+mod support;
+
+use support::*;
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::config::DirectoryRule;
+use tidepool_proto::{Access, ErrorKind, FileService, Level, ReadMode, WriteMode};
+
+fn write_mode(mode: WriteMode) -> Wish {
+    Wish { write: Some(mode), ..Wish::default() }
+}
+
+fn read_mode(mode: ReadMode) -> Wish {
+    Wish { read: Some(mode), ..Wish::default() }
+}
+
+fn write_in_pieces(fixture: &Fixture, name: &str, bytes: &[u8], wish: Wish) {
+    let writer = fixture.writer(name, wish);
+    for (number, piece) in bytes.chunks(1 << 20).enumerate() {
+        writer.write_at((number as u64) << 20, piece).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+#[test]
+fn through_writes_reach_the_pfs_and_are_warm() {
+    for size in [1, 3000, 256 << 10, 300 << 10, 9 << 20] {
+        let fixture = Fixture::new();
+        let bytes = content(1, size);
+        write_in_pieces(&fixture, "f", &bytes, Wish::default());
+        assert_eq!(std::fs::read(fixture.path("f")).unwrap(), bytes);
+        let (read, outcome) = fixture.read("f");
+        assert_eq!(read, bytes);
+        assert_eq!(outcome.levels.get(Level::Store), size as u64, "size {size}");
+        assert_eq!(fixture.pfs_read_bytes(), 0);
+        assert_eq!(fixture.node.status().dirty_bytes, 0, "nothing is owed after close");
+    }
+}
+
+#[test]
+fn overwriting_truncating_and_holes_keep_store_and_pfs_equal() {
+    let fixture = Fixture::new();
+    write_in_pieces(&fixture, "f", &content(1, 9 << 20), Wish::default());
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(5_000_000, &content(2, 70_000)).unwrap();
+    writer.set_size(6 << 20).unwrap();
+    writer.write_at(11 << 20, &content(3, 100)).unwrap();
+    writer.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 100, 9000).unwrap();
+    let while_open = read_all(&*writer).unwrap().0;
+    writer.flush().unwrap();
+    drop(writer);
+    let expected = std::fs::read(fixture.path("f")).unwrap();
+    assert_eq!(while_open, expected);
+    assert_eq!(fixture.read("f").0, expected);
+}
+
+#[test]
+fn readers_see_what_a_writer_of_the_same_node_writes() {
+    let fixture = Fixture::new();
+    fixture.put("f", &content(1, 9 << 20));
+    let reader = fixture.open("f");
+    read_all(&*reader).unwrap();
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(4_194_300, b"across a block edge").unwrap();
+    let mut bytes = [0; 19];
+    reader.read_at(4_194_300, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"across a block edge");
+    writer.write_at(9 << 20, b"appended").unwrap();
+    let mut tail = [0; 8];
+    assert_eq!(reader.read_at(9 << 20, &mut tail).unwrap().bytes, 8);
+    assert_eq!(&tail, b"appended");
+}
+
+#[test]
+fn appends_land_at_the_end_whatever_the_offset() {
+    let fixture = Fixture::new();
+    fixture.put("f", b"start ");
+    let writer = {
+        let lower = std::fs::File::options().read(true).append(true).open(fixture.path("f"));
+        fixture
+            .node
+            .open(tidepool_proto::OpenRequest {
+                lower: lower.unwrap().into(),
+                access: Access::ReadWrite,
+                read_mode: None,
+                write_mode: None,
+                created: false,
+                append: true,
+                user_id: 0,
+            })
+            .unwrap()
+    };
+    assert_eq!(writer.write_at(0, b"one ").unwrap(), 6);
+    assert_eq!(writer.write_at(0, b"two").unwrap(), 10);
+    writer.flush().unwrap();
+    assert_eq!(fixture.read("f").0, b"start one two");
+    assert_eq!(std::fs::read(fixture.path("f")).unwrap(), b"start one two");
+}
+
+#[test]
+fn bypass_keeps_nothing() {
+    let fixture = Fixture::new();
+    write_in_pieces(&fixture, "f", &content(1, 5 << 20), write_mode(WriteMode::Bypass));
+    assert_eq!(fixture.node.status().store.resident_bytes, 0);
+    let reader = fixture.try_open("f", Access::Read, read_mode(ReadMode::Bypass)).unwrap();
+    let (bytes, outcome) = read_all(&*reader).unwrap();
+    assert_eq!(bytes, content(1, 5 << 20));
+    assert_eq!(outcome.levels.get(Level::Pfs), 5 << 20);
+    assert_eq!(fixture.node.status().store.resident_bytes, 0);
+}
+
+#[test]
+fn reading_from_memory_only_never_goes_to_the_pfs() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        fixture.put("f", &content(1, size));
+        let wish = read_mode(ReadMode::Memory);
+        let error = read_all(&*fixture.try_open("f", Access::Read, wish).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotResident);
+        assert_eq!(fixture.pfs_read_bytes(), 0);
+        fixture.read("f");
+        let reader = fixture.try_open("f", Access::Read, wish).unwrap();
+        assert_eq!(read_all(&*reader).unwrap().0, content(1, size));
+    }
+}
+
+#[test]
+fn memory_writes_leave_a_stub_and_are_written_down_at_drain() {
+    let fixture = Fixture::new();
+    let bytes = content(1, 9 << 20);
+    write_in_pieces(&fixture, "f", &bytes, write_mode(WriteMode::Memory));
+    assert_eq!(std::fs::metadata(fixture.path("f")).unwrap().len(), 0, "a stub");
+    assert_eq!(fixture.read("f").0, bytes);
+    let status = fixture.node.status();
+    assert_eq!((status.memory_only_files, status.memory_only_bytes), (1, 9 << 20));
+    let id = fixture.open("f").version().id;
+    assert_eq!(fixture.node.memory_only_size(id), Some(9 << 20));
+    fixture.node.drain().unwrap();
+    assert_eq!(std::fs::read(fixture.path("f")).unwrap(), bytes);
+    assert_eq!(fixture.node.status().memory_only_files, 0);
+}
+
+#[test]
+fn memory_writes_beyond_the_capacity_go_down_to_the_pfs() {
+    let fixture = Fixture::new();
+    for number in 0..6 {
+        let bytes = content(number, 20 << 20);
+        let name = format!("f{number}");
+        write_in_pieces(&fixture, &name, &bytes, write_mode(WriteMode::Memory));
+    }
+    let status = fixture.node.status();
+    assert!(status.store.resident_bytes_peak <= CAPACITY);
+    for number in 0..6 {
+        assert_eq!(fixture.read(&format!("f{number}")).0, content(number, 20 << 20));
+    }
+}
+
+#[test]
+fn a_memory_file_larger_than_the_store_continues_on_the_pfs() {
+    let fixture = Fixture::new();
+    let bytes = content(7, 100 << 20);
+    write_in_pieces(&fixture, "f", &bytes, write_mode(WriteMode::Memory));
+    assert_eq!(fixture.read("f").0, bytes);
+}
+
+#[test]
+fn resizing_to_nothing_writes_memory_only_files_down() {
+    let fixture = Fixture::new();
+    write_in_pieces(&fixture, "f", &content(1, 9 << 20), write_mode(WriteMode::Memory));
+    let request = AdminRequest::Resize { capacity_bytes: 0 };
+    let AdminReply::Freed(report) = fixture.node.admin(request, None, 0).unwrap() else { panic!() };
+    assert_eq!(report.resident_bytes, 0, "{report:?}");
+    assert_eq!(std::fs::read(fixture.path("f")).unwrap(), content(1, 9 << 20));
+}
+
+#[test]
+fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
+    let fixture = Fixture::new();
+    write_in_pieces(&fixture, "f", &content(1, 5000), write_mode(WriteMode::Memory));
+    // The node ends without a drain, as if it had been killed.
+    let second = tidepool_node::Node::start(config(fixture.directory.path(), |_| ())).unwrap();
+    let lower = std::fs::File::open(fixture.path("f")).unwrap().into();
+    let request = tidepool_proto::OpenRequest {
+        lower,
+        access: Access::Read,
+        read_mode: None,
+        write_mode: None,
+        created: false,
+        append: false,
+        user_id: 0,
+    };
+    let error = second.open(request).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    second.stop();
+}
+
+#[test]
+fn expendable_memory_only_files_are_dropped() {
+    let fixture = Fixture::with(|config| {
+        config.rules.push(DirectoryRule {
+            path: "scratch".into(),
+            read_mode: None,
+            write_mode: Some(WriteMode::Memory),
+            time_to_live: None,
+            quota_bytes: None,
+            admit: true,
+            expendable: true,
+            stripe: Default::default(),
+        });
+    });
+    std::fs::create_dir(fixture.path("scratch")).unwrap();
+    write_in_pieces(&fixture, "scratch/f", &content(1, 5 << 20), Wish::default());
+    assert_eq!(fixture.node.status().memory_only_files, 1, "the rule's mode applies");
+    fixture.node.drain().unwrap();
+    assert_eq!(std::fs::metadata(fixture.path("scratch/f")).unwrap().len(), 0);
+    assert_eq!(fixture.node.status().memory_only_files, 0);
+}
+
+#[test]
+fn a_removed_memory_only_file_frees_its_memory() {
+    let fixture = Fixture::new();
+    write_in_pieces(&fixture, "f", &content(1, 9 << 20), write_mode(WriteMode::Memory));
+    let id = fixture.open("f").version().id;
+    std::fs::remove_file(fixture.path("f")).unwrap();
+    fixture.node.removed(id);
+    assert_eq!(fixture.node.status().store.resident_bytes, 0);
+    assert_eq!(fixture.node.status().memory_only_files, 0);
+}

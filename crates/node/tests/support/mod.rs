@@ -1,0 +1,154 @@
+//! A node over a temporary directory, driven through the traits its front ends use.
+
+#![expect(dead_code, reason = "each test file uses a part")]
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidepool_node::Node;
+use tidepool_pfs::{FaultStore, LowerStore, PosixOptions, PosixStore};
+use tidepool_proto::config::NodeConfig;
+use tidepool_proto::{
+    Access, FileService, OpenFile, OpenRequest, ReadMode, ReadOutcome, Result, WriteMode,
+};
+
+pub const BLOCK: u64 = 4 << 20;
+pub const CAPACITY: u64 = 64 << 20;
+
+pub struct Fixture {
+    pub directory: tempfile::TempDir,
+    pub node: Arc<Node>,
+}
+
+/// What an open asks for; the rest is as a program without wishes has it.
+#[derive(Clone, Copy, Default)]
+pub struct Wish {
+    pub read: Option<ReadMode>,
+    pub write: Option<WriteMode>,
+    pub append: bool,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    pub fn with(change: impl FnOnce(&mut NodeConfig)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path(), change);
+        let node = Node::start(config).unwrap();
+        Fixture { directory, node }
+    }
+
+    /// A node over a store with faults.
+    pub fn faulty(rules: &str) -> (Self, Arc<FaultStore>) {
+        let directory = tempfile::tempdir().unwrap();
+        let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
+        let faults = FaultStore::new(posix, rules.parse().unwrap()).unwrap();
+        let lower: Arc<dyn LowerStore> = faults.clone();
+        let node = Node::start_over(config(directory.path(), |_| ()), lower).unwrap();
+        (Fixture { directory, node }, faults)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Puts a file on the PFS without the node.
+    pub fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub fn open(&self, name: &str) -> Arc<dyn OpenFile> {
+        self.try_open(name, Access::Read, Wish::default()).unwrap()
+    }
+
+    pub fn try_open(&self, name: &str, access: Access, wish: Wish) -> Result<Arc<dyn OpenFile>> {
+        let path = self.path(name);
+        let created = access.writes() && !path.exists();
+        let lower: OwnedFd = OpenOptions::new()
+            .read(access.reads())
+            .write(access.writes())
+            .create(created)
+            .open(path)
+            .unwrap()
+            .into();
+        self.node.open(OpenRequest {
+            lower,
+            access,
+            read_mode: wish.read,
+            write_mode: wish.write,
+            created,
+            append: wish.append,
+            user_id: 0,
+        })
+    }
+
+    pub fn writer(&self, name: &str, wish: Wish) -> Arc<dyn OpenFile> {
+        self.try_open(name, Access::ReadWrite, wish).unwrap()
+    }
+
+    /// Reads a whole file by a fresh open.
+    pub fn read(&self, name: &str) -> (Vec<u8>, ReadOutcome) {
+        read_all(&*self.open(name)).unwrap()
+    }
+
+    /// Bytes that the node read from the PFS so far.
+    pub fn pfs_read_bytes(&self) -> u64 {
+        self.node.status().pfs_read_bytes
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.node.stop();
+    }
+}
+
+pub fn config(pfs: &Path, change: impl FnOnce(&mut NodeConfig)) -> NodeConfig {
+    let socket = pfs.join(".socket");
+    let mut config = tidepool_proto::resolve::defaults(pfs, &socket, CAPACITY).unwrap();
+    change(&mut config);
+    config
+}
+
+pub fn read_all(file: &dyn OpenFile) -> Result<(Vec<u8>, ReadOutcome)> {
+    let mut bytes = vec![0; file.size()? as usize];
+    let mut total = ReadOutcome::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = (at + (1 << 20)).min(bytes.len());
+        let outcome = file.read_at(at as u64, &mut bytes[at..end])?;
+        assert!(outcome.bytes > 0, "no progress at {at}");
+        assert_eq!(outcome.levels.total(), outcome.bytes as u64, "levels conserve bytes");
+        total.bytes += outcome.bytes;
+        total.levels.merge(&outcome.levels);
+        at += outcome.bytes;
+    }
+    Ok((bytes, total))
+}
+
+/// Bytes that differ for each seed and position.
+pub fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Overwrites bytes of a file behind the node's back.
+pub fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let file: File = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}

@@ -1,0 +1,164 @@
+//! Changes behind the node's back: seen at the next open, never mixed within one.
+
+mod support;
+
+use std::os::unix::fs::MetadataExt;
+use support::*;
+use tidepool_proto::{Access, ErrorKind, FileService, Level};
+
+fn stat(path: &std::path::Path) -> tidepool_proto::Version {
+    let data = std::fs::metadata(path).unwrap();
+    let ns = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
+    tidepool_proto::Version {
+        id: tidepool_proto::FileId { device: data.dev(), inode: data.ino() },
+        size: data.size(),
+        modified_ns: ns(data.mtime(), data.mtime_nsec()),
+        changed_ns: ns(data.ctime(), data.ctime_nsec()),
+    }
+}
+
+#[test]
+fn the_second_read_does_not_touch_the_pfs() {
+    for size in [1, 5000, 300 << 10, 9 << 20] {
+        let fixture = Fixture::new();
+        let bytes = content(size as u64, size);
+        fixture.put("f", &bytes);
+        assert_eq!(fixture.read("f").0, bytes);
+        let before = fixture.pfs_read_bytes();
+        let (again, outcome) = fixture.read("f");
+        assert_eq!(again, bytes);
+        assert_eq!(fixture.pfs_read_bytes(), before, "size {size}");
+        assert_eq!(outcome.levels.get(Level::Store), size as u64);
+    }
+}
+
+#[test]
+fn an_equal_length_change_in_the_same_instant_is_seen_at_the_next_open() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        let path = fixture.put("f", &content(0, size));
+        for round in 1..60 {
+            let bytes = content(round, size);
+            overwrite(&path, 0, &bytes);
+            assert_eq!(fixture.read("f").0, bytes, "round {round}");
+            assert_eq!(fixture.read("f").0, bytes, "round {round}, again");
+        }
+    }
+}
+
+#[test]
+fn a_change_whose_mtime_was_set_back_is_seen_at_the_next_open() {
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, 5 << 20));
+    fixture.read("f");
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    overwrite(&path, 0, &content(2, 5 << 20));
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    assert_eq!(fixture.read("f").0, content(2, 5 << 20));
+}
+
+#[test]
+fn replacing_truncating_and_deleting_are_seen_at_the_next_open() {
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, 5 << 20));
+    fixture.read("f");
+    fixture.put("g", &content(2, 5 << 20));
+    std::fs::rename(fixture.path("g"), &path).unwrap();
+    assert_eq!(fixture.read("f").0, content(2, 5 << 20));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(fixture.read("f").0, content(2, 5 << 20)[..1 << 20]);
+    for round in 0..40 {
+        std::fs::remove_file(&path).unwrap();
+        fixture.put("f", &content(round, 300 << 10));
+        assert_eq!(fixture.read("f").0, content(round, 300 << 10), "a reused inode is a new file");
+    }
+}
+
+#[test]
+fn one_open_never_mixes_versions() {
+    let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
+    let old = content(1, 16 << 20);
+    let path = fixture.put("f", &old);
+    let open = fixture.open("f");
+    let mut head = vec![0; 4096];
+    open.read_at(0, &mut head).unwrap();
+    overwrite(&path, 0, &content(2, 16 << 20));
+    let mut buffer = vec![0; 4096];
+    open.read_at(4096, &mut buffer).unwrap();
+    assert_eq!(buffer, old[4096..8192], "resident bytes stay those of the open's version");
+    let error = open.read_at(12 << 20, &mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed);
+    assert_eq!(error.errno(), libc::ESTALE);
+    assert_eq!(fixture.read("f").0, content(2, 16 << 20));
+}
+
+#[test]
+fn a_file_unlinked_while_open_is_read_to_its_end() {
+    let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
+    let path = fixture.put("f", &content(1, 16 << 20));
+    let open = fixture.open("f");
+    open.read_at(0, &mut [0; 10]).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(read_all(&*open).unwrap().0, content(1, 16 << 20));
+}
+
+#[test]
+fn metadata_changes_of_ours_carry_the_cache_along() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        let path = fixture.put("f", &content(1, size));
+        fixture.read("f");
+        let read_before = fixture.pfs_read_bytes();
+        let before = stat(&path);
+        std::fs::rename(&path, fixture.path("g")).unwrap();
+        let after = stat(&fixture.path("g"));
+        assert_ne!(before, after, "rename moves the change time");
+        fixture.node.carry_version(&before, &after);
+        assert_eq!(fixture.read("g").0, content(1, size));
+        assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
+    }
+}
+
+#[test]
+fn a_carry_that_hides_a_change_of_content_is_refused() {
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, 5 << 20));
+    fixture.read("f");
+    let before = stat(&path);
+    overwrite(&path, 0, &content(2, 5 << 20));
+    fixture.node.carry_version(&before, &stat(&path));
+    assert_eq!(fixture.read("f").0, content(2, 5 << 20));
+}
+
+#[test]
+fn coarse_time_stamps_are_not_trusted_until_they_settle() {
+    // A file system of one-second stamps: the change below would be invisible in them.
+    let fixture = Fixture::with(|config| config.timestamp_granularity_ns = Some(1_000_000_000));
+    fixture.put("f", &content(1, 5 << 20));
+    fixture.read("f");
+    let before = fixture.pfs_read_bytes();
+    fixture.read("f");
+    assert!(fixture.pfs_read_bytes() > before, "an unsettled version is read again");
+    std::thread::sleep(std::time::Duration::from_millis(3500));
+    fixture.read("f");
+    let before = fixture.pfs_read_bytes();
+    fixture.read("f");
+    assert_eq!(fixture.pfs_read_bytes(), before, "a settled one is trusted");
+}
+
+#[test]
+fn another_programs_write_under_our_writer_is_not_mixed_in() {
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, 8 << 20));
+    fixture.read("f");
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(0, &content(2, 4096)).unwrap();
+    overwrite(&path, 1 << 20, &content(3, 4096));
+    writer.write_at(8192, &content(4, 4096)).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let expected = std::fs::read(&path).unwrap();
+    assert_eq!(fixture.read("f").0, expected);
+    let reader = fixture.try_open("f", Access::Read, Wish::default()).unwrap();
+    assert_eq!(read_all(&*reader).unwrap().0, expected);
+}
