@@ -14,8 +14,10 @@ use crate::process::{self, command};
 /// What to make.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Type for `mkfs`: `ext4`, `xfs`, `vfat`.
+    /// Type for `mkfs` and `mount`: `ext4`, `ext2`, `xfs`.
     pub file_system: &'static str,
+    /// Further arguments of `mkfs`.
+    pub format_arguments: &'static [&'static str],
     /// Size in bytes; the image is sparse.
     pub size_bytes: u64,
     /// Options for `mount -o`.
@@ -39,19 +41,15 @@ pub struct LoopVolume {
 }
 
 impl LoopVolume {
-    /// Makes an image in `directory`, formats and mounts it.
-    pub fn create(directory: &Path, options: &VolumeOptions) -> Result<Self> {
-        let image = directory.join("volume.img");
+    /// Makes an image in `images`, formats it and mounts it in `directory`, whose path should be
+    /// short: a socket's path has 107 bytes at most.
+    pub fn create(images: &Path, directory: &Path, options: &VolumeOptions) -> Result<Self> {
+        let image = images.join("volume.img");
         let file = fs::File::create(&image)?;
         file.set_len(options.size_bytes)?;
         drop(file);
         let mut format = Command::new(format!("mkfs.{}", options.file_system));
-        match options.file_system {
-            // Nothing may write in the background: crash images are copied between writes.
-            "ext4" => format.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]),
-            "xfs" => format.args(["-q", "-f"]),
-            _ => &mut format,
-        };
+        format.args(options.format_arguments);
         process::read(format.arg(&image))?;
         Self::attach(&image, &directory.join("volume"), options)
     }
@@ -68,7 +66,8 @@ impl LoopVolume {
             undo(Command::new("losetup").arg("--detach").arg(&detach));
         });
         fs::create_dir_all(mount)?;
-        let mut mounting = command("mount", &["-o", options.mount_options]);
+        let mut mounting =
+            command("mount", &["-t", options.file_system, "-o", options.mount_options]);
         process::read(mounting.arg(&device).arg(mount)).context("mounting the loop volume")?;
         let unmount = mount.to_path_buf();
         let mounted = cleanup::guard(move || unmount_hard(&unmount));

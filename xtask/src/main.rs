@@ -9,6 +9,7 @@ mod loop_volume;
 mod node;
 mod outcome;
 mod process;
+mod suites;
 
 use clap::Parser;
 
@@ -29,6 +30,16 @@ fn main() -> std::process::ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Build => environment::build_release(),
+        Task::Suites(options) => verdict(&suites::run(&options)?),
         _ => anyhow::bail!("not there yet"),
     }
+}
+
+/// Fails unless every outcome is good.
+fn verdict(outcomes: &[outcome::Outcome]) -> anyhow::Result<()> {
+    let bad = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
+    if bad > 0 {
+        anyhow::bail!("{bad} of {} failed", outcomes.len());
+    }
+    Ok(())
 }

@@ -7,10 +7,12 @@
 //! than its capacity, and never shows bytes that were not put there.
 
 mod config;
+mod policy;
 mod segment;
 mod store;
 
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
+pub use policy::Simulation;
 pub use segment::{BlockFill, BlockPin, FillStart, Segment, SegmentHold};
 pub use store::Store;
 pub use tidepool_proto::table::BlockState;

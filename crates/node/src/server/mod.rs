@@ -1,96 +1,171 @@
 //! The Unix socket that client processes and the command line talk to.
 //!
 //! Everybody may connect; what a client may read or write is decided by the descriptors it brings.
-//! The server opens no name for anybody, and keeps each client's mistakes to that client.
+//! The server opens no name for anybody, and keeps each client's mistakes to that client. Threads:
+//! one accepts, one or more serve each connection (see `connection`).
 
-use std::path::Path;
+mod authority;
+mod connection;
+mod limits;
+mod listen;
+mod session;
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tidepool_proto::admin::AdminService;
+use tidepool_proto::wire::Verdict;
 use tidepool_proto::{Error, ErrorKind, FileService, Result};
 
-/// What clients may use up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerLimits {
-    /// Connections of all users.
-    pub connections_max: usize,
-    /// Connections of one user.
-    pub connections_per_user_max: usize,
-    /// Open files (each holds a descriptor) of all users.
-    pub handles_max: usize,
-    /// Open files of one user.
-    pub handles_per_user_max: usize,
-    /// Open files of one connection.
-    pub handles_per_connection_max: usize,
-    /// Borrowed ranges of one connection.
-    pub borrows_per_connection_max: usize,
-    /// Borrowed bytes of one user.
-    pub borrowed_bytes_per_user_max: u64,
-    /// Requests of one connection that are worked on at the same time; more wait in the socket.
-    pub requests_in_flight_max: usize,
-    /// Time for the hello.
-    pub hello_timeout: Duration,
-    /// Time from the first to the last byte of a message, in either direction.
-    pub message_timeout: Duration,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        ServerLimits {
-            connections_max: 4096,
-            connections_per_user_max: 1024,
-            handles_max: 65_536,
-            handles_per_user_max: 32_768,
-            handles_per_connection_max: 8192,
-            borrows_per_connection_max: 1024,
-            borrowed_bytes_per_user_max: 1 << 30,
-            requests_in_flight_max: 16,
-            hello_timeout: Duration::from_secs(5),
-            message_timeout: Duration::from_secs(10),
-        }
-    }
-}
-
-/// What clients use at the moment, and what was refused since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounts {
-    /// Connections that said hello.
-    pub connections: u64,
-    /// Open files.
-    pub handles: u64,
-    /// Borrowed ranges.
-    pub borrows: u64,
-    /// Borrowed bytes.
-    pub borrowed_bytes: u64,
-    /// Requests answered since the start.
-    pub requests: u64,
-    /// Requests and connections refused for a limit since the start.
-    pub limited: u64,
-    /// Connections ended for bytes that make no message, since the start.
-    pub malformed: u64,
-}
+use connection::{Connection, Shared};
+use limits::Ledger;
+pub use limits::{ServerCounts, ServerLimits};
+use listen::Listener;
+use session::Session;
 
 /// A running server.
-pub struct Server {}
+pub struct Server {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    listener: Arc<Listener>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+}
 
 impl Server {
-    /// Takes the socket and serves until [`Server::stop`].
+    /// Takes the socket and serves until [`Server::stop`]. The limits are lowered where this
+    /// process may not open that many descriptors.
+    ///
+    /// Fails with `InUse` if another node serves there, and with `InvalidInput` if the path is too
+    /// long or its directory is missing.
     pub fn start(
         socket_path: &Path,
         service: Arc<dyn FileService>,
         admin: Arc<dyn AdminService>,
         limits: ServerLimits,
     ) -> Result<Server> {
-        let _ = (socket_path, service, admin, limits);
-        Err(Error::new(ErrorKind::Unsupported, "starting the socket server", "not built yet"))
+        let listener = Arc::new(listen::listen(socket_path)?);
+        let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let ledger = Ledger::new(limits.fitted_to(descriptors_max));
+        let shared = Shared::new(ledger);
+        let reception = Reception {
+            service,
+            admin,
+            shared: Arc::clone(&shared),
+            listener: Arc::clone(&listener),
+        };
+        let accepting = thread::Builder::new()
+            .name("accept".to_owned())
+            .stack_size(connection::STACK_BYTES)
+            .spawn(move || reception.run())
+            .map_err(|error| {
+                Error::new(ErrorKind::Unsupported, "starting the socket server", "no thread")
+                    .caused_by(error)
+            })?;
+        let path = socket_path.to_owned();
+        Ok(Server { path, shared, listener, accepting: Mutex::new(Some(accepting)) })
+    }
+
+    /// Path of the socket.
+    pub fn socket_path(&self) -> &Path {
+        &self.path
     }
 
     /// What clients use.
     pub fn counts(&self) -> ServerCounts {
-        ServerCounts::default()
+        self.shared.ledger.counts()
     }
 
-    /// Ends all connections and gives the socket up. Returns when no request is worked on.
-    pub fn stop(&self) {}
+    /// Ends all connections and gives the socket up. Returns when no request is worked on any
+    /// more, so it must not be called from within one. Further calls do nothing.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        // Wakes the thread that accepts.
+        let _ = rustix::net::shutdown(&self.listener.socket, rustix::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.lock().take()
+            && accepting.join().is_err()
+        {
+            tracing::error!("the thread that accepts clients panicked");
+        }
+        self.shared.end_all();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Pause after the process ran out of descriptors or memory, so that accepting does not spin.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client that is turned away may take to hear it.
+const TURNED_AWAY_TIMEOUT: Duration = Duration::from_millis(100);
+
+struct Reception {
+    service: Arc<dyn FileService>,
+    admin: Arc<dyn AdminService>,
+    shared: Arc<Shared>,
+    listener: Arc<Listener>,
+}
+
+impl Reception {
+    fn run(self) {
+        let mut number = 0;
+        let mut exhausted = false;
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            match self.listener.socket.accept() {
+                Ok((socket, _)) => {
+                    number += 1;
+                    exhausted = false;
+                    self.receive(number, socket);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if self.shared.stopping.load(Ordering::Acquire) => {}
+                Err(error) => {
+                    if !exhausted {
+                        tracing::error!(%error, "cannot accept clients at the moment");
+                    }
+                    exhausted = true;
+                    thread::sleep(EXHAUSTED_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn receive(&self, number: u64, socket: UnixStream) {
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
+        let (user_id, process_id) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let ticket = match self.shared.ledger.connection(user_id) {
+            Ok(ticket) => ticket,
+            Err(_) => {
+                let verdict = Verdict::LimitReached;
+                let _ = connection::send_welcome(socket.as_fd(), verdict, TURNED_AWAY_TIMEOUT);
+                // The hello is not read, and a close with unread bytes would take the welcome
+                // along; an orderly end leaves it readable.
+                let _ = socket.shutdown(Shutdown::Write);
+                return;
+            }
+        };
+        let session = Session::new(
+            Arc::clone(&self.service),
+            Arc::clone(&self.admin),
+            Arc::clone(&self.shared.ledger),
+            user_id,
+        );
+        let shared = Arc::clone(&self.shared);
+        let peer = (user_id, process_id);
+        let connection = Connection::new(number, socket, peer, session, shared, ticket);
+        if let Err(error) = connection.start() {
+            tracing::error!(%error, "cannot start a thread for a client");
+        }
+    }
 }

@@ -1,0 +1,369 @@
+//! One client's connection: hello, then requests, until either side ends it.
+//!
+//! A connection has one thread that waits for the next request. Where a request may take long, a
+//! further thread takes over the waiting (up to a limit), so that requests of several threads of a
+//! client proceed side by side without a queue or a hand-over. What is wrong with a connection
+//! ends that connection, and is logged once.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use tidepool_proto::wire::socket::{Frame, ReceiveError, receive_frame, send_frame};
+use tidepool_proto::wire::{
+    FrameLimits, Hello, Malformed, REPLY_BODY_BYTES_MAX, Reply, Request, Verdict, Welcome,
+    WriteSource, decode_request,
+};
+use tidepool_proto::{Error, ErrorKind};
+
+use super::limits::{Ledger, Ticket};
+use super::session::{Answer, Session};
+
+/// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
+pub(super) const STACK_BYTES: usize = 512 << 10;
+/// Threads that may stand by for the next request: one waits for it, one takes over from that one.
+const WAITING_MAX: usize = 2;
+/// Buffers that are kept for further writes; each is as long as the longest write.
+const SCRATCH_BUFFERS_MAX: usize = 16;
+
+/// What all connections of a server share.
+pub(super) struct Shared {
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) stopping: AtomicBool,
+    open: Mutex<HashMap<u64, Arc<Connection>>>,
+    all_ended: Condvar,
+    scratch: Mutex<Vec<Vec<u8>>>,
+    complaints: Complaints,
+}
+
+impl Shared {
+    pub(super) fn new(ledger: Arc<Ledger>) -> Arc<Shared> {
+        Arc::new(Shared {
+            ledger,
+            stopping: AtomicBool::new(false),
+            open: Mutex::default(),
+            all_ended: Condvar::new(),
+            scratch: Mutex::default(),
+            complaints: Complaints::default(),
+        })
+    }
+
+    /// Ends all connections; returns when no request is worked on any more.
+    pub(super) fn end_all(&self) {
+        let mut open = self.open.lock();
+        for connection in open.values() {
+            connection.shut_down();
+        }
+        while !open.is_empty() {
+            self.all_ended.wait(&mut open);
+        }
+    }
+}
+
+/// Keeps a flood of bad clients from becoming a flood of log lines: one line a second.
+#[derive(Default)]
+struct Complaints(Mutex<(Option<Instant>, u64)>);
+
+impl Complaints {
+    fn log(&self, user_id: u32, process_id: i32, reason: &str) {
+        let mut state = self.0.lock();
+        let now = Instant::now();
+        if state.0.is_some_and(|last| now.duration_since(last).as_secs() < 1) {
+            state.1 += 1;
+            return;
+        }
+        let unreported = std::mem::take(&mut state.1);
+        state.0 = Some(now);
+        tracing::warn!(user_id, process_id, unreported, reason, "ended a client's connection");
+    }
+}
+
+/// A connection of one client process.
+pub(super) struct Connection {
+    number: u64,
+    socket: UnixStream,
+    user_id: u32,
+    process_id: i32,
+    session: Session,
+    shared: Arc<Shared>,
+    /// Whoever holds it waits for the next request; true when the connection has ended.
+    turn: Mutex<bool>,
+    /// Whoever holds it sends a reply.
+    sending: Mutex<()>,
+    threads: AtomicUsize,
+    waiting: AtomicUsize,
+    _ticket: Ticket,
+}
+
+impl Connection {
+    pub(super) fn new(
+        number: u64,
+        socket: UnixStream,
+        peer: (u32, i32),
+        session: Session,
+        shared: Arc<Shared>,
+        ticket: Ticket,
+    ) -> Arc<Connection> {
+        let (user_id, process_id) = peer;
+        let connection = Arc::new(Connection {
+            number,
+            socket,
+            user_id,
+            process_id,
+            session,
+            shared,
+            turn: Mutex::new(false),
+            sending: Mutex::new(()),
+            threads: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            _ticket: ticket,
+        });
+        connection.shared.open.lock().insert(number, Arc::clone(&connection));
+        connection
+    }
+
+    /// Starts to serve.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let started = self.spawn(|connection| {
+            if connection.greet() {
+                connection.serve();
+            }
+        });
+        if started.is_err() {
+            self.shared.open.lock().remove(&self.number);
+        }
+        started
+    }
+
+    fn spawn(self: &Arc<Self>, work: fn(&Arc<Connection>)) -> io::Result<()> {
+        self.threads.fetch_add(1, Ordering::AcqRel);
+        let connection = Arc::clone(self);
+        let builder = thread::Builder::new().name("client".to_owned()).stack_size(STACK_BYTES);
+        let started = builder.spawn(move || {
+            // Also when a request panics: the connection must not stay in the books.
+            let _leaver = Leaver(&connection);
+            work(&connection);
+        });
+        if let Err(error) = started {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn shut_down(&self) {
+        // Fails only if the other side is gone already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn complain(&self, reason: &str) {
+        self.shared.complaints.log(self.user_id, self.process_id, reason);
+    }
+
+    fn greet(&self) -> bool {
+        let limits = self.shared.ledger.limits();
+        let by = Instant::now() + limits.hello_timeout;
+        let received = receive_frame(
+            self.socket.as_fd(),
+            FrameLimits::REQUEST,
+            Some(by),
+            limits.hello_timeout,
+        );
+        let hello = match received {
+            Ok(frame) => match Hello::decode(&frame.body) {
+                Ok(hello) => hello,
+                Err(malformed) => {
+                    self.refuse_malformed(malformed);
+                    return false;
+                }
+            },
+            Err(error) => {
+                self.note_end(&error);
+                return false;
+            }
+        };
+        let verdict = if self.shared.stopping.load(Ordering::Acquire) {
+            Verdict::Stopping
+        } else if hello != Hello::OURS {
+            Verdict::OtherVersion
+        } else {
+            Verdict::Accepted
+        };
+        let sent = send_welcome(self.socket.as_fd(), verdict, limits.message_timeout);
+        sent.is_ok() && verdict == Verdict::Accepted
+    }
+
+    fn refuse_malformed(&self, malformed: Malformed) {
+        self.shared.ledger.malformed.fetch_add(1, Ordering::Relaxed);
+        self.complain(malformed.0);
+    }
+
+    fn note_end(&self, error: &ReceiveError) {
+        match error {
+            ReceiveError::Closed => {}
+            ReceiveError::Malformed(malformed) => self.refuse_malformed(*malformed),
+            ReceiveError::Truncated | ReceiveError::TimedOut | ReceiveError::Failed(_) => {
+                self.complain(&error.to_string());
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>) {
+        loop {
+            if self.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+            let mut ended = self.turn.lock();
+            let request = if *ended { None } else { self.next_request() };
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            let Some((request, frame)) = request else {
+                *ended = true;
+                self.shut_down();
+                return;
+            };
+            if self.session.is_quick(&request) {
+                self.work(request, frame);
+                continue;
+            }
+            drop(ended);
+            self.stand_by();
+            self.work(request, frame);
+        }
+    }
+
+    /// Sees to it that somebody waits for the next request. Without a further thread, requests
+    /// wait for this one to be done, which is slower and still right.
+    fn stand_by(self: &Arc<Self>) {
+        let limit = self.shared.ledger.limits().requests_in_flight_max;
+        if self.waiting.load(Ordering::Acquire) == 0 && self.threads.load(Ordering::Acquire) < limit
+        {
+            let _ = self.spawn(Connection::serve);
+        }
+    }
+
+    fn next_request(&self) -> Option<(Request, Frame)> {
+        let limits = self.shared.ledger.limits();
+        let received =
+            receive_frame(self.socket.as_fd(), FrameLimits::REQUEST, None, limits.message_timeout);
+        let frame = match received {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.note_end(&error);
+                return None;
+            }
+        };
+        match decode_request(&frame.body) {
+            Ok(Request::Bye) => None,
+            Ok(request) => Some((request, frame)),
+            Err(malformed) => {
+                self.refuse_malformed(malformed);
+                None
+            }
+        }
+    }
+
+    fn work(&self, request: Request, frame: Frame) {
+        let request_id = frame.request_id;
+        if !request.is_answered() {
+            self.session.note(&request);
+            return;
+        }
+        let answer = if frame.descriptors.len() < frame.descriptors_announced {
+            self.shared.ledger.limited.fetch_add(1, Ordering::Relaxed);
+            let detail = "they did not arrive; the node may have no room for more";
+            let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
+            Reply::Failed((&error).into()).into()
+        } else {
+            self.answer(request, frame)
+        };
+        self.shared.ledger.requests.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.send(request_id, &answer) {
+            if error.kind() == io::ErrorKind::TimedOut {
+                self.complain("it does not take its replies");
+            }
+            // Wakes the thread that waits for the next request.
+            self.shut_down();
+        }
+    }
+
+    fn answer(&self, request: Request, frame: Frame) -> Answer {
+        let buffered = matches!(request, Request::Write { source: WriteSource::Buffer { .. }, .. });
+        let mut scratch = Vec::new();
+        if buffered {
+            scratch = self.shared.scratch.lock().pop().unwrap_or_default();
+        }
+        let answer = self.session.answer(request, &frame.payload, frame.descriptors, &mut scratch);
+        if buffered {
+            let mut kept = self.shared.scratch.lock();
+            if kept.len() < SCRATCH_BUFFERS_MAX {
+                kept.push(scratch);
+            }
+        }
+        answer
+    }
+
+    fn send(&self, request_id: u64, answer: &Answer) -> io::Result<()> {
+        let body = match answer.reply.encode(Vec::new()) {
+            Ok(body) if body.len() <= REPLY_BODY_BYTES_MAX as usize => body,
+            _ => {
+                let error = Error::new(ErrorKind::Internal, "answering", "the reply is too long");
+                Reply::Failed((&error).into())
+                    .encode(Vec::new())
+                    .map_err(|malformed| io::Error::other(malformed.0))?
+            }
+        };
+        let descriptors: Vec<BorrowedFd<'_>> = answer.descriptors.iter().map(AsFd::as_fd).collect();
+        let timeout = self.shared.ledger.limits().message_timeout;
+        let _sending = self.sending.lock();
+        let socket = self.socket.as_fd();
+        send_frame(socket, request_id, &body, &answer.payload, &descriptors, timeout)
+    }
+}
+
+/// Tells a client the verdict on its hello.
+pub(super) fn send_welcome(
+    socket: BorrowedFd<'_>,
+    verdict: Verdict,
+    timeout: std::time::Duration,
+) -> io::Result<()> {
+    let welcome = Welcome {
+        protocol: tidepool_proto::wire::PROTOCOL_VERSION,
+        table_layout: tidepool_proto::wire::TABLE_LAYOUT_VERSION,
+        verdict,
+        process_id: std::process::id(),
+    };
+    send_frame(socket, 0, &welcome.encode(), &[], &[], timeout)
+}
+
+/// Takes a thread off a connection; the last one cleans up.
+struct Leaver<'a>(&'a Connection);
+
+impl Drop for Leaver<'_> {
+    fn drop(&mut self) {
+        let connection = self.0;
+        if thread::panicking() {
+            connection.complain("a request of it made the node panic");
+            *connection.turn.lock() = true;
+            connection.shut_down();
+        }
+        if connection.threads.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        connection.shut_down();
+        for error in connection.session.end() {
+            tracing::error!(user_id = connection.user_id, %error, "a client ended before its write");
+        }
+        let mut open = connection.shared.open.lock();
+        open.remove(&connection.number);
+        if open.is_empty() {
+            connection.shared.all_ended.notify_all();
+        }
+    }
+}

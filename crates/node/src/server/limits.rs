@@ -1,0 +1,287 @@
+//! Who uses how much: counts per user and in all, given out as tickets that give themselves back.
+//! Decides nothing but whether a limit is reached.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// What clients may use up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Connections of all users.
+    pub connections_max: usize,
+    /// Connections of one user.
+    pub connections_per_user_max: usize,
+    /// Open files (each holds a descriptor) of all users.
+    pub handles_max: usize,
+    /// Open files of one user.
+    pub handles_per_user_max: usize,
+    /// Open files of one connection.
+    pub handles_per_connection_max: usize,
+    /// Borrowed ranges of one connection.
+    pub borrows_per_connection_max: usize,
+    /// Borrowed bytes of one user.
+    pub borrowed_bytes_per_user_max: u64,
+    /// Requests of one connection that are worked on at the same time; more wait in the socket.
+    pub requests_in_flight_max: usize,
+    /// Time for the hello.
+    pub hello_timeout: Duration,
+    /// Time from the first to the last byte of a message, in either direction.
+    pub message_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            connections_max: 4096,
+            connections_per_user_max: 1024,
+            handles_max: 65_536,
+            handles_per_user_max: 32_768,
+            handles_per_connection_max: 8192,
+            borrows_per_connection_max: 1024,
+            borrowed_bytes_per_user_max: 1 << 30,
+            requests_in_flight_max: 16,
+            hello_timeout: Duration::from_secs(5),
+            message_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ServerLimits {
+    /// The same limits, lowered so that clients use at most half of `descriptors_max`, the number
+    /// of descriptors that this process may have open. The other half is the store's.
+    #[must_use]
+    pub fn fitted_to(mut self, descriptors_max: u64) -> Self {
+        let for_clients = usize::try_from(descriptors_max / 2).unwrap_or(usize::MAX);
+        self.connections_max = self.connections_max.min((for_clients / 8).max(1));
+        self.handles_max = self.handles_max.min((for_clients - for_clients / 8).max(1));
+        // One user alone never takes everything away from the others.
+        self.connections_per_user_max =
+            self.connections_per_user_max.min((self.connections_max * 3 / 4).max(1));
+        self.handles_per_user_max =
+            self.handles_per_user_max.min((self.handles_max * 3 / 4).max(1));
+        self
+    }
+}
+
+/// What clients use at the moment, and what was refused since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// Connections, with those that have not said hello yet.
+    pub connections: u64,
+    /// Open files.
+    pub handles: u64,
+    /// Borrowed ranges.
+    pub borrows: u64,
+    /// Borrowed bytes.
+    pub borrowed_bytes: u64,
+    /// Requests answered since the start.
+    pub requests: u64,
+    /// Requests and connections refused for a limit since the start.
+    pub limited: u64,
+    /// Connections ended for bytes that make no message, since the start.
+    pub malformed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    connections: usize,
+    handles: usize,
+    borrows: usize,
+    borrowed_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    all: Usage,
+    users: HashMap<u32, Usage>,
+}
+
+/// The books of a server.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    limits: ServerLimits,
+    books: Mutex<Books>,
+    pub(super) requests: AtomicU64,
+    pub(super) limited: AtomicU64,
+    pub(super) malformed: AtomicU64,
+}
+
+/// A part of what a user holds; dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    ledger: Arc<Ledger>,
+    user_id: u32,
+    usage: Usage,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut books = self.ledger.books.lock();
+        let subtract = |from: &mut Usage| {
+            from.connections -= self.usage.connections;
+            from.handles -= self.usage.handles;
+            from.borrows -= self.usage.borrows;
+            from.borrowed_bytes -= self.usage.borrowed_bytes;
+            *from == Usage::default()
+        };
+        subtract(&mut books.all);
+        let nothing_left = books.users.get_mut(&self.user_id).is_some_and(subtract);
+        if nothing_left {
+            books.users.remove(&self.user_id);
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(limits: ServerLimits) -> Arc<Ledger> {
+        Arc::new(Ledger {
+            limits,
+            books: Mutex::default(),
+            requests: AtomicU64::new(0),
+            limited: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn limits(&self) -> &ServerLimits {
+        &self.limits
+    }
+
+    pub(super) fn counts(&self) -> ServerCounts {
+        let all = self.books.lock().all;
+        ServerCounts {
+            connections: all.connections as u64,
+            handles: all.handles as u64,
+            borrows: all.borrows as u64,
+            borrowed_bytes: all.borrowed_bytes,
+            requests: self.requests.load(Ordering::Relaxed),
+            limited: self.limited.load(Ordering::Relaxed),
+            malformed: self.malformed.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn connection(self: &Arc<Self>, user_id: u32) -> Result<Ticket> {
+        let limits = &self.limits;
+        self.take(user_id, Usage { connections: 1, ..Usage::default() }, |all, user| {
+            exceeded("connections of all users", all.connections, limits.connections_max).or(
+                exceeded(
+                    "connections of this user",
+                    user.connections,
+                    limits.connections_per_user_max,
+                ),
+            )
+        })
+    }
+
+    pub(super) fn handle(self: &Arc<Self>, user_id: u32) -> Result<Ticket> {
+        let limits = &self.limits;
+        self.take(user_id, Usage { handles: 1, ..Usage::default() }, |all, user| {
+            exceeded("open files of all users", all.handles, limits.handles_max).or(exceeded(
+                "open files of this user",
+                user.handles,
+                limits.handles_per_user_max,
+            ))
+        })
+    }
+
+    pub(super) fn borrow(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
+        let limits = &self.limits;
+        let usage = Usage { borrows: 1, borrowed_bytes: bytes, ..Usage::default() };
+        self.take(user_id, usage, |_, user| {
+            (user.borrowed_bytes > limits.borrowed_bytes_per_user_max).then(|| {
+                format!(
+                    "borrowed bytes of this user: at most {}",
+                    limits.borrowed_bytes_per_user_max
+                )
+            })
+        })
+    }
+
+    /// Counts a refusal that another part of the server decided on.
+    pub(super) fn refused(&self, what: &str, limit: usize) -> Error {
+        self.limited.fetch_add(1, Ordering::Relaxed);
+        limit_error(format!("{what}: at most {limit}"))
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        user_id: u32,
+        usage: Usage,
+        exceeds: impl Fn(&Usage, &Usage) -> Option<String>,
+    ) -> Result<Ticket> {
+        let mut books = self.books.lock();
+        let all = books.all.plus(&usage);
+        let user = books.users.get(&user_id).copied().unwrap_or_default().plus(&usage);
+        if let Some(what) = exceeds(&all, &user) {
+            self.limited.fetch_add(1, Ordering::Relaxed);
+            return Err(limit_error(what));
+        }
+        books.all = all;
+        books.users.insert(user_id, user);
+        Ok(Ticket { ledger: Arc::clone(self), user_id, usage })
+    }
+}
+
+impl Usage {
+    fn plus(&self, other: &Usage) -> Usage {
+        Usage {
+            connections: self.connections + other.connections,
+            handles: self.handles + other.handles,
+            borrows: self.borrows + other.borrows,
+            borrowed_bytes: self.borrowed_bytes.saturating_add(other.borrowed_bytes),
+        }
+    }
+}
+
+fn exceeded(what: &str, count: usize, limit: usize) -> Option<String> {
+    (count > limit).then(|| format!("{what}: at most {limit}"))
+}
+
+fn limit_error(detail: String) -> Error {
+    Error::new(ErrorKind::LimitReached, "serving a client", detail)
+        .remedy("close files, borrowed ranges or connections, then try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_count_per_user_and_come_back() {
+        let limits = ServerLimits {
+            handles_max: 3,
+            handles_per_user_max: 2,
+            borrowed_bytes_per_user_max: 100,
+            ..ServerLimits::default()
+        };
+        let ledger = Ledger::new(limits);
+        let first = ledger.handle(1).unwrap();
+        let second = ledger.handle(1).unwrap();
+        assert_eq!(ledger.handle(1).unwrap_err().kind(), ErrorKind::LimitReached);
+        let third = ledger.handle(2).unwrap();
+        assert!(ledger.handle(2).is_err(), "the limit of all users");
+        drop(first);
+        let fourth = ledger.handle(2).unwrap();
+        let loan = ledger.borrow(1, 100).unwrap();
+        assert!(ledger.borrow(1, 1).is_err());
+        assert!(ledger.borrow(1, u64::MAX).is_err());
+        assert_eq!(ledger.counts().limited, 4);
+        drop((second, third, fourth, loan));
+        let counts = ledger.counts();
+        assert_eq!((counts.handles, counts.borrows, counts.borrowed_bytes), (0, 0, 0));
+        assert!(ledger.books.lock().users.is_empty(), "nothing is kept for users who left");
+    }
+
+    #[test]
+    fn limits_leave_descriptors_to_the_store_and_to_other_users() {
+        let limits = ServerLimits::default().fitted_to(1024);
+        assert_eq!(limits.connections_max + limits.handles_max, 512);
+        assert!(limits.handles_per_user_max < limits.handles_max);
+        assert!(limits.connections_per_user_max < limits.connections_max);
+    }
+}

@@ -1,0 +1,159 @@
+//! Takes a socket path for this node alone: a lock file beside it, stale sockets removed, nodes
+//! that are alive named. Removes nothing that is not a socket.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// Longest path of a Unix socket in bytes (`sun_path` less the final zero).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A socket that this process holds until the value drops.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: UnixListener,
+    path: PathBuf,
+    lock_path: PathBuf,
+    inode: Option<(u64, u64)>,
+    _lock: File,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Only our own socket: somebody may have removed it and started another node by hand.
+        let present = fs::symlink_metadata(&self.path).ok().map(|found| (found.dev(), found.ino()));
+        if present.is_some() && present == self.inode {
+            let _ = fs::remove_file(&self.path);
+        }
+        // Still locked while it goes, and takers check that they locked the file of that name.
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        _ => ErrorKind::InvalidInput,
+    };
+    Error::new(kind, operation(path), what)
+        .remedy("choose another --socket, or create its directory")
+        .caused_by(error)
+}
+
+fn operation(path: &Path) -> String {
+    format!("taking the socket {}", path.display())
+}
+
+fn in_use(path: &Path, process_id: Option<i32>) -> Error {
+    let detail = match process_id {
+        Some(id) => format!("a node with process id {id} serves there"),
+        None => "another node serves there".to_owned(),
+    };
+    Error::new(ErrorKind::InUse, operation(path), detail).remedy(format!(
+        "stop it (`tidepool node stop --socket {}`) or choose another --socket",
+        path.display()
+    ))
+}
+
+/// Takes the socket at `path`.
+pub(super) fn listen(path: &Path) -> Result<Listener> {
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        let detail =
+            format!("the path has {length} bytes, and sockets allow {SOCKET_PATH_BYTES_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, operation(path), detail)
+            .remedy("choose a shorter --socket, for instance below /run"));
+    }
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock_path = PathBuf::from(lock_path);
+    let lock = take_lock(path, &lock_path)?;
+    clear_stale(path)?;
+    let socket = UnixListener::bind(path).map_err(|error| failed(path, "cannot bind", error))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+        .map_err(|error| failed(path, "cannot open it to all users", error))?;
+    let inode = fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    Ok(Listener { socket, path: path.to_owned(), lock_path, inode, _lock: lock })
+}
+
+fn take_lock(path: &Path, lock_path: &Path) -> Result<File> {
+    loop {
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(lock_path)
+            .map_err(|error| failed(path, "cannot open its lock file", error))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let _ = (&mut lock).take(32).read_to_string(&mut text);
+                let recorded = text.trim().parse().ok();
+                return Err(in_use(path, peer_of(path).unwrap_or(recorded)));
+            }
+            Err(error) => return Err(failed(path, "cannot lock", error.into())),
+        }
+        // The holder before us may have removed the file between our open and our lock.
+        let locked = lock.metadata().map(|found| (found.dev(), found.ino()));
+        let named = fs::symlink_metadata(lock_path).map(|found| (found.dev(), found.ino()));
+        if let (Ok(locked), Ok(named)) = (locked, named)
+            && locked == named
+        {
+            lock.set_len(0)
+                .and_then(|()| writeln!(lock, "{}", std::process::id()))
+                .map_err(|error| failed(path, "cannot write its lock file", error))?;
+            return Ok(lock);
+        }
+    }
+}
+
+/// Connects without waiting, also where the backlog is full.
+fn probe(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// `None`: nobody serves there. `Some(None)`: somebody whose process id is hidden.
+fn peer_of(path: &Path) -> Option<Option<i32>> {
+    let stream = probe(path).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
+    Some(peer.map(|peer| peer.pid.as_raw_nonzero().get()))
+}
+
+fn clear_stale(path: &Path) -> Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(path, "cannot look at it", error)),
+    };
+    if !found.file_type().is_socket() {
+        return Err(Error::new(ErrorKind::InUse, operation(path), "it exists and is no socket")
+            .remedy("choose another --socket, or move the file away"));
+    }
+    match probe(path) {
+        Ok(stream) => {
+            let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
+            Err(in_use(path, peer.map(|peer| peer.pid.as_raw_nonzero().get())))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!(socket = %path.display(), "removing the socket of a node that ended");
+            fs::remove_file(path).map_err(|error| failed(path, "cannot remove it", error))
+        }
+        // A full backlog answers `try again`: somebody is alive there.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(in_use(path, None)),
+        Err(error) => Err(failed(path, "cannot tell who serves there", error)),
+    }
+}

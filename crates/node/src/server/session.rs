@@ -1,0 +1,487 @@
+//! What one connection holds (open files, borrowed ranges, a transfer buffer), and what its
+//! requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
+//! nothing to another. Reads and writes no socket.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidepool_proto::admin::AdminService;
+use tidepool_proto::wire::{
+    Open, Opened, REPLY_PAYLOAD_BYTES_MAX, Reply, Request, SegmentLayout, TRANSFER_WRITE_BYTES_MAX,
+    Want, WriteSource,
+};
+use tidepool_proto::{
+    Access, BytesByLevel, Error, ErrorKind, FileService, OpenFile, OpenRequest, PassthroughPin,
+    Result,
+};
+
+use super::authority;
+use super::limits::{Ledger, Ticket};
+
+/// Longest read that asks for residency, in bytes: bounds how long one request takes.
+const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
+
+/// An answer on its way out.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) payload: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Answer { reply, payload: Vec::new(), descriptors: Vec::new() }
+    }
+}
+
+struct Handle {
+    file: Arc<dyn OpenFile>,
+    access: Access,
+    segment_handed_out: bool,
+    _ticket: Ticket,
+}
+
+struct Loan {
+    _pin: Arc<dyn PassthroughPin>,
+    _ticket: Ticket,
+}
+
+#[derive(Default)]
+struct Held {
+    handles: HashMap<u64, Arc<Handle>>,
+    /// Opens that are under way, so that many at once do not pass the limit.
+    opening: usize,
+    loans: HashMap<u64, Loan>,
+    lending: usize,
+    numbers_given: u64,
+}
+
+/// The state of one connection.
+pub(super) struct Session {
+    service: Arc<dyn FileService>,
+    admin: Arc<dyn AdminService>,
+    ledger: Arc<Ledger>,
+    user_id: u32,
+    held: Mutex<Held>,
+    buffer: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl Session {
+    pub(super) fn new(
+        service: Arc<dyn FileService>,
+        admin: Arc<dyn AdminService>,
+        ledger: Arc<Ledger>,
+        user_id: u32,
+    ) -> Self {
+        let held = Mutex::default();
+        Session { service, admin, ledger, user_id, held, buffer: Mutex::new(None) }
+    }
+
+    /// Whether the request is answered without waiting for anything, so that no other thread need
+    /// stand by for further requests.
+    pub(super) fn is_quick(&self, request: &Request) -> bool {
+        match request {
+            Request::Facts { .. } | Request::Descriptors { .. } | Request::RegisterBuffer => true,
+            Request::Read { handle, offset, length, .. } => self
+                .find(*handle)
+                .is_ok_and(|handle| handle.file.is_resident(*offset, *length as usize)),
+            other => !other.is_answered(),
+        }
+    }
+
+    /// Does what a request without an answer asks for. Called in the order of the requests.
+    pub(super) fn note(&self, request: &Request) {
+        match *request {
+            Request::Prefetch { handle, offset, length } => {
+                if let Ok(handle) = self.find(handle)
+                    && handle.access.reads()
+                    && check_range(offset, length).is_ok()
+                {
+                    handle.file.prefetch(offset, length);
+                }
+            }
+            Request::Close { handle, mapped_bytes } => {
+                let closed = self.held.lock().handles.remove(&handle);
+                if let Some(closed) = closed {
+                    closed.file.count_mapped(mapped_bytes);
+                }
+            }
+            Request::Release { borrow } => {
+                let loan = self.held.lock().loans.remove(&borrow);
+                drop(loan);
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers a request.
+    pub(super) fn answer(
+        &self,
+        request: Request,
+        payload: &[u8],
+        descriptors: Vec<OwnedFd>,
+        scratch: &mut Vec<u8>,
+    ) -> Answer {
+        let result = match request {
+            Request::Open(open) => self.open(&open, descriptors),
+            Request::Read { handle, offset, length, want } => {
+                self.read(handle, offset, length, want)
+            }
+            Request::RegisterBuffer => self.register_buffer(descriptors),
+            Request::Write { handle, offset, source } => {
+                self.write(handle, offset, source, payload, scratch)
+            }
+            Request::Admin(request) => self.administer(request, descriptors),
+            Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
+            Request::Descriptors { handle } => self.descriptors(handle),
+            other => self.file_operation(&other),
+        };
+        result.unwrap_or_else(|error| Reply::Failed((&error).into()).into())
+    }
+
+    fn file_operation(&self, request: &Request) -> Result<Answer> {
+        match *request {
+            Request::Sync { handle, data_only } => self.find(handle)?.file.sync(data_only)?,
+            Request::Flush { handle } => self.find(handle)?.file.flush()?,
+            Request::SetSize { handle, size } => {
+                check_range(size, 0)?;
+                self.find_writable(handle)?.file.set_size(size)?;
+            }
+            Request::Allocate { handle, mode_bits, offset, length } => {
+                check_range(offset, length)?;
+                self.find_writable(handle)?.file.allocate(mode_bits, offset, length)?;
+            }
+            Request::Facts { handle } => {
+                let handle = self.find(handle)?;
+                let (version, size) = (handle.file.version(), handle.file.size()?);
+                return Ok(Reply::Facts { version, size }.into());
+            }
+            _ => return Err(Error::new(ErrorKind::Internal, "answering", "a request left over")),
+        }
+        Ok(Reply::Done.into())
+    }
+
+    fn find(&self, number: u64) -> Result<Arc<Handle>> {
+        self.held.lock().handles.get(&number).cloned().ok_or_else(|| {
+            let detail = "no file of that number is open on this connection";
+            Error::new(ErrorKind::InvalidInput, "looking for an open file", detail)
+        })
+    }
+
+    fn find_readable(&self, number: u64) -> Result<Arc<Handle>> {
+        let handle = self.find(number)?;
+        if !handle.access.reads() {
+            return Err(not_opened_for("reading"));
+        }
+        Ok(handle)
+    }
+
+    fn find_writable(&self, number: u64) -> Result<Arc<Handle>> {
+        let handle = self.find(number)?;
+        if !handle.access.writes() {
+            return Err(not_opened_for("writing"));
+        }
+        Ok(handle)
+    }
+
+    fn open(&self, open: &Open, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+        let lower = only_descriptor(descriptors)?;
+        authority::check_file(&lower, open.access)?;
+        let place = OpeningPlace::take(self)?;
+        let file = self.service.open(OpenRequest {
+            lower,
+            access: open.access,
+            read_mode: open.read_mode,
+            write_mode: open.write_mode,
+            created: open.created,
+            append: open.append,
+            user_id: self.user_id,
+        })?;
+        let size = file.size()?;
+        let mut answer = Answer::from(Reply::Done);
+        let mut segment = None;
+        if open.want_descriptors && open.access.reads() {
+            (segment, answer.descriptors) = handed_out(&*file)?;
+        }
+        let mut inline = None;
+        let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
+        if segment.is_none() && open.access == Access::Read && size <= inline_bytes_max.into() {
+            inline = whole_file(&*file, size, &mut answer.payload);
+        }
+        let version = file.version();
+        let handle = place.fill(file, open.access, segment.is_some());
+        answer.reply = Reply::Opened(Opened { handle, version, size, segment, inline });
+        Ok(answer)
+    }
+
+    fn read(&self, handle: u64, offset: u64, length: u32, want: Want) -> Result<Answer> {
+        let handle = self.find_readable(handle)?;
+        check_range(offset, length.into())?;
+        if want == Want::Resident && handle.segment_handed_out {
+            let length = length.min(RESIDENT_READ_BYTES_MAX) as usize;
+            let outcome = handle.file.read_with(offset, length, &mut |_| {})?;
+            let bytes = outcome.bytes as u64;
+            return Ok(Reply::Resident { bytes, levels: outcome.levels }.into());
+        }
+        let length = length.min(REPLY_PAYLOAD_BYTES_MAX) as usize;
+        let mut payload = vec![0; length];
+        let outcome = handle.file.read_at(offset, &mut payload)?;
+        payload.truncate(outcome.bytes);
+        let reply = Reply::Data { levels: outcome.levels };
+        Ok(Answer { reply, payload, descriptors: Vec::new() })
+    }
+
+    fn register_buffer(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+        let buffer = only_descriptor(descriptors)?;
+        authority::check_transfer_buffer(&buffer)?;
+        *self.buffer.lock() = Some(Arc::new(buffer));
+        Ok(Reply::Done.into())
+    }
+
+    fn write(
+        &self,
+        handle: u64,
+        offset: u64,
+        source: WriteSource,
+        payload: &[u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        let handle = self.find_writable(handle)?;
+        let data = match source {
+            WriteSource::Payload => payload,
+            WriteSource::Buffer { offset, length } => {
+                self.copy_from_buffer(offset, length, scratch)?
+            }
+        };
+        check_range(offset, data.len() as u64)?;
+        let offset = handle.file.write_at(offset, data)?;
+        Ok(Reply::Written { offset }.into())
+    }
+
+    /// The client may change its buffer at any time, so what is written (twice: to the store and
+    /// to the PFS) is read from it once. `pread` cannot fault, whatever the client does with it.
+    fn copy_from_buffer<'a>(
+        &self,
+        offset: u64,
+        length: u32,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        let operation = "reading the transfer buffer";
+        let invalid = |detail: &str| Error::new(ErrorKind::InvalidInput, operation, detail);
+        let buffer = self.buffer.lock().clone().ok_or_else(|| invalid("none is registered"))?;
+        if length > TRANSFER_WRITE_BYTES_MAX {
+            return Err(invalid("the write is longer than one message may ask for"));
+        }
+        check_range(offset, length.into())?;
+        let length = length as usize;
+        if scratch.len() < length {
+            scratch.resize(length, 0);
+        }
+        let mut filled = 0;
+        while filled < length {
+            let rest = &mut scratch[filled..length];
+            match rustix::io::pread(&*buffer, rest, offset + filled as u64) {
+                Ok(0) => return Err(invalid("the range is not within the buffer")),
+                Ok(bytes) => filled += bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(invalid("the buffer fails").caused_by(error)),
+            }
+        }
+        Ok(&scratch[..length])
+    }
+
+    fn administer(
+        &self,
+        request: tidepool_proto::admin::AdminRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answer> {
+        authority::check_admin(&request, self.user_id)?;
+        let descriptor = if authority::concerns_a_file(&request) {
+            let descriptor = only_descriptor(descriptors)?;
+            authority::check_file(&descriptor, Access::Read)?;
+            Some(descriptor)
+        } else {
+            None
+        };
+        let reply = self.admin.admin(request, descriptor, self.user_id)?;
+        Ok(Reply::Admin(reply).into())
+    }
+
+    fn descriptors(&self, handle: u64) -> Result<Answer> {
+        let handle = self.find_readable(handle)?;
+        let (segment, descriptors) = handed_out(&*handle.file)?;
+        let reply = Reply::Descriptors { segment };
+        Ok(Answer { reply, payload: Vec::new(), descriptors })
+    }
+
+    fn lend(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
+        let handle = self.find_readable(handle)?;
+        check_range(offset, length)?;
+        let length = length.min(handle.file.size()?.saturating_sub(offset));
+        let place = LendingPlace::take(self)?;
+        let ticket = self.ledger.borrow(self.user_id, length)?;
+        if !handle.segment_handed_out || length == 0 {
+            return Ok(Reply::NotLent.into());
+        }
+        let mut levels = BytesByLevel::default();
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(RESIDENT_READ_BYTES_MAX.into()) as usize;
+            let outcome = handle.file.read_with(offset + done, step, &mut |_| {})?;
+            levels.merge(&outcome.levels);
+            if outcome.bytes < step {
+                return Ok(Reply::NotLent.into());
+            }
+            done += step as u64;
+        }
+        let Some(pin) = handle.file.pin_range(offset, length)? else {
+            return Ok(Reply::NotLent.into());
+        };
+        let segment = pin.descriptor().try_clone_to_owned().map_err(out_of_descriptors)?;
+        if !authority::is_read_only(segment.as_fd()) {
+            return Ok(Reply::NotLent.into());
+        }
+        let borrow = place.fill(Loan { _pin: pin, _ticket: ticket });
+        let reply = Reply::Borrowed { borrow, bytes: length, levels };
+        Ok(Answer { reply, payload: Vec::new(), descriptors: vec![segment] })
+    }
+
+    /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
+    /// writes that nobody else will hear of.
+    pub(super) fn end(&self) -> Vec<Error> {
+        let held = std::mem::take(&mut *self.held.lock());
+        let mut errors = Vec::new();
+        for handle in held.handles.values() {
+            if handle.access.writes()
+                && let Err(error) = handle.file.flush()
+            {
+                errors.push(error);
+            }
+        }
+        errors
+    }
+}
+
+/// Room for one more open file, given back unless it is filled.
+struct OpeningPlace<'a> {
+    session: &'a Session,
+    ticket: Option<Ticket>,
+}
+
+impl<'a> OpeningPlace<'a> {
+    fn take(session: &'a Session) -> Result<Self> {
+        let limit = session.ledger.limits().handles_per_connection_max;
+        let ticket = session.ledger.handle(session.user_id)?;
+        let mut held = session.held.lock();
+        if held.handles.len() + held.opening >= limit {
+            return Err(session.ledger.refused("open files of this connection", limit));
+        }
+        held.opening += 1;
+        Ok(OpeningPlace { session, ticket: Some(ticket) })
+    }
+
+    fn fill(mut self, file: Arc<dyn OpenFile>, access: Access, segment_handed_out: bool) -> u64 {
+        let mut held = self.session.held.lock();
+        held.numbers_given += 1;
+        let number = held.numbers_given;
+        if let Some(ticket) = self.ticket.take() {
+            let handle = Handle { file, access, segment_handed_out, _ticket: ticket };
+            held.handles.insert(number, Arc::new(handle));
+        }
+        number
+    }
+}
+
+impl Drop for OpeningPlace<'_> {
+    fn drop(&mut self) {
+        self.session.held.lock().opening -= 1;
+    }
+}
+
+/// Room for one more loan, given back unless it is filled.
+struct LendingPlace<'a>(&'a Session);
+
+impl<'a> LendingPlace<'a> {
+    fn take(session: &'a Session) -> Result<Self> {
+        let limit = session.ledger.limits().borrows_per_connection_max;
+        let mut held = session.held.lock();
+        if held.loans.len() + held.lending >= limit {
+            return Err(session.ledger.refused("borrowed ranges of this connection", limit));
+        }
+        held.lending += 1;
+        Ok(LendingPlace(session))
+    }
+
+    fn fill(self, loan: Loan) -> u64 {
+        let mut held = self.0.held.lock();
+        held.numbers_given += 1;
+        let number = held.numbers_given;
+        held.loans.insert(number, loan);
+        number
+    }
+}
+
+impl Drop for LendingPlace<'_> {
+    fn drop(&mut self) {
+        self.0.held.lock().lending -= 1;
+    }
+}
+
+fn handed_out(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
+    let Some(handed) = file.hand_out()? else { return Ok((None, Vec::new())) };
+    if !authority::is_read_only(handed.segment.as_fd())
+        || !authority::is_read_only(handed.table.as_fd())
+    {
+        tracing::error!("a segment that clients could write was not handed out");
+        return Ok((None, Vec::new()));
+    }
+    let layout = SegmentLayout { block_bytes: handed.block_bytes, blocks: handed.blocks };
+    Ok((Some(layout), vec![handed.segment, handed.table, handed.touches]))
+}
+
+/// Sends a small file along with its open. Where that fails, reads will say why.
+fn whole_file(file: &dyn OpenFile, size: u64, payload: &mut Vec<u8>) -> Option<BytesByLevel> {
+    payload.resize(usize::try_from(size).ok()?, 0);
+    match file.read_at(0, payload) {
+        Ok(outcome) if outcome.bytes as u64 == size => Some(outcome.levels),
+        Ok(_) | Err(_) => {
+            payload.clear();
+            None
+        }
+    }
+}
+
+fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
+    match (descriptors.pop(), descriptors.is_empty()) {
+        (Some(descriptor), true) => Ok(descriptor),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "taking a descriptor",
+            "the request needs exactly one descriptor",
+        )),
+    }
+}
+
+fn check_range(offset: u64, length: u64) -> Result<()> {
+    match offset.checked_add(length) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "checking a range",
+            "it ends beyond the longest possible file",
+        )),
+    }
+}
+
+fn not_opened_for(what: &str) -> Error {
+    Error::new(ErrorKind::PermissionDenied, "using an open file", format!("not open for {what}"))
+        .caused_by(rustix::io::Errno::BADF)
+}
+
+fn out_of_descriptors(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::LimitReached, "passing a descriptor", "the node has none left")
+        .caused_by(error)
+}

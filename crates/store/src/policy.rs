@@ -1,0 +1,85 @@
+//! Eviction policies: which resident block goes next.
+//!
+//! A policy orders entries of a [`Entries`] slab; it owns no memory of blocks, takes no lock and
+//! asks no clock, so that every decision can be replayed offline ([`Simulation`]). [`Ranking`] is
+//! its host: it turns raw touches into hits, protects read-ahead that nobody has read yet, and puts
+//! superseded blocks first. The host promises that every index it passes in was inserted and not
+//! yet removed; a policy promises to offer every entry that it holds at most once per selection.
+
+mod cyclic;
+mod entries;
+mod fifo;
+mod ghost;
+mod lfu;
+mod lru;
+mod ranking;
+mod s3fifo;
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use entries::{Entries, Entry, List, NONE};
+pub(crate) use ranking::Ranking;
+pub use simulation::Simulation;
+
+use crate::config::PolicyKind;
+
+/// What the host says to an entry that a policy offers for eviction.
+pub(crate) enum Offer {
+    /// It goes; the key is what the policy remembers it by.
+    Take(u64),
+    /// It cannot go now (pinned, not clean, another owner's).
+    Skip,
+    /// Enough is selected; this entry stays.
+    Stop,
+}
+
+/// The answer to an offer; may look at and change the entry, but not link or unlink it.
+pub(crate) type Offered<'a> = &'a mut dyn FnMut(&mut Entries, u32) -> Offer;
+
+/// An order of eviction.
+pub(crate) trait Policy: Send {
+    /// Tells how many entries the capacity holds at their present average size.
+    fn set_target(&mut self, _target_entries: u32) {}
+
+    /// Whether a block may come in at all, before room is made for it.
+    fn admits(&mut self, _key: u64) -> bool {
+        true
+    }
+
+    /// A block came in. `key` names it across evictions.
+    fn insert(&mut self, entries: &mut Entries, index: u32, key: u64);
+
+    /// A block was read; `reuse` is the number of ticks since its read before, and `None` at the
+    /// first read after it came in. The entry's tick is that of this read already.
+    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>);
+
+    /// A block left for a reason other than selection.
+    fn remove(&mut self, entries: &mut Entries, index: u32);
+
+    /// Offers entries in the order of eviction until told to stop; unlinks those that go.
+    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>);
+
+    /// Bytes of bookkeeping beside the entries.
+    fn bookkeeping_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A policy of the given kind that holds nothing.
+pub(crate) fn create(kind: PolicyKind) -> Box<dyn Policy> {
+    match kind {
+        PolicyKind::Lru => Box::new(lru::Lru::default()),
+        PolicyKind::Lfu => Box::new(lfu::Lfu::default()),
+        PolicyKind::S3Fifo => Box::new(s3fifo::S3Fifo::default()),
+        PolicyKind::Cyclic => Box::new(cyclic::Cyclic::default()),
+    }
+}
+
+/// Spreads a segment's history key and a block number over 64 bits.
+pub(crate) fn block_key(history: u64, block: u32) -> u64 {
+    let mut hash = history ^ u64::from(block).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    hash ^ (hash >> 31)
+}

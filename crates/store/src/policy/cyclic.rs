@@ -1,0 +1,102 @@
+//! For loops over a set larger than the capacity: keeps one stable part of the loop resident, so
+//! that the hit ratio is near capacity / size, where recency alone scores zero.
+//!
+//! It ranks blocks by the distance between their last two reads instead of by recency (LIRS, Jiang
+//! and Zhang, SIGMETRICS 2002). *Stable* blocks hold nearly all of the capacity; the others pass
+//! through a short queue. A passing block becomes stable if it comes back sooner than the coldest
+//! stable block was last read; that one then passes. Instead of LIRS's stack of departed blocks,
+//! read times are kept with the entries and in a small ghost table: "is still in the stack" is
+//! "was read after the coldest stable block". A loop that moved on is found by the same rule.
+
+use super::ghost::Ghosts;
+use super::{Entries, List, NONE, Offered, Policy};
+
+const STABLE: u32 = 1;
+/// Passing blocks hold one entry in a hundred.
+const PASSING_SHARE: u32 = 100;
+/// Departed blocks remembered per two entries of capacity: finds loops of up to three times the
+/// capacity.
+const GHOSTS_PER_TWO_ENTRIES: u32 = 5;
+
+#[derive(Default)]
+pub(crate) struct Cyclic {
+    /// By last read.
+    stable: List,
+    /// By arrival or last read.
+    passing: List,
+    ghosts: Ghosts,
+    stable_max: u32,
+    now: u32,
+}
+
+impl Cyclic {
+    fn coldest_age(&self, entries: &Entries) -> Option<u32> {
+        let coldest = self.stable.first();
+        (coldest != NONE).then(|| self.now.wrapping_sub(entries.get(coldest).tick))
+    }
+
+    fn make_stable(&mut self, entries: &mut Entries, index: u32) {
+        entries.get_mut(index).meta = STABLE;
+        self.stable.push(entries, index);
+        while self.stable.len() > self.stable_max {
+            let Some(coldest) = self.stable.pop(entries) else { return };
+            entries.get_mut(coldest).meta = 0;
+            self.passing.push(entries, coldest);
+        }
+    }
+}
+
+impl Policy for Cyclic {
+    fn set_target(&mut self, target_entries: u32) {
+        self.stable_max = target_entries.saturating_sub((target_entries / PASSING_SHARE).max(1));
+        self.ghosts.resize(target_entries.saturating_mul(GHOSTS_PER_TWO_ENTRIES) / 2);
+    }
+
+    fn insert(&mut self, entries: &mut Entries, index: u32, key: u64) {
+        self.now = entries.get(index).tick;
+        let age = self.ghosts.recall(key, self.now);
+        let returns_early = match (age, self.coldest_age(entries)) {
+            (Some(age), Some(coldest_age)) => age < coldest_age,
+            _ => false,
+        };
+        if returns_early || self.stable.len() < self.stable_max {
+            self.make_stable(entries, index);
+        } else {
+            entries.get_mut(index).meta = 0;
+            self.passing.push(entries, index);
+        }
+    }
+
+    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>) {
+        let entry = *entries.get(index);
+        self.now = entry.tick;
+        if entry.meta == STABLE {
+            self.stable.refresh(entries, index);
+        } else if reuse.is_some() && reuse < self.coldest_age(entries) {
+            self.passing.remove(entries, index);
+            self.make_stable(entries, index);
+        } else {
+            self.passing.refresh(entries, index);
+        }
+    }
+
+    fn remove(&mut self, entries: &mut Entries, index: u32) {
+        let stable = entries.get(index).meta == STABLE;
+        let list = if stable { &mut self.stable } else { &mut self.passing };
+        list.remove(entries, index);
+    }
+
+    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+        let Cyclic { stable, passing, ghosts, now, .. } = self;
+        let mut depart = |entries: &Entries, index: u32, key: u64| {
+            ghosts.remember(key, entries.get(index).tick, *now);
+        };
+        if passing.offer_all(entries, offer, &mut depart) {
+            stable.offer_all(entries, offer, &mut depart);
+        }
+    }
+
+    fn bookkeeping_bytes(&self) -> u64 {
+        self.ghosts.bookkeeping_bytes()
+    }
+}

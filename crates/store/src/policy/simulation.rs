@@ -1,0 +1,83 @@
+//! Replays a trace of block reads against a policy, without memory and without a clock: for
+//! choosing a policy by the hit ratio on one's own trace, and for tests.
+
+use std::collections::HashMap;
+
+use super::{Offer, Ranking};
+use crate::config::PolicyKind;
+
+/// A store of equal blocks that only counts.
+pub struct Simulation {
+    ranking: Ranking,
+    resident: HashMap<u32, u32>,
+    capacity_blocks: u32,
+    hits: u64,
+    reads: u64,
+}
+
+impl Simulation {
+    /// An empty store for `capacity_blocks` blocks.
+    pub fn new(kind: PolicyKind, capacity_blocks: u32) -> Self {
+        let mut ranking = Ranking::new(kind);
+        ranking.set_target(capacity_blocks);
+        Simulation { ranking, resident: HashMap::new(), capacity_blocks, hits: 0, reads: 0 }
+    }
+
+    /// Reads a block, bringing it in if it is not resident; tells whether it was.
+    pub fn read(&mut self, block: u32) -> bool {
+        let hit = self.resident.contains_key(&block);
+        if !hit {
+            self.bring_in(block);
+        }
+        if let Some(index) = self.resident.get(&block) {
+            self.ranking.touch(*index);
+        }
+        self.reads += 1;
+        self.hits += u64::from(hit);
+        hit
+    }
+
+    /// Brings a block in ahead of its first read.
+    pub fn bring_in(&mut self, block: u32) {
+        if self.resident.contains_key(&block) || self.capacity_blocks == 0 {
+            return;
+        }
+        if self.resident.len() as u32 >= self.capacity_blocks {
+            self.evict_one();
+        }
+        let index = self.ranking.insert(0, block, 0, 0);
+        self.resident.insert(block, index);
+    }
+
+    /// Whether a block is resident.
+    pub fn holds(&self, block: u32) -> bool {
+        self.resident.contains_key(&block)
+    }
+
+    /// Changes the policy, keeping what is resident.
+    pub fn set_policy(&mut self, kind: PolicyKind) {
+        self.ranking
+            .set_policy(kind, |entries, index| super::block_key(0, entries.get(index).block));
+    }
+
+    /// Share of the reads since the last call that were hits; `None` without reads.
+    pub fn take_hit_ratio(&mut self) -> Option<f64> {
+        let (hits, reads) = (self.hits, self.reads);
+        (self.hits, self.reads) = (0, 0);
+        (reads > 0).then(|| hits as f64 / reads as f64)
+    }
+
+    fn evict_one(&mut self) {
+        let mut victim = None;
+        self.ranking.select(|entries, index| {
+            if victim.is_some() {
+                return Offer::Stop;
+            }
+            let block = entries.get(index).block;
+            victim = Some(block);
+            Offer::Take(super::block_key(0, block))
+        });
+        let block = victim.expect("a full store has an entry to offer");
+        self.resident.remove(&block);
+    }
+}

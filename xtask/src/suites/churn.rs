@@ -1,0 +1,55 @@
+//! Unrest while a suite runs: the store is resized, emptied and given another policy, over and
+//! over, by the command line of the node. The suite must not notice.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::node::Node;
+
+const CAPACITIES: [&str; 5] = ["64MiB", "0", "8MiB", "256MiB", "16MiB"];
+const POLICIES: [&str; 4] = ["lru", "lfu", "s3fifo", "scan"];
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// Runs `work` while the node is being troubled. Returns its result and the number of commands.
+///
+/// # Errors
+/// A command of the unrest failed, or `work` did.
+pub fn during<T>(node: &Node, file: &Path, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    let over = Arc::new(AtomicBool::new(false));
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (over_there, done_there) = (Arc::clone(&over), &done);
+        let file = file.to_path_buf();
+        let unrest = scope.spawn(move || trouble(node, &file, &over_there, done_there));
+        let result = work();
+        over.store(true, Ordering::Release);
+        let unrest = unrest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the unrest panicked")));
+        let result = result?;
+        unrest?;
+        Ok((result, done.load(Ordering::Relaxed)))
+    })
+}
+
+fn trouble(node: &Node, file: &Path, over: &AtomicBool, done: &AtomicU64) -> Result<()> {
+    let mut round = 0;
+    while !over.load(Ordering::Acquire) {
+        let step: Vec<PathBuf> = match round % 3 {
+            0 => vec!["resize".into(), CAPACITIES[round / 3 % CAPACITIES.len()].into()],
+            1 => vec!["evict".into(), file.to_path_buf()],
+            _ => vec!["policy".into(), POLICIES[round / 3 % POLICIES.len()].into()],
+        };
+        let gone = step[0] == Path::new("evict") && !file.exists();
+        if !gone {
+            node.ask(&step)?;
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        round += 1;
+        std::thread::sleep(PAUSE);
+    }
+    node.ask(&["resize", "256MiB"])?;
+    Ok(())
+}

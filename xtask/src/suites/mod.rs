@@ -1,0 +1,206 @@
+//! Test suites that were written elsewhere, and a power-loss test, on the bare file system and on
+//! a node mounted over it.
+//!
+//! What fails on the bare file system itself is no fault of ours. Every other deviation stands in
+//! `conformance/` with its reason, and fails the run as soon as it is one no longer.
+
+mod churn;
+mod content;
+mod crash;
+mod fio;
+mod foreign;
+mod fsx;
+mod pjdfstest;
+mod proof;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::arguments::SuiteOptions;
+use crate::environment;
+use crate::loop_volume::{LoopVolume, VolumeOptions};
+use crate::node::{Node, NodeOptions};
+use crate::outcome::Outcome;
+
+/// The suites that run when none is named.
+pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
+const ON_REQUEST: [&str; 2] = ["ltp", "pjdfstest-perl"];
+
+const VOLUME: VolumeOptions = VolumeOptions {
+    file_system: "ext4",
+    format_arguments: &["-q", "-F"],
+    size_bytes: 8 << 30,
+    mount_options: "noatime",
+    direct: false,
+};
+
+/// Where the suites run.
+pub struct Places {
+    // First, because fields drop in order: the volume goes before its directories.
+    _volume: Option<LoopVolume>,
+    /// Directory of the lower level.
+    pub lower: PathBuf,
+    /// The lower level is ours alone, so it may be remounted.
+    pub private: bool,
+    /// A directory for sockets and mount points; its path is short.
+    pub scratch: TempDir,
+    /// A directory for images, on a disk.
+    pub images: TempDir,
+    /// The options of the task.
+    pub options: SuiteOptions,
+}
+
+/// A directory under test.
+#[derive(Debug)]
+pub struct Subject<'a> {
+    /// `bare` or `node`.
+    pub name: &'static str,
+    /// Where the suite works.
+    pub directory: PathBuf,
+    /// The same directory on the lower level.
+    pub lower: PathBuf,
+    /// The node behind it.
+    pub node: Option<&'a Node>,
+}
+
+impl Places {
+    fn new(options: &SuiteOptions) -> Result<Self> {
+        if !["bare", "node", "both"].contains(&options.on.as_str()) {
+            bail!("--on takes bare, node or both, not `{}`", options.on);
+        }
+        let base = environment::target().join("suites");
+        std::fs::create_dir_all(&base)?;
+        let images = tempfile::tempdir_in(&base)?;
+        let scratch = tempfile::Builder::new().prefix("tp").tempdir()?;
+        let (lower, volume) = match &options.pfs {
+            Some(directory) => (directory.canonicalize().context("--pfs")?, None),
+            None if environment::is_root() => {
+                let volume = LoopVolume::create(images.path(), scratch.path(), &VOLUME)?;
+                (volume.mount.clone(), Some(volume))
+            }
+            None => {
+                let directory = images.path().join("lower");
+                std::fs::create_dir(&directory)?;
+                (directory, None)
+            }
+        };
+        let private = volume.is_some();
+        Ok(Places { lower, private, options: options.clone(), _volume: volume, scratch, images })
+    }
+
+    /// Whether the bare directory is to be tested.
+    pub fn wants_bare(&self) -> bool {
+        self.options.on != "node"
+    }
+
+    /// Whether a node is to be tested.
+    pub fn wants_node(&self) -> bool {
+        self.options.on != "bare"
+    }
+
+    /// Directories of one experiment: for images, and for mount points.
+    pub fn corner(&self) -> Result<(TempDir, TempDir)> {
+        let images = tempfile::tempdir_in(self.images.path())?;
+        Ok((images, tempfile::tempdir_in(self.scratch.path())?))
+    }
+
+    /// Runs `test` in a new directory of the lower level.
+    pub fn on_bare<T>(
+        &self,
+        suite: &str,
+        test: impl FnOnce(&Subject<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let lower = self.working_directory(&format!("{suite}-bare"))?;
+        let subject = Subject { name: "bare", directory: lower.clone(), lower, node: None };
+        let result = test(&subject);
+        let _ = std::fs::remove_dir_all(&subject.lower);
+        result
+    }
+
+    /// Runs `test` in a new directory of the mount of a node of its own.
+    pub fn on_node<T>(
+        &self,
+        suite: &str,
+        memory: &str,
+        test: impl FnOnce(&Subject<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let name = format!("{suite}-node");
+        let lower = self.working_directory(&name)?;
+        let state = self.scratch.path().join(&name);
+        std::fs::create_dir_all(&state)?;
+        let options = NodeOptions {
+            pfs: self.lower.clone(),
+            memory: memory.to_owned(),
+            arguments: Vec::new(),
+        };
+        let node = Node::start(&state, &options)?;
+        let directory = node.mount.join(&name);
+        let result =
+            test(&Subject { name: "node", directory, lower: lower.clone(), node: Some(&node) });
+        drop(node);
+        let _ = std::fs::remove_dir_all(&lower);
+        result
+    }
+
+    fn working_directory(&self, name: &str) -> Result<PathBuf> {
+        let directory = self.lower.join(name);
+        if directory.exists() {
+            std::fs::remove_dir_all(&directory)?;
+        }
+        std::fs::create_dir(&directory)
+            .with_context(|| format!("making {}", directory.display()))?;
+        Ok(directory)
+    }
+}
+
+/// Runs the named suites and prints each outcome as it comes.
+pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
+    let names: Vec<&str> = match options.names.as_slice() {
+        [] => STANDARD.to_vec(),
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let places = Places::new(options)?;
+    let mut outcomes = Vec::new();
+    for name in names {
+        let result = match name {
+            "pjdfstest" => pjdfstest::run(&places),
+            "fsx" => fsx::run(&places),
+            "fio" => fio::run(&places),
+            "crash" => crash::run(&places),
+            "proof" => proof::run(&places),
+            "ltp" => foreign::ltp(&places),
+            "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
+            other => bail!(
+                "no suite `{other}`; there are {} and, on request, {}",
+                STANDARD.join(", "),
+                ON_REQUEST.join(", ")
+            ),
+        };
+        let new = result.unwrap_or_else(|error| vec![Outcome::of::<()>(name, Err(error))]);
+        for outcome in &new {
+            println!("{outcome}");
+        }
+        outcomes.extend(new);
+    }
+    Ok(outcomes)
+}
+
+/// A file of `conformance/`.
+pub fn conformance(name: &str) -> PathBuf {
+    environment::checkout().join("conformance").join(name)
+}
+
+/// The last lines of what a suite said, for a failure message.
+pub fn tail(text: &[u8], lines: usize) -> String {
+    let text = String::from_utf8_lossy(text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n        ")
+}
+
+/// A second file system, for tests across file systems.
+pub fn other_file_system() -> Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    tempfile::tempdir_in(memory).context("making a directory on a second file system")
+}
