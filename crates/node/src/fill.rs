@@ -262,7 +262,7 @@ fn fill(
         }
         FillStart::NotAdmitted => {
             core.ledger.fills_not_admitted.add(1);
-            let mut buffer = AlignedBuffer::new(length).map_err(|error| {
+            let mut buffer = core.transient.buffer(length).map_err(|error| {
                 Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
             })?;
             let read = lower.read_block(offset, buffer.bytes_mut())?;

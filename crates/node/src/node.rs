@@ -85,7 +85,10 @@ impl Node {
             pfs,
             files: FileTable::default(),
             fills: FillPool::default(),
-            transient: TransientBlocks::new(transfers as usize * TRANSIENT_BLOCKS_PER_TRANSFER),
+            transient: TransientBlocks::new(
+                transfers as usize * TRANSIENT_BLOCKS_PER_TRANSFER,
+                config.block_bytes,
+            ),
             ledger: Ledger::default(),
             memory_only_files: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -162,6 +165,7 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
             core.store.expire(Instant::now());
             core.files.sweep();
             core.pfs.close_idle();
+            core.transient.trim();
         }
     };
     std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(

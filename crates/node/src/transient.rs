@@ -21,11 +21,6 @@ impl AlignedBuffer {
         Ok(AlignedBuffer { memory: mapping::Mapping::new(length.max(1))?, length })
     }
 
-    /// Shortens the buffer to what was read into it.
-    pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
-    }
-
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[..self.length]
@@ -39,7 +34,7 @@ impl AlignedBuffer {
 
 /// The smallest safe wrapper around one anonymous mapping.
 mod mapping {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
     #[derive(Debug)]
     pub struct Mapping {
@@ -63,6 +58,9 @@ mod mapping {
                     MapFlags::PRIVATE,
                 )?
             };
+            // Large pages make the first fill several times cheaper; without them it works too.
+            // SAFETY: the range was mapped just above.
+            let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
             Ok(Mapping { address: address.cast(), length })
         }
 
@@ -85,47 +83,99 @@ mod mapping {
     }
 }
 
-/// Recently read blocks that were not admitted, newest last, at most a fixed number.
+/// Recently read blocks that were not admitted, newest last, at most a fixed number, and buffers to
+/// use again.
 #[derive(Debug)]
 pub struct TransientBlocks {
-    entries: Mutex<VecDeque<(u64, u64, Arc<AlignedBuffer>)>>,
+    pool: Mutex<Pool>,
     blocks_max: usize,
+    block_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    entries: VecDeque<Entry>,
+    spare: Vec<AlignedBuffer>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    content: u64,
+    block: u64,
+    buffer: Arc<AlignedBuffer>,
+}
+
+impl Pool {
+    /// Takes out the entries that `gone` names, keeping their memory for the next block.
+    fn drop_where(&mut self, spare_max: usize, gone: impl Fn(&Entry) -> bool) {
+        let mut at = 0;
+        while at < self.entries.len() {
+            if !gone(&self.entries[at]) {
+                at += 1;
+                continue;
+            }
+            let Some(entry) = self.entries.remove(at) else { return };
+            // A reader may still hold it; then its memory goes when the reader is done.
+            if let Some(buffer) = Arc::into_inner(entry.buffer) {
+                if self.spare.len() < spare_max {
+                    self.spare.push(buffer);
+                }
+            }
+        }
+    }
 }
 
 impl TransientBlocks {
-    /// A pool of at most `blocks_max` blocks.
-    pub fn new(blocks_max: usize) -> Self {
-        TransientBlocks { entries: Mutex::new(VecDeque::new()), blocks_max }
+    /// A pool of at most `blocks_max` blocks of `block_bytes`, spare buffers included.
+    pub fn new(blocks_max: usize, block_bytes: u64) -> Self {
+        TransientBlocks {
+            pool: Mutex::new(Pool::default()),
+            blocks_max,
+            block_bytes: block_bytes as usize,
+        }
+    }
+
+    /// A buffer of `length` bytes, at most a block, whose content is of no meaning.
+    pub fn buffer(&self, length: usize) -> std::io::Result<AlignedBuffer> {
+        let spare = self.pool.lock().spare.pop();
+        let mut buffer = match spare {
+            Some(buffer) => buffer,
+            None => AlignedBuffer::new(self.block_bytes)?,
+        };
+        buffer.length = length.min(self.block_bytes);
+        Ok(buffer)
     }
 
     /// Keeps a block of the content numbered `content` until it is pushed out.
     pub fn insert(&self, content: u64, block: u64, buffer: Arc<AlignedBuffer>) {
-        let mut entries = self.entries.lock();
-        if entries.len() >= self.blocks_max {
-            entries.pop_front();
+        let mut pool = self.pool.lock();
+        if pool.entries.len() >= self.blocks_max {
+            let oldest = pool.entries.front().map(|entry| (entry.content, entry.block));
+            pool.drop_where(2, |entry| Some((entry.content, entry.block)) == oldest);
         }
-        entries.push_back((content, block, buffer));
+        pool.entries.push_back(Entry { content, block, buffer });
     }
 
     /// A block that is still here.
     pub fn get(&self, content: u64, block: u64) -> Option<Arc<AlignedBuffer>> {
-        let entries = self.entries.lock();
-        entries.iter().find(|entry| (entry.0, entry.1) == (content, block)).map(|e| e.2.clone())
+        let pool = self.pool.lock();
+        let found = pool.entries.iter().find(|e| (e.content, e.block) == (content, block));
+        found.map(|entry| entry.buffer.clone())
     }
 
     /// Forgets one block, because its reader went past its end.
     pub fn remove(&self, content: u64, block: u64) {
-        self.entries.lock().retain(|entry| (entry.0, entry.1) != (content, block));
+        self.pool.lock().drop_where(2, |entry| (entry.content, entry.block) == (content, block));
     }
 
     /// Forgets all blocks of a content, because it was written to or superseded.
     pub fn forget(&self, content: u64) {
-        self.entries.lock().retain(|entry| entry.0 != content);
+        self.pool.lock().drop_where(2, |entry| entry.content == content);
     }
 
-    /// Whether anything is here; the common case costs one lock.
-    pub fn is_empty(&self) -> bool {
-        self.entries.lock().is_empty()
+    /// Gives the memory of spare buffers back.
+    pub fn trim(&self) {
+        self.pool.lock().spare.clear();
     }
 }
 
@@ -134,13 +184,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_is_bounded_and_forgets() {
-        let pool = TransientBlocks::new(2);
+    fn the_pool_is_bounded_forgets_and_uses_memory_again() {
+        let pool = TransientBlocks::new(2, 8192);
         for block in 0..3 {
-            pool.insert(7, block, Arc::new(AlignedBuffer::new(4096).unwrap()));
+            pool.insert(7, block, Arc::new(pool.buffer(4096).unwrap()));
         }
         assert!(pool.get(7, 0).is_none() && pool.get(7, 2).is_some());
         pool.forget(7);
-        assert!(pool.is_empty());
+        assert!(pool.get(7, 2).is_none());
+        assert_eq!(pool.pool.lock().spare.len(), 2);
+        assert_eq!(pool.buffer(10_000).unwrap().bytes().len(), 8192, "never more than a block");
     }
 }
