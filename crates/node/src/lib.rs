@@ -11,6 +11,7 @@ pub mod ledger;
 mod node;
 pub mod read_ahead;
 pub mod server;
+mod striping;
 pub mod transient;
 
 pub use node::{Node, Surroundings};

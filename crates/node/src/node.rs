@@ -21,6 +21,7 @@ use crate::file::memory_only;
 use crate::file::state::{FileState, FileTable};
 use crate::fill::FillPool;
 use crate::ledger::Ledger;
+use crate::striping;
 use crate::transient::TransientBlocks;
 
 /// Blocks per transfer thread that may pass through without being kept.
@@ -79,6 +80,7 @@ impl Node {
         set_quotas(&store, &config);
         let mut notes = store.degradations();
         notes.extend(pfs.features().notes.iter().cloned());
+        notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
         let core = Arc::new(Core {
             store,
@@ -248,6 +250,9 @@ impl FileService for Node {
         let file = self.core.files.get_or_create(id);
         let rule = self.core.rule_of(&*lower);
         let modes = self.core.modes(rule, request.read_mode, request.write_mode);
+        if let (true, Some((_, rule))) = (request.created, rule) {
+            striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
+        }
         let content = self.content_at(&file, &lower, request.access, request.user_id)?;
         let opened = Opened {
             lower,
