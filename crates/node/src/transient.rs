@@ -116,10 +116,10 @@ impl Pool {
             }
             let Some(entry) = self.entries.remove(at) else { return };
             // A reader may still hold it; then its memory goes when the reader is done.
-            if let Some(buffer) = Arc::into_inner(entry.buffer) {
-                if self.spare.len() < spare_max {
-                    self.spare.push(buffer);
-                }
+            if let Some(buffer) = Arc::into_inner(entry.buffer)
+                && self.spare.len() < spare_max
+            {
+                self.spare.push(buffer);
             }
         }
     }

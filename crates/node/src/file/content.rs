@@ -4,7 +4,7 @@
 //! is superseded: its holders keep reading what is resident, absent blocks answer `Changed`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -30,6 +30,7 @@ pub struct Content {
     superseded: AtomicBool,
     unsettled: AtomicBool,
     memory_only: AtomicBool,
+    lent: AtomicU32,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
     /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
@@ -54,6 +55,7 @@ impl Content {
             superseded: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
+            lent: AtomicU32::new(0),
             fills: Mutex::new(HashMap::new()),
             misses: Mutex::new(HashMap::new()),
         }
@@ -134,6 +136,20 @@ impl Content {
     /// Says whether its bytes exist in memory only.
     pub fn set_memory_only(&self, memory_only: bool) {
         self.memory_only.store(memory_only, Ordering::Release);
+    }
+
+    /// Whether the kernel reads the segment by itself.
+    pub fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that the kernel reads the segment by itself (`true`), or no longer does.
+    pub fn lend(&self, lent: bool) {
+        if lent {
+            self.lent.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.lent.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Counts a small random read that missed `block`; true when the block is worth fetching.

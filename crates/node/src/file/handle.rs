@@ -115,6 +115,12 @@ struct Lent {
     _lower: Arc<dyn LowerFile>,
 }
 
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.content.lend(false);
+    }
+}
+
 impl PassthroughPin for Lent {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.segment.descriptor()
@@ -203,6 +209,7 @@ impl OpenFile for Handle {
             return None;
         }
         let hold = segment.hold()?;
+        self.content.lend(true);
         self.core.ledger.passthrough_opens.add(1);
         self.core.ledger.passthrough_lent_bytes.add(self.content.size());
         Some(Arc::new(Lent {

@@ -77,6 +77,14 @@ impl Handle {
             }
             return self.write_through(&content, at, data);
         }
+        let end = if self.append { u64::MAX } else { offset + data.len() as u64 };
+        let content = if content.is_lent() && end > content.size() {
+            // The kernel would read the new bytes from the segment before they are there.
+            let now = content.version();
+            self.fresh_content(&mut inner, now)
+        } else {
+            content
+        };
         drop(inner);
         self.write_through(&content, offset, data)
     }
