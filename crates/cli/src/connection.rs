@@ -35,12 +35,12 @@ impl SocketArgument {
         // Whoever names a socket means the node there, whichever user runs it.
         let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
         let options = ClientOptions {
-            socket: Some(socket.clone()),
+            socket: Some(socket),
             trusted_user_id: owner.filter(|_| self.socket.is_some()),
             notice: Arc::new(|_| {}),
             ..ClientOptions::default()
         };
-        Connection { client: Client::connect(options), socket }
+        Connection { client: Client::connect(options) }
     }
 }
 
@@ -48,13 +48,12 @@ impl SocketArgument {
 #[derive(Clone, Debug)]
 pub struct Connection {
     client: Client,
-    socket: PathBuf,
 }
 
 impl Connection {
-    /// Path of the socket.
-    pub fn socket(&self) -> &std::path::Path {
-        &self.socket
+    /// The library behind it, for reading files.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Asks, and turns a refusal into an error.
