@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+pub(crate) use self::direct::reopen;
 pub(crate) use self::filesystem::{FileSystem, magic};
 
 use self::clock::FileSystemClock;
