@@ -1,0 +1,5 @@
+//! Tests of the store as a whole, by subject.
+
+mod support;
+
+mod basics;
