@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidepool_proto::table::BlockState;
+use tidepool_proto::table::{self, BlockState, WordCell};
 
 /// What a cell needs of an atomic.
 pub(crate) trait AtomicWord {
@@ -205,4 +205,26 @@ impl<A: AtomicWord> Cell for A {
         };
         update(self, touched).is_ok()
     }
+}
+
+/// Ends a fill whose bytes are in place, for the node and for clients.
+pub(crate) fn publish_block<'a, W: WordCell + 'a>(
+    cell: &impl Cell,
+    mirrors: impl Iterator<Item = &'a W>,
+    state: BlockState,
+) {
+    cell.finish_fill(state);
+    mirrors.for_each(|mirror| table::publish(mirror, state));
+}
+
+/// Makes a block unreadable for the node and for clients. Its memory may be freed or changed when
+/// this returns, and `finish_retract` follows that.
+pub(crate) fn retract_block<'a, W: WordCell + 'a>(
+    cell: &impl Cell,
+    mirrors: impl Iterator<Item = &'a W>,
+    clean_only: bool,
+) -> Result<BlockState, Refusal> {
+    let before = cell.start_retract(clean_only)?;
+    mirrors.for_each(table::retract);
+    Ok(before)
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_proto::table::BlockState;
+use tidepool_proto::table::{self, BlockState};
 use tidepool_proto::{HandOut, Result};
 
 use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
 use crate::budget::Budget;
-use crate::cell::{Cell, Refusal};
+use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;
 use crate::mapping::Mapping;
 use crate::mappings::Mappings;
@@ -52,6 +52,13 @@ pub(crate) struct State {
     mapping: Option<Mapping>,
     /// Smaller mappings that pins may still point into.
     outgrown: Vec<Mapping>,
+}
+
+impl State {
+    /// What clients see of a block.
+    fn mirrors(&self, block: u64) -> impl Iterator<Item = &AtomicU64> {
+        self.shared.iter().filter_map(move |table| table.word(block))
+    }
 }
 
 /// What a content is made with.
@@ -319,8 +326,7 @@ impl Content {
     pub fn publish(&self, state: &mut State, block: u64, block_state: BlockState) {
         let length = self.block_length(block);
         let cell = self.cells.get(block).expect("a filled block has a cell");
-        cell.word.finish_fill(block_state);
-        state.shared.iter().for_each(|table| table.publish(block, block_state));
+        publish_block(cell.word, state.mirrors(block), block_state);
         if self.resident_blocks.fetch_add(1, Ordering::SeqCst) == 0 {
             state.expires = self.time_to_live.and_then(|life| Instant::now().checked_add(life));
         }
@@ -336,8 +342,7 @@ impl Content {
         clean_only: bool,
     ) -> Result<(u64, BlockState), Refusal> {
         let cell = self.cells.get(block).ok_or(Refusal::NotResident)?;
-        let before = cell.word.start_retract(clean_only)?;
-        state.shared.iter().for_each(|table| table.retract(block));
+        let before = retract_block(cell.word, state.mirrors(block), clean_only)?;
         let length = self.block_length(block);
         self.resident_blocks.fetch_sub(1, Ordering::SeqCst);
         self.resident_bytes.fetch_sub(length, Ordering::SeqCst);
@@ -348,7 +353,7 @@ impl Content {
     pub fn restore(&self, state: &State, block: u64, block_state: BlockState) {
         let cell = self.cells.get(block).expect("a retracted block has a cell");
         cell.word.finish_retract(block_state);
-        state.shared.iter().for_each(|table| table.publish(block, block_state));
+        state.mirrors(block).for_each(|word| table::publish(word, block_state));
         self.resident_blocks.fetch_add(1, Ordering::SeqCst);
         self.add_resident_bytes(self.block_length(block));
     }
@@ -359,7 +364,7 @@ impl Content {
         let Some(cell) = self.cells.get(block) else { return false };
         let changed = cell.word.change_state(block_state);
         if changed {
-            state.shared.iter().for_each(|table| table.publish(block, block_state));
+            state.mirrors(block).for_each(|word| table::publish(word, block_state));
         }
         changed
     }
@@ -376,14 +381,14 @@ impl Content {
         let mut state = self.state.lock();
         let blocks = self.blocks();
         if state.shared.last().is_none_or(|table| table.blocks() < blocks) {
-            let table = SharedTable::new(blocks, self.block_bytes, self.size())?;
+            let shared = SharedTable::new(blocks, self.block_bytes, self.size())?;
             for (block, cell) in self.cells.range(0, blocks) {
                 let word = cell.word.word();
                 if word.is_resident() {
-                    table.publish(block, word.state());
+                    shared.word(block).into_iter().for_each(|it| table::publish(it, word.state()));
                 }
             }
-            state.shared.push(table);
+            state.shared.push(shared);
             self.handed_out.store(true, Ordering::Release);
         }
         state.shared.last().expect("made above").hand_out(&self.file)
@@ -421,7 +426,7 @@ impl Drop for Content {
         // Clients may keep descriptors: say that the blocks are gone, then free the memory.
         for (block, cell) in self.cells.range(0, u64::MAX) {
             if cell.word.word().is_resident() {
-                state.shared.iter().for_each(|table| table.retract(block));
+                state.mirrors(block).for_each(table::retract);
             }
         }
         self.unmap(&mut state);

@@ -57,11 +57,15 @@ impl Engine {
                 booked += missing;
                 continue;
             }
-            if self.evict_blocks(content, tail, tail + 1) > 0 {
+            // The tail itself may go, and may have gone while room was looked for.
+            self.evict_blocks(content, tail, tail + 1);
+            let tail_state = content.block_state(tail);
+            let filling = content.state.lock().fills.iter().any(|fill| fill.block == tail);
+            if tail_state == BlockState::Absent && !filling {
                 continue;
             }
             attempts += 1;
-            if content.block_state(tail) != BlockState::Clean || attempts > TAIL_ATTEMPTS {
+            if tail_state != BlockState::Clean || attempts > TAIL_ATTEMPTS {
                 if booked > 0 {
                     self.cancel_reservation(content.owner, booked);
                 }

@@ -3,9 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidepool_proto::table::{
-    self, BlockState, HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC, WordCell,
-};
+use tidepool_proto::table::{HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC};
 use tidepool_proto::{HandOut, Result};
 
 use crate::backing::{MemoryFile, PAGE_BYTES};
@@ -50,20 +48,6 @@ impl SharedTable {
         self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
     }
 
-    /// Announces a block whose bytes are in place.
-    pub fn publish(&self, block: u64, state: BlockState) {
-        if let Some(word) = self.word(block) {
-            table::publish(word, state);
-        }
-    }
-
-    /// Announces that a block's memory is about to be freed.
-    pub fn retract(&self, block: u64) {
-        if let Some(word) = self.word(block) {
-            table::retract(word);
-        }
-    }
-
     /// Takes all touch marks away and passes the marked blocks on. Clients may write and punch
     /// this file as they like, so it is never mapped: a system call cannot fault.
     pub fn take_touches(&self, mut touched: impl FnMut(u64)) {
@@ -105,7 +89,8 @@ impl SharedTable {
         unsafe { AtomicU64::from_ptr(self.memory.base().add(offset).cast()) }
     }
 
-    fn word(&self, block: u64) -> Option<&impl WordCell> {
+    /// The word of a block, if the table has one.
+    pub fn word(&self, block: u64) -> Option<&AtomicU64> {
         let offset = HEADER_BYTES + block as usize * size_of::<u64>();
         // SAFETY: a block below `blocks` has its word inside the mapping; otherwise as above.
         (block < self.blocks)

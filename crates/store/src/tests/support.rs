@@ -44,3 +44,10 @@ pub(super) fn assert_holds(segment: &Segment, block: u64, value: u8) {
     let pin = segment.pin_block(block).expect("resident");
     assert!(pin.iter().all(|byte| *byte == value), "block {block} is not all {value}");
 }
+
+impl Segment {
+    /// Length of the memory file, as a passthrough reader sees it.
+    pub(super) fn descriptor_length(&self) -> u64 {
+        rustix::fs::fstat(self.descriptor()).expect("an open descriptor").st_size as u64
+    }
+}
