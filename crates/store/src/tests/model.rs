@@ -57,14 +57,18 @@ struct Block {
 }
 
 impl Block {
-    fn filled(value: u64) -> Arc<Block> {
-        let block = Block {
+    fn absent() -> Arc<Block> {
+        Arc::new(Block {
             node: NodeWord(AtomicU64::new(0)),
             shared: SharedWord(AtomicU64::new(0)),
             memory: [AtomicU64::new(0), AtomicU64::new(0)],
-        };
+        })
+    }
+
+    fn filled(value: u64) -> Arc<Block> {
+        let block = Block::absent();
         assert!(block.fill(value));
-        Arc::new(block)
+        block
     }
 
     fn fill(&self, value: u64) -> bool {
@@ -89,12 +93,14 @@ impl Block {
         [self.memory[0].load(Ordering::Relaxed), self.memory[1].load(Ordering::Relaxed)]
     }
 
-    /// A client's read: no lock, no pin.
-    fn client_read(&self) {
-        if let Some(bytes) = table::read_if_resident(&self.shared, || self.bytes()) {
+    /// A client's read: no lock, no pin. False: the client has to ask the node.
+    fn client_read(&self) -> bool {
+        let read = table::read_if_resident(&self.shared, || self.bytes());
+        if let Some(bytes) = read {
             assert!(bytes[0] == bytes[1], "torn: {bytes:?}");
             assert!(bytes[0] != 0, "zeros of freed memory");
         }
+        read.is_some()
     }
 
     /// A read inside the node.
@@ -119,13 +125,12 @@ fn a_client_sees_no_zeros_and_no_mixture() {
         let block = Block::filled(1);
         let writer = block.clone();
         let node = thread::spawn(move || {
-            if writer.evict() {
-                writer.fill(2);
-            }
+            assert!(writer.evict());
+            assert!(writer.fill(2));
         });
         block.client_read();
         node.join().unwrap();
-        block.client_read();
+        assert!(block.client_read(), "a resident block is served without the node");
     });
 }
 
@@ -141,6 +146,18 @@ fn a_pin_and_an_eviction_exclude_each_other() {
         two.join().unwrap();
         assert_eq!(block.node.word().is_resident(), !evicted);
         assert!(!block.node.word().is_pinned());
+    });
+}
+
+#[test]
+fn one_of_two_fillers_fills() {
+    check(|| {
+        let block = Block::absent();
+        let other = block.clone();
+        let one = thread::spawn(move || other.fill(2));
+        let filled = block.fill(3);
+        assert!(filled != one.join().unwrap(), "a block was filled twice, or by nobody");
+        block.pinned_read();
     });
 }
 
