@@ -1,0 +1,10 @@
+//! Tests of the client library with the real server over a node in miniature.
+
+#[path = "../../../node/tests/server_suite/fake/mod.rs"]
+mod fake;
+
+mod death;
+mod random;
+mod reading;
+mod scene;
+mod writing;
