@@ -53,6 +53,9 @@ pub struct DemoOptions {
     /// Rate of the local lower level in bytes a second, shared by all that use it.
     #[arg(long, default_value = "400MB", value_parser = parse_size)]
     pub rate: u64,
+    /// Only write the report again, from the measurements of an earlier run.
+    #[arg(long, value_name = "JSON")]
+    pub from: Option<PathBuf>,
     /// Where the report goes.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,

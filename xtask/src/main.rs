@@ -4,12 +4,17 @@
 
 mod arguments;
 mod cleanup;
+mod demo;
+mod documents;
 mod environment;
+mod kmeans;
 mod loop_volume;
 mod node;
 mod outcome;
 mod process;
+mod shaping;
 mod suites;
+mod tidy;
 
 use clap::Parser;
 
@@ -31,6 +36,17 @@ fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Build => environment::build_release(),
         Task::Suites(options) => verdict(&suites::run(&options)?),
+        Task::Demo(options) => match &options.from {
+            Some(json) => demo::report_from(json).map(|page| println!("{}", page.display())),
+            None => demo::run(&options).map(drop),
+        },
+        Task::Docs => documents::write(),
+        Task::Man => documents::write_man_pages(),
+        Task::Tidy => {
+            let outcome = tidy::run()?;
+            println!("{outcome}");
+            verdict(&[outcome])
+        }
         _ => anyhow::bail!("not there yet"),
     }
 }

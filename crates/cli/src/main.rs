@@ -1,2 +1,56 @@
-//! The `tidepool` binary.
-fn main() {}
+//! The `tidepool` program: the node and everything to talk to it. This file only chooses the
+//! command and turns its end into an exit code.
+
+mod arguments;
+mod busy;
+mod commands;
+mod connection;
+mod daemon;
+mod exit;
+mod generate;
+mod machine;
+mod output;
+mod settings;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command, NodeCommand};
+use exit::Outcome;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments.command) {
+        Ok(outcome) => outcome.into(),
+        Err(error) => {
+            output::note(&format!("tidepool: {error}"));
+            ExitCode::from(exit::code(&error))
+        }
+    }
+}
+
+fn run(command: Command) -> tidepool_proto::Result<Outcome> {
+    use commands::{bench, config, doctor, explain, files, load, node, status, store, top};
+    match command {
+        Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
+        Command::Node(NodeCommand::Stop(arguments)) => node::stop(&arguments),
+        Command::Node(NodeCommand::Status(facts)) => node::status(&facts),
+        Command::Node(NodeCommand::Drain(facts)) => node::drain(&facts),
+        Command::Status(facts) => status::status(&facts),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Load(arguments) => load::load(&arguments, false),
+        Command::Evict(arguments) => files::evict(&arguments),
+        Command::Pin(arguments) => load::load(&arguments, true),
+        Command::Unpin(arguments) => files::unpin(&arguments),
+        Command::Resize(arguments) => store::resize(&arguments),
+        Command::Policy(arguments) => store::policy(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Config(arguments) => config::config(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Metrics(socket) => status::metrics(&socket),
+        Command::Generate(what) => generate::generate(&what),
+    }
+}

@@ -1,47 +1,176 @@
 //! The client: the way to a node, and to files with and without one.
+//!
+//! Without a node everything goes to the parallel file system; the absence is reported once, and
+//! the node is looked for again now and then. Only the command line needs a node to answer.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use tidepool_proto::admin::{AdminReply, AdminRequest};
+use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use crate::connection::Connection;
 use crate::file::File;
+use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
+use crate::path::{Name, is_below};
 
-fn unfinished<T>(operation: &str) -> Result<T> {
-    Err(Error::new(ErrorKind::Unsupported, operation, "not built yet"))
-}
-
-/// A client of the node on this machine.
+/// A client of the node on this machine. Clones share one connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    options: ClientOptions,
+    pub(crate) link: Arc<Link>,
+}
+
+/// The connection as it comes and goes.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) options: ClientOptions,
+    socket: Option<PathBuf>,
+    pfs_root: OnceLock<PathBuf>,
+    connection: ArcSwapOption<Connection>,
+    attempts: Mutex<Attempts>,
+}
+
+#[derive(Debug, Default)]
+struct Attempts {
+    next: Option<Instant>,
+    absence_told: bool,
+}
+
+impl Link {
+    fn new(options: ClientOptions) -> Link {
+        let environment =
+            |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let socket = options.socket.clone().or_else(|| environment("TIDEPOOL_SOCKET"));
+        let pfs_root = OnceLock::new();
+        if let Some(root) = options.pfs_root.clone().or_else(|| environment("TIDEPOOL_PFS")) {
+            let _ = pfs_root.set(root);
+        }
+        Link {
+            options,
+            socket,
+            pfs_root,
+            connection: ArcSwapOption::empty(),
+            attempts: Mutex::default(),
+        }
+    }
+
+    /// The connection, if the node is there; looks for it where it is time to.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        if let Some(connection) = self.living() {
+            return Some(connection);
+        }
+        // Somebody else is at it: do not wait, the parallel file system is there.
+        let mut attempts = self.attempts.try_lock()?;
+        if attempts.next.is_some_and(|next| Instant::now() < next) {
+            return None;
+        }
+        self.attempt(&mut attempts).ok()
+    }
+
+    fn living(&self) -> Option<Arc<Connection>> {
+        self.connection.load().as_ref().filter(|connection| connection.is_alive()).cloned()
+    }
+
+    fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<Connection>> {
+        if let Some(connection) = self.living() {
+            return Ok(connection);
+        }
+        let options = &self.options;
+        let opened = match &self.socket {
+            Some(path) => Connection::open(path, options.trusted_user_id, options.request_timeout),
+            None => Err(Error::new(
+                ErrorKind::NodeUnavailable,
+                "looking for the node",
+                "neither a socket nor TIDEPOOL_SOCKET is given",
+            )
+            .remedy("pass --socket, or set TIDEPOOL_SOCKET")),
+        };
+        match opened {
+            Ok(connection) => {
+                self.connection.store(Some(Arc::clone(&connection)));
+                if attempts.absence_told {
+                    (options.notice)("the node is back");
+                }
+                *attempts = Attempts::default();
+                Ok(connection)
+            }
+            Err(error) => {
+                attempts.next = Some(Instant::now() + options.retry_interval);
+                if self.socket.is_some() && !attempts.absence_told {
+                    attempts.absence_told = true;
+                    (options.notice)(&format!(
+                        "going on without a node, at the speed of the parallel file system: {error}"
+                    ));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn pfs_root(&self) -> Result<&Path> {
+        if let Some(root) = self.pfs_root.get() {
+            return Ok(root);
+        }
+        let unknown = || {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "reading a tide name",
+                "the directory that tide:/// stands for is not known without a node",
+            )
+            .remedy("set TIDEPOOL_PFS, or start the node")
+        };
+        let connection = self.connection().ok_or_else(unknown)?;
+        match connection.call(&Request::Admin(AdminRequest::Status), &[], &[])?.reply {
+            Reply::Admin(AdminReply::Status(status)) => {
+                Ok(self.pfs_root.get_or_init(|| PathBuf::from(status.pfs)))
+            }
+            _ => Err(unknown()),
+        }
+    }
 }
 
 impl Client {
     /// Connects to the node. Never fails: without a node, files are those of the parallel file
     /// system, and the client comes back by itself when the node does.
     pub fn connect(options: ClientOptions) -> Client {
-        Client { options }
+        let client = Client { link: Arc::new(Link::new(options)) };
+        let _ = client.link.connection();
+        client
     }
 
-    /// Whether a node answers at the moment.
+    /// Whether a node answers at the moment, as far as is known; asks nobody.
     pub fn is_connected(&self) -> bool {
-        let _ = &self.options;
-        false
+        self.link.living().is_some()
     }
 
     /// Opens a file by its path on the parallel file system, or by `tide:///` and its path there.
+    /// The caller's own credentials decide, as with `open(2)`. A path outside of the directory of
+    /// the parallel file system, where that is known, is served without the node.
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
-        let _ = (path.as_ref(), options);
-        unfinished("opening a file")
+        let path = match Name::parse(path.as_ref())? {
+            Name::Tide(relative) => self.link.pfs_root()?.join(relative),
+            Name::Plain(path) => path,
+        };
+        let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
+        let (descriptor, created) = lower::open(&path, &options)?;
+        let file = File::open(&self.link, descriptor, options, created.then_some(path), outside)?;
+        if options.truncate && !created && options.access.writes() && file.size()? > 0 {
+            file.set_size(0)?;
+        }
+        Ok(file)
     }
 
-    /// Serves a file that the caller opened, by its descriptor.
+    /// Serves a file that the caller opened, by its descriptor. Options about creation are
+    /// ignored.
     pub fn open_descriptor(&self, descriptor: OwnedFd, options: OpenOptions) -> Result<File> {
-        let _ = (descriptor, options);
-        unfinished("opening a file")
+        File::open(&self.link, descriptor, options, None, false)
     }
 
     /// Sends a request of the command line; fails if no node answers.
@@ -50,7 +179,48 @@ impl Client {
         request: AdminRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<AdminReply> {
-        let _ = (request, descriptor);
-        unfinished("asking the node")
+        let connection = {
+            let mut attempts = self.link.attempts.lock();
+            self.link.attempt(&mut attempts)?
+        };
+        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+        let answer = connection.call(&Request::Admin(request), &[], &descriptors)?;
+        match answer.reply {
+            Reply::Admin(reply) => Ok(reply),
+            _ => Err(connection.unexpected("an administrative request").into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn absence_is_told_once() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&told);
+        let directory = tempfile::tempdir().unwrap();
+        let client = Client::connect(ClientOptions {
+            socket: Some(directory.path().join("socket")),
+            retry_interval: std::time::Duration::ZERO,
+            notice: Arc::new(move |_| {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }),
+            ..ClientOptions::default()
+        });
+        assert!(!client.is_connected());
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        for _ in 0..3 {
+            let file = client.open(&path, OpenOptions::read()).unwrap();
+            let mut buffer = [0; 8];
+            let outcome = file.read_at(0, &mut buffer).unwrap();
+            assert_eq!((&buffer[..5], outcome.levels.pfs), (&b"bytes"[..], 5));
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        let error = client.admin(AdminRequest::Status, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NodeUnavailable);
     }
 }

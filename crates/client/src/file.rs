@@ -1,92 +1,271 @@
-//! An open file.
+//! An open file: reads from the segment, the node or the parallel file system, whichever is nearest
+//! and right. One open reads one version; where that is gone, reads fail with `Changed`.
 
-use std::ops::{Deref, Range};
+mod read;
+mod write;
 
-use tidepool_proto::{Error, ErrorKind, ReadOutcome, Result, Version};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-fn unfinished<T>(operation: &str) -> Result<T> {
-    Err(Error::new(ErrorKind::Unsupported, operation, "not built yet"))
-}
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tidepool_proto::wire::{Reply, Request};
+use tidepool_proto::{Error, ErrorKind, Result, Version};
+
+use crate::binding::Binding;
+use crate::client::Link;
+use crate::connection::CallError;
+use crate::lower;
+use crate::options::OpenOptions;
+use crate::read_ahead::ReadAhead;
+
+/// Time for a message that nobody waits for, when a file is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An open file. All methods may be called from several threads at once.
+///
+/// Reads through an open for reading alone return the bytes of one version of the file: the one it
+/// had at the open, carried along by writes through this node. If another program changed the file
+/// and its old bytes are not in memory any more, reads fail with [`ErrorKind::Changed`]. While no
+/// node answers, an open that may write reads as the parallel file system does.
 #[derive(Debug)]
-pub struct File {}
+pub struct File {
+    link: Arc<Link>,
+    lower: OwnedFd,
+    options: OpenOptions,
+    /// Path of the file if this open created it.
+    created: Option<PathBuf>,
+    without_node: bool,
+    /// What this open reads, as of its beginning, and the length that the node gave.
+    origin: Origin,
+    binding: ArcSwapOption<Binding>,
+    rebinding: Mutex<Option<Instant>>,
+    cursor: Mutex<u64>,
+    appending: Mutex<()>,
+    read_ahead: ReadAhead,
+    mapped_bytes: AtomicU64,
+    writes: Writes,
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Origin {
+    version: Version,
+    /// Bytes live in the memory of the node alone, so the parallel file system cannot help.
+    memory_only: bool,
+}
+
+/// Which writes are owed.
+#[derive(Debug, Default)]
+struct Writes {
+    /// Writes that the node took.
+    taken: AtomicU64,
+    /// Of those, how many it made durable or reported on.
+    settled: AtomicU64,
+    /// Writes past the node that are not synced yet.
+    bare: AtomicBool,
+    /// The node ended while writes were owed.
+    lost: AtomicBool,
+}
+
+impl Writes {
+    fn are_owed(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > self.settled.load(Ordering::Acquire)
+    }
+}
+
+/// Whether an open may go on without the node after it refused for this reason.
+fn can_do_without(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::NodeUnavailable
+        | ErrorKind::LimitReached
+        | ErrorKind::Protocol
+        | ErrorKind::TimedOut
+        | ErrorKind::Unsupported
+        | ErrorKind::StoreFull => true,
+        ErrorKind::InvalidInput
+        | ErrorKind::Pfs
+        | ErrorKind::Changed
+        | ErrorKind::NotResident
+        | ErrorKind::Lost
+        | ErrorKind::QuotaExceeded
+        | ErrorKind::PermissionDenied
+        | ErrorKind::InUse
+        | ErrorKind::Internal => false,
+    }
+}
 
 impl File {
-    /// The version that this open reads.
+    pub(crate) fn open(
+        link: &Arc<Link>,
+        lower: OwnedFd,
+        options: OpenOptions,
+        created: Option<PathBuf>,
+        without_node: bool,
+    ) -> Result<File> {
+        let mut bound = None;
+        if !without_node && let Some(connection) = link.connection() {
+            let map_segments = link.options.map_segments;
+            match Binding::open(connection, &lower, &options, created.is_some(), map_segments) {
+                Ok(binding) => bound = Some(binding),
+                Err(CallError::Gone(_)) => {}
+                Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
+                    (link.options.notice)(&format!("going on without the node: {error}"));
+                }
+                Err(CallError::Failed(error)) => return Err(error),
+            }
+        }
+        let origin = match &bound {
+            Some(binding) => Origin {
+                version: binding.version,
+                memory_only: binding.size != binding.version.size,
+            },
+            None => Origin { version: lower::version(&lower)?, memory_only: false },
+        };
+        Ok(File {
+            link: Arc::clone(link),
+            lower,
+            options,
+            created,
+            without_node,
+            origin,
+            binding: ArcSwapOption::new(bound.map(Arc::new)),
+            rebinding: Mutex::new(None),
+            cursor: Mutex::new(0),
+            appending: Mutex::new(()),
+            read_ahead: ReadAhead::default(),
+            mapped_bytes: AtomicU64::new(0),
+            writes: Writes::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The open file at a node that is there, opened anew if the node was gone in between; `None`
+    /// while no node answers. Fails if the node has another version of the file.
+    fn bound(&self) -> Result<Option<Arc<Binding>>> {
+        if let Some(binding) = self.binding_alive() {
+            return Ok(Some(binding));
+        }
+        self.note_lost_writes();
+        if self.without_node || self.writes.lost.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let mut refused_until = self.rebinding.lock();
+        if let Some(binding) = self.binding_alive() {
+            return Ok(Some(binding));
+        }
+        if refused_until.is_some_and(|until| Instant::now() < until) {
+            return Ok(None);
+        }
+        let Some(connection) = self.link.connection() else { return Ok(None) };
+        let map_segments = self.link.options.map_segments;
+        let created = self.created.is_some();
+        match Binding::open(connection, &self.lower, &self.options, created, map_segments) {
+            Ok(binding) => {
+                if !self.options.access.writes()
+                    && !lower::is_same(&binding.version, &self.origin.version)
+                {
+                    self.forget(&binding);
+                    return Err(changed());
+                }
+                let binding = Arc::new(binding);
+                self.binding.store(Some(Arc::clone(&binding)));
+                Ok(Some(binding))
+            }
+            Err(CallError::Gone(_)) => Ok(None),
+            Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
+                *refused_until = Some(Instant::now() + self.link.options.retry_interval);
+                Ok(None)
+            }
+            Err(CallError::Failed(error)) => Err(error),
+        }
+    }
+
+    fn binding_alive(&self) -> Option<Arc<Binding>> {
+        self.binding.load().as_ref().filter(|binding| binding.connection.is_alive()).cloned()
+    }
+
+    fn forget(&self, binding: &Binding) {
+        let mapped_bytes = self.mapped_bytes.swap(0, Ordering::Relaxed);
+        let request = Request::Close { handle: binding.handle, mapped_bytes };
+        binding.connection.tell(&request, CLOSE_TIMEOUT);
+    }
+
+    /// The version that this open reads, or that writes through this node made since.
     pub fn version(&self) -> Result<Version> {
-        unfinished("asking for the version")
+        match self.facts()? {
+            Some((version, _)) => Ok(version),
+            None if self.options.access.writes() => lower::version(&self.lower),
+            None => Ok(self.origin.version),
+        }
     }
 
     /// Length of the file in bytes.
     pub fn size(&self) -> Result<u64> {
-        unfinished("asking for the size")
+        match self.facts()? {
+            Some((_, size)) => Ok(size),
+            None if self.options.access.writes() => Ok(lower::version(&self.lower)?.size),
+            None => Ok(self.origin.version.size),
+        }
     }
 
-    /// Reads at `offset`, short only at the end of the file.
-    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
-        let _ = (offset, buffer);
-        unfinished("reading")
+    fn facts(&self) -> Result<Option<(Version, u64)>> {
+        if let Some(binding) = &*self.binding.load()
+            && let Some(inline) = &binding.inline
+        {
+            return Ok(Some((binding.version, inline.bytes.len() as u64)));
+        }
+        let reply = self.ask(&|handle| Request::Facts { handle })?;
+        match reply {
+            Some(Reply::Facts { version, size }) => Ok(Some((version, size))),
+            _ => {
+                self.check_not_memory_only()?;
+                Ok(None)
+            }
+        }
     }
 
-    /// Reads at the cursor and moves it.
-    pub fn read(&self, buffer: &mut [u8]) -> Result<ReadOutcome> {
-        let _ = buffer;
-        unfinished("reading")
+    /// Asks the node about this file; `None` if no node answers.
+    fn ask(&self, request: &dyn Fn(u64) -> Request) -> Result<Option<Reply>> {
+        // Twice: the node may be back already when its end is noticed.
+        for _ in 0..2 {
+            let Some(binding) = self.bound()? else { return Ok(None) };
+            match binding.connection.call(&request(binding.handle), &[], &[]) {
+                Ok(answer) => return Ok(Some(answer.reply)),
+                Err(CallError::Failed(error)) => return Err(error),
+                Err(CallError::Gone(_)) => {}
+            }
+        }
+        Ok(None)
     }
 
-    /// Reads several ranges of the file, each into its own buffer.
-    pub fn read_vectored_at(&self, ranges: &mut [(u64, &mut [u8])]) -> Result<Vec<ReadOutcome>> {
-        let _ = ranges;
-        unfinished("reading")
+    fn check_not_memory_only(&self) -> Result<()> {
+        if !self.origin.memory_only {
+            return Ok(());
+        }
+        let detail = "its bytes were in the memory of a node that ended";
+        Err(Error::new(ErrorKind::Lost, "using an open file", detail)
+            .remedy("write it again, or use write mode `through`"))
     }
 
-    /// Lends `length` bytes at `offset` without a copy where that is possible.
-    pub fn borrow(&self, offset: u64, length: usize) -> Result<Borrowed> {
-        let _ = (offset, length);
-        unfinished("borrowing")
-    }
-
-    /// Writes all of `data` at `offset`.
-    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _ = (offset, data);
-        unfinished("writing")
-    }
-
-    /// Writes all of `data` at the end of the file; returns where it went.
-    pub fn append(&self, data: &[u8]) -> Result<u64> {
-        let _ = data;
-        unfinished("appending")
-    }
-
-    /// Makes what was written durable.
-    pub fn sync(&self) -> Result<()> {
-        unfinished("syncing")
-    }
-
-    /// Sets the length in bytes.
-    pub fn set_size(&self, size: u64) -> Result<()> {
-        let _ = size;
-        unfinished("setting the size")
-    }
-
-    /// Closes the file and reports errors of writes that were not reported yet.
-    pub fn close(self) -> Result<()> {
-        unfinished("closing")
+    /// The descriptor of the file on the parallel file system.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.lower.as_fd()
     }
 }
 
-/// Bytes lent by the node, or a copy where it could not lend.
-#[derive(Debug)]
-pub struct Borrowed {
-    bytes: Vec<u8>,
-    range: Range<usize>,
+fn changed() -> Error {
+    Error::new(ErrorKind::Changed, "reading an open file", "another program changed the file")
+        .remedy("open it again to read the new version")
 }
 
-impl Deref for Borrowed {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.range.clone()]
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            (self.link.options.notice)(&format!("a file was dropped before its error: {error}"));
+        }
     }
 }

@@ -3,12 +3,23 @@
 //!
 //! A file is opened on the parallel file system with the caller's own credentials; the descriptor
 //! is what a node serves by. Resident bytes are read without a message, a lock or an allocation.
-//! The library is blocking, and its types may be used from many threads.
+//! The library is blocking, and its types may be used from many threads. After `fork` a child
+//! makes a connection of its own.
 
+mod alive;
+mod binding;
+mod borrowed;
 mod client;
+mod connection;
 mod file;
+mod lower;
 mod options;
+mod path;
+mod read_ahead;
+mod segment;
+mod transfer;
 
+pub use borrowed::Borrowed;
 pub use client::Client;
-pub use file::{Borrowed, File};
+pub use file::File;
 pub use options::{ClientOptions, Notice, OpenOptions};

@@ -8,9 +8,26 @@
 //! what may be kept in memory is the node's business. It speaks the kernel protocol itself; the
 //! reasons are in `docs/design/mount.md`.
 
+mod abi;
+mod attributes;
 mod config;
+mod credentials;
+mod data;
+mod device;
+mod directories;
+mod dispatch;
+mod filesystem;
+mod handles;
+mod locks;
+mod metadata;
+mod mounting;
+mod names;
+mod nodes;
+mod opens;
+mod request;
 mod session;
 mod stale;
+mod waiting;
 
 pub use config::MountConfig;
 pub use session::{Mount, mount};

@@ -1,36 +1,409 @@
-//! The life of a mount: start, threads, end.
+//! The life of a mount: handshake, worker threads, end.
+//!
+//! A few threads listen for requests. Whoever is about to wait for the PFS makes sure that another
+//! one still listens, and starts one if need be, so that resident bytes are served at once however
+//! slow the PFS is.
 
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use tidepool_proto::{Error, ErrorKind, FileService, Result};
+use zerocopy::IntoBytes;
 
+use crate::abi::{self, InHeader, InitIn, InitOut, init, op};
 use crate::config::MountConfig;
+use crate::device::Device;
+use crate::dispatch::Workers;
+use crate::filesystem::Filesystem;
+use crate::mounting::{self, Force};
+use crate::nodes::Nodes;
+use crate::request::Arguments;
+
+/// Largest read and write of one request.
+const TRANSFER_BYTES_MAX: usize = 1 << 20;
+const PAGE_BYTES: usize = 4 << 10;
+/// Room beside the bytes of a write for its headers.
+const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
+const BACKGROUND_REQUESTS_MAX: u16 = 64;
+/// Threads that listen beyond the configured number before they end.
+const SPARE_THREADS_MAX: usize = 6;
+const THREADS_MAX: usize = 64;
+/// How long programs may go on using the mount after it was asked to go.
+const BUSY_MAX: Duration = Duration::from_secs(2);
+const BUSY_CHECK: Duration = Duration::from_millis(20);
+const SYNC_MAX: Duration = Duration::from_secs(10);
+
+const OPERATION: &str = "mounting";
+
+struct Session {
+    filesystem: Arc<Filesystem>,
+    device: Arc<Device>,
+    threads_base: usize,
+    threads: AtomicUsize,
+    listening: AtomicUsize,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
 
 /// A live mount. Unmounts when dropped.
-#[derive(Debug)]
 pub struct Mount {
-    notes: Vec<String>,
+    session: Arc<Session>,
+    mount_point: PathBuf,
+    unmounted: AtomicBool,
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("mount_point", &self.mount_point).finish_non_exhaustive()
+    }
 }
 
 /// Mounts; returns once the mount answers.
-pub fn mount(_service: Arc<dyn FileService>, _config: MountConfig) -> Result<Mount> {
-    Err(Error::new(ErrorKind::Unsupported, "mounting", "the mount is not finished yet"))
+///
+/// A dead mount on the mount point is removed first (see [`crate::recover_stale`]).
+///
+/// # Errors
+/// `InUse` if something lives on the mount point, `Unsupported` if this machine or user cannot
+/// mount, `InvalidInput` if the mount point lies inside of the PFS directory.
+pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<Mount> {
+    let recovered = crate::recover_stale(&config.mount_point)?;
+    config.mount_point = config.mount_point.canonicalize().map_err(|error| {
+        Error::new(ErrorKind::InvalidInput, OPERATION, config.mount_point.display().to_string())
+            .caused_by(error)
+    })?;
+    refuse_mount_inside(&config)?;
+    let filesystem = new_filesystem(service, &config)?;
+    if recovered {
+        filesystem.note("a mount whose daemon had died was removed".to_owned());
+    }
+    let descriptor = mounting::attach(&config).map_err(|error| cannot_mount(&config, error))?;
+    let session = Arc::new(Session {
+        filesystem,
+        device: Arc::new(Device::new(descriptor)),
+        threads_base: config.threads.clamp(1, THREADS_MAX),
+        threads: AtomicUsize::new(0),
+        listening: AtomicUsize::new(0),
+        ended: Mutex::new(false),
+        end: Condvar::new(),
+    });
+    let mount = Mount {
+        session: session.clone(),
+        mount_point: config.mount_point.clone(),
+        unmounted: AtomicBool::new(false),
+    };
+    session.shake_hands(config.passthrough)?;
+    for _ in 0..session.threads_base {
+        session.start_worker().map_err(|error| {
+            Error::new(ErrorKind::LimitReached, OPERATION, "starting a thread").caused_by(error)
+        })?;
+    }
+    rustix::fs::statfs(&mount.mount_point).map_err(|error| {
+        Error::new(ErrorKind::Unsupported, OPERATION, "the mount does not answer").caused_by(error)
+    })?;
+    Ok(mount)
+}
+
+/// The node reaches files below the PFS directory by system calls; one that led back into the
+/// mount would wait for itself.
+fn refuse_mount_inside(config: &MountConfig) -> Result<()> {
+    let pfs_path = config.pfs_path.canonicalize().unwrap_or_else(|_| config.pfs_path.clone());
+    if config.mount_point.starts_with(&pfs_path) && config.mount_point != pfs_path {
+        let detail =
+            format!("{} is inside of {}", config.mount_point.display(), pfs_path.display());
+        return Err(Error::new(ErrorKind::InvalidInput, OPERATION, detail)
+            .remedy("choose a mount point outside of the PFS directory"));
+    }
+    Ok(())
+}
+
+fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result<Arc<Filesystem>> {
+    let files_max = raise_descriptor_limit();
+    let pinned_max = config.inode_descriptors_max.unwrap_or(files_max / 2).max(16);
+    let fail = |error: std::io::Error| {
+        Error::pfs(OPERATION, error).remedy("check that the PFS directory can be read")
+    };
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let root = rustix::fs::openat(&config.pfs_root, c".", flags, rustix::fs::Mode::empty())
+        .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&config.pfs_root, 0))
+        .map_err(|error| fail(error.into()))?;
+    let nodes = Nodes::new(root, pinned_max).map_err(fail)?;
+    let filesystem = Filesystem::new(service, nodes, config.waiting_threads_max).map_err(fail)?;
+    Ok(Arc::new(filesystem))
+}
+
+/// Raises the soft limit of descriptors to the hard one and returns it.
+fn raise_descriptor_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let effective =
+        if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    effective.map_or(1 << 20, |files| files as usize)
+}
+
+fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            "the kernel's FUSE device is missing: load the module `fuse` or pass /dev/fuse in"
+        }
+        _ => "mount as root, or install fuse3 and check user_allow_other in /etc/fuse.conf",
+    };
+    Error::new(ErrorKind::Unsupported, OPERATION, config.mount_point.display().to_string())
+        .caused_by(error)
+        .remedy(remedy)
 }
 
 impl Mount {
     /// Waits until the mount is gone, whoever unmounted it.
     pub fn wait(&self) -> Result<()> {
+        let mut ended = self.session.ended.lock();
+        while !*ended && self.session.threads.load(Ordering::SeqCst) > 0 {
+            self.session.end.wait(&mut ended);
+        }
         Ok(())
     }
 
-    /// Unmounts and waits until no thread of the mount runs any more. Open files of the mount fail
-    /// from then on. Does nothing if it is unmounted already.
+    /// Unmounts and waits until no thread of the mount answers any more.
+    ///
+    /// Programs that use the mount get two seconds to end; then their requests and open files fail
+    /// with `ENOTCONN`. Bytes of shared mappings are written first. Does nothing if the mount is
+    /// gone already.
     pub fn unmount(&self) -> Result<()> {
-        Ok(())
+        if self.unmounted.swap(true, Ordering::SeqCst) {
+            return self.wait();
+        }
+        let fail = |error: std::io::Error| {
+            Error::new(ErrorKind::InUse, "unmounting", self.mount_point.display().to_string())
+                .caused_by(error)
+        };
+        let started = Instant::now();
+        loop {
+            if *self.session.ended.lock() {
+                return Ok(());
+            }
+            match mounting::detach(&self.mount_point, Force::No) {
+                Ok(()) => return self.wait(),
+                Err(error) if error.raw_os_error() != Some(libc::EBUSY) => return Err(fail(error)),
+                Err(_) if started.elapsed() > BUSY_MAX => break,
+                Err(_) => std::thread::sleep(BUSY_CHECK),
+            }
+        }
+        self.write_back_mappings();
+        mounting::detach(&self.mount_point, Force::Yes).map_err(fail)?;
+        self.wait()
     }
 
     /// What this machine lacks, one line each.
     pub fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        self.session.filesystem.notes.lock().clone()
+    }
+
+    /// Whether resident files can be opened by passthrough.
+    pub fn has_passthrough(&self) -> bool {
+        self.session.filesystem.passthrough.load(Ordering::Relaxed)
+    }
+
+    /// Asks the kernel for what programs wrote to shared mappings, in a thread of its own in case
+    /// the storage never answers.
+    fn write_back_mappings(&self) {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mount_point = self.mount_point.clone();
+        std::thread::spawn(move || {
+            let outcome = std::fs::File::open(mount_point)
+                .and_then(|root| rustix::fs::syncfs(root.as_fd()).map_err(Into::into));
+            let _ = sender.send(outcome);
+        });
+        match receiver.recv_timeout(SYNC_MAX) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "writing shared mappings back failed"),
+            Err(_) => tracing::warn!("shared mappings could not be written back in time"),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            tracing::warn!(%error, "unmounting failed");
+        }
+    }
+}
+
+impl Session {
+    /// Agrees with the kernel on what both can do.
+    fn shake_hands(&self, passthrough: bool) -> Result<()> {
+        let fail = |detail: &str| Error::new(ErrorKind::Unsupported, OPERATION, detail);
+        let mut buffer = vec![0; REQUEST_HEADER_BYTES_MAX];
+        let length = self
+            .device
+            .receive(&mut buffer)
+            .map_err(|error| fail("reading the kernel's greeting").caused_by(error))?
+            .ok_or_else(|| fail("the mount was gone before it answered"))?;
+        let mut arguments = Arguments::new(&buffer[..length]);
+        let parsed = arguments.take::<InHeader>().and_then(|header| {
+            let offer = if arguments.left() >= size_of::<InitIn>() {
+                arguments.take::<InitIn>()?
+            } else {
+                // Kernels before 5.17 send the first four words only.
+                let words = arguments.take::<[u32; 4]>()?;
+                let [major, minor, max_readahead, flags] = words;
+                InitIn { major, minor, max_readahead, flags, flags_high: 0, unused: [0; 11] }
+            };
+            Ok((header, offer))
+        });
+        let Ok((header, offer)) = parsed else { return Err(fail("the kernel's greeting is odd")) };
+        if header.opcode != op::INIT
+            || offer.major != abi::PROTOCOL_MAJOR
+            || offer.minor < abi::PROTOCOL_MINOR_MIN
+        {
+            let _ = self.device.send(header.unique, libc::EPROTO, &[]);
+            return Err(fail("this kernel's FUSE is too old").remedy("use Linux 4.20 or later"));
+        }
+        let agreed = self.agree(&offer, passthrough);
+        self.device
+            .send(header.unique, 0, &[std::io::IoSlice::new(agreed.as_bytes())])
+            .map_err(|error| fail("answering the kernel's greeting").caused_by(error))?;
+        Ok(())
+    }
+
+    fn agree(&self, offer: &InitIn, passthrough: bool) -> InitOut {
+        let offered = u64::from(offer.flags) | (u64::from(offer.flags_high) << 32);
+        let mut wanted = init::ASYNC_READ
+            | init::POSIX_LOCKS
+            | init::FLOCK_LOCKS
+            | init::ATOMIC_O_TRUNC
+            | init::BIG_WRITES
+            | init::DONT_MASK
+            | init::AUTO_INVAL_DATA
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::HANDLE_KILLPRIV_V2
+            | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP;
+        if passthrough {
+            wanted |= init::PASSTHROUGH;
+        }
+        let agreed = wanted & offered;
+        self.note_what_is_missing(agreed, passthrough);
+        InitOut {
+            major: abi::PROTOCOL_MAJOR,
+            minor: abi::PROTOCOL_MINOR.min(offer.minor),
+            max_readahead: offer.max_readahead,
+            flags: agreed as u32,
+            max_background: BACKGROUND_REQUESTS_MAX,
+            congestion_threshold: BACKGROUND_REQUESTS_MAX / 4 * 3,
+            max_write: TRANSFER_BYTES_MAX as u32,
+            time_granularity_ns: 1,
+            max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+            map_alignment: 0,
+            flags_high: (agreed >> 32) as u32,
+            // Passthrough files may not lie on a stacked file system themselves.
+            max_stack_depth: u32::from(agreed & init::PASSTHROUGH != 0),
+            unused: [0; 6],
+        }
+    }
+
+    fn note_what_is_missing(&self, agreed: u64, passthrough: bool) {
+        let filesystem = &self.filesystem;
+        let privileged = rustix::process::geteuid().is_root();
+        let possible = agreed & init::PASSTHROUGH != 0;
+        filesystem.passthrough.store(possible && privileged, Ordering::Relaxed);
+        if passthrough && !possible {
+            filesystem.note("passthrough is off: the kernel has none (6.9 or later does)".into());
+        } else if possible && !privileged {
+            filesystem.note("passthrough is off: it needs root".into());
+        }
+        if agreed & init::DIRECT_IO_ALLOW_MMAP == 0 {
+            filesystem.note("shared mappings are off: the kernel is older than 6.6".into());
+        }
+        if agreed & init::HANDLE_KILLPRIV_V2 == 0 {
+            let what = "set-id bits are cleared by the kernel only: it is older than 5.12";
+            filesystem.note(what.into());
+        }
+    }
+
+    fn start_worker(self: &Arc<Self>) -> std::io::Result<()> {
+        let session = self.clone();
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        let started = std::thread::Builder::new().name("tide-fuse".to_owned()).spawn(move || {
+            session.work();
+            session.worker_ended();
+        });
+        if started.is_err() {
+            self.threads.fetch_sub(1, Ordering::SeqCst);
+        }
+        started.map(|_| ())
+    }
+
+    fn work(self: &Arc<Self>) {
+        crate::credentials::give_up_resource_override();
+        // A descriptor of its own saves the worker a shared queue; without one it works as well.
+        let device = self.device.duplicate_connected().map(Arc::new);
+        let device = device.unwrap_or_else(|_| self.device.clone());
+        let mut buffer = vec![0; TRANSFER_BYTES_MAX + REQUEST_HEADER_BYTES_MAX];
+        let worker = Worker { session: self };
+        self.listening.fetch_add(1, Ordering::SeqCst);
+        loop {
+            match device.receive(&mut buffer) {
+                Ok(Some(length)) => self.filesystem.handle(&device, &buffer[..length], &worker),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "reading requests of the mount failed");
+                    break;
+                }
+            }
+            let spare = self.threads_base + SPARE_THREADS_MAX;
+            if self.listening.load(Ordering::Relaxed) > spare {
+                break;
+            }
+        }
+        self.listening.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn worker_ended(&self) {
+        if self.threads.load(Ordering::SeqCst) == 1 {
+            self.filesystem.locks.stop();
+        }
+        let mut ended = self.ended.lock();
+        if self.threads.fetch_sub(1, Ordering::SeqCst) == 1 {
+            *ended = true;
+            self.end.notify_all();
+        }
+    }
+}
+
+/// What handlers may know of the thread they run on.
+struct Worker<'a> {
+    session: &'a Arc<Session>,
+}
+
+/// Counts the thread as listening again even if the handler panics.
+struct Away<'a>(&'a Session);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.listening.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Workers for Worker<'_> {
+    fn wait_here(&self, work: &mut dyn FnMut()) {
+        let nobody_listens = self.session.listening.fetch_sub(1, Ordering::SeqCst) == 1;
+        let _away = Away(self.session);
+        if nobody_listens && self.session.threads.load(Ordering::Relaxed) < THREADS_MAX {
+            if let Err(error) = self.session.start_worker() {
+                tracing::warn!(%error, "starting a worker failed");
+            }
+        }
+        work();
+    }
+
+    fn others_listen(&self) -> bool {
+        self.session.listening.load(Ordering::Relaxed) > 1
     }
 }

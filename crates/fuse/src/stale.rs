@@ -1,11 +1,176 @@
-//! Mounts whose daemon died.
+//! Mounts whose daemon died, and mount points that belong to somebody else.
+//!
+//! Only what the mount table says is believed; a mount that may still have a daemon is never
+//! removed.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use tidepool_proto::Result;
+use rustix::mount::UnmountFlags;
+use tidepool_proto::{Error, ErrorKind, Result};
 
-/// Removes a dead mount from `mount_point`; returns whether there was one. A mount point in use by
-/// anything that lives is an error that names it.
-pub fn recover_stale(_mount_point: &Path) -> Result<bool> {
-    Ok(false)
+use crate::mounting::FILE_SYSTEM_TYPE;
+
+/// How long a mount may take to answer before its daemon counts as stuck.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+const OPERATION: &str = "looking at the mount point";
+/// Dead mounts may be stacked, but not without end.
+const STACKED_MAX: usize = 64;
+
+/// One line of the mount table.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    kind: String,
+    source: String,
+}
+
+/// Removes a dead mount from `mount_point` (several, if they are stacked) and returns whether there
+/// was one.
+///
+/// # Errors
+/// `InUse` if a mount that lives, or one of another file system, is on it; the message names it.
+/// `TimedOut` if the daemon of the mount lives and does not answer. `InvalidInput` if the mount
+/// point is no directory.
+pub fn recover_stale(mount_point: &Path) -> Result<bool> {
+    let mount_point = resolve(mount_point)?;
+    let mut recovered = false;
+    for _ in 0..STACKED_MAX {
+        let Some(mounted) = mounted_on(&mount_point)? else {
+            return Ok(recovered);
+        };
+        if !is_dead(&mount_point)? {
+            return Err(in_use(&mount_point, &mounted));
+        }
+        rustix::mount::unmount(&mount_point, UnmountFlags::DETACH).or_else(|error| {
+            crate::mounting::unmount_by_helper(&mount_point, true).map_err(|_| {
+                Error::new(ErrorKind::InUse, "removing a dead mount", describe(&mount_point))
+                    .caused_by(error)
+                    .remedy("unmount it as root: umount --lazy")
+            })
+        })?;
+        recovered = true;
+    }
+    Err(Error::new(ErrorKind::InUse, OPERATION, "dead mounts are stacked on it without end"))
+}
+
+/// The mount point without symbolic links. Its last component is not touched: on a dead mount
+/// every system call on it fails.
+fn resolve(mount_point: &Path) -> Result<PathBuf> {
+    let fail = |error: std::io::Error| {
+        Error::new(ErrorKind::InvalidInput, OPERATION, describe(mount_point))
+            .caused_by(error)
+            .remedy("give an existing directory")
+    };
+    match mount_point.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            let absolute = std::path::absolute(mount_point).map_err(fail)?;
+            let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+                return Err(fail(error));
+            };
+            Ok(parent.canonicalize().map_err(fail)?.join(name))
+        }
+        Err(error) => Err(fail(error)),
+    }
+}
+
+fn describe(mount_point: &Path) -> String {
+    mount_point.display().to_string()
+}
+
+fn in_use(mount_point: &Path, mounted: &Mounted) -> Error {
+    let whose = if mounted.kind == FILE_SYSTEM_TYPE { "a live Tidepool mount" } else { "a mount" };
+    let detail = format!(
+        "{} is in use by {whose} of {} (type {})",
+        mount_point.display(),
+        mounted.source,
+        mounted.kind
+    );
+    Error::new(ErrorKind::InUse, OPERATION, detail)
+        .remedy("stop the node that serves it, unmount it, or choose another mount point")
+}
+
+/// Whether every call on the mount fails because its daemon is gone. Asked from another thread, in
+/// case the daemon lives and is stuck.
+fn is_dead(mount_point: &Path) -> Result<bool> {
+    let (sender, receiver) = mpsc::channel();
+    let path = mount_point.to_owned();
+    std::thread::spawn(move || {
+        let _ = sender.send(rustix::fs::stat(&path));
+    });
+    match receiver.recv_timeout(ANSWER_MAX) {
+        Ok(Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)) => Ok(true),
+        Ok(_) => Ok(false),
+        Err(_) => Err(Error::new(
+            ErrorKind::TimedOut,
+            OPERATION,
+            format!("the daemon of the mount at {} does not answer", mount_point.display()),
+        )
+        .remedy("end that daemon; the mount is recovered at the next start")),
+    }
+}
+
+fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| {
+        Error::new(ErrorKind::Unsupported, "reading the mount table", "").caused_by(error)
+    })?;
+    Ok(find_mount(&table, mount_point))
+}
+
+/// The uppermost mount on `mount_point`: the last line of the table that has it.
+fn find_mount(table: &[u8], mount_point: &Path) -> Option<Mounted> {
+    let wanted = mount_point.as_os_str().as_bytes();
+    table.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let separator = fields.iter().position(|field| *field == b"-")?;
+        (unescape(fields.get(4)?) == wanted).then(|| Mounted {
+            kind: text(fields.get(separator + 1)),
+            source: text(fields.get(separator + 2)),
+        })
+    })
+}
+
+fn text(field: Option<&&[u8]>) -> String {
+    let bytes = field.map(|field| unescape(field)).unwrap_or_default();
+    OsString::from_vec(bytes).to_string_lossy().into_owned()
+}
+
+/// Undoes the octal escapes of the mount table.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (*first, escaped) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            (byte, _) => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uppermost_mount_is_found_by_its_unescaped_path() {
+        let table = b"21 1 0:1 / / rw - ext4 /dev/vda rw\n\
+            30 21 0:40 / /mnt/a\\040b rw,nosuid shared:1 - nfs server:/x rw\n\
+            31 21 0:41 / /mnt/a\\040b rw - fuse.tidepool /pfs\\040x rw,user_id=0\n";
+        let found = find_mount(table, Path::new("/mnt/a b"));
+        let expected = Mounted { kind: FILE_SYSTEM_TYPE.into(), source: "/pfs x".into() };
+        assert_eq!(found, Some(expected));
+        assert_eq!(find_mount(table, Path::new("/mnt")), None);
+    }
 }

@@ -1,1 +1,17 @@
-//! Placeholder.
+//! Tests of the whole product from outside: random operations against a reference model, stress,
+//! hostile clients, bad input and crashes. For development only; nothing here is shipped.
+//!
+//! * [`model`]: the reference model, the operations, the driver and the actors (child processes).
+//! * [`product`]: a node under test, started through its command line.
+//! * [`machine`]: what the tests need of the machine, and the reasons to skip where it is missing.
+//! * [`user`]: acting as somebody else.
+//! * [`page`]: self-describing pages for tests with many writers at once.
+//!
+//! What each test holds, and how it was shown to fail, is in `docs/design/testing.md`.
+
+pub mod buffer;
+pub mod machine;
+pub mod model;
+pub mod page;
+pub mod product;
+pub mod user;

@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::node::Node;
 
 const CAPACITIES: [&str; 5] = ["64MiB", "0", "8MiB", "256MiB", "16MiB"];
-const POLICIES: [&str; 4] = ["lru", "lfu", "s3fifo", "scan"];
+const POLICIES: [&str; 4] = ["lru", "lfu", "s3fifo", "cyclic"];
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Runs `work` while the node is being troubled. Returns its result and the number of commands.

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidepool_proto::admin::AdminService;
@@ -40,7 +41,7 @@ impl From<Reply> for Answer {
 struct Handle {
     file: Arc<dyn OpenFile>,
     access: Access,
-    segment_handed_out: bool,
+    segment_handed_out: AtomicBool,
     _ticket: Ticket,
 }
 
@@ -220,7 +221,7 @@ impl Session {
     fn read(&self, handle: u64, offset: u64, length: u32, want: Want) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         check_range(offset, length.into())?;
-        if want == Want::Resident && handle.segment_handed_out {
+        if want == Want::Resident && handle.segment_handed_out.load(Ordering::Acquire) {
             let length = length.min(RESIDENT_READ_BYTES_MAX) as usize;
             let outcome = handle.file.read_with(offset, length, &mut |_| {})?;
             let bytes = outcome.bytes as u64;
@@ -313,6 +314,7 @@ impl Session {
     fn descriptors(&self, handle: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         let (segment, descriptors) = handed_out(&*handle.file)?;
+        handle.segment_handed_out.store(segment.is_some(), Ordering::Release);
         let reply = Reply::Descriptors { segment };
         Ok(Answer { reply, payload: Vec::new(), descriptors })
     }
@@ -323,7 +325,7 @@ impl Session {
         let length = length.min(handle.file.size()?.saturating_sub(offset));
         let place = LendingPlace::take(self)?;
         let ticket = self.ledger.borrow(self.user_id, length)?;
-        if !handle.segment_handed_out || length == 0 {
+        if !handle.segment_handed_out.load(Ordering::Acquire) || length == 0 {
             return Ok(Reply::NotLent.into());
         }
         let mut levels = BytesByLevel::default();
@@ -388,6 +390,7 @@ impl<'a> OpeningPlace<'a> {
         held.numbers_given += 1;
         let number = held.numbers_given;
         if let Some(ticket) = self.ticket.take() {
+            let segment_handed_out = AtomicBool::new(segment_handed_out);
             let handle = Handle { file, access, segment_handed_out, _ticket: ticket };
             held.handles.insert(number, Arc::new(handle));
         }

@@ -1,67 +1,103 @@
 //! A lower store that fails on purpose: slow, short, refusing, full, or forgetting what was not
-//! synced. For tests and for holding a local disk to the rate of a PFS.
+//! synced. For tests and for holding a local disk to the rate of a PFS; never in production.
+
+mod file;
+mod journal;
+mod rate;
+mod rules;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidepool_proto::{Error, Result};
+use parking_lot::RwLock;
+use tidepool_proto::{Error, ErrorKind, Result};
 
+pub use self::journal::{PowerLoss, roll_back};
+pub use self::rules::{FaultEffect, FaultRule, FaultRules, LoseUnsynced, Operation, Trigger};
+
+use self::file::FaultFile;
+use self::journal::Journal;
+use self::rules::ActiveRules;
 use crate::features::Features;
 use crate::layout::{Layout, LayoutHints, LayoutOutcome};
 use crate::lower::{LowerFile, LowerStore};
 
-/// What goes wrong, and when. Text form:
-/// `read:errno=EIO@3;write:enospc-after=8MiB;io:rate=400MB/s;sync:slow=5ms;lose-unsynced;seed=7`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FaultRules {}
-
-impl FromStr for FaultRules {
-    type Err = Error;
-
-    fn from_str(_text: &str) -> Result<Self> {
-        todo!("being written")
-    }
+/// What a fault store and its files share.
+pub(crate) struct Shared {
+    rules: RwLock<Arc<ActiveRules>>,
+    journal: Option<Journal>,
+    power_losses: AtomicU64,
 }
 
-/// What a loss of power took away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PowerLoss {
-    /// Files whose content went back to what was synced last.
-    pub files_rolled_back: u64,
-    /// Bytes that were overwritten or appended and are gone.
-    pub bytes_lost: u64,
-    /// Names that vanished or went back, because their directory was not synced.
-    pub names_lost: u64,
+impl Shared {
+    fn rules(&self) -> Arc<ActiveRules> {
+        self.rules.read().clone()
+    }
+
+    fn power_losses(&self) -> u64 {
+        self.power_losses.load(Ordering::Acquire)
+    }
 }
 
 /// A store with faults.
 pub struct FaultStore {
     inner: Arc<dyn LowerStore>,
+    shared: Arc<Shared>,
 }
 
 impl FaultStore {
-    /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn LowerStore>, _rules: FaultRules) -> Result<Arc<FaultStore>> {
-        Ok(Arc::new(FaultStore { inner }))
+    /// Wraps `inner`. With the rule `lose-unsynced` all that exists now counts as durable.
+    pub fn new(inner: Arc<dyn LowerStore>, rules: FaultRules) -> Result<Arc<FaultStore>> {
+        let journal = match &rules.lose_unsynced {
+            None => Ok(None),
+            Some(LoseUnsynced::WhileRunning) => Journal::start(inner.root(), None).map(Some),
+            Some(LoseUnsynced::Journal(path)) => Journal::start(inner.root(), Some(path)).map(Some),
+        };
+        let journal = journal
+            .map_err(|error| Error::pfs("starting the journal of unsynced writes", error))?;
+        let shared = Shared {
+            rules: RwLock::new(Arc::new(ActiveRules::new(&rules))),
+            journal,
+            power_losses: AtomicU64::new(0),
+        };
+        Ok(Arc::new(FaultStore { inner, shared: Arc::new(shared) }))
     }
 
-    /// Replaces the rules; their counts start anew.
-    pub fn set_rules(&self, _rules: FaultRules) {
-        todo!("being written")
+    /// Replaces the rules; their counts start anew. `lose-unsynced` stays as it was at the start.
+    pub fn set_rules(&self, rules: &FaultRules) {
+        *self.shared.rules.write() = Arc::new(ActiveRules::new(rules));
     }
 
     /// Takes away all that was not synced, as a power failure would, and makes every file that is
     /// open now fail with `EIO`. Needs the rule `lose-unsynced`.
     pub fn lose_power(&self) -> Result<PowerLoss> {
-        todo!("being written")
+        let Some(journal) = &self.shared.journal else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "losing power",
+                "nothing was remembered of unsynced writes",
+            )
+            .remedy("start with the rule lose-unsynced"));
+        };
+        // Before the roll-back, so that a write that waits for its lock finds itself dead.
+        self.shared.power_losses.fetch_add(1, Ordering::Release);
+        journal.lose_power().map_err(|error| Error::pfs("rolling back unsynced writes", error))
     }
 }
 
 impl LowerStore for FaultStore {
     fn file(&self, descriptor: OwnedFd) -> Result<Arc<dyn LowerFile>> {
-        self.inner.file(descriptor)
+        let rules = self.shared.rules();
+        file::enter(Operation::Open, &rules.decide(Operation::Open, 0))?;
+        let inner = self.inner.file(descriptor)?;
+        Ok(Arc::new(FaultFile {
+            inode: inner.version()?.id.inode,
+            inner,
+            power_losses: self.shared.power_losses(),
+            shared: self.shared.clone(),
+        }))
     }
 
     fn root(&self) -> &Path {
@@ -94,5 +130,9 @@ impl LowerStore for FaultStore {
 
     fn now_ns(&self) -> i128 {
         self.inner.now_ns()
+    }
+
+    fn close_idle(&self) {
+        self.inner.close_idle();
     }
 }

@@ -1,6 +1,26 @@
 //! Striping of files over the data servers of a PFS: what it is, and hints for new files.
+//!
+//! Each file system has a backend of its own, chosen by the type of the mount. Hints are wishes: a
+//! file system that cannot honour one says so, and nothing fails for it. Data is never moved.
+
+mod beegfs;
+mod ceph;
+mod gpfs;
+mod lustre;
+mod orangefs;
+pub(crate) mod runner;
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
+use tidepool_proto::{ByteSize, Result};
+
+use self::runner::{Runner, SystemRunner};
+use crate::posix::{FileSystem, magic};
 
 /// Wishes for the striping of new files. Empty fields leave the choice to the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,9 +69,169 @@ pub struct Layout {
     pub note: Option<String>,
 }
 
+/// A part of a range that lies in one stripe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StripePart {
+    /// Number of the stripe from the start of the file.
+    pub stripe: u64,
+    /// Offset of the part in the file, in bytes.
+    pub offset: u64,
+    /// Length of the part in bytes.
+    pub length: u64,
+    /// Position of the server in the order of stripes; `None` where the count is unknown.
+    pub server_index: Option<u32>,
+    /// Name of the server, where known.
+    pub server: Option<String>,
+}
+
 impl Layout {
+    fn unknown(fs_type: &str, note: impl Into<String>) -> Self {
+        Layout { fs_type: fs_type.to_owned(), note: Some(note.into()), ..Layout::default() }
+    }
+
     /// The layout in words, for `explain`.
     pub fn describe(&self) -> String {
-        todo!("being written")
+        let size = self.stripe_size_bytes.map(|bytes| ByteSize(bytes).to_string());
+        let mut text = match (self.stripe_count, size) {
+            (Some(1), Some(size)) => format!("one server, stripes of {size}"),
+            (Some(1), None) => "one server".to_owned(),
+            (Some(count), Some(size)) => format!("{count} servers in turn, stripes of {size}"),
+            (Some(count), None) => format!("{count} servers, stripe size not known"),
+            (None, Some(size)) => format!("stripes of {size}, number of servers not known"),
+            (None, None) => "striping not known".to_owned(),
+        };
+        if !self.servers.is_empty() {
+            text += &format!(": {}", self.servers.join(", "));
+        }
+        if let Some(pool) = &self.pool {
+            text += &format!("; pool {pool}");
+        }
+        if let Some(note) = &self.note {
+            text += &format!(" ({note})");
+        }
+        format!("{}: {text}", self.fs_type)
+    }
+
+    /// The stripe that holds `offset`; `None` where the stripe size is unknown.
+    pub fn stripe_of(&self, offset: u64) -> Option<u64> {
+        self.stripe_size_bytes.filter(|size| *size > 0).map(|size| offset / size)
+    }
+
+    /// Position in the order of servers of the one that holds `stripe`.
+    pub fn server_index_of(&self, stripe: u64) -> Option<u32> {
+        let count = self.stripe_count.filter(|count| *count > 0)?;
+        Some((stripe % u64::from(count)) as u32)
+    }
+
+    /// The stripes of `[offset, offset + length)` and their servers, at most `parts_max`.
+    pub fn map(&self, offset: u64, length: u64, parts_max: usize) -> Vec<StripePart> {
+        let Some(size) = self.stripe_size_bytes.filter(|size| *size > 0) else {
+            return Vec::new();
+        };
+        let end = offset.saturating_add(length);
+        let mut parts = Vec::new();
+        let mut at = offset;
+        while at < end && parts.len() < parts_max {
+            let stripe = at / size;
+            let stripe_end = (stripe + 1).saturating_mul(size).min(end);
+            let server_index = self.server_index_of(stripe);
+            let server = server_index.and_then(|index| self.servers.get(index as usize)).cloned();
+            let length = stripe_end - at;
+            parts.push(StripePart { stripe, offset: at, length, server_index, server });
+            at = stripe_end;
+        }
+        parts
+    }
+}
+
+/// What a file system does with layouts. Implementations hold no state.
+pub(crate) trait Striping: Send + Sync {
+    /// Layout of the file or directory.
+    fn read(&self, runner: &dyn Runner, descriptor: BorrowedFd<'_>) -> Layout;
+
+    /// Asks for `hints`, which are not empty.
+    fn apply(
+        &self,
+        runner: &dyn Runner,
+        descriptor: BorrowedFd<'_>,
+        hints: &LayoutHints,
+    ) -> Result<LayoutOutcome>;
+}
+
+/// File systems without striping that could be asked for.
+struct NoStriping {
+    fs_type: String,
+}
+
+impl Striping for NoStriping {
+    fn read(&self, _runner: &dyn Runner, _descriptor: BorrowedFd<'_>) -> Layout {
+        let note = match self.fs_type.as_str() {
+            "fuse.mfs" | "fuse.mfsmount" => "MooseFS keeps files in chunks of 64 MiB",
+            "fuse.glusterfs" => "GlusterFS places files or shards by hash",
+            _ => "this type of file system tells nothing of striping",
+        };
+        Layout::unknown(&self.fs_type, note)
+    }
+
+    fn apply(
+        &self,
+        _runner: &dyn Runner,
+        _descriptor: BorrowedFd<'_>,
+        _hints: &LayoutHints,
+    ) -> Result<LayoutOutcome> {
+        Ok(LayoutOutcome::Ignored(format!(
+            "a file system of type {} takes no layout hints",
+            self.fs_type
+        )))
+    }
+}
+
+/// The striping of one store: the backend of its file system, and the notice given once.
+pub(crate) struct LayoutBackend {
+    striping: Box<dyn Striping>,
+    runner: Box<dyn Runner>,
+    noticed: AtomicBool,
+}
+
+impl LayoutBackend {
+    pub fn of(file_system: &FileSystem) -> Self {
+        LayoutBackend::new(striping_for(file_system), Box::new(SystemRunner))
+    }
+
+    fn new(striping: Box<dyn Striping>, runner: Box<dyn Runner>) -> Self {
+        LayoutBackend { striping, runner, noticed: AtomicBool::new(false) }
+    }
+
+    pub fn read(&self, descriptor: BorrowedFd<'_>) -> Layout {
+        self.striping.read(self.runner.as_ref(), descriptor)
+    }
+
+    pub fn apply(&self, descriptor: BorrowedFd<'_>, hints: &LayoutHints) -> Result<LayoutOutcome> {
+        if hints.is_empty() {
+            return Ok(LayoutOutcome::Applied);
+        }
+        let outcome = self.striping.apply(self.runner.as_ref(), descriptor, hints)?;
+        if let LayoutOutcome::Partly(why) | LayoutOutcome::Ignored(why) = &outcome
+            && !self.noticed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("layout hints are not honoured in full: {why}");
+        }
+        Ok(outcome)
+    }
+}
+
+fn striping_for(file_system: &FileSystem) -> Box<dyn Striping> {
+    let fs_type = file_system.fs_type.as_str();
+    match (file_system.magic, fs_type) {
+        (magic::LUSTRE, _) | (_, "lustre") => Box::new(lustre::Lustre),
+        (magic::CEPH, _) | (_, "ceph" | "fuse.ceph-fuse") => {
+            Box::new(ceph::Ceph { fs_type: fs_type.to_owned() })
+        }
+        (magic::ORANGEFS, _) | (_, "orangefs" | "pvfs2" | "fuse.pvfs2fuse") => {
+            Box::new(orangefs::OrangeFs)
+        }
+        (magic::BEEGFS, _) | (_, "beegfs") => Box::new(beegfs::BeeGfs),
+        (magic::GPFS, _) | (_, "gpfs") => Box::new(gpfs::Gpfs),
+        _ => Box::new(NoStriping { fs_type: fs_type.to_owned() }),
     }
 }

@@ -1,14 +1,34 @@
-//! Any mounted POSIX file system as a lower store.
+//! Any mounted POSIX file system as a lower store. Opens the directory, finds out what its mount
+//! offers, and checks every descriptor that it is given. Refuses to be stacked on itself.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+mod clock;
+mod direct;
+mod file;
+mod filesystem;
+mod names;
+mod probe;
+mod transfer;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tidepool_proto::Result;
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
+use tidepool_proto::{Error, ErrorKind, Result};
 
+pub(crate) use self::direct::reopen;
+pub(crate) use self::filesystem::{FileSystem, magic};
+
+use self::clock::FileSystemClock;
+use self::direct::FillPool;
+use self::file::PosixFile;
+use self::filesystem::Known;
+use self::names::DurableNames;
 use crate::features::Features;
-use crate::layout::{Layout, LayoutHints, LayoutOutcome};
+use crate::layout::{Layout, LayoutBackend, LayoutHints, LayoutOutcome};
 use crate::lower::{LowerFile, LowerStore};
 
 /// How to open a [`PosixStore`].
@@ -19,10 +39,13 @@ pub struct PosixOptions {
     pub probe: bool,
     /// Read blocks with direct I/O where the mount allows it.
     pub direct_io: bool,
-    /// Descriptors that may be held open for direct I/O at a time.
-    pub direct_descriptors_max: usize,
+    /// Descriptors of its own that the store may hold open for fills at a time.
+    pub fill_descriptors_max: usize,
     /// How far the clock of the file system may lag behind ours where it cannot be measured.
     pub clock_uncertainty: Duration,
+    /// How far the clocks of other clients of a remote file system may lag behind: several of
+    /// them let the client that writes stamp the change.
+    pub client_clock_skew: Duration,
     /// When to give up on a mount that does not answer.
     pub open_timeout: Duration,
 }
@@ -32,58 +55,245 @@ impl Default for PosixOptions {
         PosixOptions {
             probe: true,
             direct_io: true,
-            direct_descriptors_max: 256,
+            fill_descriptors_max: 256,
             clock_uncertainty: Duration::from_secs(10),
+            client_clock_skew: Duration::from_millis(100),
             open_timeout: Duration::from_secs(30),
         }
     }
 }
 
-/// A directory of a mounted file system.
-pub struct PosixStore {
+/// What a store and its open files share.
+pub(crate) struct Shared {
     root: PathBuf,
     root_descriptor: OwnedFd,
     device: u64,
+    known: Known,
+    mount_id: u64,
     features: Features,
+    options: PosixOptions,
+    clock: FileSystemClock,
+    fills: FillPool,
+    names: DurableNames,
+    layout: LayoutBackend,
+}
+
+/// A directory of a mounted file system.
+pub struct PosixStore {
+    shared: Arc<Shared>,
 }
 
 impl PosixStore {
     /// Opens the directory `root` and finds out what its mount offers.
-    pub fn open(_root: &Path, _options: PosixOptions) -> Result<Arc<PosixStore>> {
-        todo!("being written")
+    pub fn open(root: &Path, options: PosixOptions) -> Result<Arc<PosixStore>> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let (path, timeout) = (root.to_path_buf(), options.open_timeout);
+        // In a thread of its own, because a dead server can hold any of these calls for ever.
+        std::thread::Builder::new()
+            .name("pfs-open".to_owned())
+            .spawn(move || {
+                let _receiver_gave_up = sender.send(Shared::open(&path, options));
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Internal, "starting a thread", "").caused_by(error)
+            })?;
+        match receiver.recv_timeout(timeout) {
+            Ok(shared) => Ok(Arc::new(PosixStore { shared: Arc::new(shared?) })),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::new(
+                ErrorKind::TimedOut,
+                opening(root),
+                format!("no answer from its file system in {} s", timeout.as_secs()),
+            )
+            .remedy("check that the servers of this mount are up")),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(Error::new(ErrorKind::Internal, opening(root), "the opening thread died"))
+            }
+        }
     }
 }
 
+fn opening(root: &Path) -> String {
+    format!("opening the PFS directory {}", root.display())
+}
+
+fn open_error(root: &Path, error: io::Error) -> Error {
+    let (kind, remedy) = match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            (ErrorKind::InvalidInput, "it does not exist: check the path, or mount the PFS first")
+        }
+        Some(libc::ENOTDIR) => (ErrorKind::InvalidInput, "name a directory"),
+        Some(libc::EACCES | libc::EPERM) => {
+            (ErrorKind::PermissionDenied, "start the node as a user who may read this directory")
+        }
+        Some(libc::ENOTCONN) => (
+            ErrorKind::Pfs,
+            "the process that serves this FUSE mount is gone: unmount it (`fusermount3 -u`, or \
+             `umount -l` as root) and mount it again",
+        ),
+        Some(libc::ESTALE | libc::EHOSTDOWN) => {
+            (ErrorKind::Pfs, "the mount went stale: mount it again")
+        }
+        _ => (ErrorKind::Pfs, "check the same path with `ls`"),
+    };
+    Error::new(kind, opening(root), "").caused_by(error).remedy(remedy)
+}
+
+impl Shared {
+    fn open(root: &Path, options: PosixOptions) -> Result<Shared> {
+        let fail = |error: io::Error| open_error(root, error);
+        let path = std::fs::canonicalize(root).map_err(fail)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor =
+            rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| fail(error.into()))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| fail(error.into()))?;
+        // Reading a name finds out about a dead server that answered from caches so far.
+        let mut entries = rustix::fs::Dir::read_from(&descriptor).map_err(|e| fail(e.into()))?;
+        if let Some(Err(error)) = entries.next() {
+            return Err(fail(error.into()));
+        }
+        let file_system = FileSystem::of(descriptor.as_fd()).map_err(fail)?;
+        if file_system.is_tidepool() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                opening(root),
+                "this is a mount of Tidepool itself",
+            )
+            .remedy("name the directory of the parallel file system below it"));
+        }
+        let known = file_system.known();
+        let (features, clock) = examine(descriptor.as_fd(), &file_system, &known, &options);
+        Ok(Shared {
+            device: stat.st_dev,
+            mount_id: file_system.mount_id,
+            layout: LayoutBackend::of(&file_system),
+            fills: FillPool::new(options.fill_descriptors_max),
+            names: DurableNames::default(),
+            root: path,
+            root_descriptor: descriptor,
+            known,
+            features,
+            options,
+            clock,
+        })
+    }
+
+    fn belongs(&self, descriptor: BorrowedFd<'_>, device: u64) -> bool {
+        if device == self.device {
+            return true;
+        }
+        // Subvolumes and layers have device numbers of their own; their mount is the same.
+        let at = rustix::fs::AtFlags::EMPTY_PATH;
+        self.known.device_per_file
+            && rustix::fs::statx(descriptor, "", at, StatxFlags::MNT_ID)
+                .is_ok_and(|stat| stat.stx_mnt_id == self.mount_id)
+    }
+}
+
+/// Features of the mount by probe and table, and the clock to compare its stamps with.
+fn examine(
+    root: BorrowedFd<'_>,
+    file_system: &FileSystem,
+    known: &Known,
+    options: &PosixOptions,
+) -> (Features, FileSystemClock) {
+    let mut features = Features {
+        fs_type: file_system.fs_type.clone(),
+        source: file_system.source.clone(),
+        fs_magic: file_system.magic,
+        remote: known.remote,
+        timestamp_granularity_ns: known.granularity_ns,
+        fsync_reach: known.fsync_reach,
+        hard_links: !file_system.fs_type.starts_with("fuse.pvfs2"),
+        notes: known.note.iter().map(|note| (*note).to_owned()).collect(),
+        ..Features::default()
+    };
+    let comparison = match options.probe {
+        true => probe::probe(root, known, &mut features),
+        false => None,
+    };
+    let clock = match comparison {
+        _ if !known.remote => FileSystemClock::Local,
+        Some(comparison) => FileSystemClock::Compared {
+            comparison: Mutex::new(comparison),
+            allowance_ns: options.client_clock_skew.as_nanos() as i128,
+        },
+        None => FileSystemClock::Unknown {
+            allowance_ns: (options.clock_uncertainty + options.client_clock_skew).as_nanos()
+                as i128,
+        },
+    };
+    (features, clock)
+}
+
+fn refuse(kind: ErrorKind, detail: impl Into<String>, remedy: &str) -> Error {
+    Error::new(kind, "taking over a file descriptor", detail).remedy(remedy)
+}
+
 impl LowerStore for PosixStore {
-    fn file(&self, _descriptor: OwnedFd) -> Result<Arc<dyn LowerFile>> {
-        todo!("being written")
+    fn file(&self, descriptor: OwnedFd) -> Result<Arc<dyn LowerFile>> {
+        let flags = rustix::fs::fcntl_getfl(&descriptor)
+            .map_err(|error| Error::pfs("taking over a file descriptor", error))?;
+        if flags.contains(OFlags::PATH) {
+            return Err(refuse(
+                ErrorKind::PermissionDenied,
+                "it was opened with O_PATH, which gives no access to content",
+                "open the file for reading or writing",
+            ));
+        }
+        let stat = rustix::fs::fstat(&descriptor)
+            .map_err(|error| Error::pfs("taking over a file descriptor", error))?;
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        if file_type != FileType::RegularFile {
+            return Err(refuse(
+                ErrorKind::InvalidInput,
+                format!("it is no regular file but a {file_type:?}"),
+                "only regular files are cached",
+            ));
+        }
+        if !self.shared.belongs(descriptor.as_fd(), stat.st_dev) {
+            return Err(refuse(
+                ErrorKind::PermissionDenied,
+                format!("the file is not on the file system of {}", self.shared.root.display()),
+                "open a file below the PFS directory of this node",
+            ));
+        }
+        Ok(Arc::new(PosixFile::new(self.shared.clone(), descriptor, flags)))
     }
 
     fn root(&self) -> &Path {
-        &self.root
+        &self.shared.root
     }
 
     fn root_descriptor(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.root_descriptor)
+        self.shared.root_descriptor.as_fd()
     }
 
     fn device(&self) -> u64 {
-        self.device
+        self.shared.device
     }
 
     fn features(&self) -> &Features {
-        &self.features
+        &self.shared.features
     }
 
-    fn layout(&self, _descriptor: BorrowedFd<'_>) -> Layout {
-        todo!("being written")
+    fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout {
+        self.shared.layout.read(descriptor)
     }
 
-    fn apply_layout(&self, _: BorrowedFd<'_>, _hints: &LayoutHints) -> Result<LayoutOutcome> {
-        todo!("being written")
+    fn apply_layout(
+        &self,
+        directory_or_new_file: BorrowedFd<'_>,
+        hints: &LayoutHints,
+    ) -> Result<LayoutOutcome> {
+        self.shared.layout.apply(directory_or_new_file, hints)
     }
 
     fn now_ns(&self) -> i128 {
-        todo!("being written")
+        self.shared.clock.refresh(|| probe::compare_clock(self.root_descriptor()));
+        self.shared.clock.now_ns()
+    }
+
+    fn close_idle(&self) {
+        self.shared.fills.close_idle();
     }
 }

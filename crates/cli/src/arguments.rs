@@ -1,0 +1,294 @@
+//! The commands, their arguments and help. Options of a node come from the table of options; all
+//! names here are fixed, because scripts rely on them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use tidepool_proto::MemorySize;
+
+use crate::connection::SocketArgument;
+use crate::settings::NodeFlags;
+
+const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed or not so, 2 usage, 3 no node answers, \
+    4 no such file, 5 permission denied, 6 in use.";
+
+/// A memory level on this node over a parallel file system (PFS)
+#[derive(Debug, Parser)]
+#[command(name = "tidepool", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// All commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start, stop and look after the node on this machine
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Facts and counters of the node
+    Status(Facts),
+    /// Live view of the node
+    Top(TopArguments),
+    /// Everything the node knows of files: version, residency, holders, why not cached
+    Explain(ExplainArguments),
+    /// Bring files into memory, and verify that they are there
+    Load(LoadArguments),
+    /// Drop what is cached of files
+    Evict(EvictArguments),
+    /// Load files and keep them resident
+    Pin(LoadArguments),
+    /// Let pinned files be evicted again
+    Unpin(UnpinArguments),
+    /// Set the capacity of the store
+    Resize(ResizeArguments),
+    /// Show or change the eviction policy
+    Policy(PolicyArguments),
+    /// Prove the way of a hit and examine this machine, or examine a PFS directory
+    Doctor(DoctorArguments),
+    /// Effective configuration with units, origins and documentation
+    Config(Box<ConfigArguments>),
+    /// Measure this node against tmpfs, page cache and bare PFS, side by side
+    Bench(BenchArguments),
+    /// Metrics of the node in the text format of Prometheus
+    Metrics(SocketArgument),
+    /// Print generated files: reference, man pages, completion
+    #[command(hide = true, subcommand)]
+    Generate(GenerateCommand),
+}
+
+/// Commands for the daemon itself.
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Start a node; without --foreground, returns once it serves and the mount answers
+    Start(Box<StartArguments>),
+    /// Finish owed writes, unmount and end the node
+    Stop(StopArguments),
+    /// Whether a node answers, and where
+    Status(Facts),
+    /// Finish owed writes and take no new opens
+    Drain(Facts),
+}
+
+/// Arguments of commands that print facts of the node.
+#[derive(Args, Clone, Debug)]
+pub struct Facts {
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `node start`.
+#[derive(Args, Debug)]
+pub struct StartArguments {
+    /// Options of the node.
+    #[command(flatten)]
+    pub flags: NodeFlags,
+    /// Print what the node took as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Descriptor to report readiness to; for the daemon that `node start` starts
+    #[arg(long, hide = true, value_name = "NUMBER")]
+    pub ready_descriptor: Option<i32>,
+}
+
+/// Arguments of `node stop`.
+#[derive(Args, Debug)]
+pub struct StopArguments {
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+    /// Stop although programs use the mount; their open files fail
+    #[arg(long)]
+    pub force: bool,
+    /// Seconds to wait for programs to leave the mount
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub wait: u64,
+    /// Seconds to wait for owed writes and for the node to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+    /// Seconds between two looks
+    #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
+    pub interval: f64,
+    /// Print this many looks as lines of JSON instead of a live view
+    #[arg(long, value_name = "COUNT")]
+    pub json: Option<u64>,
+}
+
+/// Arguments of `explain`.
+#[derive(Args, Debug)]
+pub struct ExplainArguments {
+    /// Files: paths on the PFS, below the mount, or tide:///
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub paths: Vec<PathBuf>,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `load` and `pin`.
+#[derive(Args, Debug)]
+pub struct LoadArguments {
+    /// Files: paths on the PFS, below the mount, or tide:///
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Take all files below directories
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Files brought in at a time
+    #[arg(long, short, value_name = "COUNT", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub jobs: u16,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `evict`.
+#[derive(Args, Debug)]
+pub struct EvictArguments {
+    /// Files: paths on the PFS, below the mount, or tide:///
+    #[arg(required_unless_present = "all", value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Drop everything that may be dropped
+    #[arg(long, conflicts_with = "paths")]
+    pub all: bool,
+    /// Take all files below directories
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `unpin`.
+#[derive(Args, Debug)]
+pub struct UnpinArguments {
+    /// Files: paths on the PFS, below the mount, or tide:///
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Take all files below directories
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+}
+
+/// Arguments of `resize`.
+#[derive(Args, Debug)]
+pub struct ResizeArguments {
+    /// New capacity, such as 8GiB, 0, or 60% of the memory that the node may use
+    #[arg(value_name = "SIZE")]
+    pub size: MemorySize,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `policy`.
+#[derive(Args, Debug)]
+pub struct PolicyArguments {
+    /// New policy; without it, the present one is shown
+    #[arg(value_name = "NAME", value_parser = policy_names())]
+    pub name: Option<String>,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+fn policy_names() -> clap::builder::PossibleValuesParser {
+    let policies = tidepool_proto::option::POLICIES;
+    policies.map(|(name, doc)| clap::builder::PossibleValue::new(name).help(doc)).into()
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArguments {
+    /// Examine this PFS directory instead: what it keeps of POSIX, and how fast it is
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub pfs: Option<PathBuf>,
+    /// Bytes that each speed check of --pfs may write
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", requires = "pfs")]
+    pub speed_bytes: tidepool_proto::ByteSize,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `config`.
+#[derive(Args, Debug)]
+pub struct ConfigArguments {
+    /// Check the given file, environment and flags without asking a node
+    #[arg(long)]
+    pub check: bool,
+    /// Options of a node.
+    #[command(flatten)]
+    pub flags: NodeFlags,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Access {
+    /// One thread reads from start to end.
+    Sequential,
+    /// One thread reads at random places.
+    Random,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct BenchArguments {
+    /// Size of the file that is read
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: tidepool_proto::ByteSize,
+    /// Rounds; each measures every way once, in changing order
+    #[arg(long, value_name = "COUNT", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Measure one kind of access only
+    #[arg(long, value_enum)]
+    pub access: Option<Access>,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// What `generate` prints.
+#[derive(Debug, Subcommand)]
+pub enum GenerateCommand {
+    /// Write the reference and the example configuration below DIRECTORY
+    Docs {
+        /// Top of the source tree.
+        directory: PathBuf,
+    },
+    /// Write a man page a command into DIRECTORY
+    Man {
+        /// Where to.
+        directory: PathBuf,
+    },
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}

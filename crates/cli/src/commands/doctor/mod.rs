@@ -1,0 +1,161 @@
+//! `tidepool doctor`: examines this machine, proves the way of a hit through the running node, or
+//! runs the contract suite on a PFS directory. Changes nothing but probe files that it removes.
+
+mod hit_path;
+mod machine_checks;
+mod mounts;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tidepool_pfs::contract::{self, CheckResult, ContractOptions, Outcome as Found};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::arguments::DoctorArguments;
+use crate::exit::Outcome;
+use crate::output::{self, Colour, coloured};
+
+/// All findings about machine and node.
+#[derive(Serialize)]
+struct Report {
+    /// Whether nothing failed and the way of a hit is proven.
+    healthy: bool,
+    /// Level that served the probe to the mount and to the library; absent where not proven.
+    mount_served_by: Option<String>,
+    library_served_by: Option<String>,
+    checks: Vec<CheckResult>,
+}
+
+/// Collects findings and prints each as it comes.
+pub struct Findings {
+    print: bool,
+    checks: Vec<CheckResult>,
+}
+
+impl Findings {
+    /// Runs a check; its answer is the outcome, what was seen, and what it means.
+    pub fn check(&mut self, name: &str, run: impl FnOnce() -> (Found, String, String)) {
+        let begun = Instant::now();
+        let (outcome, measured, consequence) = run();
+        let check = CheckResult {
+            name: name.to_owned(),
+            outcome,
+            measured,
+            consequence,
+            elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+        };
+        if self.print {
+            print(&check);
+        }
+        self.checks.push(check);
+    }
+
+    fn has(&self, outcome: Found) -> bool {
+        self.checks.iter().any(|check| check.outcome == outcome)
+    }
+}
+
+fn print(check: &CheckResult) {
+    let (mark, colour) = match check.outcome {
+        Found::Ok => ("ok      ", Colour::Good),
+        Found::Degraded => ("degraded", Colour::Warning),
+        Found::Failed => ("failed  ", Colour::Bad),
+        Found::Skipped => ("skipped ", Colour::Faint),
+    };
+    output::line(&format!("{}  {:<26}  {}", coloured(mark, colour), check.name, check.measured));
+    if !check.consequence.is_empty() {
+        output::line(&format!("{:38}{}", "", coloured(&check.consequence, Colour::Faint)));
+    }
+}
+
+/// Runs `doctor`.
+pub fn doctor(arguments: &DoctorArguments) -> Result<Outcome> {
+    match &arguments.pfs {
+        Some(directory) => examine_pfs(directory, arguments),
+        None => examine_node(arguments),
+    }
+}
+
+fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
+    let mut findings = Findings { print: !arguments.facts.json, checks: Vec::new() };
+    machine_checks::run(&mut findings);
+    mounts::run(&mut findings);
+    let (proof, unreachable) = match hit_path::prove(&arguments.facts.socket, &mut findings) {
+        Ok(proof) => (proof, None),
+        Err(error) if error.kind() == ErrorKind::NodeUnavailable => {
+            findings.check("hit-path", || {
+                let remedy = "start a node, or name its socket by --socket, to prove the way";
+                (Found::Skipped, error.to_string(), remedy.to_owned())
+            });
+            (hit_path::Proof::default(), Some(error))
+        }
+        Err(error) => {
+            findings.check("hit-path", || (Found::Failed, error.to_string(), String::new()));
+            (hit_path::Proof::default(), None)
+        }
+    };
+    let healthy = !findings.has(Found::Failed) && unreachable.is_none();
+    if arguments.facts.json {
+        output::json(&Report {
+            healthy,
+            mount_served_by: proof.mount,
+            library_served_by: proof.library,
+            checks: findings.checks,
+        })?;
+    } else {
+        summarise(&findings.checks);
+    }
+    match unreachable {
+        // The exit code says that nothing is proven, though the machine was examined.
+        Some(error) => Err(error),
+        None => Ok(if healthy { Outcome::Done } else { Outcome::NotSo }),
+    }
+}
+
+fn summarise(checks: &[CheckResult]) {
+    let count = |outcome| checks.iter().filter(|check| check.outcome == outcome).count();
+    output::line(&format!(
+        "{} ok, {} degraded, {} failed, {} skipped",
+        count(Found::Ok),
+        count(Found::Degraded),
+        count(Found::Failed),
+        count(Found::Skipped)
+    ));
+}
+
+fn examine_pfs(directory: &Path, arguments: &DoctorArguments) -> Result<Outcome> {
+    let metadata = std::fs::metadata(directory)
+        .map_err(|source| Error::pfs(format!("looking at {}", directory.display()), source))?;
+    if !metadata.is_dir() {
+        let operation = format!("looking at {}", directory.display());
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "it is no directory"));
+    }
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, cancel.clone())
+            .map_err(|source| Error::pfs("listening to signals", source))?;
+    }
+    let options = ContractOptions {
+        speed_bytes: arguments.speed_bytes.0,
+        cancel: Some(cancel),
+        ..ContractOptions::default()
+    };
+    let json = arguments.facts.json;
+    let mut progress = |check: &CheckResult| {
+        if !json {
+            print(check);
+        }
+    };
+    let report = contract::run(directory, options, &mut progress);
+    if json {
+        output::json(&report)?;
+    } else {
+        output::line(&format!("{} ({})", report.root, report.fs_type));
+        summarise(&report.checks);
+    }
+    Ok(if report.count(Found::Failed) == 0 { Outcome::Done } else { Outcome::NotSo })
+}

@@ -1,0 +1,128 @@
+//! `tidepool explain`: everything the node knows of files.
+
+use tidepool_proto::Result;
+use tidepool_proto::admin::Explanation;
+
+use crate::arguments::ExplainArguments;
+use crate::exit::Outcome;
+use crate::output::{self, Colour, coloured, percent, size};
+use crate::target::{Roots, Target};
+
+/// Characters of the residency map on one line.
+const MAP_LINE: usize = 64;
+/// Lines of the residency map that are printed.
+const MAP_LINES_MAX: usize = 16;
+
+/// Runs `explain`.
+pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
+    let node = arguments.facts.socket.connect();
+    let roots = Roots::of(&node.status()?);
+    let mut explanations = Vec::with_capacity(arguments.paths.len());
+    for named in &arguments.paths {
+        let target = Target::open(&roots.locate(named)?)?;
+        explanations.push(node.explain(target.descriptor())?);
+    }
+    if arguments.facts.json {
+        output::json(&explanations)?;
+        return Ok(Outcome::Done);
+    }
+    for (index, explanation) in explanations.iter().enumerate() {
+        if index > 0 {
+            output::line("");
+        }
+        print(explanation);
+    }
+    Ok(Outcome::Done)
+}
+
+fn print(file: &Explanation) {
+    output::line(&coloured(&format!("tide:///{}", file.path), Colour::Strong));
+    let version = format!(
+        "inode {} of device {}, {}, modified {}, changed {}",
+        file.inode,
+        file.device,
+        size(file.size_bytes),
+        seconds(&file.modified_ns),
+        seconds(&file.changed_ns)
+    );
+    let current = if file.current || file.cached_as == "none" { "" } else { " (out of date)" };
+    let resident = format!(
+        "{} of {} ({}) as {}{current}",
+        size(file.resident_bytes),
+        size(file.size_bytes),
+        percent(file.resident_bytes, file.size_bytes),
+        file.cached_as
+    );
+    let mut rows =
+        vec![("version", version), ("resident", resident), ("next read", file.next_read.clone())];
+    rows.extend(file.why_not.iter().map(|why| ("why not", coloured(why, Colour::Warning))));
+    if !file.holders.is_empty() {
+        rows.push(("holders", file.holders.join(", ")));
+    }
+    let pinned = if file.pinned { "yes" } else { "no" };
+    rows.push(("pinned", format!("{pinned}, {} open handles", file.open_handles)));
+    rows.push(("owed", size(file.dirty_bytes)));
+    let rank = file.policy_rank.map(|rank| format!(", rank {rank:.2} (0 goes first)"));
+    rows.push(("policy", format!("{}{}", file.policy, rank.unwrap_or_default())));
+    rows.push(("modes", format!("read {}, write {}", file.read_mode, file.write_mode)));
+    rows.push(("layout", file.layout.clone()));
+    output::pairs(&rows);
+    print_map(file);
+}
+
+/// One character a block, in lines that start with their offset.
+fn print_map(file: &Explanation) {
+    if file.residency.is_empty() {
+        return;
+    }
+    let legend = "blocks (. absent, c clean, d dirty, m memory only)";
+    output::line(&coloured(legend, Colour::Faint));
+    let lines: Vec<&[u8]> = file.residency.as_bytes().chunks(MAP_LINE).collect();
+    for (number, line) in lines.iter().take(MAP_LINES_MAX).enumerate() {
+        let offset = (number * MAP_LINE) as u64 * file.block_bytes;
+        output::line(&format!("{:>10}  {}", size(offset), String::from_utf8_lossy(line)));
+    }
+    if lines.len() > MAP_LINES_MAX {
+        let more = file.residency.len() - MAP_LINES_MAX * MAP_LINE;
+        output::line(&format!("{:>10}  {more} more blocks (all with --json)", ""));
+    }
+}
+
+/// Nanoseconds since the epoch as a time of day in UTC, as far as seconds matter.
+fn seconds(nanoseconds: &str) -> String {
+    let Ok(nanoseconds) = nanoseconds.parse::<i128>() else { return nanoseconds.to_owned() };
+    let seconds = nanoseconds.div_euclid(1_000_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let fraction = nanoseconds.rem_euclid(1_000_000_000);
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:09}Z")
+}
+
+/// Year, month and day of a number of days since 1970-01-01 in the Gregorian calendar.
+fn civil(days: i128) -> (i128, i128, i128) {
+    // Years are counted from 1 March, so that a leap day is the last day of its year.
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year_of_era + era * 400 + i128::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_dates() {
+        assert_eq!(seconds("0"), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(seconds("951782400000000001"), "2000-02-29T00:00:00.000000001Z");
+        assert_eq!(seconds("1709251199999999999"), "2024-02-29T23:59:59.999999999Z");
+        assert_eq!(seconds("-1"), "1969-12-31T23:59:59.999999999Z");
+    }
+}

@@ -1,0 +1,87 @@
+//! `tidepool evict` and `tidepool unpin`: what is cached of files goes, or may go.
+
+use serde::Serialize;
+use tidepool_proto::admin::{AdminRequest, FreeReport};
+use tidepool_proto::{Error, Result};
+
+use super::store::print_freed;
+use crate::arguments::{EvictArguments, UnpinArguments};
+use crate::exit::Outcome;
+use crate::output;
+use crate::target::{Roots, Target, files};
+
+/// Sum of the evictions of several files.
+#[derive(Serialize)]
+struct EvictReport {
+    files: usize,
+    #[serde(flatten)]
+    freed: FreeReport,
+}
+
+/// Runs `evict`.
+pub fn evict(arguments: &EvictArguments) -> Result<Outcome> {
+    let node = arguments.facts.socket.connect();
+    if arguments.all {
+        let freed = node.free(AdminRequest::EvictAll, None)?;
+        return print(arguments, "all", EvictReport { files: 0, freed }, true);
+    }
+    let roots = Roots::of(&node.status()?);
+    let mut complete = true;
+    let mut failed = |error: Error| {
+        complete = false;
+        output::note(&format!("tidepool: {error}"));
+    };
+    let paths = files(&roots, &arguments.paths, arguments.recursive, &mut failed)?;
+    let mut total = EvictReport { files: 0, freed: FreeReport::default() };
+    for path in paths {
+        let evicted = Target::open(&path)
+            .and_then(|target| node.free(AdminRequest::Evict, Some(target.descriptor())));
+        match evicted {
+            Ok(freed) => add(&mut total, freed),
+            Err(error) if arguments.recursive => failed(error),
+            Err(error) => return Err(error),
+        }
+    }
+    let what = format!("{} files", total.files);
+    print(arguments, &what, total, complete)
+}
+
+fn add(total: &mut EvictReport, freed: FreeReport) {
+    total.files += 1;
+    total.freed = FreeReport {
+        freed_bytes: total.freed.freed_bytes + freed.freed_bytes,
+        held_bytes: total.freed.held_bytes + freed.held_bytes,
+        elapsed_ms: total.freed.elapsed_ms + freed.elapsed_ms,
+        ..freed
+    };
+}
+
+fn print(
+    arguments: &EvictArguments,
+    what: &str,
+    report: EvictReport,
+    complete: bool,
+) -> Result<Outcome> {
+    if arguments.facts.json {
+        output::json(&report)?;
+    } else {
+        print_freed(what, &report.freed);
+    }
+    Ok(if complete && report.freed.held_bytes == 0 { Outcome::Done } else { Outcome::NotSo })
+}
+
+/// Runs `unpin`.
+pub fn unpin(arguments: &UnpinArguments) -> Result<Outcome> {
+    let node = arguments.socket.connect();
+    let roots = Roots::of(&node.status()?);
+    let mut outcome = Outcome::Done;
+    let mut failed = |error: Error| {
+        outcome = Outcome::NotSo;
+        output::note(&format!("tidepool: {error}"));
+    };
+    for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
+        let target = Target::open(&path)?;
+        node.order(AdminRequest::Unpin, Some(target.descriptor()))?;
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,235 @@
+//! `tidepool load` and `tidepool pin`: brings files in, several at a time, and afterwards counts
+//! what really is resident. Exit code 1 if anything is not.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use tidepool_proto::{Error, Result};
+
+use crate::arguments::LoadArguments;
+use crate::connection::Connection;
+use crate::exit::Outcome;
+use crate::output::{self, size};
+use crate::target::{Roots, Target, files};
+
+/// How often the node is asked how far files under way are.
+const LOOK: Duration = Duration::from_millis(200);
+/// Files that are not resident are named up to this number.
+const NAMED_MAX: usize = 20;
+
+const TEMPLATE: &str =
+    "{bar:32} {percent:>3}%  {bytes}/{total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}";
+
+/// A file that is not wholly resident.
+#[derive(Clone, Debug, Serialize)]
+struct Missing {
+    path: PathBuf,
+    size_bytes: u64,
+    resident_bytes: u64,
+    why: String,
+}
+
+/// What a load came to.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    files: usize,
+    resident_files: usize,
+    size_bytes: u64,
+    resident_bytes: u64,
+    read_bytes: u64,
+    elapsed_ms: f64,
+    not_resident: Vec<Missing>,
+}
+
+/// Runs `load`, or `pin` if `keep`.
+pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
+    let begun = Instant::now();
+    let node = arguments.facts.socket.connect();
+    let roots = Roots::of(&node.status()?);
+    let mut unseen = 0;
+    let mut failed = |error: Error| {
+        unseen += 1;
+        output::note(&format!("tidepool: {error}"));
+    };
+    let paths = files(&roots, &arguments.paths, arguments.recursive, &mut failed)?;
+    let sizes = paths.iter().map(|path| std::fs::metadata(path).map_or(0, |facts| facts.len()));
+    let work = Work::new(&node, &paths, keep, sizes.sum());
+    if arguments.facts.json {
+        work.progress.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    work.run(arguments.jobs.into());
+    let report = work.verify(begun);
+    if arguments.facts.json {
+        output::json(&report)?;
+    } else {
+        print(&report, keep);
+    }
+    let all = unseen == 0 && report.not_resident.is_empty();
+    Ok(if all { Outcome::Done } else { Outcome::NotSo })
+}
+
+/// Files that wait, files under way, and how far they are.
+struct Work<'a> {
+    node: &'a Connection,
+    paths: &'a [PathBuf],
+    keep: bool,
+    next: AtomicUsize,
+    finished_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    under_way: Mutex<HashMap<usize, std::sync::Arc<Target>>>,
+    failures: Mutex<HashMap<usize, String>>,
+    ended: AtomicBool,
+    progress: ProgressBar,
+}
+
+impl<'a> Work<'a> {
+    fn new(node: &'a Connection, paths: &'a [PathBuf], keep: bool, total_bytes: u64) -> Work<'a> {
+        let style = ProgressStyle::with_template(TEMPLATE).expect("the template is constant");
+        let progress = ProgressBar::new(total_bytes).with_style(style);
+        Work {
+            node,
+            paths,
+            keep,
+            next: AtomicUsize::new(0),
+            finished_bytes: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            under_way: Mutex::default(),
+            failures: Mutex::default(),
+            ended: AtomicBool::new(false),
+            progress,
+        }
+    }
+
+    fn run(&self, jobs: usize) {
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| self.look());
+            let loading: Vec<_> =
+                (0..jobs.min(self.paths.len())).map(|_| scope.spawn(|| self.load_some())).collect();
+            for thread in loading {
+                thread.join().expect("loading does not panic");
+            }
+            self.ended.store(true, Ordering::Release);
+            looking.thread().unpark();
+        });
+        self.progress.finish_and_clear();
+    }
+
+    /// Shows how far files under way are, which for a large file is more than nothing or all.
+    fn look(&self) {
+        while !self.ended.load(Ordering::Acquire) {
+            let under_way: Vec<_> = lock(&self.under_way).values().cloned().collect();
+            let bytes: u64 = under_way
+                .iter()
+                .filter_map(|target| self.node.explain(target.descriptor()).ok())
+                .map(|explanation| explanation.resident_bytes)
+                .sum();
+            self.show(bytes);
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    fn show(&self, under_way_bytes: u64) {
+        let finished = self.next.load(Ordering::Relaxed).min(self.paths.len());
+        self.progress.set_position(self.finished_bytes.load(Ordering::Relaxed) + under_way_bytes);
+        self.progress.set_message(format!("file {finished} of {}", self.paths.len()));
+    }
+
+    fn load_some(&self) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = self.paths.get(index) else { return };
+            if let Err(error) = self.load_one(index, path) {
+                lock(&self.failures).insert(index, error.to_string());
+            }
+            lock(&self.under_way).remove(&index);
+        }
+    }
+
+    fn load_one(&self, index: usize, path: &Path) -> Result<()> {
+        let target = std::sync::Arc::new(Target::open(path)?);
+        lock(&self.under_way).insert(index, target.clone());
+        let loaded = self.node.load(target.descriptor(), self.keep)?;
+        self.finished_bytes.fetch_add(target.size_bytes, Ordering::Relaxed);
+        self.read_bytes.fetch_add(loaded.read_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Asks the node of every file again: what came in early may be gone by now.
+    fn verify(&self, begun: Instant) -> Report {
+        let mut report = Report {
+            files: self.paths.len(),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            ..Report::default()
+        };
+        let failures = lock(&self.failures);
+        for (index, path) in self.paths.iter().enumerate() {
+            let explained = Target::open(path)
+                .and_then(|target| self.node.explain(target.descriptor()))
+                .map_err(|error| error.to_string());
+            let (size_bytes, resident_bytes, mut why) = match explained {
+                Ok(file) => (file.size_bytes, file.resident_bytes, file.why_not.join("; ")),
+                Err(error) => {
+                    let missing = Missing {
+                        path: path.clone(),
+                        size_bytes: 0,
+                        resident_bytes: 0,
+                        why: error,
+                    };
+                    report.not_resident.push(missing);
+                    continue;
+                }
+            };
+            report.size_bytes += size_bytes;
+            report.resident_bytes += resident_bytes;
+            match failures.get(&index) {
+                Some(failure) => why.clone_from(failure),
+                None if resident_bytes >= size_bytes => {
+                    report.resident_files += 1;
+                    continue;
+                }
+                None => {}
+            }
+            let path = path.clone();
+            report.not_resident.push(Missing { path, size_bytes, resident_bytes, why });
+        }
+        report.elapsed_ms = begun.elapsed().as_secs_f64() * 1e3;
+        report
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn print(report: &Report, keep: bool) {
+    let seconds = report.elapsed_ms / 1e3;
+    let rate = (report.read_bytes as f64 / seconds.max(1e-3)) as u64;
+    output::line(&format!(
+        "{} of {} files {}resident: {} of {}; {} read from the PFS in {seconds:.1} s ({}/s)",
+        report.resident_files,
+        report.files,
+        if keep { "pinned and " } else { "" },
+        size(report.resident_bytes),
+        size(report.size_bytes),
+        size(report.read_bytes),
+        size(rate)
+    ));
+    for missing in report.not_resident.iter().take(NAMED_MAX) {
+        output::note(&format!(
+            "not resident: {} ({} of {}): {}",
+            missing.path.display(),
+            size(missing.resident_bytes),
+            size(missing.size_bytes),
+            missing.why
+        ));
+    }
+    if report.not_resident.len() > NAMED_MAX {
+        let more = report.not_resident.len() - NAMED_MAX;
+        output::note(&format!("not resident: {more} more files (all with --json)"));
+    }
+}

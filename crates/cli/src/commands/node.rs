@@ -1,0 +1,181 @@
+//! `tidepool node stop|status|drain`: looking after the daemon.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use tidepool_proto::admin::{AdminRequest, Status};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::arguments::{Facts, StopArguments};
+use crate::busy::{User, users_of};
+use crate::exit::Outcome;
+use crate::output;
+
+/// How often programs that use the mount are looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+#[derive(Serialize)]
+struct StopReport {
+    stopped: bool,
+    process_id: u32,
+    owed_bytes_before: u64,
+    elapsed_ms: f64,
+}
+
+/// Runs `node stop`: waits for programs to leave the mount, has the node finish what it owes, and
+/// returns when its process is gone.
+pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
+    let begun = Instant::now();
+    let node = arguments.socket.connect();
+    let status = node.status()?;
+    let process = open_process(status.process_id)?;
+    if !arguments.force {
+        wait_until_free(&status, Duration::from_secs(arguments.wait))?;
+    }
+    node.order(AdminRequest::Drain { stop: true }, None)?;
+    wait_for_end(&process, &status, Duration::from_secs(arguments.timeout))?;
+    let report = StopReport {
+        stopped: true,
+        process_id: status.process_id,
+        owed_bytes_before: status.dirty_bytes + status.memory_only_bytes,
+        elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+    };
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        let written = match report.owed_bytes_before {
+            0 => "nothing was owed".to_owned(),
+            bytes => format!("{} were owed and are on the PFS", output::size(bytes)),
+        };
+        output::line(&format!("node {} stopped; {written}", report.process_id));
+    }
+    Ok(Outcome::Done)
+}
+
+fn open_process(process_id: u32) -> Result<std::os::fd::OwnedFd> {
+    let failed = |source: std::io::Error| {
+        Error::pfs(format!("watching process {process_id} of the node"), source)
+            .remedy("run this on the machine, and in the container, of the node")
+    };
+    let pid = i32::try_from(process_id).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| failed(std::io::ErrorKind::InvalidInput.into()))?;
+    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))
+}
+
+fn wait_until_free(status: &Status, patience: Duration) -> Result<()> {
+    let Some(mount) = status.mount.as_ref().map(PathBuf::from) else { return Ok(()) };
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        let users: Vec<User> = users_of(&mount)
+            .into_iter()
+            .filter(|user| user.process_id != status.process_id)
+            .collect();
+        if users.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<String> = users.iter().map(User::to_string).collect();
+        if begun.elapsed() >= patience {
+            let detail = format!("{} is used by {}", mount.display(), list.join(", "));
+            return Err(Error::new(ErrorKind::InUse, "stopping the node", detail)
+                .remedy("end these programs, or add --force: their open files will fail"));
+        }
+        if !told {
+            told = true;
+            output::note(&format!("waiting for {} to leave {}", list.join(", "), mount.display()));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn wait_for_end(process: &std::os::fd::OwnedFd, status: &Status, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => break,
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(source) => return Err(Error::pfs("waiting for the node to end", source)),
+        }
+    }
+    let detail = format!("process {} still runs", status.process_id);
+    Err(Error::new(ErrorKind::TimedOut, "waiting for the node to end", detail)
+        .remedy("look into its log; it ends by itself when its transfers are done"))
+}
+
+#[derive(Serialize)]
+struct NodeReport {
+    running: bool,
+    process_id: u32,
+    uptime_s: u64,
+    pfs: String,
+    mount: Option<String>,
+    /// Whether the mount answers; absent without a mount.
+    mount_answers: Option<bool>,
+    socket: String,
+}
+
+/// Runs `node status`: whether the node answers, by socket and by mount.
+pub fn status(facts: &Facts) -> Result<Outcome> {
+    let status = facts.socket.connect().status()?;
+    let mount_answers = status.mount.as_ref().map(|mount| std::fs::symlink_metadata(mount).is_ok());
+    let report = NodeReport {
+        running: true,
+        process_id: status.process_id,
+        uptime_s: status.uptime_s,
+        pfs: status.pfs,
+        mount: status.mount,
+        mount_answers,
+        socket: status.socket,
+    };
+    if facts.json {
+        output::json(&report)?;
+    } else {
+        let mount = match (&report.mount, report.mount_answers) {
+            (Some(mount), Some(true)) => format!("mounted at {mount}"),
+            (Some(mount), _) => format!("its mount at {mount} does not answer"),
+            (None, _) => "not mounted".to_owned(),
+        };
+        output::line(&format!(
+            "node {} serves {} for {}, {mount}",
+            report.process_id,
+            report.pfs,
+            output::duration(report.uptime_s)
+        ));
+    }
+    Ok(if mount_answers == Some(false) { Outcome::NotSo } else { Outcome::Done })
+}
+
+#[derive(Serialize)]
+struct DrainReport {
+    dirty_bytes: u64,
+    memory_only_bytes: u64,
+}
+
+/// Runs `node drain`.
+pub fn drain(facts: &Facts) -> Result<Outcome> {
+    let node = facts.socket.connect();
+    node.order(AdminRequest::Drain { stop: false }, None)?;
+    let status = node.status()?;
+    let report = DrainReport {
+        dirty_bytes: status.dirty_bytes,
+        memory_only_bytes: status.memory_only_bytes,
+    };
+    let owed_bytes = report.dirty_bytes + report.memory_only_bytes;
+    if facts.json {
+        output::json(&report)?;
+    } else if owed_bytes == 0 {
+        output::line("drained: nothing is owed, new opens are refused");
+    } else {
+        output::line(&format!("{} are still owed", output::size(owed_bytes)));
+    }
+    Ok(if owed_bytes == 0 { Outcome::Done } else { Outcome::NotSo })
+}

@@ -1,0 +1,119 @@
+//! `tidepool status` and `tidepool metrics`: facts and counters of the node.
+
+use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
+use tidepool_proto::{Error, ErrorKind, Level, Result};
+
+use crate::arguments::Facts;
+use crate::connection::SocketArgument;
+use crate::exit::Outcome;
+use crate::output::{self, Colour, coloured, percent, size};
+
+/// Runs `status`.
+pub fn status(facts: &Facts) -> Result<Outcome> {
+    let status = facts.socket.connect().status()?;
+    if facts.json {
+        output::json(&status)?
+    } else {
+        print(&status)
+    }
+    Ok(Outcome::Done)
+}
+
+/// Runs `metrics`.
+pub fn metrics(socket: &SocketArgument) -> Result<Outcome> {
+    match socket.connect().ask(AdminRequest::Metrics, None)? {
+        AdminReply::Metrics(text) => {
+            output::line(text.trim_end());
+            Ok(Outcome::Done)
+        }
+        _ => Err(Error::new(ErrorKind::Protocol, "asking for metrics", "the answer is none")),
+    }
+}
+
+fn print(status: &Status) {
+    let title = format!(
+        "node {} ({}) over {} ({}), up {}",
+        status.process_id,
+        status.version,
+        status.pfs,
+        status.pfs_type,
+        output::duration(status.uptime_s)
+    );
+    output::line(&coloured(&title, Colour::Strong));
+    let mut rows = vec![
+        ("mount", status.mount.clone().unwrap_or_else(|| "none".to_owned())),
+        ("socket", status.socket.clone()),
+        ("modes", format!("read {}, write {}", status.read_mode, status.write_mode)),
+    ];
+    rows.extend(store_rows(status));
+    rows.extend(traffic_rows(status));
+    rows.push(("open files", format!("{} by {} clients", status.open_files, status.clients)));
+    rows.push(("owed", owed(status)));
+    for degraded in &status.degraded {
+        rows.push(("degraded", coloured(degraded, Colour::Warning)));
+    }
+    output::pairs(&rows);
+}
+
+fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
+    let store = &status.store;
+    let pages = if store.huge_pages { "2 MiB pages" } else { "4 KiB pages" };
+    let memory = format!(
+        "{} of {} ({}), peak {}, pinned {}, bookkeeping {}",
+        size(store.resident_bytes),
+        size(store.capacity_bytes),
+        percent(store.resident_bytes, store.capacity_bytes),
+        size(store.resident_bytes_peak),
+        size(store.pinned_bytes),
+        size(store.bookkeeping_bytes)
+    );
+    let contents = format!(
+        "{} files in segments, {} packed, {} blocks evicted",
+        store.segments, store.small_files, store.evicted_blocks
+    );
+    let block = size(store.block_bytes);
+    vec![
+        ("memory", memory),
+        ("contents", contents),
+        ("store", format!("{}, blocks of {block} in {pages} of {}", store.policy, store.backing)),
+    ]
+}
+
+fn traffic_rows(status: &Status) -> Vec<(&'static str, String)> {
+    let hit_ratio = status.hit_ratio.map_or("no reads yet".to_owned(), |ratio| {
+        format!("{:.1}% of {} served", ratio * 100.0, size(status.served.total()))
+    });
+    let levels = Level::ALL.iter().filter(|level| status.served.get(**level) > 0);
+    let levels: Vec<String> = levels
+        .map(|level| format!("{} {}", level.name(), size(status.served.get(*level))))
+        .collect();
+    let mut rows = vec![("hit ratio", hit_ratio)];
+    if !levels.is_empty() {
+        rows.push(("by level", levels.join(", ")));
+    }
+    if status.failed_bytes > 0 {
+        rows.push(("failed", coloured(&size(status.failed_bytes), Colour::Bad)));
+    }
+    let lower = format!(
+        "{} read from the PFS, {} written to it, {} written by programs",
+        size(status.pfs_read_bytes),
+        size(status.pfs_written_bytes),
+        size(status.written_bytes)
+    );
+    rows.push(("transfers", lower));
+    rows
+}
+
+fn owed(status: &Status) -> String {
+    if status.dirty_bytes == 0 && status.memory_only_bytes == 0 {
+        return "nothing".to_owned();
+    }
+    let age = status.dirty_age_ms.map(|age| format!(", oldest {age} ms")).unwrap_or_default();
+    let text = format!(
+        "{} to the PFS{age}; {} in {} files in memory only",
+        size(status.dirty_bytes),
+        size(status.memory_only_bytes),
+        status.memory_only_files
+    );
+    coloured(&text, Colour::Warning)
+}

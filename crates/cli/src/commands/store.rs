@@ -1,0 +1,80 @@
+//! `tidepool resize` and `tidepool policy`: the store as a whole.
+
+use serde::Serialize;
+use tidepool_proto::admin::{AdminRequest, FreeReport};
+use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, Result};
+
+use crate::arguments::{PolicyArguments, ResizeArguments};
+use crate::exit::Outcome;
+use crate::machine;
+use crate::output::{self, Colour, coloured, size};
+
+/// Runs `resize`.
+pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
+    let node = arguments.facts.socket.connect();
+    let capacity_bytes = match arguments.size {
+        MemorySize::Bytes(bytes) => bytes,
+        share @ MemorySize::Percent(_) => {
+            let status = node.status()?;
+            let limit = machine::memory_limit_of(status.process_id)?;
+            let block_bytes = status.store.block_bytes.max(1);
+            share.resolve(limit.bytes) / block_bytes * block_bytes
+        }
+    };
+    let report = node.free(AdminRequest::Resize { capacity_bytes }, None)?;
+    if arguments.facts.json {
+        output::json(&report)?;
+    } else {
+        print_freed("capacity", &report);
+    }
+    if report.resident_bytes <= report.capacity_bytes {
+        return Ok(Outcome::Done);
+    }
+    let over = ByteSize(report.resident_bytes - report.capacity_bytes);
+    output::note(&format!("{over} beyond the new capacity are held; they go when they may"));
+    Ok(Outcome::NotSo)
+}
+
+/// Prints what was freed.
+pub fn print_freed(what: &str, report: &FreeReport) {
+    let held = match report.held_bytes {
+        0 => String::new(),
+        bytes => {
+            let text = format!(", {} held (pinned, open or owed)", size(bytes));
+            coloured(&text, Colour::Warning)
+        }
+    };
+    output::line(&format!(
+        "{what}: {} freed in {:.1} ms, {} of {} resident{held}",
+        size(report.freed_bytes),
+        report.elapsed_ms,
+        size(report.resident_bytes),
+        size(report.capacity_bytes)
+    ));
+}
+
+#[derive(Serialize)]
+struct PolicyReport {
+    policy: String,
+}
+
+/// Runs `policy`.
+pub fn policy(arguments: &PolicyArguments) -> Result<Outcome> {
+    let node = arguments.facts.socket.connect();
+    if let Some(policy) = arguments.name.clone() {
+        node.order(AdminRequest::SetPolicy { policy }, None)?;
+    }
+    let policy = node.status()?.store.policy;
+    if let Some(wanted) = &arguments.name
+        && *wanted != policy
+    {
+        let detail = format!("the node still runs `{policy}`");
+        return Err(Error::new(ErrorKind::Internal, "changing the policy", detail));
+    }
+    if arguments.facts.json {
+        output::json(&PolicyReport { policy })?;
+    } else {
+        output::line(&policy);
+    }
+    Ok(Outcome::Done)
+}

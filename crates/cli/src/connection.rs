@@ -1,0 +1,138 @@
+//! One way for all commands to ask a node.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tidepool_client::{Client, ClientOptions};
+use tidepool_proto::admin::{
+    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, Status,
+};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::machine::default_socket;
+
+/// How a command finds its node.
+#[derive(Args, Clone, Debug)]
+pub struct SocketArgument {
+    /// Socket of the node [default: /run/tidepool/node.sock for root, else
+    /// $XDG_RUNTIME_DIR/tidepool/node.sock]
+    #[arg(long, value_name = "PATH", env = "TIDEPOOL_SOCKET", hide_env_values = true)]
+    pub socket: Option<PathBuf>,
+}
+
+impl SocketArgument {
+    /// The socket to use.
+    pub fn path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
+
+    /// A connection to the node; fails at the first request if none answers.
+    pub fn connect(&self) -> Connection {
+        let socket = self.path();
+        // Whoever names a socket means the node there, whichever user runs it.
+        let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
+        let options = ClientOptions {
+            socket: Some(socket),
+            trusted_user_id: owner.filter(|_| self.socket.is_some()),
+            notice: Arc::new(|_| {}),
+            ..ClientOptions::default()
+        };
+        Connection { client: Client::connect(options) }
+    }
+}
+
+/// A connection to a node, for the requests of the command line.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    client: Client,
+}
+
+impl Connection {
+    /// The library behind it, for reading files.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Asks, and turns a refusal into an error.
+    pub fn ask(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<AdminReply> {
+        match self.client.admin(request, descriptor)? {
+            AdminReply::Failed { kind, message, errno } => Err(refusal(kind, message, errno)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Facts and counters of the node.
+    pub fn status(&self) -> Result<Status> {
+        match self.ask(AdminRequest::Status, None)? {
+            AdminReply::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What the node knows of a file.
+    pub fn explain(&self, file: BorrowedFd<'_>) -> Result<Explanation> {
+        match self.ask(AdminRequest::Explain, Some(file))? {
+            AdminReply::Explain(explanation) => Ok(*explanation),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Brings a file in; `keep` pins it.
+    pub fn load(&self, file: BorrowedFd<'_>, keep: bool) -> Result<LoadReport> {
+        let request = if keep { AdminRequest::Pin } else { AdminRequest::Load };
+        match self.ask(request, Some(file))? {
+            AdminReply::Loaded(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request that frees memory.
+    pub fn free(&self, request: AdminRequest, file: Option<BorrowedFd<'_>>) -> Result<FreeReport> {
+        match self.ask(request, file)? {
+            AdminReply::Freed(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Effective configuration of the node.
+    pub fn config(&self) -> Result<Vec<ConfigEntry>> {
+        match self.ask(AdminRequest::Config, None)? {
+            AdminReply::Config(entries) => Ok(entries),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request that is answered without facts.
+    pub fn order(&self, request: AdminRequest, file: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.ask(request, file).map(drop)
+    }
+}
+
+/// The error that a node reported, with its errno kept.
+fn refusal(kind: ErrorKind, message: String, errno: i32) -> Error {
+    // The message is a whole line of its own, made from an error of the node.
+    let message = message.strip_prefix("while ").map(str::to_owned).unwrap_or(message);
+    let (operation, detail) = match message.split_once(": ") {
+        Some((operation, detail)) => (operation.to_owned(), detail.to_owned()),
+        None => ("asking the node".to_owned(), message),
+    };
+    let error = Error::new(kind, operation, detail);
+    if errno == kind.errno() {
+        return error;
+    }
+    error.caused_by(std::io::Error::from_raw_os_error(errno))
+}
+
+fn unexpected(reply: &AdminReply) -> Error {
+    let name = format!("{reply:?}");
+    let name = name.split(['(', ' ', '{']).next().unwrap_or("nothing").to_owned();
+    Error::new(ErrorKind::Protocol, "asking the node", format!("it answered with `{name}`"))
+        .remedy("use the same release on both sides")
+}

@@ -1,0 +1,236 @@
+//! Puts a node together (store and PFS side, socket server, mount, metrics), keeps it until a
+//! signal or `node stop`, and takes it apart in the reverse order.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::fs::{Mode, OFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tidepool_fuse::{Mount, MountConfig};
+use tidepool_node::Node;
+use tidepool_node::server::Server;
+use tidepool_proto::config::Feature;
+use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
+
+use super::endpoint::Endpoint;
+use super::limits::{raise_descriptors, server_limits};
+use super::logging::{self, LevelHandle};
+use super::notify::notify;
+use super::reload;
+use super::start::Sources;
+use super::summary::Summary;
+use super::supervisor::Supervisor;
+use crate::exit::Outcome;
+
+/// What ends or changes a running node.
+enum Event {
+    Stop(&'static str),
+    Reload,
+}
+
+/// A node with all its front ends.
+pub struct Running {
+    config: NodeConfig,
+    sources: Sources,
+    node: Arc<Node>,
+    supervisor: Arc<Supervisor>,
+    server: Arc<Server>,
+    mount: Option<Mount>,
+    endpoint: Option<Endpoint>,
+    level: LevelHandle,
+    events: Receiver<Event>,
+    summary: Summary,
+}
+
+/// Starts everything that `config` asks for; on an error, what was started is taken down again.
+pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
+    let level = logging::start(&config)?;
+    raise_descriptors();
+    let (sender, events) = channel();
+    listen_to_signals(sender.clone())?;
+    if let Some(mount_point) = &config.mount {
+        prepare_mount_point(mount_point)?;
+    }
+    let node = Node::start(config.clone())?;
+    let supervisor = Arc::new(Supervisor::new(node.clone(), config.capacity_bytes));
+    let limits = server_limits(&config.client_limits);
+    let server = Server::start(&config.socket, node.clone(), supervisor.clone(), limits);
+    let server = Arc::new(server.inspect_err(|_| node.stop())?);
+    let front_ends = start_front_ends(&config, &node, &supervisor).inspect_err(|_| {
+        server.stop();
+        node.stop();
+    });
+    let (mount, endpoint) = front_ends?;
+    surround(&node, &server, &config, mount.as_ref(), sender);
+    // The working directory must not keep another file system busy.
+    let _ = std::env::set_current_dir("/");
+    let machine = sources.machine();
+    let limit = (machine.memory_bytes, machine.memory_limit.as_str());
+    let summary = Summary::new(&config, &node.status(), limit);
+    tracing::info!(pfs = summary.pfs, socket = summary.socket, mount = summary.mount, "serving");
+    for degraded in &summary.degraded {
+        tracing::warn!("degraded: {degraded}");
+    }
+    notify("READY=1");
+    #[rustfmt::skip]
+    let running = Running {
+        config, sources, node, supervisor, server, mount, endpoint, level, events, summary,
+    };
+    Ok(running)
+}
+
+fn start_front_ends(
+    config: &NodeConfig,
+    node: &Arc<Node>,
+    supervisor: &Arc<Supervisor>,
+) -> Result<(Option<Mount>, Option<Endpoint>)> {
+    require(config.huge_pages, "huge_pages", node.status().store.huge_pages)?;
+    let address = config.metrics_address;
+    let endpoint = address.map(|address| Endpoint::start(address, supervisor.clone()));
+    let endpoint = endpoint.transpose()?;
+    let mount_point = config.mount.as_deref();
+    let mount = mount_point.map(|mount_point| mount(config, mount_point, node)).transpose()?;
+    Ok((mount, endpoint))
+}
+
+fn mount(config: &NodeConfig, mount_point: &Path, node: &Arc<Node>) -> Result<Mount> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root: OwnedFd = rustix::fs::open(&config.pfs, flags, Mode::empty())
+        .map_err(|source| Error::pfs(format!("opening {}", config.pfs.display()), source))?;
+    tidepool_fuse::mount(
+        node.clone(),
+        MountConfig {
+            threads: config.fuse_threads as usize,
+            passthrough: config.passthrough.wanted(),
+            ..MountConfig::new(root, config.pfs.clone(), mount_point.to_owned())
+        },
+    )
+}
+
+fn require(feature: Feature, name: &str, present: bool) -> Result<()> {
+    if feature != Feature::On || present {
+        return Ok(());
+    }
+    let detail = format!("`{name}` is `on`, but this machine lacks it");
+    Err(Error::new(ErrorKind::Unsupported, "starting the node", detail)
+        .remedy("`tidepool doctor` says why; use `auto` to go on without it"))
+}
+
+/// A directory to mount at: made if it is missing, freed of a dead mount of ours.
+fn prepare_mount_point(mount_point: &Path) -> Result<()> {
+    if tidepool_fuse::recover_stale(mount_point)? {
+        tracing::warn!(mount = %mount_point.display(), "removed the mount of a node that died");
+    }
+    let operation = || format!("preparing the mount point {}", mount_point.display());
+    match std::fs::metadata(mount_point) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(mount_point).map_err(|source| Error::pfs(operation(), source))
+        }
+        Err(source) => Err(Error::pfs(operation(), source)),
+    }
+}
+
+fn surround(
+    node: &Arc<Node>,
+    server: &Arc<Server>,
+    config: &NodeConfig,
+    mount: Option<&Mount>,
+    sender: Sender<Event>,
+) {
+    let counting = Arc::downgrade(server);
+    node.surround(|surroundings| {
+        if let (Some(mount), Some(path)) = (mount, &config.mount) {
+            surroundings.mount = Some(path.display().to_string());
+            surroundings.notes = mount.notes();
+        }
+        let clients = move || counting.upgrade().map_or(0, |server| server.counts().connections);
+        surroundings.clients = Some(Box::new(clients));
+        surroundings.on_stop = Some(Box::new(move || {
+            // The receiver is gone only when the process is ending anyway.
+            let _ = sender.send(Event::Stop("node stop"));
+        }));
+    });
+}
+
+fn listen_to_signals(sender: Sender<Event>) -> Result<()> {
+    let failed = |source| Error::pfs("listening to signals", source);
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let listen = move || {
+        let mut stops = 0;
+        for signal in signals.forever() {
+            let event = match signal {
+                SIGHUP => Event::Reload,
+                SIGINT => Event::Stop("SIGINT"),
+                _ => Event::Stop("SIGTERM"),
+            };
+            if let Event::Stop(name) = event {
+                stops += 1;
+                if stops > 2 {
+                    tracing::error!(signal = name, "asked to stop three times: ending at once");
+                    std::process::exit(1);
+                }
+            }
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
+    Ok(())
+}
+
+impl Running {
+    /// What the start took.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Serves until a signal or `node stop`, then takes everything down.
+    pub fn run(mut self) -> Result<Outcome> {
+        let reason = loop {
+            match self.events.recv() {
+                Ok(Event::Reload) => self.reload(),
+                Ok(Event::Stop(reason)) => break reason,
+                Err(_) => break "no one can ask for anything any more",
+            }
+        };
+        tracing::info!(reason, "stopping");
+        notify("STOPPING=1");
+        self.take_down()
+    }
+
+    fn reload(&mut self) {
+        notify("RELOADING=1");
+        let applied = self.sources.read().and_then(|(wanted, warnings)| {
+            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            reload::apply(&self.config, wanted, &*self.supervisor, &self.level)
+        });
+        match applied {
+            Ok(in_force) => self.config = in_force,
+            Err(error) => tracing::error!("the configuration stays as it is: {error}"),
+        }
+        notify("READY=1");
+    }
+
+    /// New opens are refused and owed writes done first; then the front ends go, then the node.
+    fn take_down(self) -> Result<Outcome> {
+        let drained = self.node.drain().inspect_err(|error| {
+            tracing::error!("bytes that exist in memory only are lost: {error}");
+        });
+        let unmounted = self.mount.as_ref().map_or(Ok(()), Mount::unmount);
+        if let Err(error) = &unmounted {
+            tracing::error!("unmounting: {error}");
+        }
+        drop(self.mount);
+        drop(self.endpoint);
+        self.server.stop();
+        self.node.stop();
+        tracing::info!("stopped");
+        drained.and(unmounted).map(|()| Outcome::Done)
+    }
+}

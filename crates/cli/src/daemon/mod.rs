@@ -1,0 +1,14 @@
+//! The process around a node: start in front or behind, logs, signals, metrics, stop.
+
+mod assemble;
+mod detach;
+mod endpoint;
+mod limits;
+mod logging;
+mod notify;
+mod reload;
+mod start;
+mod summary;
+mod supervisor;
+
+pub use start::start;

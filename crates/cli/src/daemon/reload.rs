@@ -1,0 +1,86 @@
+//! Applies a changed configuration to the running node (SIGHUP). Options that a running node
+//! cannot change are named, and stay as they are.
+
+use tidepool_proto::admin::{AdminRequest, AdminService, ConfigEntry};
+use tidepool_proto::option::option;
+use tidepool_proto::{NodeConfig, Result};
+
+use super::logging::LevelHandle;
+
+/// Names of options whose value differs.
+fn changed<'a>(before: &[ConfigEntry], after: &'a [ConfigEntry]) -> Vec<&'a str> {
+    let differs = |entry: &&ConfigEntry| {
+        before.iter().find(|old| old.name == entry.name).is_none_or(|old| old.value != entry.value)
+    };
+    after.iter().filter(differs).map(|entry| entry.name.as_str()).collect()
+}
+
+/// Makes `present` become `wanted` as far as a running node can, and logs each step. Returns what
+/// is in force now.
+pub fn apply(
+    present: &NodeConfig,
+    wanted: NodeConfig,
+    node: &dyn AdminService,
+    level: &LevelHandle,
+) -> Result<NodeConfig> {
+    let mut in_force = present.clone();
+    for name in changed(&present.entries, &wanted.entries) {
+        if !option(name).is_some_and(|spec| spec.live) {
+            tracing::warn!(option = name, "this change needs a restart of the node");
+            continue;
+        }
+        match name {
+            "memory" => {
+                let capacity_bytes = wanted.capacity_bytes;
+                node.admin(AdminRequest::Resize { capacity_bytes }, None, 0)?;
+                (in_force.memory, in_force.capacity_bytes) = (wanted.memory, capacity_bytes);
+            }
+            "policy" => {
+                let policy = wanted.policy.clone();
+                node.admin(AdminRequest::SetPolicy { policy: policy.clone() }, None, 0)?;
+                in_force.policy = policy;
+            }
+            "log_level" => {
+                level.set(wanted.log_level);
+                in_force.log_level = wanted.log_level;
+            }
+            other => unreachable!("the live option {other} is applied above"),
+        }
+        take_entry(&mut in_force.entries, &wanted.entries, name);
+        tracing::info!(option = name, "changed");
+    }
+    if (&present.rules, &present.quotas) != (&wanted.rules, &wanted.quotas) {
+        tracing::warn!("changed rules and quotas need a restart of the node");
+    }
+    Ok(in_force)
+}
+
+fn take_entry(into: &mut [ConfigEntry], from: &[ConfigEntry], name: &str) {
+    let source = from.iter().find(|entry| entry.name == name);
+    let target = into.iter_mut().find(|entry| entry.name == name);
+    if let (Some(source), Some(target)) = (source, target) {
+        *target = source.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tidepool_proto::option::OPTIONS;
+
+    #[test]
+    fn every_live_option_is_one_that_a_reload_applies() {
+        let live = OPTIONS.iter().filter(|spec| spec.live).map(|spec| spec.name);
+        assert!(live.eq(["memory", "policy", "log_level"]), "extend `apply`, then this list");
+    }
+
+    #[test]
+    fn changes_are_found_by_value() {
+        let config = tidepool_proto::resolve::defaults;
+        let before = config(Path::new("/pfs"), Path::new("/s"), 8 << 20).unwrap();
+        let after = config(Path::new("/pfs"), Path::new("/s"), 16 << 20).unwrap();
+        assert_eq!(changed(&before.entries, &after.entries), ["memory"]);
+        assert!(changed(&before.entries, &before.entries).is_empty());
+    }
+}

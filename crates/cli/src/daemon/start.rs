@@ -1,0 +1,108 @@
+//! `tidepool node start`: validates the configuration, then serves here or in a daemon.
+
+use std::path::{Path, PathBuf};
+
+use tidepool_proto::resolve::{Machine, resolve};
+use tidepool_proto::{Error, NodeConfig, Result};
+
+use super::assemble;
+use super::detach::{self, Readiness};
+use crate::arguments::StartArguments;
+use crate::exit::Outcome;
+use crate::machine::machine;
+use crate::output;
+use crate::settings::{NodeFlags, gather};
+
+/// What the configuration was made from, so that it can be made again.
+pub struct Sources {
+    flags: NodeFlags,
+    machine: Machine,
+}
+
+impl Sources {
+    /// Remembers flags; paths are made absolute now, before the working directory changes.
+    pub fn new(mut flags: NodeFlags) -> Result<Sources> {
+        let machine = machine()?;
+        flags.config = flags.config.map(|path| machine.working_directory.join(path));
+        Ok(Sources { flags, machine })
+    }
+
+    /// Reads file and environment again and validates everything.
+    pub fn read(&self) -> Result<(NodeConfig, Vec<String>)> {
+        let file = self.flags.config.as_deref();
+        let (raw, warnings) = gather(file, std::env::vars_os(), &self.flags.options)?;
+        Ok((resolve(raw, &self.machine)?, warnings))
+    }
+
+    /// Facts of the machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+/// Runs `node start`.
+pub fn start(arguments: StartArguments) -> Result<Outcome> {
+    let readiness = arguments.ready_descriptor.map(Readiness::adopt).transpose()?;
+    let sources = Sources::new(arguments.flags)?;
+    match readiness {
+        Some(readiness) => {
+            let served = serve_in_daemon(sources, &readiness);
+            if let Err(error) = &served {
+                readiness.failed(error);
+            }
+            served
+        }
+        None => {
+            let (config, warnings) = sources.read()?;
+            warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+            if config.foreground {
+                return serve_in_front(config, sources, arguments.json);
+            }
+            create_directory_of(&config.socket)?;
+            let summary = detach::spawn(&config)?;
+            if arguments.json {
+                output::json(&summary)?
+            } else {
+                summary.print()
+            }
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn serve_in_front(config: NodeConfig, sources: Sources, json: bool) -> Result<Outcome> {
+    create_directory_of(&config.socket)?;
+    let node = assemble::start(config, sources)?;
+    if json {
+        output::json(node.summary())?
+    } else {
+        node.summary().print()
+    }
+    node.run()
+}
+
+fn serve_in_daemon(sources: Sources, readiness: &Readiness) -> Result<Outcome> {
+    let (config, warnings) = sources.read()?;
+    let node = assemble::start(config, sources)?;
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    readiness.ready(node.summary());
+    node.run()
+}
+
+/// Makes the directory of the socket, open to all to look up but not to write.
+fn create_directory_of(socket: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let Some(directory) = socket.parent() else { return Ok(()) };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755).create(directory).map_err(|source| {
+        Error::pfs(format!("creating {} for the socket", directory.display()), source)
+            .remedy("choose another place by --socket")
+    })
+}
+
+/// Log file of a daemon that was given none.
+pub fn default_log_file(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".log");
+    PathBuf::from(name)
+}

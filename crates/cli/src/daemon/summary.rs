@@ -1,0 +1,117 @@
+//! What a start took: sizes, modes, defaults and degradations, for people and programs.
+
+use serde::{Deserialize, Serialize};
+use tidepool_proto::NodeConfig;
+use tidepool_proto::admin::Status;
+
+use crate::output::{self, Colour};
+
+/// What a node runs with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Process id of the node.
+    pub process_id: u32,
+    /// The PFS directory.
+    pub pfs: String,
+    /// Its file system type.
+    pub pfs_type: String,
+    /// Mount point, if there is one.
+    pub mount: Option<String>,
+    /// Path of the socket.
+    pub socket: String,
+    /// Memory as it was asked for.
+    pub memory: String,
+    /// The same in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes of memory that the node may use at most, and what sets the limit.
+    pub memory_limit_bytes: u64,
+    /// What sets that limit, in words.
+    pub memory_limit: String,
+    /// Block size in bytes.
+    pub block_bytes: u64,
+    /// Whether memory comes in 2 MiB pages.
+    pub huge_pages: bool,
+    /// What segments are made of.
+    pub backing: String,
+    /// Name of the eviction policy.
+    pub policy: String,
+    /// Default read mode.
+    pub read_mode: String,
+    /// Default write mode.
+    pub write_mode: String,
+    /// Address of the metrics, if any.
+    pub metrics_address: Option<String>,
+    /// Log file; absent for standard error.
+    pub log_file: Option<String>,
+    /// Options that nobody set, so that their defaults apply.
+    pub defaults: Vec<String>,
+    /// What this machine lacks, one line each.
+    pub degraded: Vec<String>,
+}
+
+impl Summary {
+    /// Of a node with `config` that answered `status`.
+    pub fn new(config: &NodeConfig, status: &Status, limit: (u64, &str)) -> Summary {
+        let text = |path: &std::path::PathBuf| path.display().to_string();
+        let defaults = config.entries.iter().filter(|entry| entry.origin == "default");
+        Summary {
+            process_id: status.process_id,
+            pfs: status.pfs.clone(),
+            pfs_type: status.pfs_type.clone(),
+            mount: status.mount.clone(),
+            socket: status.socket.clone(),
+            memory: config.memory.to_string(),
+            capacity_bytes: config.capacity_bytes,
+            memory_limit_bytes: limit.0,
+            memory_limit: limit.1.to_owned(),
+            block_bytes: config.block_bytes,
+            huge_pages: status.store.huge_pages,
+            backing: status.store.backing.clone(),
+            policy: config.policy.clone(),
+            read_mode: config.read_mode.to_string(),
+            write_mode: config.write_mode.to_string(),
+            metrics_address: config.metrics_address.map(|address| address.to_string()),
+            log_file: config.log_file.as_ref().map(text),
+            defaults: defaults.map(|entry| entry.name.clone()).collect(),
+            degraded: status.degraded.clone(),
+        }
+    }
+
+    /// Prints it for people.
+    pub fn print(&self) {
+        let title = format!("node {} serves {} ({})", self.process_id, self.pfs, self.pfs_type);
+        output::line(&output::coloured(&title, Colour::Strong));
+        let by_default = |names: &[&str]| {
+            let all = names.iter().all(|name| self.defaults.iter().any(|other| other == name));
+            let mark = if all { " (default)" } else { "" };
+            output::coloured(mark, Colour::Faint)
+        };
+        let pages = if self.huge_pages { "2 MiB pages" } else { "4 KiB pages" };
+        let memory = format!(
+            "{} ({} of {}, {}){}",
+            output::size(self.capacity_bytes),
+            self.memory,
+            output::size(self.memory_limit_bytes),
+            self.memory_limit,
+            by_default(&["memory"])
+        );
+        let block = output::size(self.block_bytes);
+        let modes = format!("read {}, write {}", self.read_mode, self.write_mode);
+        let mut rows = vec![
+            ("mount", self.mount.clone().unwrap_or_else(|| "none".to_owned())),
+            ("socket", format!("{}{}", self.socket, by_default(&["socket"]))),
+            ("memory", memory),
+            ("store", format!("blocks of {block} in {pages} of {}", self.backing)),
+            ("policy", format!("{}{}", self.policy, by_default(&["policy"]))),
+            ("modes", format!("{modes}{}", by_default(&["read_mode", "write_mode"]))),
+            ("log", self.log_file.clone().unwrap_or_else(|| "standard error".to_owned())),
+        ];
+        if let Some(address) = &self.metrics_address {
+            rows.push(("metrics", format!("http://{address}/metrics")));
+        }
+        for degraded in &self.degraded {
+            rows.push(("degraded", output::coloured(degraded, Colour::Warning)));
+        }
+        output::pairs(&rows);
+    }
+}

@@ -1,0 +1,194 @@
+//! What the machine gives a node: memory within the limits of its control group, processors, the
+//! usual socket. Reads `/proc` and `/sys` only.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidepool_proto::resolve::Machine;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// A limit of memory and what sets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes.
+    pub bytes: u64,
+    /// What sets it, in words.
+    pub source: String,
+}
+
+/// The facts that the configuration depends on.
+pub fn machine() -> Result<Machine> {
+    let limit = memory_limit()?;
+    Ok(Machine {
+        memory_bytes: limit.bytes,
+        memory_limit: limit.source,
+        processors: std::thread::available_parallelism().map_or(2, usize::from),
+        socket: default_socket(),
+        working_directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        user_id,
+    })
+}
+
+/// Socket of a node where none is named: one a machine for root, one a login otherwise.
+pub fn default_socket() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/run/tidepool/node.sock");
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|path| path.is_absolute()).unwrap_or_else(|| {
+        PathBuf::from(format!("/tmp/tidepool-{}", rustix::process::geteuid().as_raw()))
+    });
+    runtime.join("tidepool/node.sock")
+}
+
+/// Bytes of a field of `/proc/meminfo`.
+pub fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// The lowest of the machine's memory and the limits of the control groups this process is in.
+pub fn memory_limit() -> Result<MemoryLimit> {
+    limit_of(Path::new("/proc/self"))
+}
+
+/// The same for another process, such as the node.
+pub fn memory_limit_of(process_id: u32) -> Result<MemoryLimit> {
+    limit_of(&Path::new("/proc").join(process_id.to_string()))
+}
+
+fn limit_of(process: &Path) -> Result<MemoryLimit> {
+    let total = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| memory_field(&text, "MemTotal"))
+        .ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "reading /proc/meminfo", "MemTotal is missing")
+                .remedy("mount /proc")
+        })?;
+    let machine = MemoryLimit { bytes: total, source: "the machine's memory".to_owned() };
+    let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let limits = group_directories(&groups, &mounts).into_iter().filter_map(|(top, directory)| {
+        let levels = directory.ancestors().take_while(|level| level.starts_with(&top));
+        levels.filter_map(group_limit).min_by_key(|limit| limit.bytes)
+    });
+    Ok(limits.fold(machine, |low, limit| if limit.bytes < low.bytes { limit } else { low }))
+}
+
+fn group_limit(directory: &Path) -> Option<MemoryLimit> {
+    ["memory.max", "memory.high", "memory.limit_in_bytes"]
+        .iter()
+        .filter_map(|name| {
+            let file = directory.join(name);
+            let bytes = fs::read_to_string(&file).ok()?.trim().parse().ok()?;
+            Some(MemoryLimit { bytes, source: format!("the limit in {}", file.display()) })
+        })
+        .min_by_key(|limit| limit.bytes)
+}
+
+/// For both versions of control groups: where the hierarchy with the memory controller is mounted,
+/// and the directory of this process in it.
+fn group_directories(groups: &str, mountinfo: &str) -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for line in mountinfo.lines() {
+        // 36 35 98:0 /root /mount/point options - type source super-options
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let mut before = before.split(' ').skip(3);
+        let (Some(root), Some(point)) = (before.next(), before.next()) else { continue };
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next().unwrap_or(""), after.nth(1).unwrap_or(""));
+        let is_memory_v1 = kind == "cgroup" && options.split(',').any(|name| name == "memory");
+        if kind != "cgroup2" && !is_memory_v1 {
+            continue;
+        }
+        let path = groups.lines().find_map(|group| {
+            let mut fields = group.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            let ours = match is_memory_v1 {
+                true => controllers.split(',').any(|name| name == "memory"),
+                false => controllers.is_empty(),
+            };
+            ours.then_some(path)
+        });
+        let Some(path) = path else { continue };
+        // Inside a container the mount shows a part of the tree; a path outside it is its top.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        found.push((PathBuf::from(point), Path::new(point).join(below)));
+    }
+    found
+}
+
+/// Numeric id of a user.
+pub fn user_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut buffer = vec![0_u8; 16 << 10];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::zeroed();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are valid for the lengths given, and the buffer outlives the use of the
+    // entry, of which only a number is taken.
+    let status = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &mut found,
+        )
+    };
+    if status != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: on success `found` points to the entry, which the call filled in.
+    Some(unsafe { (*found).pw_uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let mountinfo = "30 25 0:26 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n\
+                         31 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+                         32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        let groups = "4:memory:/slurm/job1\n1:cpu:/\n0::/user.slice\n";
+        assert_eq!(
+            group_directories(groups, mountinfo),
+            [
+                ("/sys/fs/cgroup/memory".into(), "/sys/fs/cgroup/memory/slurm/job1".into()),
+                ("/sys/fs/cgroup/unified".into(), "/sys/fs/cgroup/unified/user.slice".into()),
+            ]
+        );
+        let contained = "30 25 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let top: PathBuf = "/sys/fs/cgroup".into();
+        assert_eq!(group_directories("0::/docker/x\n", contained)[0].1, top);
+    }
+
+    #[test]
+    fn the_lowest_limit_of_a_group_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("memory.max"), "4096\n").unwrap();
+        fs::write(directory.path().join("memory.high"), "max\n").unwrap();
+        assert_eq!(group_limit(directory.path()).unwrap().bytes, 4096);
+        fs::write(directory.path().join("memory.high"), "1024\n").unwrap();
+        let limit = group_limit(directory.path()).unwrap();
+        assert_eq!(limit.bytes, 1024);
+        assert!(limit.source.contains("memory.high"), "{}", limit.source);
+    }
+
+    #[test]
+    fn memory_is_never_more_than_the_machine_has() {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let total = memory_field(&meminfo, "MemTotal").unwrap();
+        let limit = memory_limit().unwrap();
+        assert!(limit.bytes > 0 && limit.bytes <= total);
+    }
+
+    #[test]
+    fn users_are_found_by_name() {
+        assert_eq!(user_id("root"), Some(0));
+        assert_eq!(user_id("no such user"), None);
+    }
+}

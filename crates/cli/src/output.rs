@@ -1,0 +1,136 @@
+//! How facts are printed: tables for people, JSON for programs, colour on terminals only.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use tidepool_proto::{ByteSize, Error, Result};
+
+/// Prints a line to standard output; a reader that went away ends the program quietly.
+pub fn line(text: &str) {
+    if let Err(error) = writeln!(io::stdout().lock(), "{text}") {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        // Nothing sensible is left to do where standard output fails.
+        std::process::exit(1);
+    }
+}
+
+/// Prints a line for people to standard error.
+pub fn note(text: &str) {
+    // A closed standard error must not end a command that works.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Prints facts as JSON, indented.
+pub fn json<T: Serialize>(facts: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(facts)
+        .map_err(|source| Error::pfs("writing JSON", io::Error::other(source.to_string())))?;
+    line(&text);
+    Ok(())
+}
+
+/// Colours of the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// What is well.
+    Good,
+    /// What is worth a look.
+    Warning,
+    /// What is wrong.
+    Bad,
+    /// What is less important.
+    Faint,
+    /// What should stand out.
+    Strong,
+}
+
+/// `text` in colour if standard output is a terminal and NO_COLOR is not set.
+pub fn coloured(text: &str, colour: Colour) -> String {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if !wanted || !io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let code = match colour {
+        Colour::Good => "32",
+        Colour::Warning => "33",
+        Colour::Bad => "31",
+        Colour::Faint => "2",
+        Colour::Strong => "1",
+    };
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
+/// Lines of names and values, the values below each other.
+pub fn pairs(rows: &[(&str, String)]) {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, value) in rows {
+        let padding = " ".repeat(width - name.chars().count());
+        line(&format!("{}{padding}  {value}", coloured(name, Colour::Faint)));
+    }
+}
+
+/// A table with aligned columns; `right` says which columns hold numbers.
+pub fn table(header: &[&str], right: &[bool], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let render = |cells: Vec<&str>| {
+        let padded = cells.iter().enumerate().map(|(column, cell)| {
+            let padding = " ".repeat(widths[column] - cell.chars().count());
+            if right[column] { format!("{padding}{cell}") } else { format!("{cell}{padding}") }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    line(&coloured(&render(header.to_vec()), Colour::Strong));
+    for row in rows {
+        line(&render(row.iter().map(String::as_str).collect()));
+    }
+}
+
+/// Bytes as people read them.
+pub fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+/// A share as people read it; `-` where there is nothing to share.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", share(part, whole) * 100.0) }
+}
+
+/// `part` of `whole`, 0 where there is nothing.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Seconds as people read them.
+pub fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(percent(1, 3), "33.3%");
+        assert_eq!(percent(0, 0), "-");
+        assert_eq!(duration(59), "59 s");
+        assert_eq!(duration(61), "1 min 1 s");
+        assert_eq!(duration(90_061), "1 d 1 h");
+    }
+
+    #[test]
+    fn no_colour_without_a_terminal() {
+        assert_eq!(coloured("text", Colour::Bad), "text");
+    }
+}

@@ -1,0 +1,95 @@
+//! An open file on one connection: its handle, its segment, or its bytes. When the connection ends
+//! the binding is of no use but for bytes that came whole; another takes its place.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use tidepool_proto::wire::{Open, Opened, Reply, Request};
+use tidepool_proto::{Access, BytesByLevel, Level, Version};
+
+use crate::connection::{CallError, Connection};
+use crate::options::OpenOptions;
+use crate::segment::Segment;
+
+/// Longest file that is sent along with its open in bytes.
+const INLINE_BYTES_MAX: u32 = 256 << 10;
+
+/// A small file that came with its open, as of that time.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the node had it from.
+    pub(crate) level: Level,
+}
+
+/// An open file of a node.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) handle: u64,
+    pub(crate) version: Version,
+    pub(crate) size: u64,
+    pub(crate) segment: Option<Segment>,
+    pub(crate) inline: Option<Inline>,
+}
+
+impl Binding {
+    /// Opens the file behind `lower` at the node.
+    pub(crate) fn open(
+        connection: Arc<Connection>,
+        lower: &OwnedFd,
+        options: &OpenOptions,
+        created: bool,
+        map_segments: bool,
+    ) -> Result<Binding, CallError> {
+        let request = Request::Open(Open {
+            access: options.access,
+            read_mode: options.read_mode,
+            write_mode: options.write_mode,
+            created,
+            append: options.append,
+            want_descriptors: map_segments && options.access.reads(),
+            inline_bytes_max: if options.access == Access::Read { INLINE_BYTES_MAX } else { 0 },
+        });
+        let answer = connection.call(&request, &[], &[lower.as_fd()])?;
+        let Reply::Opened(Opened { handle, version, size, segment, inline }) = answer.reply else {
+            return Err(connection.unexpected("an open"));
+        };
+        let descriptors = answer.descriptors;
+        // Without a mapping (no memory for it, say) reads go by messages.
+        let segment = segment.and_then(|layout| Segment::new(layout, descriptors).ok());
+        let inline = inline
+            .filter(|_| answer.payload.len() as u64 == size)
+            .map(|levels| Inline { bytes: answer.payload, level: farthest(&levels) });
+        Ok(Binding { connection, handle, version, size, segment, inline })
+    }
+
+    /// The same open file with its segment handed out anew.
+    pub(crate) fn renewed(&self) -> Result<Binding, CallError> {
+        let request = Request::Descriptors { handle: self.handle };
+        let answer = self.connection.call(&request, &[], &[])?;
+        let Reply::Descriptors { segment } = answer.reply else {
+            return Err(self.connection.unexpected("a request for descriptors"));
+        };
+        let segment = segment.and_then(|layout| Segment::new(layout, answer.descriptors).ok());
+        Ok(Binding {
+            connection: Arc::clone(&self.connection),
+            handle: self.handle,
+            version: self.version,
+            size: self.size,
+            segment,
+            inline: None,
+        })
+    }
+
+    /// The segment, if the node is there to vouch for it.
+    pub(crate) fn living_segment(&self) -> Option<&Segment> {
+        self.segment.as_ref().filter(|_| self.connection.is_alive())
+    }
+}
+
+/// The farthest level that bytes came from: nothing is said to be nearer than it was.
+fn farthest(levels: &BytesByLevel) -> Level {
+    let mut all = Level::ALL.into_iter().rev();
+    all.find(|level| levels.get(*level) > 0).unwrap_or(Level::Store)
+}

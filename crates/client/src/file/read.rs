@@ -1,0 +1,277 @@
+//! Reading: the segment first, then the node, then the parallel file system.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidepool_proto::wire::{REPLY_PAYLOAD_BYTES_MAX, Reply, Request, Want};
+use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
+
+use super::{File, changed};
+use crate::binding::Binding;
+use crate::borrowed::Borrowed;
+use crate::connection::CallError;
+use crate::lower;
+use crate::segment::Segment;
+
+/// How often a block that goes away again is asked for before its bytes are taken by message.
+const RESIDENT_ATTEMPTS: usize = 2;
+
+/// How often a node that hangs up is asked before the parallel file system is.
+const ASKING_ATTEMPTS: usize = 8;
+
+/// What one step of a read brought.
+struct Step {
+    bytes: usize,
+    levels: BytesByLevel,
+    at_end: bool,
+}
+
+impl File {
+    /// Reads at `offset` into `buffer`, short only at the end of the file.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        self.check_readable(offset, buffer.len())?;
+        let mut outcome = ReadOutcome::default();
+        let mut at_end = buffer.is_empty();
+        while !at_end && outcome.bytes < buffer.len() {
+            let at = offset + outcome.bytes as u64;
+            let rest = &mut buffer[outcome.bytes..];
+            if let Some(step) = self.read_held(at, rest) {
+                outcome.bytes += step.bytes;
+                outcome.levels.merge(&step.levels);
+                at_end = step.at_end;
+                continue;
+            }
+            let step = self.read_asking(at, rest)?;
+            outcome.bytes += step.bytes;
+            outcome.levels.merge(&step.levels);
+            at_end = step.at_end;
+        }
+        if outcome.levels.mapped > 0 {
+            self.mapped_bytes.fetch_add(outcome.levels.mapped, Ordering::Relaxed);
+        }
+        self.read_ahead(offset, outcome.bytes);
+        Ok(outcome)
+    }
+
+    fn check_readable(&self, offset: u64, length: usize) -> Result<()> {
+        if !self.options.access.reads() {
+            return Err(Error::new(ErrorKind::PermissionDenied, "reading", "not open for reading")
+                .caused_by(rustix::io::Errno::BADF));
+        }
+        match offset.checked_add(length as u64) {
+            Some(end) if i64::try_from(end).is_ok() => Ok(()),
+            _ => Err(Error::new(ErrorKind::InvalidInput, "reading", "beyond any file's end")),
+        }
+    }
+
+    /// Reads what this process holds itself: no message, no lock, no allocation.
+    fn read_held(&self, offset: u64, buffer: &mut [u8]) -> Option<Step> {
+        let guard = self.binding.load();
+        let binding = guard.as_ref()?;
+        if let Some(segment) = binding.living_segment() {
+            let piece = segment.read(offset, buffer)?;
+            let levels = BytesByLevel::of(Level::Mapped, piece.bytes as u64);
+            return Some(Step { bytes: piece.bytes, levels, at_end: piece.at_end });
+        }
+        let inline = binding.inline.as_ref()?;
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(inline.bytes.len());
+        let bytes = (inline.bytes.len() - start).min(buffer.len());
+        buffer[..bytes].copy_from_slice(&inline.bytes[start..start + bytes]);
+        let levels = BytesByLevel::of(inline.level, bytes as u64);
+        Some(Step { bytes, levels, at_end: bytes < buffer.len() })
+    }
+
+    /// Reads by asking the node, or else the parallel file system.
+    #[cold]
+    fn read_asking(&self, offset: u64, buffer: &mut [u8]) -> Result<Step> {
+        let mut attempts = 0;
+        loop {
+            let bound = if attempts < ASKING_ATTEMPTS { self.bound()? } else { None };
+            let Some(binding) = bound else { return self.read_bare(offset, buffer) };
+            // Another thread may have opened the file anew, with bytes that are held now.
+            if attempts > 0
+                && let Some(step) = self.read_held(offset, buffer)
+            {
+                return Ok(step);
+            }
+            let segment = binding.segment.as_ref().filter(|_| attempts < RESIDENT_ATTEMPTS);
+            attempts += 1;
+            let step = match segment {
+                Some(segment) => self.read_made_resident(&binding, segment, offset, buffer),
+                None => read_inline(&binding, offset, buffer).map(Some),
+            };
+            match step {
+                Ok(Some(step)) => return Ok(step),
+                Ok(None) if attempts >= RESIDENT_ATTEMPTS => self.renew(&binding),
+                Ok(None) => {}
+                Err(CallError::Failed(error)) => return Err(error),
+                Err(CallError::Gone(_)) => {}
+            }
+        }
+    }
+
+    /// Has the node fill a block, then reads it; `None` if it went away again.
+    fn read_made_resident(
+        &self,
+        binding: &Binding,
+        segment: &Segment,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<Step>, CallError> {
+        let length = segment.piece_bytes(offset, buffer.len());
+        if buffer.len() > length {
+            // The following blocks of a long read come while this one is read.
+            let rest = (buffer.len() - length) as u64;
+            self.hint(binding, offset + length as u64, rest);
+        }
+        let request = Request::Read {
+            handle: binding.handle,
+            offset,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            want: Want::Resident,
+        };
+        let answer = binding.connection.call(&request, &[], &[])?;
+        match answer.reply {
+            Reply::Resident { bytes: 0, levels } => {
+                Ok(Some(Step { bytes: 0, levels, at_end: true }))
+            }
+            Reply::Resident { bytes, levels } => {
+                let whole = |piece: &crate::segment::Piece| piece.bytes as u64 == bytes;
+                let piece = segment.read(offset, &mut buffer[..length]).filter(whole);
+                Ok(piece.map(|piece| Step { bytes: piece.bytes, levels, at_end: piece.at_end }))
+            }
+            Reply::Data { levels } => {
+                Ok(Some(take_data(&answer.payload, levels, &mut buffer[..length])))
+            }
+            _ => Err(binding.connection.unexpected("a read")),
+        }
+    }
+
+    /// The segment that this process holds is not the one that the node fills any more.
+    fn renew(&self, binding: &Arc<Binding>) {
+        if let Ok(renewed) = binding.renewed() {
+            self.binding.compare_and_swap(binding, Some(Arc::new(renewed)));
+        }
+    }
+
+    fn read_bare(&self, offset: u64, buffer: &mut [u8]) -> Result<Step> {
+        self.check_not_memory_only()?;
+        if self.options.read_mode == Some(ReadMode::Memory) {
+            let detail = "no node answers, and only memory may be read";
+            return Err(Error::new(ErrorKind::NotResident, "reading", detail)
+                .remedy("start the node, or read in mode `two-level`"));
+        }
+        let bytes = lower::read_at(&self.lower, offset, buffer)?;
+        // Looked at afterwards: if the version is still that of the open, it was so all the time.
+        if !self.options.access.writes()
+            && !lower::is_same(&lower::version(&self.lower)?, &self.origin.version)
+        {
+            return Err(changed());
+        }
+        let levels = BytesByLevel::of(Level::Pfs, bytes as u64);
+        Ok(Step { bytes, levels, at_end: bytes < buffer.len() })
+    }
+
+    fn read_ahead(&self, offset: u64, length: usize) {
+        let guard = self.binding.load();
+        let Some(binding) = guard.as_ref() else { return };
+        let Some(segment) = binding.living_segment() else { return };
+        let Some(range) = self.read_ahead.note(offset, length, segment.block_bytes()) else {
+            return;
+        };
+        let end = range.end.min(segment.size());
+        if range.start < end && segment.lacks_any(range.start, end) {
+            self.hint(binding, range.start, end - range.start);
+        }
+    }
+
+    fn hint(&self, binding: &Binding, offset: u64, length: u64) {
+        let request = Request::Prefetch { handle: binding.handle, offset, length };
+        binding.connection.tell(&request, Duration::ZERO);
+    }
+
+    /// Reads at the cursor and moves it.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        let mut cursor = self.cursor.lock();
+        let outcome = self.read_at(*cursor, buffer)?;
+        *cursor += outcome.bytes as u64;
+        Ok(outcome)
+    }
+
+    /// Where the next [`File::read`] begins, in bytes.
+    pub fn position(&self) -> u64 {
+        *self.cursor.lock()
+    }
+
+    /// Sets where the next [`File::read`] begins, in bytes.
+    pub fn set_position(&self, position: u64) {
+        *self.cursor.lock() = position;
+    }
+
+    /// Reads several ranges of the file, each into its own buffer; what is not resident is asked
+    /// for before the first one is waited for.
+    pub fn read_vectored_at(&self, ranges: &mut [(u64, &mut [u8])]) -> Result<Vec<ReadOutcome>> {
+        if let Some(binding) = &*self.binding.load()
+            && let Some(segment) = binding.living_segment()
+        {
+            for (offset, buffer) in ranges.iter().skip(1) {
+                let length = buffer.len() as u64;
+                let end = offset.saturating_add(length).min(segment.size());
+                if *offset < end && segment.lacks_any(*offset, end) {
+                    self.hint(binding, *offset, end - offset);
+                }
+            }
+        }
+        ranges.iter_mut().map(|(offset, buffer)| self.read_at(*offset, buffer)).collect()
+    }
+
+    /// Starts to bring a range in, without waiting. A hint: without a node it does nothing.
+    pub fn prefetch(&self, offset: u64, length: u64) {
+        if let Some(binding) = self.binding_alive() {
+            self.hint(&binding, offset, length);
+        }
+    }
+
+    /// Lends up to `length` bytes at `offset`, fewer only at the end of the file: without a copy
+    /// where the node can pin them, else as a copy.
+    pub fn borrow(&self, offset: u64, length: usize) -> Result<Borrowed> {
+        self.check_readable(offset, length)?;
+        if let Some(binding) = self.bound()?
+            && binding.segment.is_some()
+            && length > 0
+        {
+            match Borrowed::lend(&binding, offset, length) {
+                Ok(Some(borrowed)) => return Ok(borrowed),
+                Ok(None) | Err(CallError::Gone(_)) => {}
+                // Too much is lent already: a copy is slower and as good.
+                Err(CallError::Failed(error)) if error.kind() == ErrorKind::LimitReached => {}
+                Err(CallError::Failed(error)) => return Err(error),
+            }
+        }
+        let left = usize::try_from(self.size()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; length.min(left)];
+        let outcome = self.read_at(offset, &mut bytes)?;
+        bytes.truncate(outcome.bytes);
+        Ok(Borrowed::copied(bytes, outcome.levels))
+    }
+}
+
+fn read_inline(binding: &Binding, offset: u64, buffer: &mut [u8]) -> Result<Step, CallError> {
+    let length = buffer.len().min(REPLY_PAYLOAD_BYTES_MAX as usize);
+    let request =
+        Request::Read { handle: binding.handle, offset, length: length as u32, want: Want::Inline };
+    let answer = binding.connection.call(&request, &[], &[])?;
+    match answer.reply {
+        Reply::Data { levels } => Ok(take_data(&answer.payload, levels, &mut buffer[..length])),
+        _ => Err(binding.connection.unexpected("a read")),
+    }
+}
+
+/// The node sends less than it was asked for, up to the longest payload, only at the end.
+fn take_data(payload: &[u8], levels: BytesByLevel, buffer: &mut [u8]) -> Step {
+    let bytes = payload.len().min(buffer.len());
+    buffer[..bytes].copy_from_slice(&payload[..bytes]);
+    let asked = buffer.len().min(REPLY_PAYLOAD_BYTES_MAX as usize);
+    Step { bytes, levels, at_end: bytes < asked }
+}

@@ -1,0 +1,224 @@
+//! Writing, and what is owed afterwards: an error of a write that the node took is reported by the
+//! next write, sync or close, and a node that ends while writes are owed makes them fail.
+
+use std::sync::atomic::Ordering;
+
+use tidepool_proto::wire::{Reply, Request, TRANSFER_WRITE_BYTES_MAX};
+use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
+
+use super::File;
+use crate::connection::CallError;
+use crate::lower;
+
+impl File {
+    /// Writes all of `data` at `offset`; at the end of the file if it was opened to append.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        if self.options.append {
+            return self.append(data).map(drop);
+        }
+        if offset.checked_add(data.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "writing", "beyond any file's end"));
+        }
+        let mut written = 0;
+        while written < data.len() {
+            let rest = &data[written..];
+            // A write that is not known to have happened is done again: the outcome is the same.
+            written += self.write_step(offset + written as u64, rest, true)?.1;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data` at the end of the file; returns where it went. The file must have been
+    /// opened to append. Up to 1 MiB stay together whoever else appends.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.check_writable()?;
+        if !self.options.append {
+            return Err(Error::new(ErrorKind::InvalidInput, "appending", "not open to append")
+                .remedy("open the file with `append`"));
+        }
+        let _turn = self.appending.lock();
+        let mut start = None;
+        let mut written = 0;
+        while written < data.len() {
+            let (offset, bytes) = self.write_step(0, &data[written..], false)?;
+            start.get_or_insert(offset);
+            written += bytes;
+        }
+        match start {
+            Some(start) => Ok(start),
+            None => self.size(),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if !self.options.access.writes() {
+            return Err(Error::new(ErrorKind::PermissionDenied, "writing", "not open for writing")
+                .caused_by(rustix::io::Errno::BADF));
+        }
+        self.check_nothing_lost()
+    }
+
+    /// Writes a part of `data`; where it went and how much it was.
+    fn write_step(&self, offset: u64, data: &[u8], repeatable: bool) -> Result<(u64, usize)> {
+        let data = &data[..data.len().min(TRANSFER_WRITE_BYTES_MAX as usize)];
+        loop {
+            let Some(binding) = self.bound()? else { break };
+            match binding.connection.write(binding.handle, offset, data) {
+                Ok(done) => {
+                    self.writes.taken.fetch_add(1, Ordering::SeqCst);
+                    // A thread that noticed the node's end before this write was counted may have
+                    // gone on with another node. One that notices it later sees the count.
+                    if !binding.connection.is_alive() {
+                        self.note_lost_writes();
+                    }
+                    return Ok(done);
+                }
+                Err(CallError::Failed(error)) => return Err(error),
+                Err(CallError::Gone(error)) if !repeatable => {
+                    self.writes.lost.store(true, Ordering::Release);
+                    return Err(lost().caused_by(std::io::Error::other(error.to_string())));
+                }
+                // What it took before is looked at when the file is bound anew.
+                Err(CallError::Gone(_)) => self.note_lost_writes(),
+            }
+        }
+        self.check_nothing_lost()?;
+        self.check_not_memory_only()?;
+        self.writes.bare.store(true, Ordering::Release);
+        if self.options.append {
+            return Ok((lower::append(&self.lower, data)?, data.len()));
+        }
+        lower::write_at(&self.lower, offset, data)?;
+        Ok((offset, data.len()))
+    }
+
+    /// Called when the node is gone: what it took and did not make durable may be lost.
+    pub(super) fn note_lost_writes(&self) {
+        if self.writes.are_owed() {
+            self.writes.lost.store(true, Ordering::Release);
+        }
+    }
+
+    fn check_nothing_lost(&self) -> Result<()> {
+        if self.writes.lost.load(Ordering::Acquire) { Err(lost()) } else { Ok(()) }
+    }
+
+    /// Makes everything written so far durable, as the write mode promises.
+    pub fn sync(&self) -> Result<()> {
+        self.settle(&|handle| Request::Sync { handle, data_only: false }, true)
+    }
+
+    /// As [`File::sync`], without metadata that is not needed to read the bytes again.
+    pub fn sync_data(&self) -> Result<()> {
+        self.settle(&|handle| Request::Sync { handle, data_only: true }, true)
+    }
+
+    /// What a close would do, without closing: keeps the promise of the write mode.
+    pub fn flush(&self) -> Result<()> {
+        let promised = self.options.write_mode.unwrap_or_default() != WriteMode::Bypass;
+        self.settle(&|handle| Request::Flush { handle }, promised)
+    }
+
+    fn settle(&self, request: &dyn Fn(u64) -> Request, durable: bool) -> Result<()> {
+        self.check_nothing_lost()?;
+        let taken = self.writes.taken.load(Ordering::Acquire);
+        let settled = match self.ask(request)? {
+            Some(Reply::Done) => true,
+            Some(_) => {
+                return Err(Error::new(ErrorKind::Protocol, "syncing", "an unexpected answer"));
+            }
+            None => false,
+        };
+        // A node that ended in between had nothing made durable, nor did one that came after it.
+        self.check_nothing_lost()?;
+        if settled {
+            self.writes.settled.fetch_max(taken, Ordering::AcqRel);
+        }
+        if durable && (!settled || self.writes.bare.load(Ordering::Acquire)) {
+            self.sync_bare()?;
+        }
+        Ok(())
+    }
+
+    fn sync_bare(&self) -> Result<()> {
+        self.writes.bare.store(false, Ordering::Release);
+        let synced = rustix::fs::fsync(&self.lower)
+            .map_err(|error| Error::pfs("syncing on the parallel file system", error))
+            .and_then(|()| match self.created.as_ref().and_then(|path| path.parent()) {
+                Some(directory) if directory.as_os_str().is_empty() => {
+                    lower::sync_directory(std::path::Path::new("."))
+                }
+                Some(directory) => lower::sync_directory(directory),
+                None => Ok(()),
+            });
+        if synced.is_err() {
+            self.writes.bare.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    /// Sets the length of the file in bytes.
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        self.check_writable()?;
+        if self.change(&|handle| Request::SetSize { handle, size })? {
+            return Ok(());
+        }
+        rustix::fs::ftruncate(&self.lower, size)
+            .map_err(|error| Error::pfs("setting the length", error))
+    }
+
+    /// `fallocate(2)` with its mode bits.
+    pub fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
+        if self.change(&|handle| Request::Allocate { handle, mode_bits, offset, length })? {
+            return Ok(());
+        }
+        let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
+        rustix::fs::fallocate(&self.lower, flags, offset, length)
+            .map_err(|error| Error::pfs("allocating space", error))
+    }
+
+    /// Has the node change the file; false if that is to be done without it.
+    fn change(&self, request: &dyn Fn(u64) -> Request) -> Result<bool> {
+        let done = self.ask(request)?.is_some();
+        self.check_nothing_lost()?;
+        if done {
+            self.writes.taken.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.check_not_memory_only()?;
+            self.writes.bare.store(true, Ordering::Release);
+        }
+        Ok(done)
+    }
+
+    /// Closes the file. Returns when the promise of the write mode holds, with the error of any
+    /// write that was not reported yet.
+    pub fn close(self) -> Result<()> {
+        self.finish()
+    }
+
+    pub(super) fn finish(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let flushed = if self.options.access.writes() {
+            let untouched = self.created.is_none()
+                && self.writes.taken.load(Ordering::Acquire) == 0
+                && !self.writes.bare.load(Ordering::Acquire)
+                && !self.writes.lost.load(Ordering::Acquire);
+            if untouched { Ok(()) } else { self.flush() }
+        } else {
+            Ok(())
+        };
+        if let Some(binding) = self.binding_alive() {
+            self.forget(&binding);
+        }
+        flushed
+    }
+}
+
+fn lost() -> Error {
+    let detail = "the node ended before it made earlier writes durable";
+    Error::new(ErrorKind::Lost, "writing", detail).remedy("write the file again")
+}

@@ -1,0 +1,174 @@
+//! Files of the parallel file system as the caller's own credentials open them: what a client falls
+//! back to, and what it compares versions with. Keeps nothing.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
+
+use crate::options::OpenOptions;
+
+/// Opens a file; whether this created it.
+pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
+    let operation = || format!("opening {}", path.display());
+    let access = match options.access {
+        Access::Read => OFlags::RDONLY,
+        Access::Write => OFlags::WRONLY,
+        Access::ReadWrite => OFlags::RDWR,
+    };
+    // Without O_NONBLOCK a named pipe would hold the caller; regular files ignore it.
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mode = Mode::from_raw_mode(options.mode_bits);
+    let exclusively = flags | OFlags::CREATE | OFlags::EXCL;
+    let creates = options.create || options.create_new;
+    loop {
+        if !options.create_new {
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(file) => return Ok((regular(file, &operation)?, false)),
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOENT) if creates => {}
+                Err(error) => return Err(Error::pfs(operation(), error)),
+            }
+        }
+        match rustix::fs::open(path, exclusively, mode) {
+            Ok(file) => return Ok((regular(file, &operation)?, true)),
+            Err(Errno::INTR) => {}
+            // Somebody else created it in between.
+            Err(Errno::EXIST) if !options.create_new && !is_dangling(path) => {}
+            Err(error) => return Err(Error::pfs(operation(), error)),
+        }
+    }
+}
+
+/// A symbolic link to nothing exists for an exclusive creation and does not for an open.
+fn is_dangling(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
+}
+
+fn regular(file: OwnedFd, operation: &dyn Fn() -> String) -> Result<OwnedFd> {
+    let status = rustix::fs::fstat(&file).map_err(|error| Error::pfs(operation(), error))?;
+    match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => Ok(file),
+        FileType::Directory => Err(Error::pfs(operation(), Errno::ISDIR)),
+        _ => Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no regular file")),
+    }
+}
+
+/// The version that the file has now.
+pub(crate) fn version(file: impl AsFd) -> Result<Version> {
+    let status =
+        rustix::fs::fstat(file).map_err(|error| Error::pfs("asking for a version", error))?;
+    let nanoseconds =
+        |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    Ok(Version {
+        id: FileId { device: status.st_dev, inode: status.st_ino },
+        size: u64::try_from(status.st_size).unwrap_or(0),
+        modified_ns: nanoseconds(status.st_mtime, status.st_mtime_nsec),
+        changed_ns: nanoseconds(status.st_ctime, status.st_ctime_nsec),
+    })
+}
+
+/// Whether two versions are of equal content. Device numbers are left out: they have several
+/// encodings, and both versions are of the same descriptor.
+pub(crate) fn is_same(one: &Version, other: &Version) -> bool {
+    let key = |version: &Version| {
+        (version.id.inode, version.size, version.modified_ns, version.changed_ns)
+    };
+    key(one) == key(other)
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_at(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(&file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(bytes) => filled += bytes,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::pfs("reading the parallel file system", error)),
+        }
+    }
+    Ok(filled)
+}
+
+/// Writes everything.
+pub(crate) fn write_at(file: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
+    let mut written = 0;
+    while written < data.len() {
+        match rustix::io::pwrite(&file, &data[written..], offset + written as u64) {
+            Ok(0) => return Err(Error::pfs("writing", io::Error::from(io::ErrorKind::WriteZero))),
+            Ok(bytes) => written += bytes,
+            Err(Errno::INTR) => {}
+            Err(error) => {
+                return Err(Error::pfs("writing to the parallel file system", error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends everything in one call where the file system takes it as one; returns where it went.
+/// The position of the descriptor is used for that, so callers take turns.
+pub(crate) fn append(file: impl AsFd, data: &[u8]) -> Result<u64> {
+    let operation = "appending to the parallel file system";
+    let failed = |error: Errno| Error::pfs(operation, error);
+    let mut start = None;
+    let mut written = 0;
+    while written < data.len() {
+        let slices = [io::IoSlice::new(&data[written..])];
+        // Offset -1: at the position, which the append moves to the end of what it wrote.
+        match rustix::io::pwritev2(&file, &slices, u64::MAX, ReadWriteFlags::APPEND) {
+            Ok(bytes) => {
+                let end = rustix::fs::tell(&file).map_err(failed)?;
+                start.get_or_insert(end.saturating_sub(bytes as u64));
+                written += bytes;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    match start {
+        Some(start) => Ok(start),
+        None => version(file).map(|version| version.size),
+    }
+}
+
+/// Makes the entry of a new file durable.
+pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::empty())
+        .and_then(|directory| rustix::fs::fsync(&directory))
+        .map_err(|error| Error::pfs(format!("syncing {}", directory.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appends_say_where_they_went() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let (one, created) = open(&path, &OpenOptions::write()).unwrap();
+        assert!(created);
+        let (two, created) = open(&path, &OpenOptions::read_write()).unwrap();
+        assert!(!created);
+        assert_eq!(append(&one, b"abc").unwrap(), 0);
+        assert_eq!(append(&two, b"de").unwrap(), 3);
+        assert_eq!(append(&one, b"f").unwrap(), 5);
+        assert_eq!(std::fs::read(&path).unwrap(), b"abcdef");
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = open(directory.path(), &OpenOptions::read()).unwrap_err();
+        assert_eq!(error.errno(), libc::EISDIR);
+        let dangling = directory.path().join("dangling");
+        std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
+        assert!(open(&dangling, &OpenOptions::read_write()).is_err(), "and does not spin");
+    }
+}

@@ -1,0 +1,205 @@
+//! Whose rights a thread uses on the PFS.
+//!
+//! Every worker thread takes the file system identity of the caller before it touches a name, and
+//! the daemon's own before it calls the node. The switch is per thread (raw system calls; the C
+//! library's `setgroups` would change all threads) and lazy: nothing happens when the thread
+//! already has the right identity. Supplementary groups come from the calling thread's status
+//! file; a caller whose groups cannot be read is refused, never served with fewer groups.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::abi::InHeader;
+use crate::request::{Answer, Errno};
+
+/// How long the groups of a thread are taken as unchanged.
+const GROUPS_AGE_MAX: Duration = Duration::from_millis(250);
+const GROUPS_ENTRIES_MAX: usize = 4_096;
+const ROOT: u32 = 0;
+/// Asks the kernel for the present value: no such user or group exists.
+const ASK: u32 = u32::MAX;
+
+const CAPABILITY_SYS_RESOURCE: u32 = 24;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+type Groups = Arc<[u32]>;
+
+#[derive(Clone, Debug)]
+struct Present {
+    uid: u32,
+    gid: u32,
+    groups: Option<Groups>,
+    umask: Option<u32>,
+    own_umask: bool,
+}
+
+thread_local! {
+    static PRESENT: RefCell<Present> = const {
+        RefCell::new(Present { uid: ROOT, gid: ROOT, groups: None, umask: None, own_umask: false })
+    };
+}
+
+/// Switches threads between the daemon's identity and the callers'.
+#[derive(Debug)]
+pub struct Credentials {
+    switching: bool,
+    groups: Mutex<HashMap<(u32, u32, u32), (Instant, Groups)>>,
+}
+
+impl Credentials {
+    /// Switching is possible for root only; any other user's mount serves that user alone.
+    pub fn new() -> Self {
+        let switching = rustix::process::geteuid().is_root();
+        Credentials { switching, groups: Mutex::new(HashMap::new()) }
+    }
+
+    /// Takes the caller's identity for what this thread does next on the PFS.
+    pub fn become_caller(&self, caller: &InHeader) -> Answer {
+        if !self.switching {
+            return Ok(());
+        }
+        if caller.uid == ROOT {
+            return become_user(ROOT, caller.gid, None);
+        }
+        let groups = self.groups_of(caller)?;
+        become_user(caller.uid, caller.gid, Some(groups))
+    }
+
+    /// Takes the daemon's own identity.
+    pub fn become_daemon(&self) -> Answer {
+        if self.switching { become_user(ROOT, ROOT, None) } else { Ok(()) }
+    }
+
+    /// Applies `umask` to what this thread creates from now on. The PFS itself then weighs it
+    /// against default access control lists.
+    pub fn set_umask(&self, umask: u32) -> Answer {
+        PRESENT.with_borrow_mut(|present| {
+            if !present.own_umask {
+                // The umask belongs to the process unless a thread takes its own copy.
+                // SAFETY: the call changes kernel state of this thread only and takes no pointer.
+                if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
+                    return Err(std::io::Error::last_os_error().into());
+                }
+                present.own_umask = true;
+            }
+            if present.umask != Some(umask) {
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+                present.umask = Some(umask);
+            }
+            Ok(())
+        })
+    }
+
+    fn groups_of(&self, caller: &InHeader) -> Answer<Groups> {
+        let key = (caller.pid, caller.uid, caller.gid);
+        let now = Instant::now();
+        if let Some((read_at, groups)) = self.groups.lock().get(&key)
+            && now.duration_since(*read_at) < GROUPS_AGE_MAX
+        {
+            return Ok(groups.clone());
+        }
+        let groups = read_groups(caller.pid)?;
+        let mut entries = self.groups.lock();
+        if entries.len() >= GROUPS_ENTRIES_MAX {
+            entries.retain(|_, (read_at, _)| now.duration_since(*read_at) < GROUPS_AGE_MAX);
+        }
+        entries.insert(key, (now, groups.clone()));
+        Ok(groups)
+    }
+}
+
+/// The supplementary groups of a thread. A caller that is not visible here (another pid name
+/// space) or gone is refused: with fewer groups it might be let in where its group is shut out.
+fn read_groups(pid: u32) -> Answer<Groups> {
+    let refused = || Errno(libc::EACCES);
+    if pid == 0 {
+        return Err(refused());
+    }
+    let status = std::fs::read(format!("/proc/{pid}/status")).map_err(|_| refused())?;
+    let line = status
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"Groups:"))
+        .ok_or_else(refused)?;
+    let text = std::str::from_utf8(line).map_err(|_| refused())?;
+    text.split_ascii_whitespace().map(|word| word.parse().map_err(|_| refused())).collect()
+}
+
+fn become_user(uid: u32, gid: u32, groups: Option<Groups>) -> Answer {
+    PRESENT.with_borrow_mut(|present| {
+        // Root may do anything whatever its groups, so these stay until another user comes.
+        if let Some(groups) = groups
+            && present.groups.as_ref() != Some(&groups)
+        {
+            present.groups = None;
+            set_groups(&groups)?;
+            present.groups = Some(groups);
+        }
+        if present.gid != gid {
+            set_and_check(libc::SYS_setfsgid, gid)?;
+            present.gid = gid;
+        }
+        if present.uid != uid {
+            set_and_check(libc::SYS_setfsuid, uid)?;
+            present.uid = uid;
+        }
+        Ok(())
+    })
+}
+
+fn set_groups(groups: &[u32]) -> Answer {
+    // SAFETY: the pointer and length describe a live slice of 32-bit group numbers, which is what
+    // the system call reads. The raw call changes this thread only, which is what we want.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+}
+
+/// These system calls report no failure, so the result is read back.
+fn set_and_check(call: libc::c_long, value: u32) -> Answer {
+    // SAFETY: `setfsuid` and `setfsgid` take a number and change this thread only.
+    let now = unsafe {
+        libc::syscall(call, value);
+        libc::syscall(call, ASK)
+    };
+    if now as u32 == value { Ok(()) } else { Err(Errno(libc::EPERM)) }
+}
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// Gives up, for this thread, the right to exceed quotas and reserved space: taking another
+/// identity does not take that one away.
+pub fn give_up_resource_override() {
+    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+    // Effective, permitted and inheritable sets of capabilities 0 to 31, then of the rest.
+    let mut sets = [0u32; 6];
+    // SAFETY: both pointers are to live values of the layout that version 3 of the calls uses, and
+    // the calls concern this thread only.
+    unsafe {
+        if libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) == 0 {
+            sets[0] &= !(1 << CAPABILITY_SYS_RESOURCE);
+            libc::syscall(libc::SYS_capset, &header, sets.as_ptr());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_this_thread_are_found_and_a_missing_thread_is_refused() {
+        let ours: Vec<u32> =
+            rustix::process::getgroups().unwrap().iter().map(|group| group.as_raw()).collect();
+        let read = read_groups(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+        assert_eq!(read.as_ref(), ours.as_slice());
+        assert_eq!(read_groups(0), Err(Errno(libc::EACCES)));
+        assert_eq!(read_groups(u32::MAX), Err(Errno(libc::EACCES)));
+    }
+}

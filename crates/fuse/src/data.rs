@@ -1,0 +1,437 @@
+//! Opening files and moving their bytes. What the bytes are is the node's business; this module
+//! decides how the kernel gets at them.
+
+use std::ffi::CStr;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use tidepool_proto::{Access, OpenFile};
+
+use crate::abi::{
+    self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
+    OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
+};
+use crate::attributes::{id_of, kind_of};
+use crate::filesystem::Filesystem;
+use crate::nodes::Node;
+use crate::opens::Admission;
+use crate::request::{Answer, Errno, Reply};
+
+const WRITE_FROM_CACHE: u32 = 1 << 0;
+/// Never equal to a count of mode changes.
+const NEVER: u64 = u64::MAX;
+/// Bytes that one request copies between files at most; the kernel asks again for the rest.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+const COPY_STEP_BYTES: usize = 1 << 20;
+/// Times that a create meets a file that came or went in between before it gives up.
+const CREATE_ATTEMPTS: usize = 16;
+
+const STALE: Errno = Errno(libc::ESTALE);
+
+/// One open of a file by a program.
+pub struct FileHandle {
+    /// What is open.
+    pub node: Arc<Node>,
+    /// The node's side of it.
+    pub file: Arc<dyn OpenFile>,
+    /// What the program may do.
+    pub access: Access,
+    /// Lock owners that took record locks through this open while the kernel does not tell us of
+    /// closes.
+    pub lock_owners: Mutex<Vec<u64>>,
+    append: bool,
+    /// Count of mode changes at which the set-id bits were seen cleared.
+    privileges_dropped_at: AtomicU64,
+    /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
+    positioned: OnceLock<Arc<dyn OpenFile>>,
+}
+
+/// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
+/// decided here, caching and appending by the node.
+fn lower_flags(flags: u32) -> OFlags {
+    const KEPT: i32 = libc::O_ACCMODE | libc::O_NOATIME;
+    OFlags::from_bits_retain(flags & KEPT as u32) | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn access_of(flags: u32) -> Access {
+    match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::Read,
+        libc::O_WRONLY => Access::Write,
+        _ => Access::ReadWrite,
+    }
+}
+
+fn has(flags: u32, flag: i32) -> bool {
+    flags as i32 & flag == flag
+}
+
+impl Filesystem {
+    /// `OPEN`. Answers `ESTALE` where another node must stand for the file now: the kernel then
+    /// looks the name up again and opens what it finds.
+    pub(crate) fn open(&self, caller: &InHeader, arguments: OpenIn, reply: Reply) {
+        match self.open_handle(caller, arguments, &reply) {
+            Ok(open) => {
+                if !reply.value_heard(&open) {
+                    self.forget_handle(open.handle);
+                }
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn open_handle(&self, caller: &InHeader, arguments: OpenIn, reply: &Reply) -> Answer<OpenOut> {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(caller.nodeid)?;
+        if !node.is_regular() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let flags = arguments.flags;
+        let access = access_of(flags);
+        let truncate = has(flags, libc::O_TRUNC);
+        // Truncating is writing, whatever the access mode says.
+        let lower_for_size = (truncate && !access.writes())
+            .then(|| self.open_lower(&node, OFlags::WRONLY | OFlags::CLOEXEC))
+            .transpose()?;
+        let lower = self.open_lower(&node, lower_flags(flags))?;
+        let append = has(flags, libc::O_APPEND);
+        let file = self.open_in_node(caller, lower, access, false, append)?;
+        let open = self.admit(node, file, access, append, reply)?;
+        if truncate
+            && let Err(errno) = self.truncate(caller, open.handle, lower_for_size, arguments)
+        {
+            self.forget_handle(open.handle);
+            return Err(errno);
+        }
+        Ok(open)
+    }
+
+    fn truncate(
+        &self,
+        caller: &InHeader,
+        handle: u64,
+        lower_for_size: Option<OwnedFd>,
+        arguments: OpenIn,
+    ) -> Answer {
+        let handle = self.files.get(handle)?;
+        match lower_for_size {
+            None => handle.file.set_size(0)?,
+            Some(lower) => {
+                let file = self.open_in_node(caller, lower, Access::Write, false, false)?;
+                file.set_size(0)?;
+                file.flush()?;
+            }
+        }
+        if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
+            self.drop_privilege_bits(&handle.file.lower())?;
+        }
+        Ok(())
+    }
+
+    /// Opens the lower file of a node as the present identity: by its place where that still leads
+    /// to it, by descriptor otherwise.
+    fn open_lower(&self, node: &Arc<Node>, flags: OFlags) -> Answer<OwnedFd> {
+        if let Some(place) = node.place() {
+            let parent = self.nodes.descriptor(&place.parent)?;
+            if let Ok(lower) = rustix::fs::openat(&parent, &place.name, flags, Mode::empty())
+                && rustix::fs::fstat(&lower)
+                    .is_ok_and(|stat| id_of(&stat) == node.id && kind_of(&stat) == node.kind)
+            {
+                return Ok(lower);
+            }
+        }
+        let held = self.nodes.descriptor(node)?;
+        self.reopen(&held, flags)
+    }
+
+    /// Opens once more what a descriptor has open, as the present identity.
+    pub(crate) fn reopen(&self, held: &impl AsFd, flags: OFlags) -> Answer<OwnedFd> {
+        let (directory, number) = self.by_descriptor(held);
+        let flags = (flags - OFlags::NOFOLLOW) | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?)
+    }
+
+    /// Files an open under a new handle and decides how the kernel reads it.
+    fn admit(
+        &self,
+        node: Arc<Node>,
+        file: Arc<dyn OpenFile>,
+        access: Access,
+        append: bool,
+        reply: &Reply,
+    ) -> Answer<OpenOut> {
+        let handle = self.files.reserve();
+        let reads_only = !access.writes();
+        let register = self
+            .passthrough
+            .load(Ordering::Relaxed)
+            .then_some(|pin| self.register(pin, reply.device()));
+        let admission = node.opens.lock().admit(handle, &file, reads_only, register);
+        let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
+        match admission {
+            Admission::Split => {
+                self.nodes.split(&node);
+                return Err(STALE);
+            }
+            Admission::Passthrough(backing_id) => {
+                out.open_flags = abi::OPEN_PASSTHROUGH;
+                out.backing_id = backing_id;
+            }
+            Admission::Direct => {
+                out.open_flags = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
+            }
+        }
+        if reads_only {
+            out.open_flags |= abi::OPEN_NOFLUSH;
+        }
+        let open = FileHandle {
+            node,
+            file,
+            access,
+            lock_owners: Mutex::default(),
+            append,
+            privileges_dropped_at: AtomicU64::new(NEVER),
+            positioned: OnceLock::new(),
+        };
+        self.files.insert(handle, open);
+        Ok(out)
+    }
+
+    fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
+        let open = self.files.remove(handle)?;
+        open.node.opens.lock().leave(handle);
+        Some(open)
+    }
+
+    /// `CREATE`.
+    pub(crate) fn create(&self, caller: &InHeader, arguments: CreateIn, name: &CStr, reply: Reply) {
+        match self.create_handle(caller, arguments, name, &reply) {
+            Ok(created) => {
+                if !reply.value_heard(&created) {
+                    self.forget_handle(created.open.handle);
+                    self.nodes.forget(created.entry.nodeid, 1);
+                }
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create_handle(
+        &self,
+        caller: &InHeader,
+        arguments: CreateIn,
+        name: &CStr,
+        reply: &Reply,
+    ) -> Answer<CreateOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        self.credentials.set_umask(arguments.umask)?;
+        let (lower, created) = create_or_open(&held, name, arguments)?;
+        let stat = rustix::fs::fstat(&lower)?;
+        if kind_of(&stat) != libc::S_IFREG {
+            // Something else took the name since the kernel looked; it will look again.
+            return Err(STALE);
+        }
+        let access = access_of(arguments.flags);
+        let append = has(arguments.flags, libc::O_APPEND);
+        let file = self.open_in_node(caller, lower, access, created, append)?;
+        if !created && has(arguments.flags, libc::O_TRUNC) {
+            file.set_size(0)?;
+            if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
+                self.drop_privilege_bits(&file.lower())?;
+            }
+        }
+        let stat = rustix::fs::fstat(file.lower())?;
+        let entry = self.entry(&parent, name, &stat);
+        let opened = self
+            .nodes
+            .get(entry.nodeid)
+            .and_then(|node| self.admit(node, file, access, append, reply));
+        match opened {
+            Ok(open) => Ok(CreateOut { entry, open }),
+            Err(errno) => {
+                self.nodes.forget(entry.nodeid, 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// `READ`, when its bytes are at hand or the thread may wait.
+    pub(crate) fn read(&self, handle: &FileHandle, offset: u64, size: usize, reply: Reply) {
+        let mut reply = Some(reply);
+        let mut answer = |slices: &[IoSlice<'_>]| {
+            if let Some(reply) = reply.take() {
+                reply.data(slices);
+            }
+        };
+        let outcome = handle.file.read_with(offset, size, &mut answer);
+        match (outcome, reply) {
+            (Err(error), Some(reply)) => reply.error(error.into()),
+            (Err(error), None) => tracing::error!(%error, "a read failed after it was answered"),
+            (Ok(_), Some(reply)) => reply.done(),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// `WRITE`.
+    pub(crate) fn write(&self, arguments: TransferIn, data: &[u8]) -> Answer<WriteOut> {
+        let handle = self.files.get(arguments.handle)?;
+        if arguments.transfer_flags & abi::WRITE_KILL_PRIVILEGES != 0 {
+            let changes = handle.node.mode_changes.load(Ordering::Relaxed);
+            if handle.privileges_dropped_at.load(Ordering::Relaxed) != changes {
+                self.drop_privilege_bits(&handle.file.lower())?;
+                handle.privileges_dropped_at.store(changes, Ordering::Relaxed);
+            }
+        }
+        self.credentials.become_daemon()?;
+        let file = if handle.append && arguments.transfer_flags & WRITE_FROM_CACHE != 0 {
+            self.positioned(&handle)?
+        } else {
+            handle.file.clone()
+        };
+        file.write_at(arguments.offset, data)?;
+        if has(arguments.flags, libc::O_DSYNC) {
+            file.sync(!has(arguments.flags, libc::O_SYNC))?;
+        }
+        Ok(WriteOut { size: data.len() as u32, padding: 0 })
+    }
+
+    fn positioned(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
+        if let Some(file) = handle.positioned.get() {
+            return Ok(file.clone());
+        }
+        let lower = self.reopen(&handle.file.lower(), OFlags::RDWR)?;
+        let request = tidepool_proto::OpenRequest {
+            lower,
+            access: Access::ReadWrite,
+            read_mode: None,
+            write_mode: None,
+            created: false,
+            append: false,
+            user_id: 0,
+        };
+        let file = self.service.open(request)?;
+        Ok(handle.positioned.get_or_init(|| file).clone())
+    }
+
+    /// `FLUSH`, once for every `close` of a descriptor.
+    pub(crate) fn flush(&self, arguments: FlushIn) -> Answer {
+        let handle = self.files.get(arguments.handle)?;
+        self.locks.release_owner(handle.node.id, arguments.lock_owner);
+        self.credentials.become_daemon()?;
+        if let Some(file) = handle.positioned.get() {
+            file.flush()?;
+        }
+        Ok(handle.file.flush()?)
+    }
+
+    /// `RELEASE`, once at the end of an open.
+    pub(crate) fn release(&self, arguments: ReleaseIn) -> Answer {
+        self.credentials.become_daemon()?;
+        let Some(handle) = self.forget_handle(arguments.handle) else { return Ok(()) };
+        if arguments.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+            self.locks.release_flock(&handle);
+        }
+        for owner in handle.lock_owners.lock().drain(..) {
+            self.locks.release_owner(handle.node.id, owner);
+        }
+        Ok(())
+    }
+
+    /// `FSYNC`.
+    pub(crate) fn sync(&self, arguments: FsyncIn) -> Answer {
+        let handle = self.files.get(arguments.handle)?;
+        self.credentials.become_daemon()?;
+        Ok(handle.file.sync(arguments.flags & abi::SYNC_DATA_ONLY != 0)?)
+    }
+
+    /// `FALLOCATE`.
+    pub(crate) fn allocate(&self, caller: &InHeader, arguments: FallocateIn) -> Answer {
+        let handle = self.files.get(arguments.handle)?;
+        if caller.uid != 0 {
+            self.drop_privilege_bits(&handle.file.lower())?;
+        }
+        self.credentials.become_daemon()?;
+        let FallocateIn { mode, offset, length, .. } = arguments;
+        Ok(handle.file.allocate(mode as i32, offset, length)?)
+    }
+
+    /// `LSEEK`, for holes and data only: the kernel knows the other kinds.
+    pub(crate) fn seek(&self, arguments: LseekIn) -> Answer<LseekOut> {
+        let handle = self.files.get(arguments.handle)?;
+        let offset = arguments.offset;
+        if self.service.has_memory_only()
+            && let Some(size) = self.service.memory_only_size(handle.node.id)
+        {
+            // What the PFS holds is a stub; in memory the file is all data.
+            let found = match arguments.whence as i32 {
+                _ if offset >= size => return Err(Errno(libc::ENXIO)),
+                libc::SEEK_DATA => offset,
+                _ => size,
+            };
+            return Ok(LseekOut { offset: found });
+        }
+        let seek = match arguments.whence as i32 {
+            libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
+            libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        Ok(LseekOut { offset: rustix::fs::seek(handle.file.lower(), seek)? })
+    }
+
+    /// `COPY_FILE_RANGE`: through the node on both sides, so that neither sees old bytes.
+    pub(crate) fn copy(&self, caller: &InHeader, arguments: CopyIn) -> Answer<WriteOut> {
+        let source = self.files.get(arguments.handle_in)?;
+        let target = self.files.get(arguments.handle_out)?;
+        if caller.uid != 0 {
+            self.drop_privilege_bits(&target.file.lower())?;
+        }
+        self.credentials.become_daemon()?;
+        let length = arguments.length.min(COPY_BYTES_MAX);
+        let mut buffer = vec![0; COPY_STEP_BYTES.min(length as usize)];
+        let mut copied = 0;
+        while copied < length {
+            let step = buffer.len().min((length - copied) as usize);
+            let piece = &mut buffer[..step];
+            let read = match source.file.read_at(arguments.offset_in + copied, piece) {
+                Ok(outcome) => outcome.bytes,
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                break;
+            }
+            match target.file.write_at(arguments.offset_out + copied, &buffer[..read]) {
+                Ok(_) => copied += read as u64,
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(WriteOut { size: copied as u32, padding: 0 })
+    }
+}
+
+/// Creates the file, or opens it where it exists and the caller did not ask for a new one. Tells
+/// which, because a new name is not durable yet.
+fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answer<(OwnedFd, bool)> {
+    let flags = lower_flags(arguments.flags);
+    let mode = Mode::from_raw_mode(arguments.mode & 0o7777);
+    for _ in 0..CREATE_ATTEMPTS {
+        let create = flags | OFlags::CREATE | OFlags::EXCL;
+        match rustix::fs::openat(parent, name, create, mode) {
+            Ok(lower) => return Ok((lower, true)),
+            Err(rustix::io::Errno::EXIST) if !has(arguments.flags, libc::O_EXCL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match rustix::fs::openat(parent, name, flags | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(lower) => return Ok((lower, false)),
+            Err(rustix::io::Errno::NOENT) => continue,
+            // A symbolic link took the name; the kernel follows it when it looks again.
+            Err(rustix::io::Errno::LOOP) => return Err(STALE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(STALE)
+}

@@ -1,0 +1,115 @@
+//! The kernel's end of the mount: reading requests from `/dev/fuse`, writing replies, and
+//! registering files for passthrough. Knows descriptors and bytes, not what they mean.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use zerocopy::IntoBytes;
+
+use crate::abi::{BackingMap, OutHeader};
+
+const DEVICE_PATH: &str = "/dev/fuse";
+
+const IOCTL_CLONE: u64 = 0x8004_e500;
+const IOCTL_BACKING_OPEN: u64 = 0x4010_e501;
+const IOCTL_BACKING_CLOSE: u64 = 0x4004_e502;
+
+/// More slices than this are copied together; the kernel takes at most 1,024.
+const SLICES_MAX: usize = 1_000;
+
+/// A descriptor of `/dev/fuse` that belongs to a mount.
+#[derive(Debug)]
+pub struct Device {
+    descriptor: OwnedFd,
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Device {
+    /// Takes a descriptor that is connected to a mount.
+    pub fn new(descriptor: OwnedFd) -> Self {
+        Device { descriptor }
+    }
+
+    /// A new, unconnected descriptor of the device.
+    pub fn open_unconnected() -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open(DEVICE_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Another descriptor of the same mount. Each worker has its own, so that they do not meet at
+    /// one queue of requests in progress.
+    pub fn duplicate_connected(&self) -> io::Result<Device> {
+        let descriptor = Self::open_unconnected()?;
+        let source = self.descriptor.as_raw_fd();
+        // SAFETY: the argument of this ioctl is a pointer to a 32-bit descriptor number, which
+        // lives on this stack frame during the call.
+        let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), IOCTL_CLONE, &source) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(Device { descriptor }) }
+    }
+
+    /// Reads one request; `None` when the mount is gone.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.descriptor, &mut *buffer) {
+                Ok(length) => return Ok(Some(length)),
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::NOENT) => continue,
+                Err(rustix::io::Errno::AGAIN) => continue,
+                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Answers request `unique` with the given bytes, taken from where they are. Returns whether
+    /// anybody waited for the answer: the request may have been interrupted, the mount be gone.
+    pub fn send(&self, unique: u64, errno: i32, payload: &[IoSlice<'_>]) -> io::Result<bool> {
+        if payload.len() > SLICES_MAX {
+            let joined: Vec<u8> = payload.iter().flat_map(|slice| slice.iter().copied()).collect();
+            return self.send(unique, errno, &[IoSlice::new(&joined)]);
+        }
+        let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
+        let header =
+            OutHeader { length: (size_of::<OutHeader>() + bytes) as u32, error: -errno, unique };
+        let result = match payload {
+            [] => rustix::io::write(&self.descriptor, header.as_bytes()),
+            [one] => {
+                let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(one)];
+                rustix::io::writev(&self.descriptor, &slices)
+            }
+            many => {
+                let mut slices = Vec::with_capacity(many.len() + 1);
+                slices.push(IoSlice::new(header.as_bytes()));
+                slices.extend(many.iter().map(|slice| IoSlice::new(slice)));
+                rustix::io::writev(&self.descriptor, &slices)
+            }
+        };
+        match result {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Registers a file for passthrough and returns its number.
+    pub fn register_backing(&self, file: BorrowedFd<'_>) -> io::Result<i32> {
+        let map = BackingMap { descriptor: file.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the argument of this ioctl is a pointer to a `fuse_backing_map`, which lives on
+        // this stack frame during the call.
+        let result = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), IOCTL_BACKING_OPEN, &map) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    }
+
+    /// Forgets a file registered for passthrough; opens that use it go on using it.
+    pub fn unregister_backing(&self, backing_id: i32) -> io::Result<()> {
+        // SAFETY: the argument of this ioctl is a pointer to the 32-bit number, which lives on
+        // this stack frame during the call.
+        let result =
+            unsafe { libc::ioctl(self.descriptor.as_raw_fd(), IOCTL_BACKING_CLOSE, &backing_id) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,190 @@
+//! What all handlers of requests share: the node, the tables, and the rules that several of them
+//! follow. The handlers themselves are in `names`, `metadata`, `data`, `directories` and `locks`.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
+
+use crate::abi::{Attributes, EntryOut, InHeader};
+use crate::attributes::{attributes_of, id_of, is_regular, version_of};
+use crate::credentials::Credentials;
+use crate::data::FileHandle;
+use crate::device::Device;
+use crate::directories::DirectoryHandle;
+use crate::handles::Handles;
+use crate::locks::Locks;
+use crate::nodes::{Node, Nodes};
+use crate::request::{Answer, Errno, Reply};
+use crate::waiting::WaitingThreads;
+
+/// The state of a mount.
+pub struct Filesystem {
+    pub(crate) service: Arc<dyn FileService>,
+    pub(crate) nodes: Nodes,
+    pub(crate) files: Handles<FileHandle>,
+    pub(crate) directories: Handles<DirectoryHandle>,
+    pub(crate) credentials: Credentials,
+    pub(crate) locks: Locks,
+    pub(crate) waiting: WaitingThreads,
+    pub(crate) passthrough: AtomicBool,
+    pub(crate) notes: Mutex<Vec<String>>,
+    descriptors: OwnedFd,
+}
+
+impl Filesystem {
+    /// Over the PFS directory of `nodes`.
+    pub fn new(
+        service: Arc<dyn FileService>,
+        nodes: Nodes,
+        waiting_threads_max: usize,
+    ) -> std::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptors = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+        Ok(Filesystem {
+            service,
+            nodes,
+            files: Handles::default(),
+            directories: Handles::default(),
+            credentials: Credentials::new(),
+            locks: Locks::default(),
+            waiting: WaitingThreads::new(waiting_threads_max),
+            passthrough: AtomicBool::new(false),
+            notes: Mutex::default(),
+            descriptors,
+        })
+    }
+
+    /// Adds a line on what does not work here, once.
+    pub(crate) fn note(&self, line: String) {
+        let mut notes = self.notes.lock();
+        if !notes.contains(&line) {
+            tracing::warn!("{line}");
+            notes.push(line);
+        }
+    }
+
+    /// The directory in which every open descriptor of this process has its number as a name, and
+    /// the name of `descriptor` there. System calls that need a path reach any file by it.
+    pub(crate) fn by_descriptor(&self, descriptor: &impl AsFd) -> (BorrowedFd<'_>, String) {
+        (self.descriptors.as_fd(), descriptor.as_fd().as_raw_fd().to_string())
+    }
+
+    /// The same as an absolute path.
+    pub(crate) fn path_of(descriptor: &impl AsFd) -> String {
+        format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd())
+    }
+
+    /// The kernel's view of attributes; memory-only files show the size of their memory.
+    pub(crate) fn attributes(&self, stat: &Stat) -> Attributes {
+        let mut attributes = attributes_of(stat);
+        if is_regular(stat)
+            && self.service.has_memory_only()
+            && let Some(size) = self.service.memory_only_size(id_of(stat))
+        {
+            attributes.size = size;
+            attributes.blocks = size.div_ceil(512);
+        }
+        attributes
+    }
+
+    /// Attributes of `name` in `parent` on the PFS, as the present identity.
+    pub(crate) fn stat_at(&self, parent: &impl AsFd, name: &CStr) -> Answer<Stat> {
+        Ok(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Counts a look-up of the file and describes it.
+    pub(crate) fn entry(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> EntryOut {
+        let node = self.nodes.enter(parent, name, stat, &version_of(stat));
+        EntryOut {
+            nodeid: node.nodeid,
+            generation: 0,
+            // Nothing is kept: a change behind our back shows at the next open or stat.
+            entry_valid_s: 0,
+            attr_valid_s: 0,
+            entry_valid_ns: 0,
+            attr_valid_ns: 0,
+            attributes: self.attributes(stat),
+        }
+    }
+
+    /// Answers with an entry, and takes the count back if nobody heard the answer.
+    pub(crate) fn reply_entry(&self, reply: Reply, entry: Answer<EntryOut>) {
+        match entry {
+            Ok(entry) => {
+                if !reply.value_heard(&entry) {
+                    self.nodes.forget(entry.nodeid, 1);
+                }
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Takes the caller's identity and finds the directory `nodeid`.
+    pub(crate) fn directory_for(
+        &self,
+        caller: &InHeader,
+        nodeid: u64,
+    ) -> Answer<(Arc<Node>, crate::nodes::Held)> {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(nodeid)?;
+        let held = self.nodes.descriptor(&node)?;
+        Ok((node, held))
+    }
+
+    /// Tells the node that metadata alone changed. `after` is asked for only where it matters.
+    pub(crate) fn carry(&self, before: &Stat, after: impl FnOnce() -> Answer<Stat>) {
+        if is_regular(before)
+            && let Ok(after) = after()
+            && id_of(&after) == id_of(before)
+        {
+            self.service.carry_version(&version_of(before), &version_of(&after));
+        }
+    }
+
+    /// Hands an open descriptor to the node.
+    pub(crate) fn open_in_node(
+        &self,
+        caller: &InHeader,
+        lower: OwnedFd,
+        access: Access,
+        created: bool,
+        append: bool,
+    ) -> Answer<Arc<dyn OpenFile>> {
+        self.credentials.become_daemon()?;
+        let request = OpenRequest {
+            lower,
+            access,
+            read_mode: None,
+            write_mode: None,
+            created,
+            append,
+            user_id: caller.uid,
+        };
+        Ok(self.service.open(request)?)
+    }
+
+    /// Registers a pinned file for passthrough; on failure says why and goes on without.
+    pub(crate) fn register(
+        &self,
+        pin: Arc<dyn tidepool_proto::PassthroughPin>,
+        device: &Arc<Device>,
+    ) -> Option<crate::opens::Backing> {
+        match crate::opens::Backing::register(pin, device.clone()) {
+            Ok(backing) => Some(backing),
+            Err(error) => {
+                let errno = Errno::from(error);
+                if matches!(errno.0, libc::EPERM | libc::EOPNOTSUPP | libc::ENOTTY | libc::ELOOP) {
+                    self.passthrough.store(false, Ordering::Relaxed);
+                    let cause = std::io::Error::from_raw_os_error(errno.0);
+                    self.note(format!("passthrough is off: the kernel refused a file ({cause})"));
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Attributes, extended attributes, access checks and file system totals.
+
+use std::ffi::CStr;
+
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use tidepool_proto::Access;
+
+use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
+use crate::attributes::{id_of, kind_of};
+use crate::filesystem::Filesystem;
+use crate::nodes::Held;
+use crate::request::{Answer, Errno};
+
+/// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
+const OWN_ATTRIBUTES: &[u8] = b"user.tidepool.";
+
+const NO_ATTRIBUTE: Errno = Errno(libc::ENODATA);
+
+/// What a request for an extended attribute answers.
+pub(crate) enum XattrAnswer {
+    /// The caller wants to know the size in bytes.
+    Size(u32),
+    /// The value or list.
+    Bytes(Vec<u8>),
+}
+
+impl Filesystem {
+    /// `GETATTR`.
+    pub(crate) fn get_attributes(
+        &self,
+        caller: &InHeader,
+        arguments: GetattrIn,
+    ) -> Answer<AttrOut> {
+        if arguments.flags & abi::GETATTR_HANDLE != 0
+            && let Ok(handle) = self.files.get(arguments.handle)
+        {
+            return Ok(self.attr_out(&rustix::fs::fstat(handle.file.lower())?));
+        }
+        let stat = match self.stat_node(caller.nodeid) {
+            // The caller's path was walked with the caller's rights already; an open descriptor
+            // shows its attributes whatever became of the path.
+            Err(Errno(libc::EACCES)) => {
+                self.credentials.become_daemon()?;
+                self.stat_node(caller.nodeid)
+            }
+            other => other,
+        };
+        Ok(self.attr_out(&stat?))
+    }
+
+    fn stat_node(&self, nodeid: u64) -> Answer<Stat> {
+        let node = self.nodes.get(nodeid)?;
+        if let Some(file) = node.opens.lock().any_file() {
+            return Ok(rustix::fs::fstat(file.lower())?);
+        }
+        if let Some(held) = self.nodes.pinned_already(&node) {
+            return Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
+        }
+        let place = node.place().ok_or(Errno(libc::ESTALE))?;
+        let parent = self.nodes.descriptor(&place.parent)?;
+        match self.stat_at(&parent, &place.name) {
+            Ok(stat) if id_of(&stat) == node.id && kind_of(&stat) == node.kind => Ok(stat),
+            Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => Err(Errno(libc::ESTALE)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn attr_out(&self, stat: &Stat) -> AttrOut {
+        let attributes = self.attributes(stat);
+        AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
+    }
+
+    /// `SETATTR`: size, mode, owner and times, in this order.
+    pub(crate) fn set_attributes(&self, caller: &InHeader, set: SetattrIn) -> Answer<AttrOut> {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(caller.nodeid)?;
+        let held = self.nodes.descriptor(&node)?;
+        if set.valid & abi::SET_SIZE != 0 {
+            self.set_size(caller, &node, &held, set)?;
+            self.credentials.become_caller(caller)?;
+        }
+        let others = abi::SET_MODE | abi::SET_UID | abi::SET_GID | abi::SET_ATIME | abi::SET_MTIME;
+        if set.valid & others != 0 {
+            let stat = || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
+            let before: Stat = stat()?;
+            let changed = self.set_metadata(&held, set);
+            if set.valid & abi::SET_MODE != 0 {
+                node.mode_changes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            // Part of it may have happened even if the whole failed.
+            self.carry(&before, stat);
+            changed?;
+        }
+        let stat = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
+        Ok(self.attr_out(&stat))
+    }
+
+    fn set_metadata(&self, held: &Held, set: SetattrIn) -> Answer {
+        let (directory, number) = self.by_descriptor(held);
+        if set.valid & abi::SET_MODE != 0 {
+            let mode = Mode::from_raw_mode(set.mode & 0o7777);
+            rustix::fs::chmodat(directory, number.as_str(), mode, AtFlags::empty())?;
+        }
+        if set.valid & (abi::SET_UID | abi::SET_GID) != 0 {
+            let uid = (set.valid & abi::SET_UID != 0).then(|| Uid::from_raw(set.uid));
+            let gid = (set.valid & abi::SET_GID != 0).then(|| Gid::from_raw(set.gid));
+            rustix::fs::chownat(directory, number.as_str(), uid, gid, AtFlags::empty())?;
+        }
+        if set.valid & (abi::SET_ATIME | abi::SET_MTIME) != 0 {
+            let time = |given: u32, now: u32, seconds: i64, nanoseconds: u32| Timespec {
+                tv_sec: seconds,
+                tv_nsec: match set.valid & (given | now) {
+                    0 => rustix::fs::UTIME_OMIT,
+                    bits if bits & now != 0 => rustix::fs::UTIME_NOW,
+                    _ => nanoseconds.into(),
+                },
+            };
+            let times = Timestamps {
+                last_access: time(abi::SET_ATIME, abi::SET_ATIME_NOW, set.atime, set.atime_ns),
+                last_modification: time(
+                    abi::SET_MTIME,
+                    abi::SET_MTIME_NOW,
+                    set.mtime,
+                    set.mtime_ns,
+                ),
+            };
+            rustix::fs::utimensat(directory, number.as_str(), &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    /// Lengths change through the node, which holds bytes of the file.
+    fn set_size(
+        &self,
+        caller: &InHeader,
+        node: &crate::nodes::Node,
+        held: &Held,
+        set: SetattrIn,
+    ) -> Answer {
+        if !node.is_regular() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let handle = (set.valid & abi::SET_FH != 0)
+            .then(|| self.files.get(set.handle).ok())
+            .flatten()
+            .filter(|handle| handle.access.writes());
+        match handle {
+            Some(handle) => {
+                self.credentials.become_daemon()?;
+                handle.file.set_size(set.size)?;
+            }
+            None => {
+                // `truncate` by name: what the caller may write is for the PFS to say.
+                let lower = self.reopen(held, rustix::fs::OFlags::WRONLY)?;
+                let file = self.open_in_node(caller, lower, Access::Write, false, false)?;
+                file.set_size(set.size)?;
+                file.flush()?;
+            }
+        }
+        if set.valid & abi::SET_KILL_PRIVILEGES != 0 {
+            self.drop_privilege_bits(held)?;
+        }
+        Ok(())
+    }
+
+    /// What the PFS does when a user without the right to keep them changes a file: the set-id
+    /// bits go. The node writes with its own rights, so the PFS would keep them.
+    pub(crate) fn drop_privilege_bits(&self, held: &impl std::os::fd::AsFd) -> Answer {
+        let stat = rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?;
+        let mut mode = stat.st_mode & 0o7777;
+        mode &= !libc::S_ISUID;
+        if mode & libc::S_IXGRP != 0 {
+            mode &= !libc::S_ISGID;
+        }
+        if mode == stat.st_mode & 0o7777 {
+            return Ok(());
+        }
+        self.credentials.become_daemon()?;
+        let (directory, number) = self.by_descriptor(held);
+        let mode = Mode::from_raw_mode(mode);
+        rustix::fs::chmodat(directory, number.as_str(), mode, AtFlags::empty())?;
+        self.carry(&stat, || Ok(rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?));
+        Ok(())
+    }
+
+    /// `ACCESS`, by the rights of the caller's file system identity.
+    pub(crate) fn access(&self, caller: &InHeader, mask: u32) -> Answer {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(caller.nodeid)?;
+        let held = self.nodes.descriptor(&node)?;
+        let (directory, number) = self.by_descriptor(&held);
+        let access = rustix::fs::Access::from_bits_retain(mask);
+        Ok(rustix::fs::accessat(directory, number.as_str(), access, AtFlags::EACCESS)?)
+    }
+
+    /// `STATFS`.
+    pub(crate) fn totals(&self) -> Answer<StatfsOut> {
+        let root = self.nodes.get(abi::ROOT_NODE)?;
+        let held = self.nodes.descriptor(&root)?;
+        let totals = rustix::fs::fstatfs(&held)?;
+        Ok(StatfsOut {
+            blocks: totals.f_blocks,
+            blocks_free: totals.f_bfree,
+            blocks_available: totals.f_bavail,
+            files: totals.f_files,
+            files_free: totals.f_ffree,
+            block_size: totals.f_bsize as u32,
+            name_length: totals.f_namelen as u32,
+            fragment_size: totals.f_frsize as u32,
+            padding: 0,
+            spare: [0; 6],
+        })
+    }
+
+    /// `GETXATTR`; `size` 0 asks for the size.
+    pub(crate) fn get_xattr(
+        &self,
+        caller: &InHeader,
+        name: &CStr,
+        size: u32,
+    ) -> Answer<XattrAnswer> {
+        if name.to_bytes().starts_with(OWN_ATTRIBUTES) {
+            return Err(NO_ATTRIBUTE);
+        }
+        let path = self.xattr_path(caller)?;
+        let mut value = vec![0; size as usize];
+        let length = rustix::fs::getxattr(path.1.as_str(), name, &mut value[..])?;
+        Ok(xattr_answer(value, length, size))
+    }
+
+    /// `LISTXATTR`; `size` 0 asks for the size.
+    pub(crate) fn list_xattrs(&self, caller: &InHeader, size: u32) -> Answer<XattrAnswer> {
+        const LIST_BYTES_MAX: usize = 64 << 10;
+        let path = self.xattr_path(caller)?;
+        let mut list = vec![0; LIST_BYTES_MAX];
+        let length = rustix::fs::listxattr(path.1.as_str(), &mut list[..])?;
+        let shown: Vec<u8> = list[..length]
+            .split_inclusive(|byte| *byte == 0)
+            .filter(|name| !name.starts_with(OWN_ATTRIBUTES))
+            .flatten()
+            .copied()
+            .collect();
+        let length = shown.len();
+        if size != 0 && length > size as usize {
+            return Err(Errno(libc::ERANGE));
+        }
+        Ok(xattr_answer(shown, length, size))
+    }
+
+    /// `SETXATTR`.
+    pub(crate) fn set_xattr(
+        &self,
+        caller: &InHeader,
+        arguments: SetxattrIn,
+        name: &CStr,
+        value: &[u8],
+    ) -> Answer {
+        if name.to_bytes().starts_with(OWN_ATTRIBUTES) {
+            return Err(Errno(libc::EPERM));
+        }
+        let flags = XattrFlags::from_bits_retain(arguments.flags);
+        self.change_xattrs(caller, |path| Ok(rustix::fs::setxattr(path, name, value, flags)?))
+    }
+
+    /// `REMOVEXATTR`.
+    pub(crate) fn remove_xattr(&self, caller: &InHeader, name: &CStr) -> Answer {
+        if name.to_bytes().starts_with(OWN_ATTRIBUTES) {
+            return Err(NO_ATTRIBUTE);
+        }
+        self.change_xattrs(caller, |path| Ok(rustix::fs::removexattr(path, name)?))
+    }
+
+    fn change_xattrs(&self, caller: &InHeader, change: impl FnOnce(&str) -> Answer) -> Answer {
+        let (held, path) = self.xattr_path(caller)?;
+        let before = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
+        change(&path)?;
+        // An access control list may change mode bits as well.
+        self.carry(&before, || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?));
+        Ok(())
+    }
+
+    fn xattr_path(&self, caller: &InHeader) -> Answer<(Held, String)> {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(caller.nodeid)?;
+        let held = self.nodes.descriptor(&node)?;
+        let path = Self::path_of(&held);
+        Ok((held, path))
+    }
+}
+
+fn xattr_answer(mut bytes: Vec<u8>, length: usize, size: u32) -> XattrAnswer {
+    if size == 0 {
+        return XattrAnswer::Size(length as u32);
+    }
+    bytes.truncate(length);
+    XattrAnswer::Bytes(bytes)
+}

@@ -1,0 +1,145 @@
+//! Mounting and unmounting: by system call as root, by the system's helper as any other user.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::config::MountConfig;
+use crate::device::Device;
+
+/// File system type in the mount table.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.tidepool";
+const SUBTYPE: &str = "tidepool";
+const HELPER: &str = "fusermount3";
+const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// Mounts and returns the descriptor that the kernel sends its requests to.
+pub fn attach(config: &MountConfig) -> io::Result<OwnedFd> {
+    match attach_as_root(config) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => attach_by_helper(config),
+        outcome => outcome,
+    }
+}
+
+fn attach_as_root(config: &MountConfig) -> io::Result<OwnedFd> {
+    let device = Device::open_unconnected()?;
+    let mut options = format!(
+        "fd={},rootmode={:o},user_id={},group_id={}",
+        device.as_raw_fd(),
+        libc::S_IFDIR,
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw()
+    );
+    if config.allow_other {
+        options.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if config.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let options = CString::new(options)?;
+    let source = CString::new(config.pfs_path.as_os_str().as_bytes())?;
+    rustix::mount::mount(
+        source.as_c_str(),
+        &config.mount_point,
+        FILE_SYSTEM_TYPE,
+        flags,
+        Some(options.as_c_str()),
+    )?;
+    Ok(device)
+}
+
+/// The helper mounts in our name and passes the descriptor back over a socket.
+fn attach_by_helper(config: &MountConfig) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // Options are separated by commas, which a backslash protects.
+    let source = config.pfs_path.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = format!("nosuid,nodev,fsname={source},subtype={SUBTYPE}");
+    if config.allow_other {
+        options.push_str(",allow_other");
+    }
+    if config.read_only {
+        options.push_str(",ro");
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(options).arg("--").arg(&config.mount_point);
+    let socket = theirs.as_raw_fd();
+    command.env(HELPER_SOCKET_VARIABLE, socket.to_string());
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(socket, libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let child = command.stderr(std::process::Stdio::piped()).spawn()?;
+    drop(theirs);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output()?;
+    received.map_err(|error| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim();
+        if said.is_empty() { error } else { io::Error::other(said.to_owned()) }
+    })
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    ancillary
+        .drain()
+        .find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        })
+        .ok_or_else(|| io::Error::other(format!("{HELPER} passed no descriptor")))
+}
+
+/// How hard to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Only if nobody uses the mount.
+    No,
+    /// End every request first, then detach: whoever uses the mount gets errors, and none hangs.
+    Yes,
+}
+
+/// Unmounts. A mount that is gone already is no error.
+pub fn detach(mount_point: &Path, force: Force) -> io::Result<()> {
+    let flags = match force {
+        Force::No => UnmountFlags::NOFOLLOW,
+        Force::Yes => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(mount_point, flags) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(mount_point, force == Force::Yes),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Unmounts by the system's helper, as the user who mounted.
+pub fn unmount_by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u").arg("-q");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(mount_point).output()?;
+    if output.status.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
+}

@@ -1,0 +1,180 @@
+//! Operations on names: they happen on the PFS directory, with the caller's rights.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
+
+use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
+use crate::attributes::{decode_device, id_of, is_regular};
+use crate::filesystem::Filesystem;
+use crate::nodes::{Held, Node};
+use crate::request::Answer;
+
+impl Filesystem {
+    /// `LOOKUP`.
+    pub(crate) fn lookup(&self, caller: &InHeader, name: &CStr) -> Answer<EntryOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        let stat = self.stat_at(&held, name)?;
+        Ok(self.entry(&parent, name, &stat))
+    }
+
+    /// `MKNOD`; also creates regular files where the kernel does not open them at once.
+    pub(crate) fn make_node(
+        &self,
+        caller: &InHeader,
+        arguments: MknodIn,
+        name: &CStr,
+    ) -> Answer<EntryOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        self.credentials.set_umask(arguments.umask)?;
+        rustix::fs::mknodat(
+            &held,
+            name,
+            FileType::from_raw_mode(arguments.mode),
+            Mode::from_raw_mode(arguments.mode),
+            decode_device(arguments.rdev),
+        )?;
+        self.new_entry(&parent, &held, name)
+    }
+
+    /// `MKDIR`.
+    pub(crate) fn make_directory(
+        &self,
+        caller: &InHeader,
+        arguments: MkdirIn,
+        name: &CStr,
+    ) -> Answer<EntryOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        self.credentials.set_umask(arguments.umask)?;
+        rustix::fs::mkdirat(&held, name, Mode::from_raw_mode(arguments.mode))?;
+        self.new_entry(&parent, &held, name)
+    }
+
+    /// `SYMLINK`.
+    pub(crate) fn make_symlink(
+        &self,
+        caller: &InHeader,
+        name: &CStr,
+        target: &CStr,
+    ) -> Answer<EntryOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        rustix::fs::symlinkat(target, &held, name)?;
+        self.new_entry(&parent, &held, name)
+    }
+
+    /// `READLINK`.
+    pub(crate) fn read_link(&self, caller: &InHeader) -> Answer<Vec<u8>> {
+        self.credentials.become_caller(caller)?;
+        let node = self.nodes.get(caller.nodeid)?;
+        let held = self.nodes.descriptor(&node)?;
+        Ok(rustix::fs::readlinkat(&held, c"", Vec::new())?.into_bytes())
+    }
+
+    /// `LINK`.
+    pub(crate) fn link(
+        &self,
+        caller: &InHeader,
+        arguments: LinkIn,
+        name: &CStr,
+    ) -> Answer<EntryOut> {
+        let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        let node = self.nodes.get(arguments.old_nodeid)?;
+        let file = self.nodes.descriptor(&node)?;
+        let before = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        let (directory, number) = self.by_descriptor(&file);
+        rustix::fs::linkat(directory, number.as_str(), &held, name, AtFlags::SYMLINK_FOLLOW)?;
+        let after = self.stat_at(&held, name)?;
+        self.carry(&before, || Ok(after));
+        Ok(self.entry(&parent, name, &after))
+    }
+
+    /// `UNLINK`.
+    pub(crate) fn unlink(&self, caller: &InHeader, name: &CStr) -> Answer {
+        let (_, held) = self.directory_for(caller, caller.nodeid)?;
+        let before = self.stat_at(&held, name)?;
+        let node = self.hold_on_to(&before);
+        rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
+        self.name_is_gone(&before, node.as_ref());
+        Ok(())
+    }
+
+    /// `RMDIR`.
+    pub(crate) fn remove_directory(&self, caller: &InHeader, name: &CStr) -> Answer {
+        let (_, held) = self.directory_for(caller, caller.nodeid)?;
+        if let Ok(before) = self.stat_at(&held, name) {
+            self.hold_on_to(&before);
+        }
+        Ok(rustix::fs::unlinkat(&held, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// `RENAME` and `RENAME2`, flags included.
+    pub(crate) fn rename(
+        &self,
+        caller: &InHeader,
+        name: &CStr,
+        new_parent: u64,
+        new_name: &CStr,
+        flags: u32,
+    ) -> Answer {
+        let (old_parent, old_held) = self.directory_for(caller, caller.nodeid)?;
+        let new_parent = self.nodes.get(new_parent)?;
+        let new_held = self.nodes.descriptor(&new_parent)?;
+        let flags = RenameFlags::from_bits_retain(flags);
+        let source = self.stat_at(&old_held, name)?;
+        let target = self.stat_at(&new_held, new_name).ok();
+        let target_node = target.as_ref().and_then(|target| self.hold_on_to(target));
+        if flags.is_empty() {
+            // Some file systems know plain renames only.
+            rustix::fs::renameat(&old_held, name, &new_held, new_name)?;
+        } else {
+            rustix::fs::renameat_with(&old_held, name, &new_held, new_name, flags)?;
+        }
+        let same_file = target.as_ref().is_some_and(|target| id_of(target) == id_of(&source));
+        if same_file {
+            return Ok(());
+        }
+        self.carry(&source, || self.stat_at(&new_held, new_name));
+        self.nodes.moved(id_of(&source), &new_parent, new_name);
+        match target {
+            Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
+                self.carry(&target, || self.stat_at(&old_held, name));
+                self.nodes.moved(id_of(&target), &old_parent, name);
+            }
+            Some(target) => self.name_is_gone(&target, target_node.as_ref()),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn new_entry(&self, parent: &Arc<Node>, held: &Held, name: &CStr) -> Answer<EntryOut> {
+        let stat = self.stat_at(held, name)?;
+        Ok(self.entry(parent, name, &stat))
+    }
+
+    /// Takes a descriptor of a file whose name may go: who has it open by path descriptor or as a
+    /// working directory keeps it, as on the PFS.
+    fn hold_on_to(&self, stat: &Stat) -> Option<Arc<Node>> {
+        let node = self.nodes.current(id_of(stat))?;
+        self.nodes.pin(&node).is_ok().then_some(node)
+    }
+
+    /// One name of a file is gone: other names keep what is cached, and the last one lets it go.
+    fn name_is_gone(&self, before: &Stat, node: Option<&Arc<Node>>) {
+        if !is_regular(before) {
+            return;
+        }
+        let after = node.and_then(|node| {
+            let held = self.nodes.descriptor(node).ok()?;
+            rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok()
+        });
+        match after {
+            Some(after) if after.st_nlink > 0 && before.st_nlink > 1 => {
+                self.carry(before, || Ok(after));
+            }
+            // Where link counts are not kept, one name is all a file can have.
+            _ if before.st_nlink <= 1 => self.service.removed(id_of(before)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The table of inodes that the kernel knows: node numbers, lower identities, and the descriptors
+//! that reach them.
+//!
+//! A node is found by the (device, inode) of the lower file and remembers the place where it was
+//! seen last. An `O_PATH` descriptor is taken when one is needed first; above a budget the least
+//! recently used ones are closed and taken again from the place, with a check that it still leads
+//! to the same file (`ESTALE` otherwise). The table holds no attribute and no name for anybody to
+//! find: every look-up asks the PFS.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use tidepool_proto::{FileId, OpenFile, Version};
+
+use crate::abi::ROOT_NODE;
+use crate::attributes::{id_of, kind_of};
+use crate::opens::Opens;
+use crate::request::{Answer, Errno};
+
+/// Deeper than any path the kernel can walk; more means that places form a circle.
+const DEPTH_MAX: usize = 2_048;
+
+const STALE: Errno = Errno(libc::ESTALE);
+
+/// Where a node was seen last.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Directory.
+    pub parent: Arc<Node>,
+    /// Name in it: any bytes.
+    pub name: CString,
+}
+
+/// One inode as the kernel knows it.
+#[derive(Debug)]
+pub struct Node {
+    /// The kernel's number for it. Several may stand for one lower file, see [`Nodes::split`].
+    pub nodeid: u64,
+    /// Identity of the lower file.
+    pub id: FileId,
+    /// File type bits.
+    pub kind: u32,
+    /// How it is open at present.
+    pub opens: Mutex<Opens>,
+    /// Moves with every change of the mode bits made through the mount.
+    pub mode_changes: AtomicU64,
+    place: Mutex<Option<Place>>,
+    pin: Mutex<Option<Arc<OwnedFd>>>,
+    last_use: AtomicU64,
+    lookups: AtomicU64,
+}
+
+impl Node {
+    /// The place where the node was seen last; none for the root.
+    pub fn place(&self) -> Option<Place> {
+        self.place.lock().clone()
+    }
+
+    /// Whether this is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.kind == libc::S_IFREG
+    }
+}
+
+/// A descriptor of a node, valid while this lives.
+pub enum Held {
+    /// An `O_PATH` descriptor.
+    Pinned(Arc<OwnedFd>),
+    /// The descriptor of an open of the file.
+    Open(Arc<dyn OpenFile>),
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Held::Pinned(descriptor) => descriptor.as_fd(),
+            Held::Open(file) => file.lower(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Maps {
+    by_nodeid: HashMap<u64, Arc<Node>>,
+    /// For each lower file the node that look-ups answer with.
+    current: HashMap<FileId, Arc<Node>>,
+    last_nodeid: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Nodes {
+    root: Arc<Node>,
+    maps: Mutex<Maps>,
+    pinned: AtomicUsize,
+    pinned_max: usize,
+    clock: AtomicU64,
+}
+
+fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+    Arc::new(Node {
+        nodeid,
+        id,
+        kind,
+        opens: Mutex::new(Opens::default()),
+        mode_changes: AtomicU64::new(0),
+        place: Mutex::new(place),
+        pin: Mutex::new(None),
+        last_use: AtomicU64::new(0),
+        lookups: AtomicU64::new(0),
+    })
+}
+
+impl Nodes {
+    /// A table whose root is `root`, holding up to `pinned_max` descriptors.
+    pub fn new(root: OwnedFd, pinned_max: usize) -> std::io::Result<Self> {
+        let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
+        let node = new_node(ROOT_NODE, id_of(&stat), kind_of(&stat), None);
+        *node.pin.lock() = Some(Arc::new(root));
+        let mut maps = Maps { last_nodeid: ROOT_NODE, ..Maps::default() };
+        maps.by_nodeid.insert(ROOT_NODE, node.clone());
+        maps.current.insert(node.id, node.clone());
+        Ok(Nodes {
+            root: node,
+            maps: Mutex::new(maps),
+            pinned: AtomicUsize::new(0),
+            pinned_max,
+            clock: AtomicU64::new(1),
+        })
+    }
+
+    /// The node with this number.
+    pub fn get(&self, nodeid: u64) -> Answer<Arc<Node>> {
+        if nodeid == ROOT_NODE {
+            return Ok(self.root.clone());
+        }
+        self.maps.lock().by_nodeid.get(&nodeid).cloned().ok_or(STALE)
+    }
+
+    /// The node that look-ups of this file answer with, if the kernel knows one.
+    pub fn current(&self, id: FileId) -> Option<Arc<Node>> {
+        self.maps.lock().current.get(&id).cloned()
+    }
+
+    /// Counts one look-up of the file `stat` seen as `name` in `parent`, and returns its node.
+    ///
+    /// Where the kernel reads the file by passthrough from bytes of another version, the file gets
+    /// a new node, because one node cannot have two backings.
+    pub fn enter(
+        &self,
+        parent: &Arc<Node>,
+        name: &CStr,
+        stat: &Stat,
+        version: &Version,
+    ) -> Arc<Node> {
+        let id = id_of(stat);
+        let place = Place { parent: parent.clone(), name: name.to_owned() };
+        let mut maps = self.maps.lock();
+        if let Some(node) = maps.current.get(&id)
+            && node.kind == kind_of(stat)
+            && node.opens.lock().may_serve(version)
+        {
+            let node = node.clone();
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            if node.nodeid != ROOT_NODE {
+                node.remember(place);
+            }
+            return node;
+        }
+        let node = add(&mut maps, id, kind_of(stat), Some(place));
+        node.lookups.fetch_add(1, Ordering::Relaxed);
+        node
+    }
+
+    /// Gives the file of `node` a new node for look-ups from now on; opens of `node` stay as they
+    /// are.
+    pub fn split(&self, node: &Arc<Node>) {
+        let mut maps = self.maps.lock();
+        let is_current =
+            maps.current.get(&node.id).is_none_or(|current| current.nodeid == node.nodeid);
+        if is_current {
+            let place = node.place();
+            add(&mut maps, node.id, node.kind, place);
+        }
+    }
+
+    /// The kernel dropped `lookups` references to the node.
+    pub fn forget(&self, nodeid: u64, lookups: u64) {
+        if nodeid == ROOT_NODE {
+            return;
+        }
+        let mut maps = self.maps.lock();
+        let Some(node) = maps.by_nodeid.get(&nodeid) else { return };
+        let before = node.lookups.fetch_sub(lookups, Ordering::Relaxed);
+        if before > lookups {
+            return;
+        }
+        let Some(node) = maps.by_nodeid.remove(&nodeid) else { return };
+        // A successor that no look-up ever found goes with the node it was made for.
+        let successor = maps.current.get(&node.id).cloned();
+        if let Some(current) = successor
+            && (current.nodeid == nodeid || current.lookups.load(Ordering::Relaxed) == 0)
+        {
+            maps.current.remove(&node.id);
+            if let Some(unseen) = maps.by_nodeid.remove(&current.nodeid) {
+                self.unpin(&unseen);
+            }
+        }
+        drop(maps);
+        self.unpin(&node);
+    }
+
+    /// Tells that the file is now seen at another place.
+    pub fn moved(&self, id: FileId, parent: &Arc<Node>, name: &CStr) {
+        if let Some(node) = self.current(id)
+            && node.nodeid != ROOT_NODE
+        {
+            node.remember(Place { parent: parent.clone(), name: name.to_owned() });
+        }
+    }
+
+    /// A descriptor of the node, with the rights of the thread's present identity if it has to be
+    /// opened.
+    pub fn descriptor(&self, node: &Arc<Node>) -> Answer<Held> {
+        if let Some(file) = node.opens.lock().any_file() {
+            return Ok(Held::Open(file));
+        }
+        self.pinned_descriptor(node, 0).map(Held::Pinned)
+    }
+
+    /// The descriptor of the node if one is held.
+    pub fn pinned_already(&self, node: &Node) -> Option<Arc<OwnedFd>> {
+        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        node.pin.lock().clone()
+    }
+
+    /// Makes sure that the node can be reached although its name is about to go.
+    pub fn pin(&self, node: &Arc<Node>) -> Answer {
+        self.pinned_descriptor(node, 0).map(|_| ())
+    }
+
+    fn pinned_descriptor(&self, node: &Arc<Node>, depth: usize) -> Answer<Arc<OwnedFd>> {
+        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(descriptor) = &*node.pin.lock() {
+            return Ok(descriptor.clone());
+        }
+        let place = node.place().filter(|_| depth < DEPTH_MAX).ok_or(STALE)?;
+        let parent = self.pinned_descriptor(&place.parent, depth + 1)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&parent, &place.name, flags, Mode::empty());
+        let descriptor = opened.map_err(gone_is_stale)?;
+        let stat = rustix::fs::statat(&descriptor, c"", AtFlags::EMPTY_PATH)?;
+        if id_of(&stat) != node.id || kind_of(&stat) != node.kind {
+            return Err(STALE);
+        }
+        let descriptor = Arc::new(descriptor);
+        let mut pin = node.pin.lock();
+        if let Some(earlier) = &*pin {
+            return Ok(earlier.clone());
+        }
+        *pin = Some(descriptor.clone());
+        drop(pin);
+        if self.pinned.fetch_add(1, Ordering::Relaxed) >= self.pinned_max {
+            self.close_least_recent();
+        }
+        Ok(descriptor)
+    }
+
+    fn unpin(&self, node: &Node) {
+        if node.pin.lock().take().is_some() {
+            self.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes a batch of the descriptors used longest ago, so that the search pays off.
+    fn close_least_recent(&self) {
+        let mut candidates: Vec<(u64, Arc<Node>)> = {
+            let maps = self.maps.lock();
+            let nodes = maps.by_nodeid.values();
+            nodes
+                .filter(|node| node.nodeid != ROOT_NODE && node.pin.lock().is_some())
+                .map(|node| (node.last_use.load(Ordering::Relaxed), node.clone()))
+                .collect()
+        };
+        let batch = (self.pinned_max / 8).max(1).min(candidates.len());
+        if batch == 0 {
+            return;
+        }
+        candidates.select_nth_unstable_by_key(batch - 1, |(last_use, _)| *last_use);
+        for (_, node) in &candidates[..batch] {
+            // A file that is at its place no more can be reached by its descriptor alone.
+            let nameless = !self.is_at_its_place(node);
+            if !nameless {
+                self.unpin(node);
+            }
+        }
+    }
+
+    fn is_at_its_place(&self, node: &Node) -> bool {
+        let Some(place) = node.place() else { return false };
+        let Some(parent) = place.parent.pin.lock().clone() else { return false };
+        rustix::fs::statat(&*parent, &place.name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| id_of(&stat) == node.id)
+    }
+
+    /// Number of nodes and of descriptors held, for tests and messages.
+    #[cfg(test)]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.maps.lock().by_nodeid.len(), self.pinned.load(Ordering::Relaxed))
+    }
+}
+
+impl Node {
+    fn remember(&self, place: Place) {
+        let mut present = self.place.lock();
+        let same = present
+            .as_ref()
+            .is_some_and(|now| Arc::ptr_eq(&now.parent, &place.parent) && now.name == place.name);
+        if !same {
+            *present = Some(place);
+        }
+    }
+}
+
+fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+    maps.last_nodeid += 1;
+    let node = new_node(maps.last_nodeid, id, kind, place);
+    maps.by_nodeid.insert(node.nodeid, node.clone());
+    maps.current.insert(id, node.clone());
+    node
+}
+
+fn gone_is_stale(error: rustix::io::Errno) -> Errno {
+    match error {
+        rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => STALE,
+        other => other.into(),
+    }
+}

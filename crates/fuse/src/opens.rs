@@ -1,0 +1,116 @@
+//! How a node is open, and what a new open of it may be.
+//!
+//! The kernel's rule: while a node is open by passthrough, every other open of it must be passthrough
+//! with the same backing; and a node that was opened otherwise may have been mapped, which the
+//! kernel does not tell, so it takes no passthrough open until the last of those is closed. An open
+//! that fits neither needs another node for the same file (*split*).
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use tidepool_proto::{OpenFile, PassthroughPin, Version};
+
+use crate::device::Device;
+
+/// A file registered with the kernel for passthrough, and the pin that keeps it resident.
+pub struct Backing {
+    pin: Arc<dyn PassthroughPin>,
+    device: Arc<Device>,
+    backing_id: i32,
+}
+
+impl Backing {
+    /// Registers the pinned file.
+    pub fn register(pin: Arc<dyn PassthroughPin>, device: Arc<Device>) -> io::Result<Self> {
+        let backing_id = device.register_backing(pin.descriptor())?;
+        Ok(Backing { pin, device, backing_id })
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Err(error) = self.device.unregister_backing(self.backing_id) {
+            tracing::debug!(%error, "the kernel did not know a passthrough file any more");
+        }
+    }
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backing").field("backing_id", &self.backing_id).finish_non_exhaustive()
+    }
+}
+
+/// What an open becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Reads and writes come to us.
+    Direct,
+    /// The kernel reads the registered file with this number.
+    Passthrough(i32),
+    /// This node cannot have such an open now; another node for the file can.
+    Split,
+}
+
+/// The opens of one node.
+#[derive(Default)]
+pub struct Opens {
+    backing: Option<Backing>,
+    files: Vec<(u64, Arc<dyn OpenFile>)>,
+}
+
+impl fmt::Debug for Opens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opens")
+            .field("backing", &self.backing)
+            .field("files", &self.files.len())
+            .finish()
+    }
+}
+
+impl Opens {
+    /// Whether the node can answer look-ups of the file at `version`.
+    pub fn may_serve(&self, version: &Version) -> bool {
+        self.backing.as_ref().is_none_or(|backing| backing.pin.serves(version))
+    }
+
+    /// Any open of the file, for its descriptor.
+    pub fn any_file(&self) -> Option<Arc<dyn OpenFile>> {
+        self.files.first().map(|(_, file)| file.clone())
+    }
+
+    /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.
+    /// `register` registers a pin, where passthrough is possible at all.
+    pub fn admit(
+        &mut self,
+        handle: u64,
+        file: &Arc<dyn OpenFile>,
+        reads_only: bool,
+        register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
+    ) -> Admission {
+        let admission = match &self.backing {
+            Some(backing) if reads_only && backing.pin.serves(&file.version()) => {
+                Admission::Passthrough(backing.backing_id)
+            }
+            Some(_) => return Admission::Split,
+            None if reads_only && self.files.is_empty() => {
+                self.backing = register.and_then(|register| file.passthrough().and_then(register));
+                self.backing
+                    .as_ref()
+                    .map_or(Admission::Direct, |backing| Admission::Passthrough(backing.backing_id))
+            }
+            None => Admission::Direct,
+        };
+        self.files.push((handle, file.clone()));
+        admission
+    }
+
+    /// The open `handle` is over.
+    pub fn leave(&mut self, handle: u64) {
+        self.files.retain(|(open, _)| *open != handle);
+        if self.files.is_empty() {
+            self.backing = None;
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A few threads that wait for slow reads, so that the threads that answer the kernel need not.
+//!
+//! Threads start on demand up to a limit and end when idle. Jobs beyond the limit queue in order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    threads_max: usize,
+}
+
+/// The pool.
+pub struct WaitingThreads {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for WaitingThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitingThreads").finish_non_exhaustive()
+    }
+}
+
+impl WaitingThreads {
+    /// A pool of at most `threads_max` threads.
+    pub fn new(threads_max: usize) -> Self {
+        let shared = Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            threads_max: threads_max.max(1),
+        };
+        WaitingThreads { shared: Arc::new(shared) }
+    }
+
+    /// Runs `job` on one of the threads.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.jobs.len() <= state.idle || state.threads >= self.shared.threads_max {
+            self.shared.work.notify_one();
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let shared = self.shared.clone();
+        let started = std::thread::Builder::new()
+            .name("tide-wait".to_owned())
+            .spawn(move || shared.work_until_idle());
+        if let Err(error) = started {
+            tracing::warn!(%error, "starting a waiting thread failed");
+            let mut state = self.shared.state.lock();
+            state.threads -= 1;
+            // With no thread at all nobody would ever take the job: drop it, which answers EIO.
+            if state.threads == 0 {
+                state.jobs.clear();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn work_until_idle(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+                if outcome.is_err() {
+                    tracing::error!("a waiting read panicked; it was answered with EIO");
+                }
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let timed_out = self.work.wait_for(&mut state, IDLE_MAX).timed_out();
+            state.idle -= 1;
+            if timed_out && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What layout backends do to the outside: extended attributes through a descriptor, and commands
+//! of the file system's own tools. One trait, so that tests replay recordings.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::fs::XattrFlags;
+
+/// What a command printed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CommandOutput {
+    pub succeeded: bool,
+    pub standard_output: String,
+    pub standard_error: String,
+}
+
+/// Access to extended attributes and tools.
+pub(crate) trait Runner: Send + Sync {
+    fn get_xattr(&self, descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>>;
+    fn set_xattr(&self, descriptor: BorrowedFd<'_>, name: &str, value: &[u8]) -> io::Result<()>;
+    /// Runs a program found in `PATH`; `NotFound` if there is none.
+    fn run(&self, program: &str, arguments: &[OsString]) -> io::Result<CommandOutput>;
+    /// Absolute path of the file or directory, for tools that take names only.
+    fn path_of(&self, descriptor: BorrowedFd<'_>) -> io::Result<PathBuf>;
+    fn is_directory(&self, descriptor: BorrowedFd<'_>) -> bool;
+}
+
+/// Value of an extended attribute; `None` if there is none, or if the file system has none at all.
+pub(crate) fn get_xattr(descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+    use rustix::io::Errno;
+    let mut value = vec![0u8; 256];
+    loop {
+        match rustix::fs::fgetxattr(descriptor, name, value.as_mut_slice()) {
+            Ok(length) => {
+                value.truncate(length);
+                return Ok(Some(value));
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+            Err(Errno::INTR) => {}
+            // It may grow between the two calls, so ask again.
+            Err(Errno::RANGE) => {
+                let needed = rustix::fs::fgetxattr(descriptor, name, &mut [0u8; 0][..])?;
+                value.resize(needed.max(value.len() + 1), 0);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The real thing.
+pub(crate) struct SystemRunner;
+
+impl Runner for SystemRunner {
+    fn get_xattr(&self, descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+        get_xattr(descriptor, name)
+    }
+
+    fn set_xattr(&self, descriptor: BorrowedFd<'_>, name: &str, value: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(descriptor, name, value, XattrFlags::empty())?)
+    }
+
+    fn run(&self, program: &str, arguments: &[OsString]) -> io::Result<CommandOutput> {
+        let output = Command::new(program)
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()?;
+        Ok(CommandOutput {
+            succeeded: output.status.success(),
+            standard_output: String::from_utf8_lossy(&output.stdout).into_owned(),
+            standard_error: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    fn path_of(&self, descriptor: BorrowedFd<'_>) -> io::Result<PathBuf> {
+        std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+    }
+
+    fn is_directory(&self, descriptor: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(descriptor).is_ok_and(|stat| {
+            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
+        })
+    }
+}

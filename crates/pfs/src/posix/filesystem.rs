@@ -1,0 +1,190 @@
+//! Which file system a descriptor lies on, and what is known of its type beforehand. Facts that
+//! can be measured are measured elsewhere; this table holds the rest.
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+use crate::features::{FsyncReach, GRANULARITY_SAFE_NS};
+
+/// Magic numbers of `statfs(2)`; see statfs(2) and the kernel's `magic.h`.
+pub(crate) mod magic {
+    pub const LUSTRE: u64 = 0x0BD0_0BD0;
+    pub const CEPH: u64 = 0x00C3_6400;
+    pub const GPFS: u64 = 0x4750_4653;
+    pub const BEEGFS: u64 = 0x1983_0326;
+    pub const ORANGEFS: u64 = 0x2003_0528;
+    pub const FUSE: u64 = 0x6573_5546;
+    pub const BTRFS: u64 = 0x9123_683E;
+    pub const OVERLAY: u64 = 0x794C_7630;
+    pub const TMPFS: u64 = 0x0102_1994;
+}
+
+/// A mounted file system.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FileSystem {
+    pub magic: u64,
+    pub mount_id: u64,
+    pub fs_type: String,
+    pub source: String,
+}
+
+impl FileSystem {
+    /// Of the file or directory behind `descriptor`.
+    pub fn of(descriptor: BorrowedFd<'_>) -> std::io::Result<FileSystem> {
+        let magic = rustix::fs::fstatfs(descriptor)?.f_type as u64;
+        let stat = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+        let mount_id = stat.stx_mnt_id;
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let (fs_type, source) = find_mount(&table, mount_id)
+            .unwrap_or_else(|| (format!("unknown-{magic:#x}"), String::new()));
+        Ok(FileSystem { magic, mount_id, fs_type, source })
+    }
+
+    /// Whether this is a mount of Tidepool itself.
+    pub fn is_tidepool(&self) -> bool {
+        self.fs_type == "fuse.tidepool"
+            || (self.fs_type.starts_with("fuse") && self.source.starts_with("tidepool"))
+    }
+
+    /// What is known of file systems of this type.
+    pub fn known(&self) -> Known {
+        let local = Known {
+            remote: false,
+            granularity_ns: GRANULARITY_SAFE_NS,
+            fsync_reach: FsyncReach::Storage,
+            multigrain: false,
+            device_per_file: false,
+            note: None,
+        };
+        let remote = Known { remote: true, fsync_reach: FsyncReach::Unknown, ..local };
+        let durable = Known { fsync_reach: FsyncReach::Storage, ..remote };
+        match self.fs_type.as_str() {
+            "ext4" | "xfs" => Known { multigrain: true, ..local },
+            "btrfs" => Known { multigrain: true, device_per_file: true, ..local },
+            "tmpfs" | "ramfs" => Known {
+                multigrain: self.fs_type == "tmpfs",
+                fsync_reach: FsyncReach::Nothing,
+                note: Some("memory only: nothing here survives a power failure"),
+                ..local
+            },
+            "overlay" => Known { device_per_file: true, ..local },
+            "ext2" | "ext3" | "f2fs" | "zfs" | "bcachefs" | "jfs" => local,
+            "lustre" => Known { granularity_ns: 1_000_000_000, ..durable },
+            "ceph" | "fuse.ceph-fuse" | "gpfs" | "beegfs" | "orangefs" | "panfs" => durable,
+            "nfs" | "nfs4" | "fuse.glusterfs" => durable,
+            "fuse.mfs" | "fuse.mfsmount" => Known {
+                fsync_reach: FsyncReach::ServerCache,
+                note: Some("fsync ends in the memory of a chunk server: a power failure loses it"),
+                ..remote
+            },
+            "fuse.pvfs2fuse" | "fuse.pvfs2" => Known {
+                fsync_reach: FsyncReach::Nothing,
+                note: Some("fsync is an empty stub of pvfs2fuse: close promises nothing durable"),
+                ..remote
+            },
+            _ => self.known_by_magic(local, remote),
+        }
+    }
+
+    fn known_by_magic(&self, local: Known, remote: Known) -> Known {
+        match self.magic {
+            magic::LUSTRE => Known { granularity_ns: 1_000_000_000, ..remote },
+            magic::TMPFS => Known { fsync_reach: FsyncReach::Nothing, ..local },
+            magic::BTRFS | magic::OVERLAY => Known { device_per_file: true, ..local },
+            _ if !self.source.starts_with("/dev/") || self.magic == magic::FUSE => remote,
+            _ => Known { fsync_reach: FsyncReach::Unknown, ..local },
+        }
+    }
+}
+
+/// What is known of a type of file system.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Known {
+    /// Other machines may change files.
+    pub remote: bool,
+    /// Granularity of time stamps to assume where it cannot be measured.
+    pub granularity_ns: u64,
+    pub fsync_reach: FsyncReach,
+    /// Since Linux 6.13 every change that follows a look at the stamps gets a new stamp.
+    pub multigrain: bool,
+    /// `stat` reports other device numbers for some files than for the root.
+    pub device_per_file: bool,
+    pub note: Option<&'static str>,
+}
+
+/// Finds type and source of a mount in the text of `/proc/self/mountinfo` (see proc(5)).
+fn find_mount(table: &[u8], mount_id: u64) -> Option<(String, String)> {
+    table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let id: u64 = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        if id != mount_id {
+            return None;
+        }
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let text = |field: &[u8]| unescape(field).to_string_lossy().into_owned();
+        Some((text(rest.next()?), text(rest.next()?)))
+    })
+}
+
+/// Undoes the octal escapes of the mount table.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = (*first == b'\\' && tail.len() >= 3)
+            .then(|| std::str::from_utf8(&tail[..3]).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    debug_assert!(out.as_slice().len() <= std::ffi::OsStr::from_bytes(field).len());
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root\\040disk rw,errors=continue
+90 27 0:51 / /mnt/tide rw - fuse.tidepool tidepool rw,user_id=0\n";
+
+    #[test]
+    fn the_mount_table_is_read() {
+        let found = find_mount(TABLE, 36).unwrap();
+        assert_eq!(found, ("ext3".to_owned(), "/dev/root disk".to_owned()));
+        assert_eq!(find_mount(TABLE, 37), None);
+        let (fs_type, source) = find_mount(TABLE, 90).unwrap();
+        let mount = FileSystem { magic: magic::FUSE, mount_id: 90, fs_type, source };
+        assert!(mount.is_tidepool());
+    }
+
+    #[test]
+    fn unknown_types_are_taken_for_remote_unless_on_a_device() {
+        let mut mount = FileSystem {
+            magic: 1,
+            mount_id: 1,
+            fs_type: "newfs".to_owned(),
+            source: "server:/volume".to_owned(),
+        };
+        assert!(mount.known().remote);
+        assert_eq!(mount.known().granularity_ns, GRANULARITY_SAFE_NS);
+        mount.source = "/dev/sdb1".to_owned();
+        assert!(!mount.known().remote);
+        mount.fs_type = "lustre".to_owned();
+        assert_eq!(mount.known().granularity_ns, 1_000_000_000);
+    }
+}

@@ -1,0 +1,273 @@
+//! Finds out what a mount offers, with a hidden file that has no name, or loses it at once.
+//!
+//! Takes some tens of milliseconds, writes two pages, and leaves nothing behind. What cannot be
+//! probed (a read-only directory) is assumed from the type of the file system.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags};
+
+use super::clock::{Comparison, Reading};
+use super::direct::reopen;
+use super::filesystem::Known;
+use crate::features::{DirectIo, Features, GRANULARITY_SAFE_NS};
+
+/// Longest time spent looking for a tick of the time stamps.
+const TICK_PROBE_MAX: Duration = Duration::from_millis(60);
+/// Changes made while looking for a tick, at most.
+const TICK_PROBE_CHANGES_MAX: usize = 96;
+/// A clock of a kernel ticks at least this often; a finer tick was never seen to be promised.
+const KERNEL_TICK_NS: u64 = 10_000_000;
+/// The shortest tick that kernels are built with.
+const KERNEL_TICK_MIN_NS: i128 = 1_000_000;
+/// Alignment assumed for direct I/O where the kernel does not tell.
+const PAGE_BYTES: u32 = 4096;
+
+/// Opens the probe file in `root`; `true` if it needs no name (`O_TMPFILE`).
+fn probe_file(root: BorrowedFd<'_>) -> io::Result<(OwnedFd, bool)> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::openat(root, ".", flags | OFlags::TMPFILE, mode) {
+        return Ok((file, true));
+    }
+    for attempt in 0..16 {
+        let name = match attempt {
+            0 => format!(".tidepool-probe-{}", std::process::id()),
+            _ => format!(".tidepool-probe-{}-{attempt}", std::process::id()),
+        };
+        match rustix::fs::openat(root, &name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Ok(file) => {
+                rustix::fs::unlinkat(root, &name, AtFlags::empty())?;
+                return Ok((file, false));
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Content and metadata stamps of a file.
+fn stamps(file: BorrowedFd<'_>) -> io::Result<(i128, i128)> {
+    let flags = StatxFlags::MTIME | StatxFlags::CTIME;
+    let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, flags)?;
+    let ns = |time: rustix::fs::StatxTimestamp| {
+        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+    };
+    Ok((ns(stat.stx_mtime), ns(stat.stx_ctime)))
+}
+
+/// What was seen of the stamps of one file that was changed again and again.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct TickSamples {
+    /// Content and metadata stamp after each change.
+    pub stamps: Vec<(i128, i128)>,
+}
+
+impl TickSamples {
+    /// Width of the tick that these samples prove, in nanoseconds.
+    pub fn granularity_ns(&self, known: &Known) -> u64 {
+        let latest: Vec<i128> = self.stamps.iter().map(|(m, c)| *m.max(c)).collect();
+        let whole_seconds = latest.iter().all(|stamp| stamp % 1_000_000_000 == 0);
+        let steps: Vec<i128> =
+            latest.windows(2).map(|pair| pair[1] - pair[0]).filter(|step| *step > 0).collect();
+        // New stamps for changes less than a millisecond apart: no tick of a kernel is as short.
+        let every_change = steps.len() + 1 == latest.len() && latest.len() >= 32;
+        let short = steps.iter().filter(|step| **step < KERNEL_TICK_MIN_NS).count();
+        if known.multigrain && every_change && short * 2 >= steps.len() {
+            return 0;
+        }
+        match steps.iter().min() {
+            // A tick is not longer than the shortest step seen.
+            Some(_) if whole_seconds => known.granularity_ns.max(1_000_000_000),
+            Some(step) => (*step as u64).clamp(KERNEL_TICK_NS, GRANULARITY_SAFE_NS),
+            None => known.granularity_ns,
+        }
+    }
+}
+
+/// Changes `file` again and again, and reads its stamps after each change. The comparison is the
+/// tightest one between its clock and ours.
+fn sample_ticks(file: BorrowedFd<'_>) -> io::Result<(TickSamples, Option<Comparison>)> {
+    let started = Instant::now();
+    let mut samples = TickSamples::default();
+    let mut best: Option<Comparison> = None;
+    while samples.stamps.len() < TICK_PROBE_CHANGES_MAX && started.elapsed() < TICK_PROBE_MAX {
+        rustix::io::pwrite(file, &[samples.stamps.len() as u8], 0)?;
+        let pair = stamps(file)?;
+        let after = Reading::now();
+        // The stamp was given before now; the metadata stamp is the one nobody can set.
+        let comparison = Comparison { stamp_ns: pair.1, after };
+        best = Some(best.map_or(comparison, |best| best.tighter(comparison, after)));
+        samples.stamps.push(pair);
+        let repeats = samples.stamps.len() >= 40 && {
+            let last = &samples.stamps[samples.stamps.len() - 40..];
+            last.iter().all(|stamp| stamp == &last[0])
+        };
+        if repeats {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    Ok((samples, best))
+}
+
+/// Compares the clock of the file system with ours by one change of a hidden file.
+pub(crate) fn compare_clock(root: BorrowedFd<'_>) -> Option<Comparison> {
+    let (file, _) = probe_file(root).ok()?;
+    rustix::io::pwrite(&file, b"t", 0).ok()?;
+    let (_, changed) = stamps(file.as_fd()).ok()?;
+    Some(Comparison { stamp_ns: changed, after: Reading::now() })
+}
+
+/// Fills in what can be measured; `None` where the directory cannot be written.
+pub(crate) fn probe(
+    root: BorrowedFd<'_>,
+    known: &Known,
+    features: &mut Features,
+) -> Option<Comparison> {
+    let (file, nameless) = match probe_file(root) {
+        Ok(opened) => opened,
+        Err(error) => {
+            features.read_only = true;
+            features.notes.push(format!(
+                "the directory cannot be written ({error}): nothing was probed, time stamps are \
+                 taken to be {} s wide",
+                known.granularity_ns / 1_000_000_000
+            ));
+            return None;
+        }
+    };
+    features.o_tmpfile = nameless;
+    let comparison = match sample_ticks(file.as_fd()) {
+        Ok((samples, comparison)) => {
+            features.timestamp_granularity_ns = samples.granularity_ns(known);
+            comparison
+        }
+        Err(error) => {
+            features.notes.push(format!("time stamps could not be probed: {error}"));
+            None
+        }
+    };
+    probe_content(file.as_fd(), features);
+    probe_metadata(file.as_fd(), nameless, features);
+    comparison
+}
+
+fn probe_content(file: BorrowedFd<'_>, features: &mut Features) {
+    let pages = [7u8; 2 * PAGE_BYTES as usize];
+    if let Err(error) = rustix::io::pwrite(file, &pages, 0) {
+        features.notes.push(format!("two pages could not be written: {error}"));
+        return;
+    }
+    features.direct_io = probe_direct(file);
+    if features.direct_io.is_none() {
+        features.notes.push(
+            "no direct I/O: blocks are read through the page cache and dropped from it".to_owned(),
+        );
+    }
+    features.shared_mmap = probe_mmap(file, &pages);
+    if !features.shared_mmap {
+        features.notes.push("no shared memory mappings of files".to_owned());
+    }
+    let length = u64::from(PAGE_BYTES);
+    features.fallocate = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length).is_ok();
+}
+
+/// A page in memory, aligned as direct I/O wants it.
+#[repr(align(4096))]
+struct AlignedPage([u8; PAGE_BYTES as usize]);
+
+fn probe_direct(file: BorrowedFd<'_>) -> Option<DirectIo> {
+    let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    if told && stat.stx_dio_offset_align == 0 {
+        return None;
+    }
+    let or_page = |told: u32| if told == 0 { PAGE_BYTES } else { told };
+    let direct = DirectIo {
+        memory_alignment_bytes: or_page(stat.stx_dio_mem_align),
+        offset_alignment_bytes: or_page(stat.stx_dio_offset_align),
+    };
+    let opened = reopen(file, OFlags::RDONLY | OFlags::DIRECT).ok()?;
+    let mut page = Box::new(AlignedPage([0; PAGE_BYTES as usize]));
+    let count = rustix::io::pread(&opened, &mut page.0[..], 0).ok()?;
+    (count == page.0.len() && page.0.iter().all(|byte| *byte == 7)).then_some(direct)
+}
+
+fn probe_mmap(file: BorrowedFd<'_>, content: &[u8]) -> bool {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let length = PAGE_BYTES as usize;
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
+    let mapped =
+        unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+    let Ok(address) = mapped else { return false };
+    // SAFETY: the mapping is `length` bytes long, the file is longer, and only we have it open.
+    let equal =
+        unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) } == &content[..length];
+    // SAFETY: the mapping was made above with this length and no reference to it is left.
+    let unmapped = unsafe { munmap(address, length) };
+    equal && unmapped.is_ok()
+}
+
+fn probe_metadata(file: BorrowedFd<'_>, nameless: bool, features: &mut Features) {
+    let name = "user.tidepool.probe";
+    features.xattr = rustix::fs::fsetxattr(file, name, b"1", XattrFlags::empty()).is_ok()
+        && rustix::fs::fremovexattr(file, name).is_ok();
+    if !features.xattr {
+        features.notes.push(
+            "no extended attributes `user.*`: stubs of memory-only files are marked by content"
+                .to_owned(),
+        );
+    }
+    features.locks = rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if !features.locks {
+        features.notes.push("no record locks".to_owned());
+    }
+    // A file system that can give a nameless file a name later has link counts.
+    features.hard_links = nameless || features.hard_links;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::FsyncReach;
+
+    fn known(multigrain: bool, granularity_ns: u64) -> Known {
+        Known {
+            remote: !multigrain,
+            granularity_ns,
+            fsync_reach: FsyncReach::Unknown,
+            multigrain,
+            device_per_file: false,
+            note: None,
+        }
+    }
+
+    fn samples(stamps: impl Iterator<Item = i128>) -> TickSamples {
+        TickSamples { stamps: stamps.map(|stamp| (stamp, stamp)).collect() }
+    }
+
+    #[test]
+    fn only_known_multigrain_file_systems_get_zero() {
+        let fine = samples((0..64).map(|i| i * 2_000 + 1));
+        assert_eq!(fine.granularity_ns(&known(true, 2_000_000_000)), 0);
+        assert_eq!(fine.granularity_ns(&known(false, 2_000_000_000)), KERNEL_TICK_NS);
+        // Slow messages make every stamp new whatever the tick: that proves nothing.
+        let slow = samples((0..64).map(|i| i * 4_000_000 + 1));
+        assert_eq!(slow.granularity_ns(&known(true, 2_000_000_000)), KERNEL_TICK_NS);
+    }
+
+    #[test]
+    fn ticks_and_whole_seconds_are_told_apart() {
+        let four_ms = samples((0..96).map(|i| i / 8 * 4_000_000 + 1));
+        assert_eq!(four_ms.granularity_ns(&known(true, 2_000_000_000)), KERNEL_TICK_NS);
+        let twenty_ms = samples((0..96).map(|i| i / 40 * 20_000_000 + 1));
+        assert_eq!(twenty_ms.granularity_ns(&known(false, 2_000_000_000)), 20_000_000);
+        let seconds = samples((0..96).map(|i| i / 50 * 1_000_000_000));
+        assert_eq!(seconds.granularity_ns(&known(false, 1_000_000_000)), 1_000_000_000);
+        let nothing_seen = samples((0..96).map(|_| 5_000_000_000));
+        assert_eq!(nothing_seen.granularity_ns(&known(false, 2_000_000_000)), 2_000_000_000);
+    }
+}

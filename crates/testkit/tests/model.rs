@@ -1,0 +1,58 @@
+//! Random operations of many processes against the reference model, on a real node: 100,000 of
+//! them, with kills. More by the binary `model`, or by `TIDEPOOL_MODEL_OPERATIONS` and
+//! `TIDEPOOL_MODEL_SEED` here.
+
+use std::time::Duration;
+
+use tidepool_testkit::model::generator::Cast;
+use tidepool_testkit::model::operation;
+use tidepool_testkit::model::run::{Plan, random, save, shrink};
+use tidepool_testkit::needs_mount;
+use tidepool_testkit::product::{Node, NodeSpec, Subject};
+
+const MEMORY_MIB: u64 = 64;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn node() -> std::io::Result<Box<dyn Subject>> {
+    let spec = NodeSpec {
+        memory: format!("{MEMORY_MIB}MiB"),
+        configuration: operation::configuration(),
+        ..NodeSpec::default()
+    };
+    Ok(Box::new(Node::start(spec)?))
+}
+
+#[test]
+fn random_operations_agree_with_the_model() {
+    needs_mount!();
+    let seeds = 4;
+    let operations = number("TIDEPOOL_MODEL_OPERATIONS", 100_000);
+    let first = number("TIDEPOOL_MODEL_SEED", 20_260_801);
+    for seed in first..first + seeds {
+        let plan = Plan {
+            seed,
+            operations: operations / seeds,
+            time_limit: None,
+            cast: Cast { mounts: 3, libraries: 3, administration: true },
+            capacity_bytes: MEMORY_MIB << 20,
+            actor: env!("CARGO_BIN_EXE_actor").into(),
+        };
+        let mut subject = node().expect("a node starts");
+        let result = random(&plan, &mut *subject);
+        drop(subject);
+        match result {
+            Ok(tally) => println!("seed {seed}: {} operations {:?}", tally.applied, tally.kinds),
+            Err(finding) => {
+                println!("{}", finding.describe(&plan, 8));
+                let finding = shrink(&plan, *finding, Duration::from_secs(60), &mut node);
+                let log = std::env::temp_dir().join(format!("model-failure-{seed}.jsonl"));
+                save(&finding.log, &log).expect("the log of a failure can be written");
+                let replay = format!("replay with: model --replay {}", log.display());
+                panic!("{}\n{replay}", finding.describe(&plan, 40));
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Documents that the binary generates from its own tables: the reference, man pages, completions.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::environment;
+use crate::process;
+
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+
+/// Writes the reference into the checkout.
+pub fn write() -> Result<()> {
+    generate(&environment::checkout())
+}
+
+/// Writes man pages and completions below the target directory, and says where.
+pub fn write_man_pages() -> Result<()> {
+    let binary = environment::binary()?;
+    let pages = environment::target().join("man");
+    let completions = environment::target().join("completions");
+    std::fs::create_dir_all(&pages)?;
+    std::fs::create_dir_all(&completions)?;
+    process::read(process::command(&binary, &["generate", "man"]).arg(&pages))?;
+    for shell in SHELLS {
+        let script =
+            process::read(&mut process::command(&binary, &["generate", "completion", shell]))?;
+        std::fs::write(completions.join(format!("tidepool.{shell}")), script)?;
+    }
+    println!("man pages in {}", pages.display());
+    println!("completions in {}", completions.display());
+    Ok(())
+}
+
+/// Generated files that are missing in the checkout or differ, by their path in it.
+pub fn differences() -> Result<Vec<PathBuf>> {
+    let fresh = tempfile::tempdir()?;
+    generate(fresh.path())?;
+    let mut files = Vec::new();
+    list(fresh.path(), &mut files)?;
+    if files.is_empty() {
+        bail!("the binary generated no document");
+    }
+    let mut different = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(fresh.path()).context("listed below it")?;
+        let committed = std::fs::read(environment::checkout().join(name)).unwrap_or_default();
+        if committed != std::fs::read(&file)? {
+            different.push(name.to_path_buf());
+        }
+    }
+    Ok(different)
+}
+
+fn generate(directory: &Path) -> Result<()> {
+    let binary = environment::binary()?;
+    process::read(process::command(binary, &["generate", "docs"]).arg(directory))?;
+    Ok(())
+}
+
+fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            list(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

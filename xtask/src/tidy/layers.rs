@@ -1,0 +1,91 @@
+//! The layers of the workspace: which crate may depend on which. `docs/ARCHITECTURE.md` draws them,
+//! this table enforces them.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Finding;
+use crate::environment;
+use crate::process;
+
+/// Crates of the product and the crates of ours they may use. `*` is any.
+const LAYERS: [(&str, &[&str]); 10] = [
+    ("tidepool-proto", &[]),
+    ("tidepool-store", &["tidepool-proto"]),
+    ("tidepool-pfs", &["tidepool-proto"]),
+    ("tidepool-model", &["tidepool-proto"]),
+    ("tidepool-client", &["tidepool-proto", "tidepool-pfs"]),
+    ("tidepool-node", &["tidepool-proto", "tidepool-store", "tidepool-pfs", "tidepool-model"]),
+    ("tidepool-fuse", &["tidepool-proto", "tidepool-pfs"]),
+    ("tidepool-cli", &["*"]),
+    ("tidepool-testkit", &["*"]),
+    ("xtask", &["*"]),
+];
+/// Crates that nothing of the product may use outside its tests.
+const TESTS_ONLY: [&str; 2] = ["tidepool-testkit", "xtask"];
+
+/// What cargo knows of the workspace's own packages.
+pub fn metadata() -> Result<Value> {
+    let arguments = ["metadata", "--format-version=1", "--no-deps", "--offline", "--locked"];
+    let text = process::read(&mut environment::cargo(&arguments))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Compares every dependency with the table.
+pub fn check(metadata: &Value) -> Vec<Finding> {
+    let none = Vec::new();
+    let packages = metadata["packages"].as_array().unwrap_or(&none);
+    let names: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
+        let root = environment::checkout();
+        let manifest = manifest.strip_prefix(&root).unwrap_or(manifest);
+        let layer = LAYERS.iter().find(|(layer, _)| *layer == name);
+        let Some((_, allowed)) = layer else {
+            let what = format!("crate `{name}` has no layer; enter it in xtask/src/tidy/layers.rs");
+            findings.push(Finding::at(manifest, 0, what));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().unwrap_or(&none) {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            let in_tests = dependency["kind"] == "dev";
+            if !names.contains(&other) || in_tests {
+                continue;
+            }
+            let may = allowed.contains(&"*") || allowed.contains(&other);
+            if !may || TESTS_ONLY.contains(&other) {
+                let what = format!(
+                    "`{name}` must not depend on `{other}`; move what it needs into a lower crate"
+                );
+                findings.push(Finding::at(manifest, 0, what));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use serde_json::json;
+
+    fn package(name: &str, dependency: &str, kind: Option<&str>) -> serde_json::Value {
+        json!({"packages": [
+            {"name": name, "manifest_path": "m", "dependencies": [{"name": dependency, "kind": kind}]},
+            {"name": dependency, "manifest_path": "m", "dependencies": []},
+        ]})
+    }
+
+    #[test]
+    fn layers_hold() {
+        assert!(check(&package("tidepool-store", "tidepool-proto", None)).is_empty());
+        assert_eq!(check(&package("tidepool-proto", "tidepool-store", None)).len(), 1);
+        assert_eq!(check(&package("tidepool-cli", "tidepool-testkit", None)).len(), 1);
+        assert!(check(&package("tidepool-pfs", "tidepool-testkit", Some("dev"))).is_empty());
+        assert_eq!(check(&package("new-crate", "tidepool-proto", None)).len(), 1);
+    }
+}
