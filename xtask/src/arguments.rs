@@ -79,8 +79,8 @@ pub struct BenchOptions {
     #[arg(long)]
     pub quick: bool,
     /// Interleaved rounds of every measurement.
-    #[arg(long, default_value_t = 5)]
-    pub rounds: usize,
+    #[arg(long, value_name = "COUNT")]
+    pub rounds: Option<usize>,
     /// Run only the rows whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,

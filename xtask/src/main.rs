@@ -3,6 +3,8 @@
 //! Nothing of the product is decided here, and nothing here is shipped.
 
 mod arguments;
+mod bench;
+mod checks;
 mod cleanup;
 mod demo;
 mod documents;
@@ -40,6 +42,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             Some(json) => demo::report_from(json).map(|page| println!("{}", page.display())),
             None => demo::run(&options).map(drop),
         },
+        Task::Bench(options) => bench::run(&options),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
         Task::Tidy => {
@@ -47,7 +50,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             println!("{outcome}");
             verdict(&[outcome])
         }
-        _ => anyhow::bail!("not there yet"),
+        Task::Test(options) => checks::run(&options),
     }
 }
 

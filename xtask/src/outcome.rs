@@ -44,6 +44,16 @@ impl Outcome {
         outcome
     }
 
+    /// Name, verdict and counts.
+    pub fn line(&self) -> String {
+        let verdict = if self.is_good() { "ok" } else { "FAILED" };
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        let Outcome { name, passed, .. } = self;
+        format!(
+            "{name:<28} {verdict:<7} {passed:>6} passed {failed:>4} failed {skipped:>4} skipped"
+        )
+    }
+
     /// Whether something ran and nothing failed.
     pub fn is_good(&self) -> bool {
         self.failed.is_empty() && self.passed > 0
@@ -52,15 +62,7 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.is_good() { "ok" } else { "FAILED" };
-        write!(
-            f,
-            "{:<34} {verdict:<7} {:>6} passed {:>4} failed {:>4} skipped",
-            self.name,
-            self.passed,
-            self.failed.len(),
-            self.skipped.len()
-        )?;
+        f.write_str(&self.line())?;
         for note in &self.notes {
             write!(f, "\n    note: {note}")?;
         }

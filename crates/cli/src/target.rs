@@ -22,8 +22,6 @@ pub struct Roots {
 /// A regular file, open for reading on the PFS.
 #[derive(Debug)]
 pub struct Target {
-    /// Its path on the PFS.
-    pub path: PathBuf,
     /// Length in bytes when it was opened.
     pub size_bytes: u64,
     descriptor: OwnedFd,
@@ -41,7 +39,7 @@ impl Target {
             let operation = format!("opening {}", path.display());
             return Err(Error::new(ErrorKind::InvalidInput, operation, "it is no regular file"));
         }
-        Ok(Target { path: path.to_owned(), size_bytes: status.st_size as u64, descriptor })
+        Ok(Target { size_bytes: status.st_size as u64, descriptor })
     }
 
     /// The open file.

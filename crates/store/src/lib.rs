@@ -6,13 +6,29 @@
 //! blocks and says when they are clean. It never evicts what is not clean, never takes more memory
 //! than its capacity, and never shows bytes that were not put there.
 
+mod backing;
+mod budget;
+mod catalog;
+mod cell;
+mod cells;
 mod config;
+mod content;
+mod engine;
+mod fill;
+mod length;
+mod mapping;
+mod mappings;
 mod policy;
 mod segment;
+mod shared;
+mod small;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
+pub use fill::{BlockFill, FillStart};
 pub use policy::Simulation;
-pub use segment::{BlockFill, BlockPin, FillStart, Segment, SegmentHold};
+pub use segment::{BlockPin, Segment, SegmentHold};
 pub use store::Store;
 pub use tidepool_proto::table::BlockState;

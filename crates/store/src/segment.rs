@@ -1,146 +1,298 @@
-//! One cached version of a file: a sparse memory file, filled, read and freed in blocks.
+//! One cached version of a file, as the node sees it.
 
-use std::ops::{Deref, DerefMut};
-use std::os::fd::BorrowedFd;
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{HandOut, Result};
 
-/// One cached version of a file.
-#[derive(Debug)]
-pub struct Segment {}
+use crate::content::Content;
+use crate::engine::Engine;
+use crate::fill::FillStart;
 
-/// How a fill begins.
-#[derive(Debug)]
-pub enum FillStart {
-    /// The caller fills the block and commits it.
-    Started(BlockFill),
-    /// The block is resident already.
-    Resident,
-    /// Another fill of it is under way.
-    Busy,
-    /// No room, or the policy or a quota says no, or the memory could not be had.
-    NotAdmitted,
+/// A sparse memory file with the offsets and the length of the file it caches.
+///
+/// Dropping the last handle frees its memory, apart from what pins and holds still use.
+pub struct Segment {
+    engine: Arc<Engine>,
+    content: Arc<Content>,
 }
 
-/// The memory of a block that is being filled; dropping it gives the memory back.
-#[derive(Debug)]
-pub struct BlockFill {}
+impl Segment {
+    pub(crate) fn new(engine: Arc<Engine>, content: Arc<Content>) -> Self {
+        Segment { engine, content }
+    }
 
-impl BlockFill {
-    /// Publishes the block. `false`: the bytes were superseded meanwhile and were discarded.
-    pub fn commit(self, _state: BlockState) -> bool {
-        unimplemented!()
+    /// Number of the segment, never reused within a store.
+    pub fn id(&self) -> u64 {
+        self.content.id
+    }
+
+    /// Length of the file in bytes.
+    pub fn size(&self) -> u64 {
+        self.content.size()
+    }
+
+    /// Sets the length to exactly `bytes`. What grows reads as zeros. What is cut off is dropped
+    /// whatever its state, after short pins of it are gone: do not call this holding one. Fails
+    /// with `StoreFull` if a tail block that is not clean would need more memory than there is.
+    pub fn set_size(&self, bytes: u64) -> Result<()> {
+        self.engine.set_size(&self.content, bytes)
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u64 {
+        self.content.block_bytes
+    }
+
+    /// Number of blocks, the last of which may be short.
+    pub fn blocks(&self) -> u64 {
+        self.content.blocks()
+    }
+
+    /// State of a block; `Absent` beyond the end.
+    pub fn state(&self, block: u64) -> BlockState {
+        self.content.block_state(block)
+    }
+
+    /// Bytes of the file that are resident.
+    pub fn resident_bytes(&self) -> u64 {
+        self.content.resident_bytes()
+    }
+
+    /// Whether every block is resident; true of an empty file.
+    pub fn is_wholly_resident(&self) -> bool {
+        self.content.is_wholly_resident()
+    }
+
+    /// Begins to fill an absent block. Evicts others, and asks the pressure hook, to make room.
+    pub fn begin_fill(&self, block: u64) -> FillStart {
+        self.engine.begin_fill(&self.content, block)
+    }
+
+    /// Pins a resident block for a short read, and counts a hit.
+    pub fn pin_block(&self, block: u64) -> Option<BlockPin> {
+        BlockPin::new(&self.content, block, true)
+    }
+
+    /// Writes over the resident blocks of a range in place and skips the others; returns the bytes
+    /// written. A fill under way in the range is marked: if it is committed as clean, it is
+    /// discarded, because its bytes may be older. So call this after the lower level has the data.
+    pub fn write_resident(&self, offset: u64, data: &[u8]) -> u64 {
+        let block_bytes = self.content.block_bytes;
+        let mut written = 0;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (block, within) = (at / block_bytes, at % block_bytes);
+            let piece = (data.len() - done).min((block_bytes - within) as usize);
+            written += self.content.patch(block, within, &data[done..done + piece]);
+            done += piece;
+        }
+        written
+    }
+
+    /// Changes the state of a resident block, for example to clean once its bytes are durable.
+    /// `Absent` is refused: evict or drop instead.
+    pub fn set_state(&self, block: u64, state: BlockState) {
+        if state != BlockState::Absent
+            && self.content.change_state(block, state)
+            && state == BlockState::Clean
+            && self.engine.budget.excess() > 0
+        {
+            self.engine.trim();
+        }
+    }
+
+    /// Evicts a block if it is clean, unpinned and not held.
+    pub fn evict_block(&self, block: u64) -> bool {
+        self.engine.evict_blocks(&self.content, block, block + 1) > 0
+    }
+
+    /// Evicts all clean, unpinned blocks unless the segment is held; returns bytes.
+    pub fn evict(&self) -> u64 {
+        self.engine.evict_blocks(&self.content, 0, u64::MAX)
+    }
+
+    /// Drops all blocks whatever their state, and the fills under way. Waits for short pins: do not
+    /// call this holding one. A held segment keeps its contents until the last hold lets go.
+    pub fn drop_contents(&self) {
+        self.engine.drop_contents(&self.content);
+    }
+
+    /// Holds all blocks of a wholly resident segment until the hold drops. `None` where it is not
+    /// wholly resident, or all holds together would go beyond their share of the capacity.
+    pub fn hold(&self) -> Option<SegmentHold> {
+        let content = &self.content;
+        content.file.read_only().ok()?;
+        let mut state = content.state.lock();
+        if state.closed || state.cutting_from.is_some() || !content.is_wholly_resident() {
+            return None;
+        }
+        if state.holds == 0 {
+            let bytes = content.charged();
+            if !self.engine.budget.hold(bytes) {
+                return None;
+            }
+            state.held_bytes = bytes;
+        }
+        state.holds += 1;
+        drop(state);
+        Some(SegmentHold { engine: self.engine.clone(), content: content.clone() })
+    }
+
+    /// The memory file, read-only. A [`hold`](Self::hold) makes sure that the descriptor exists;
+    /// without one, at the limit of open files, this is the node's own writable descriptor, which
+    /// must not leave the process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.content.file.read_only().unwrap_or_else(|_| self.content.file.read_write())
+    }
+
+    /// Descriptors that let another process read resident blocks. The table and the touch marks
+    /// are made at the first call, and again when the file outgrew them.
+    pub fn hand_out(&self) -> Result<HandOut> {
+        self.content.hand_out()
+    }
+
+    /// Marks the segment as superseded: who holds it can still read it; it is evicted first.
+    pub fn retire(&self) {
+        self.engine.retire(&self.content);
+    }
+
+    /// Place of the segment's next block in the order of eviction, from 0 (next) to 1 (last).
+    pub fn rank(&self) -> Option<f64> {
+        self.engine.catalog.lock().rank(&self.content)
     }
 }
 
-impl Deref for BlockFill {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        unimplemented!()
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.engine.close(&self.content);
     }
 }
 
-impl DerefMut for BlockFill {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        unimplemented!()
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Segment");
+        shown.field("id", &self.id()).field("size", &self.size());
+        shown.field("resident_bytes", &self.resident_bytes()).finish()
     }
 }
 
-/// A resident block that stays while this lives.
-#[derive(Debug)]
-pub struct BlockPin {}
+/// A resident block that stays where it is while this lives. For short reads only: evictions pass
+/// it by, but truncations and drops wait for it.
+///
+/// The bytes are those of the file at this version; local writes to it may change them under the
+/// reader, as POSIX lets concurrent writes do.
+pub struct BlockPin {
+    content: Arc<Content>,
+    block: u64,
+    memory: *mut u8,
+    length: usize,
+    generation: u64,
+}
+
+// SAFETY: the pin keeps the memory in place from any thread; it gives out shared access only.
+unsafe impl Send for BlockPin {}
+// SAFETY: as above.
+unsafe impl Sync for BlockPin {}
+
+impl BlockPin {
+    pub(crate) fn new(content: &Arc<Content>, block: u64, hit: bool) -> Option<BlockPin> {
+        let (memory, length, generation) = content.pin(block, hit)?;
+        let content = content.clone();
+        Some(BlockPin { content, block, memory, length: length as usize, generation })
+    }
+
+    /// Part of the block.
+    ///
+    /// # Safety
+    /// Nobody writes the range while the slice lives.
+    pub(crate) unsafe fn range(&self, offset: usize, length: usize) -> &[u8] {
+        assert!(offset + length <= self.length, "a range outside its block");
+        // SAFETY: inside the pinned block; the caller vouches that nobody writes it.
+        unsafe { std::slice::from_raw_parts(self.memory.add(offset), length) }
+    }
+
+    /// Writes part of the block.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range during the call.
+    pub(crate) unsafe fn write(&self, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= self.length, "a range outside its block");
+        // SAFETY: inside the pinned block; the caller vouches that nobody else uses it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.add(offset), data.len());
+        }
+    }
+
+    /// Changes whenever the block was evicted, filled or changed its state.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
 
 impl Deref for BlockPin {
     type Target = [u8];
+
     fn deref(&self) -> &[u8] {
-        unimplemented!()
+        // SAFETY: the range is mapped, populated and below the end of the file while the block is
+        // pinned, and the content lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.memory, self.length) }
+    }
+}
+
+impl Drop for BlockPin {
+    fn drop(&mut self) {
+        self.content.unpin(self.block);
+    }
+}
+
+impl fmt::Debug for BlockPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("BlockPin");
+        shown.field("segment", &self.content.id).field("block", &self.block).finish()
     }
 }
 
 /// A counted pin of all blocks of a wholly resident segment.
-#[derive(Debug)]
-pub struct SegmentHold {}
+pub struct SegmentHold {
+    engine: Arc<Engine>,
+    content: Arc<Content>,
+}
 
-impl Segment {
-    /// Number of the segment, never reused within a store.
-    pub fn id(&self) -> u64 {
-        unimplemented!()
-    }
-    /// Length in bytes.
-    pub fn size(&self) -> u64 {
-        unimplemented!()
-    }
-    /// Sets the length in bytes.
-    pub fn set_size(&self, _bytes: u64) -> Result<()> {
-        unimplemented!()
-    }
-    /// Bytes of a block.
-    pub fn block_bytes(&self) -> u64 {
-        unimplemented!()
-    }
-    /// Number of blocks.
-    pub fn blocks(&self) -> u64 {
-        unimplemented!()
-    }
-    /// State of a block.
-    pub fn state(&self, _block: u64) -> BlockState {
-        unimplemented!()
-    }
-    /// Bytes resident.
-    pub fn resident_bytes(&self) -> u64 {
-        unimplemented!()
-    }
-    /// Whether every block is resident.
-    pub fn is_wholly_resident(&self) -> bool {
-        unimplemented!()
-    }
-    /// Starts to fill a block.
-    pub fn begin_fill(&self, _block: u64) -> FillStart {
-        unimplemented!()
-    }
-    /// Pins a resident block for a short read and marks a hit.
-    pub fn pin_block(&self, _block: u64) -> Option<BlockPin> {
-        unimplemented!()
-    }
-    /// Patches bytes of resident blocks; returns how many.
-    pub fn write_resident(&self, _offset: u64, _data: &[u8]) -> u64 {
-        unimplemented!()
-    }
-    /// Changes the state of a resident block.
-    pub fn set_state(&self, _block: u64, _state: BlockState) {
-        unimplemented!()
-    }
-    /// Evicts a block if it is clean and unpinned.
-    pub fn evict_block(&self, _block: u64) -> bool {
-        unimplemented!()
-    }
-    /// Evicts all clean unpinned blocks; returns bytes.
-    pub fn evict(&self) -> u64 {
-        unimplemented!()
-    }
-    /// Drops all blocks regardless of state.
-    pub fn drop_contents(&self) {
-        unimplemented!()
-    }
-    /// Holds all blocks of a wholly resident segment.
-    pub fn hold(&self) -> Option<SegmentHold> {
-        unimplemented!()
-    }
-    /// Read-only descriptor of the memory file.
+impl SegmentHold {
+    /// The memory file, read-only.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        unimplemented!()
+        self.content.file.read_only().expect("opened before the hold was given")
     }
-    /// Descriptors for readers in other processes.
-    pub fn hand_out(&self) -> Result<HandOut> {
-        unimplemented!()
+}
+
+impl Drop for SegmentHold {
+    fn drop(&mut self) {
+        let drop_now = {
+            let mut state = self.content.state.lock();
+            state.holds -= 1;
+            if state.holds > 0 {
+                return;
+            }
+            self.engine.budget.unhold(std::mem::take(&mut state.held_bytes));
+            std::mem::take(&mut state.drop_when_released)
+        };
+        if drop_now {
+            self.engine.drop_contents(&self.content);
+        } else if self.engine.budget.excess() > 0 {
+            self.engine.trim();
+        }
     }
-    /// Marks it as superseded: first to be evicted.
-    pub fn retire(&self) {
-        unimplemented!()
-    }
-    /// How near to eviction, from 0 (next) to 1 (last).
-    pub fn rank(&self) -> Option<f64> {
-        unimplemented!()
+}
+
+impl fmt::Debug for SegmentHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let descriptor = self.descriptor().as_raw_fd();
+        let mut shown = f.debug_struct("SegmentHold");
+        shown.field("segment", &self.content.id).field("descriptor", &descriptor).finish()
     }
 }

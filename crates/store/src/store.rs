@@ -1,5 +1,6 @@
-//! The store: capacity, admission, eviction, and the packed small files.
+//! The store: the front door to segments, small files, capacity and policy.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,86 +8,171 @@ use tidepool_proto::admin::{FreeReport, StoreStatus};
 use tidepool_proto::{FileId, Result, Version};
 
 use crate::config::{Owner, PolicyKind, QuotaKey, StoreConfig};
+use crate::engine::Engine;
 use crate::segment::Segment;
+use crate::small::SmallFiles;
 
 /// The memory level of one node.
-#[derive(Debug)]
-pub struct Store {}
+pub struct Store {
+    engine: Arc<Engine>,
+    small: SmallFiles,
+}
 
 impl Store {
-    /// A store that holds nothing yet.
-    pub fn new(_config: StoreConfig) -> Result<Arc<Store>> {
-        unimplemented!()
+    /// A store that holds nothing yet. Fails on settings without a meaning, or where the backing
+    /// that was asked for cannot be had.
+    pub fn new(config: StoreConfig) -> Result<Arc<Store>> {
+        let engine = Engine::new(&config)?;
+        let small = SmallFiles::new(&engine);
+        Ok(Arc::new(Store { engine, small }))
     }
+
     /// What this machine lacks, one line each.
     pub fn degradations(&self) -> Vec<String> {
-        unimplemented!()
+        self.engine.backing.degradations().to_vec()
     }
-    /// A sparse segment of `size_bytes`.
-    pub fn create_segment(
+
+    /// A sparse segment for a file of `size_bytes`. It takes (almost) no memory until it is filled.
+    pub fn create_segment(self: &Arc<Self>, size_bytes: u64, owner: Owner) -> Result<Arc<Segment>> {
+        let content = self.engine.create_content(size_bytes, &owner, None)?;
+        Ok(Arc::new(Segment::new(self.engine.clone(), content)))
+    }
+
+    /// As [`create_segment`](Self::create_segment), with a number that names the same content each
+    /// time it comes back (a hash of the file id), so that policies remember its blocks.
+    pub fn create_segment_with_history(
         self: &Arc<Self>,
-        _size_bytes: u64,
-        _owner: Owner,
+        size_bytes: u64,
+        owner: Owner,
+        history: u64,
     ) -> Result<Arc<Segment>> {
-        unimplemented!()
+        let content = self.engine.create_content(size_bytes, &owner, Some(history))?;
+        Ok(Arc::new(Segment::new(self.engine.clone(), content)))
     }
-    /// Packs a small file; `false`: not admitted.
+
+    /// Packs a small file of at most one block, whole. `false`: not admitted.
     pub fn insert_small(
         &self,
-        _id: FileId,
-        _version: Version,
-        _owner: Owner,
-        _bytes: &[u8],
+        id: FileId,
+        version: Version,
+        owner: Owner,
+        bytes: &[u8],
     ) -> Result<bool> {
-        unimplemented!()
+        self.small.insert(id, &version, owner, bytes)
     }
-    /// Reads a packed file if it is of exactly this version.
+
+    /// Reads a packed file if exactly this version is there. It cannot be evicted during `read`.
     pub fn read_small<R>(
         &self,
-        _id: FileId,
-        _version: &Version,
-        _read: impl FnOnce(&[u8]) -> R,
+        id: FileId,
+        version: &Version,
+        read: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        unimplemented!()
+        self.small.read(id, version, read)
     }
+
     /// Forgets a packed file.
-    pub fn remove_small(&self, _id: FileId) {
-        unimplemented!()
+    pub fn remove_small(&self, id: FileId) {
+        self.small.remove(id);
     }
-    /// Lets what is packed of `before` serve `after`.
-    pub fn carry_small(&self, _id: FileId, _before: &Version, _after: Version) {
-        unimplemented!()
+
+    /// Lets what is packed of `before` serve `after`; lengths must be equal.
+    pub fn carry_small(&self, id: FileId, before: &Version, after: Version) {
+        self.small.carry(id, before, &after);
     }
-    /// Version and length of a packed file.
-    pub fn small_state(&self, _id: FileId) -> Option<(Version, u64)> {
-        unimplemented!()
+
+    /// Version and length in bytes of a packed file.
+    pub fn small_state(&self, id: FileId) -> Option<(Version, u64)> {
+        self.small.state(id)
     }
-    /// Sets the capacity.
-    pub fn resize(&self, _capacity_bytes: u64) -> FreeReport {
-        unimplemented!()
+
+    /// Sets the capacity. A shrink evicts before this returns, waits for short pins and asks the
+    /// pressure hook; what cannot go is reported as held, and goes when it is let go of.
+    pub fn resize(&self, capacity_bytes: u64) -> FreeReport {
+        let start = Instant::now();
+        self.engine.budget.set_capacity(capacity_bytes);
+        self.engine.refresh_target(&mut self.engine.catalog.lock());
+        let freed_bytes = self.engine.shrink();
+        self.report(start, freed_bytes, self.engine.budget.excess())
     }
-    /// Evicts all that may go.
+
+    /// Evicts all that may go at once.
     pub fn evict_all(&self) -> FreeReport {
-        unimplemented!()
+        let start = Instant::now();
+        let freed_bytes = self.engine.evict_all();
+        self.report(start, freed_bytes, self.engine.budget.used())
     }
-    /// Changes the policy.
-    pub fn set_policy(&self, _kind: PolicyKind) {
-        unimplemented!()
+
+    /// Changes the policy; what is resident keeps its order at first.
+    pub fn set_policy(&self, kind: PolicyKind) {
+        self.engine.catalog.lock().set_policy(kind);
     }
+
     /// Facts and counters.
     pub fn stats(&self) -> StoreStatus {
-        unimplemented!()
+        self.small.forget_all_evicted();
+        let small_bookkeeping_bytes = self.small.bookkeeping_bytes();
+        let (budget, backing) = (&self.engine.budget, &self.engine.backing);
+        let catalog = self.engine.catalog.lock();
+        StoreStatus {
+            capacity_bytes: budget.capacity(),
+            resident_bytes: budget.used(),
+            resident_bytes_peak: budget.peak(),
+            pinned_bytes: budget.held(),
+            bookkeeping_bytes: catalog.bookkeeping_bytes()
+                + small_bookkeeping_bytes
+                + self.engine.mappings.bookkeeping_bytes(),
+            segments: catalog.live_contents() - self.small.spaces(),
+            small_files: self.small.count(),
+            policy: catalog.kind().to_string(),
+            block_bytes: self.engine.block_bytes,
+            huge_pages: backing.huge_pages(),
+            backing: backing.name().to_owned(),
+            evicted_blocks: budget.evicted_blocks(),
+        }
     }
-    /// Drops what outlived its time to live; returns bytes.
-    pub fn expire(&self, _now: Instant) -> u64 {
-        unimplemented!()
+
+    /// Drops what outlived its time to live, counted from the first block that came in; returns
+    /// bytes. Call it about once a second: it also brings hits to the policy, in their order, and
+    /// evicts what an earlier shrink could not.
+    pub fn expire(&self, now: Instant) -> u64 {
+        let freed_bytes = self.engine.expire(now);
+        if self.engine.budget.excess() > 0 {
+            self.engine.trim();
+        }
+        self.engine.catalog.lock().sweep(true);
+        self.small.forget_all_evicted();
+        freed_bytes
     }
-    /// Sets or lifts a quota.
-    pub fn set_quota(&self, _key: QuotaKey, _limit_bytes: Option<u64>) {
-        unimplemented!()
+
+    /// Sets or lifts a quota. What it no longer allows is evicted at once, as far as it may go.
+    pub fn set_quota(&self, key: QuotaKey, limit_bytes: Option<u64>) {
+        self.engine.catalog.lock().set_quota(key, limit_bytes);
+        self.engine.enforce_quota(key);
     }
-    /// Sets what is called when clean blocks do not suffice.
-    pub fn on_pressure(&self, _hook: Box<dyn Fn(u64) + Send + Sync>) {
-        unimplemented!()
+
+    /// Sets what is called, outside all locks, with the bytes wanted when clean blocks do not
+    /// suffice. It may write owed blocks down and mark them clean before it returns.
+    pub fn on_pressure(&self, hook: Box<dyn Fn(u64) + Send + Sync>) {
+        self.engine.set_hook(Arc::from(hook));
+    }
+
+    fn report(&self, start: Instant, freed_bytes: u64, held_bytes: u64) -> FreeReport {
+        FreeReport {
+            freed_bytes,
+            resident_bytes: self.engine.budget.used(),
+            capacity_bytes: self.engine.budget.capacity(),
+            held_bytes,
+            elapsed_ms: start.elapsed().as_secs_f64() * 1e3,
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let budget = &self.engine.budget;
+        let mut shown = f.debug_struct("Store");
+        shown.field("capacity_bytes", &budget.capacity()).field("used_bytes", &budget.used());
+        shown.finish()
     }
 }

@@ -191,7 +191,7 @@ fn bar_chart(title: &str, unit: &str, series: &[(&str, RGBColor, Vec<Bar>)]) -> 
 
 /// Room above the highest value for the legend.
 fn headroom(most: f64) -> f64 {
-    (most * 1.3).max(1e-3)
+    (most * 1.4).max(1e-3)
 }
 
 fn drawing(error: impl std::fmt::Display) -> anyhow::Error {

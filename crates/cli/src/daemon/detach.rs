@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
+use tidepool_proto::wire::Failure;
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 
 use super::start::default_log_file;
@@ -20,7 +21,7 @@ use super::summary::Summary;
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
     Ready(Box<Summary>),
-    Failed { kind: ErrorKind, operation: String, detail: String, remedy: Option<String> },
+    Failed(Failure),
 }
 
 /// The daemon's end of the pipe.
@@ -52,17 +53,7 @@ impl Readiness {
 
     /// The node does not start.
     pub fn failed(&self, error: &Error) {
-        let mut detail = error.detail().to_owned();
-        if let Some(source) = std::error::Error::source(error) {
-            let separator = if detail.is_empty() { "" } else { ": " };
-            detail = format!("{detail}{separator}{source}");
-        }
-        self.send(&Message::Failed {
-            kind: error.kind(),
-            operation: error.operation().to_owned(),
-            detail,
-            remedy: error.remedy_text().map(str::to_owned),
-        });
+        self.send(&Message::Failed(Failure::from(error)));
     }
 
     fn send(&self, message: &Message) {
@@ -93,6 +84,7 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
         flag.push(&log_file);
         command.arg(flag);
     }
+    let log_bytes = std::fs::metadata(&log_file).map_or(0, |facts| facts.len());
     let kept = report.as_raw_fd();
     let prepare = move || {
         // SAFETY: the parent keeps the descriptor open until the child runs the new program.
@@ -105,7 +97,10 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     unsafe { command.pre_exec(prepare) };
     let child = command.spawn().map_err(failed)?;
     drop(report);
-    listen_until_ready(listen, child, &log_file)
+    listen_until_ready(listen, child).map_err(|error| match error {
+        Unready::Failed(error) => error,
+        Unready::Ended(status) => ended(&status, &log_file, log_bytes),
+    })
 }
 
 fn open_log(path: &Path) -> Result<File> {
@@ -115,7 +110,15 @@ fn open_log(path: &Path) -> Result<File> {
     })
 }
 
-fn listen_until_ready(mut pipe: PipeReader, mut child: Child, log: &Path) -> Result<Summary> {
+/// Why no node serves.
+enum Unready {
+    /// It said so itself.
+    Failed(Error),
+    /// It ended without a word; how.
+    Ended(String),
+}
+
+fn listen_until_ready(mut pipe: PipeReader, mut child: Child) -> Result<Summary, Unready> {
     let mut text = Vec::new();
     let mut chunk = [0; 4096];
     while !text.ends_with(b"\n") {
@@ -123,26 +126,33 @@ fn listen_until_ready(mut pipe: PipeReader, mut child: Child, log: &Path) -> Res
             Ok(0) => break,
             Ok(count) => text.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(Error::pfs("waiting for the daemon", source)),
+            Err(source) => return Err(Unready::Failed(Error::pfs("hearing the daemon", source))),
         }
     }
     match serde_json::from_slice(&text) {
         Ok(Message::Ready(summary)) => Ok(*summary),
-        Ok(Message::Failed { kind, operation, detail, remedy }) => {
+        Ok(Message::Failed(failure)) => {
             // It ends by itself; waiting for it leaves no half-stopped node behind.
             let _ = child.wait();
-            let error = Error::new(kind, operation, detail);
-            Err(match remedy {
-                Some(remedy) => error.remedy(remedy),
-                None => error,
-            })
+            Err(Unready::Failed(failure.into()))
         }
         Err(_) => {
             let status = child.wait().map(|status| status.to_string());
-            let status = status.unwrap_or_else(|error| error.to_string());
-            let detail = format!("the daemon ended before it served ({status})");
-            Err(Error::new(ErrorKind::Internal, "starting the daemon", detail)
-                .remedy(format!("read the end of {}", log.display())))
+            Err(Unready::Ended(status.unwrap_or_else(|error| error.to_string())))
         }
     }
+}
+
+/// The error of a daemon that ended without a word: what it logged is the best there is.
+fn ended(status: &str, log: &Path, log_bytes_before: u64) -> Error {
+    let content = std::fs::read(log).unwrap_or_default();
+    let new = content.get(log_bytes_before as usize..).unwrap_or_default();
+    let new = String::from_utf8_lossy(new);
+    let lines: Vec<&str> = new.lines().filter(|line| !line.trim().is_empty()).take(2).collect();
+    let mut detail = format!("the daemon ended before it served ({status})");
+    if !lines.is_empty() {
+        detail = format!("{detail}: {}", lines.join(" "));
+    }
+    Error::new(ErrorKind::Internal, "starting the daemon", detail)
+        .remedy(format!("read the end of {}", log.display()))
 }

@@ -45,7 +45,22 @@ pub fn start(config: &NodeConfig) -> Result<LevelHandle> {
     let started = tracing_subscriber::registry().with(level).with(form).try_init();
     started
         .map_err(|error| Error::new(ErrorKind::Internal, "starting the log", error.to_string()))?;
+    log_panics();
     Ok(LevelHandle(handle))
+}
+
+/// A panic goes to the log like everything else, with its place.
+fn log_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let message = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(thread, place, "panicked: {message}");
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            print(panic);
+        }
+    }));
 }
 
 fn filter(level: LogLevel) -> LevelFilter {

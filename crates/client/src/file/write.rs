@@ -10,6 +10,9 @@ use super::File;
 use crate::connection::CallError;
 use crate::lower;
 
+/// How often a node that hangs up is given a write before the parallel file system is.
+const WRITE_ATTEMPTS: usize = 8;
+
 impl File {
     /// Writes all of `data` at `offset`; at the end of the file if it was opened to append.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -62,7 +65,7 @@ impl File {
     /// Writes a part of `data`; where it went and how much it was.
     fn write_step(&self, offset: u64, data: &[u8], repeatable: bool) -> Result<(u64, usize)> {
         let data = &data[..data.len().min(TRANSFER_WRITE_BYTES_MAX as usize)];
-        loop {
+        for _ in 0..WRITE_ATTEMPTS {
             let Some(binding) = self.bound()? else { break };
             match binding.connection.write(binding.handle, offset, data) {
                 Ok(done) => {

@@ -147,8 +147,10 @@ impl Connection {
         let builder = thread::Builder::new().name("client".to_owned()).stack_size(STACK_BYTES);
         let started = builder.spawn(move || {
             // Also when a request panics: the connection must not stay in the books.
-            let _leaver = Leaver(&connection);
-            work(&connection);
+            let leaver = Leaver(Some(connection));
+            if let Some(connection) = &leaver.0 {
+                work(connection);
+            }
         });
         if let Err(error) = started {
             self.threads.fetch_sub(1, Ordering::AcqRel);
@@ -343,27 +345,35 @@ pub(super) fn send_welcome(
 }
 
 /// Takes a thread off a connection; the last one cleans up.
-struct Leaver<'a>(&'a Connection);
+struct Leaver(Option<Arc<Connection>>);
 
-impl Drop for Leaver<'_> {
+impl Drop for Leaver {
     fn drop(&mut self) {
-        let connection = self.0;
+        let Some(connection) = self.0.take() else { return };
         if thread::panicking() {
             connection.complain("a request of it made the node panic");
             *connection.turn.lock() = true;
             connection.shut_down();
         }
+        let shared = Arc::clone(&connection.shared);
+        // References go under this lock, so that nothing of a connection is left when a stop
+        // finds none in the books.
+        let open = shared.open.lock();
         if connection.threads.fetch_sub(1, Ordering::AcqRel) > 1 {
+            drop(connection);
             return;
         }
+        drop(open);
         connection.shut_down();
         for error in connection.session.end() {
-            tracing::error!(user_id = connection.user_id, %error, "a client ended before its write");
+            let user_id = connection.user_id;
+            tracing::error!(user_id, %error, "a client ended before its write did");
         }
-        let mut open = connection.shared.open.lock();
+        let mut open = shared.open.lock();
         open.remove(&connection.number);
+        drop(connection);
         if open.is_empty() {
-            connection.shared.all_ended.notify_all();
+            shared.all_ended.notify_all();
         }
     }
 }

@@ -1,11 +1,26 @@
 //! A suite that a user runs on his own PFS: what it keeps of POSIX, how fast it is, and what
-//! Tidepool does where something is missing. Works in one directory that it makes and removes.
+//! Tidepool does where something is missing.
+//!
+//! Works in one directory that it makes and removes, also after a failed check or a cancel. Every
+//! check runs in a directory and a thread of its own, so that a call that never returns costs one
+//! check. Writes a bounded number of bytes, and judges no speed.
+
+mod data;
+mod ground;
+mod io;
+mod locks;
+mod names;
+mod speed;
+mod times;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use self::ground::{Ground, Verdict};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,11 +88,113 @@ impl Default for ContractOptions {
     }
 }
 
+impl ContractOptions {
+    fn cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
+
+/// A check: its name, what it does, and what it means if the calls themselves fail.
+pub(crate) struct Check {
+    pub name: &'static str,
+    pub run: fn(&Ground) -> std::io::Result<Verdict>,
+    pub if_failed: &'static str,
+}
+
+/// When a check is given up. The whole suite stays under a minute on a healthy mount.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// All checks, in the order in which they run.
+fn checks() -> impl Iterator<Item = &'static Check> {
+    [names::CHECKS, data::CHECKS, io::CHECKS, times::CHECKS, locks::CHECKS, speed::CHECKS]
+        .into_iter()
+        .flatten()
+}
+
 /// Runs the suite in a new directory below `root` and removes it. Calls `progress` after each.
 pub fn run(
-    _root: &Path,
-    _options: ContractOptions,
-    _progress: &mut dyn FnMut(&CheckResult),
+    root: &Path,
+    options: ContractOptions,
+    progress: &mut dyn FnMut(&CheckResult),
 ) -> ContractReport {
-    todo!("being written")
+    let began = Instant::now();
+    let mut report =
+        ContractReport { root: root.display().to_string(), ..ContractReport::default() };
+    let opened = began.elapsed();
+    match Ground::prepare(root, options.clone()) {
+        Ok(ground) => {
+            report.fs_type.clone_from(&ground.fs_type);
+            let ground = Arc::new(ground);
+            let made = Verdict::ok(format!("made {}", ground.directory.display()));
+            push(&mut report, progress, "open-and-write", made, opened);
+            for check in checks() {
+                let started = Instant::now();
+                let verdict = match options.cancelled() {
+                    true => Verdict::skipped("cancelled"),
+                    false => run_check(check, &ground),
+                };
+                push(&mut report, progress, check.name, verdict, started.elapsed());
+            }
+            let started = Instant::now();
+            let verdict = ground.remove();
+            push(&mut report, progress, "clean-up", verdict, started.elapsed());
+        }
+        Err((fs_type, verdict)) => {
+            report.fs_type = fs_type;
+            push(&mut report, progress, "open-and-write", verdict, began.elapsed());
+            for check in checks() {
+                let verdict = Verdict::skipped("the directory cannot be written");
+                push(&mut report, progress, check.name, verdict, Duration::ZERO);
+            }
+        }
+    }
+    report.elapsed_ms = milliseconds(began.elapsed());
+    report
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn push(
+    report: &mut ContractReport,
+    progress: &mut dyn FnMut(&CheckResult),
+    name: &str,
+    verdict: Verdict,
+    elapsed: Duration,
+) {
+    let result = CheckResult {
+        name: name.to_owned(),
+        outcome: verdict.outcome,
+        measured: verdict.measured,
+        consequence: verdict.consequence,
+        elapsed_ms: milliseconds(elapsed),
+    };
+    progress(&result);
+    report.checks.push(result);
+}
+
+fn run_check(check: &'static Check, ground: &Arc<Ground>) -> Verdict {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let ground = match ground.plot(check.name) {
+        Ok(plot) => plot,
+        Err(error) => return Verdict::failed(error.to_string(), check.if_failed),
+    };
+    let thread = std::thread::Builder::new().name(check.name.to_owned()).spawn(move || {
+        let _given_up = sender.send((check.run)(&ground));
+    });
+    if let Err(error) = thread {
+        return Verdict::skipped(format!("no thread for it: {error}"));
+    }
+    match receiver.recv_timeout(CHECK_TIME_MAX) {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(error)) => Verdict::failed(error.to_string(), check.if_failed),
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Verdict::failed(
+            format!("no answer in {} s", CHECK_TIME_MAX.as_secs()),
+            "the mount hangs; Tidepool would hang with it",
+        ),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+            Verdict::failed("the check itself broke".to_owned(), "please report this")
+        }
+    }
 }

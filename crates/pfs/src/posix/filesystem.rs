@@ -2,10 +2,10 @@
 //! can be measured are measured elsewhere; this table holds the rest.
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 
 use crate::features::{FsyncReach, GRANULARITY_SAFE_NS};
 
@@ -35,12 +35,22 @@ impl FileSystem {
     /// Of the file or directory behind `descriptor`.
     pub fn of(descriptor: BorrowedFd<'_>) -> std::io::Result<FileSystem> {
         let magic = rustix::fs::fstatfs(descriptor)?.f_type as u64;
-        let stat = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-        let mount_id = stat.stx_mnt_id;
+        let mount_id = mount_id_of(descriptor)?;
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let (fs_type, source) = find_mount(&table, mount_id)
             .unwrap_or_else(|| (format!("unknown-{magic:#x}"), String::new()));
         Ok(FileSystem { magic, mount_id, fs_type, source })
+    }
+
+    /// Like [`of`](Self::of), but without asking the file system anything, so that a dead server
+    /// cannot hold the answer. The magic number is left out.
+    pub fn without_contact(path: &std::path::Path) -> std::io::Result<FileSystem> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        let mount_id = mount_id_of(descriptor.as_fd())?;
+        let table = std::fs::read("/proc/self/mountinfo")?;
+        let (fs_type, source) = find_mount(&table, mount_id).unwrap_or_default();
+        Ok(FileSystem { magic: 0, mount_id, fs_type, source })
     }
 
     /// Whether this is a mount of Tidepool itself.
@@ -98,6 +108,12 @@ impl FileSystem {
             _ => Known { fsync_reach: FsyncReach::Unknown, ..local },
         }
     }
+}
+
+fn mount_id_of(descriptor: BorrowedFd<'_>) -> std::io::Result<u64> {
+    // Taken from the mount, not from the file, so what is cached of the file will do.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(descriptor, "", flags, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
 /// What is known of a type of file system.

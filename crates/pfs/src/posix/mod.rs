@@ -116,6 +116,11 @@ fn opening(root: &Path) -> String {
     format!("opening the PFS directory {}", root.display())
 }
 
+fn loop_error(root: &Path) -> Error {
+    Error::new(ErrorKind::InvalidInput, opening(root), "this is a mount of Tidepool itself")
+        .remedy("name the directory of the parallel file system below it")
+}
+
 fn open_error(root: &Path, error: io::Error) -> Error {
     let (kind, remedy) = match error.raw_os_error() {
         Some(libc::ENOENT) => {
@@ -141,6 +146,10 @@ fn open_error(root: &Path, error: io::Error) -> Error {
 impl Shared {
     fn open(root: &Path, options: PosixOptions) -> Result<Shared> {
         let fail = |error: io::Error| open_error(root, error);
+        // Before anything is asked of the mount: one of our own may be dead, or be this process.
+        if FileSystem::without_contact(root).is_ok_and(|file_system| file_system.is_tidepool()) {
+            return Err(loop_error(root));
+        }
         let path = std::fs::canonicalize(root).map_err(fail)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor =
@@ -153,12 +162,7 @@ impl Shared {
         }
         let file_system = FileSystem::of(descriptor.as_fd()).map_err(fail)?;
         if file_system.is_tidepool() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                opening(root),
-                "this is a mount of Tidepool itself",
-            )
-            .remedy("name the directory of the parallel file system below it"));
+            return Err(loop_error(root));
         }
         let known = file_system.known();
         let (features, clock) = examine(descriptor.as_fd(), &file_system, &known, &options);

@@ -239,7 +239,8 @@ mod tests {
         let mut random = offsets(false, 1 << 20, 3);
         for _ in 0..1000 {
             let offset = random();
-            assert!(offset + RANDOM_BYTES as u64 <= 1 << 20 && offset % RANDOM_BYTES as u64 == 0);
+            assert!(offset + RANDOM_BYTES as u64 <= 1 << 20);
+            assert!(offset.is_multiple_of(RANDOM_BYTES as u64));
         }
         let mut sequential = offsets(true, 4 << 20, 0);
         assert_eq!([sequential(), sequential()], [0, 1 << 20]);

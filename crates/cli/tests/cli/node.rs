@@ -1,0 +1,345 @@
+//! A node from start to stop by the real program, with mount where root and FUSE are there.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::{run, stderr, stdout, tidepool};
+
+/// A daemon over a directory of its own; stopped and removed at the end.
+struct Daemon {
+    directory: tempfile::TempDir,
+    mounted: bool,
+}
+
+impl Daemon {
+    fn start(extra: &[&str]) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("pfs")).unwrap();
+        let mounted = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+        if !mounted {
+            println!("skipped: no root or no /dev/fuse, so the node runs without a mount");
+        }
+        let daemon = Daemon { directory, mounted };
+        let output = daemon.launch(extra);
+        assert!(output.status.success(), "{}\n{}", stderr(&output), daemon.log());
+        daemon
+    }
+
+    fn launch(&self, extra: &[&str]) -> Output {
+        let mut command = tidepool();
+        command.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(self.path("pfs"));
+        command.arg("--socket").arg(self.path("node.sock"));
+        if self.mounted {
+            command.arg("--mount").arg(self.path("mnt"));
+        }
+        command.args(extra).output().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("node.sock.log")).unwrap_or_default()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        tidepool().args(arguments).arg("--socket").arg(self.path("node.sock")).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}\n{}", stderr(&output), self.log());
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn write(&self, name: &str, bytes: usize) -> String {
+        let path = self.path("pfs").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, vec![7; bytes]).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Tests that stopped it themselves leave nothing to stop.
+        let _ = self.run(&["node", "stop", "--force"]);
+    }
+}
+
+/// Time stamps settle after a tick of the file system's clock; until then nothing is kept.
+fn settle() {
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
+#[test]
+fn start_returns_when_the_node_serves_and_stop_when_it_is_gone() {
+    let daemon = Daemon::start(&[]);
+    let status = daemon.json(&["status"]);
+    assert_eq!(status["pfs"], daemon.path("pfs").to_str().unwrap());
+    assert_eq!(status["store"]["capacity_bytes"], 64 << 20);
+    assert_eq!(status["asked_bytes"], 0);
+    for key in ["process_id", "served", "hit_ratio", "dirty_bytes", "degraded", "read_mode"] {
+        assert!(status.get(key).is_some(), "{key} is missing in {status}");
+    }
+    let process = format!("/proc/{}", status["process_id"]);
+    assert!(Path::new(&process).exists());
+    if daemon.mounted {
+        daemon.write("seen", 3);
+        assert_eq!(std::fs::read(daemon.path("mnt/seen")).unwrap(), [7; 3]);
+    }
+    let node = daemon.json(&["node", "status"]);
+    assert_eq!(
+        (node["running"].as_bool(), node["process_id"].as_u64()),
+        (Some(true), status["process_id"].as_u64())
+    );
+    let stopped = daemon.json(&["node", "stop"]);
+    assert_eq!(stopped["stopped"], true);
+    assert!(!Path::new(&process).exists(), "the process is gone when stop returns");
+    assert_eq!(daemon.run(&["status"]).status.code(), Some(3));
+    if daemon.mounted {
+        assert!(!daemon.path("mnt/seen").exists(), "unmounted");
+    }
+}
+
+#[test]
+fn start_prints_what_it_took() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon { directory, mounted: false };
+    std::fs::create_dir(daemon.path("pfs")).unwrap();
+    let output = daemon.launch(&["--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["capacity_bytes"], 64 << 20);
+    assert_eq!(summary["write_mode"], "through");
+    let defaults = summary["defaults"].as_array().unwrap();
+    assert!(defaults.contains(&"policy".into()) && !defaults.contains(&"memory".into()));
+    drop(daemon);
+}
+
+#[test]
+fn a_failed_start_tells_the_error_of_the_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon { directory, mounted: false };
+    let output = daemon.launch(&[]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("pfs"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_second_node_on_the_socket_is_refused() {
+    let daemon = Daemon::start(&[]);
+    let second = Daemon { directory: tempfile::tempdir().unwrap(), mounted: false };
+    std::fs::create_dir(second.path("pfs")).unwrap();
+    let output = tidepool()
+        .args(["node", "start", "--memory", "64MiB", "--pfs"])
+        .arg(second.path("pfs"))
+        .arg("--socket")
+        .arg(daemon.path("node.sock"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert_eq!(daemon.json(&["status"])["clients"].as_u64(), Some(1), "the first goes on");
+}
+
+#[test]
+fn load_counts_what_is_resident_and_evict_drops_it() {
+    let daemon = Daemon::start(&[]);
+    let large = daemon.write("set/large", 9 << 20);
+    daemon.write("set/deep/small", 5000);
+    settle();
+    let set = daemon.path("pfs/set");
+    let report = daemon.json(&["load", "-r", set.to_str().unwrap()]);
+    assert_eq!((report["files"].as_u64(), report["resident_files"].as_u64()), (Some(2), Some(2)));
+    assert_eq!(report["resident_bytes"], (9 << 20) + 5000);
+    let explained = daemon.json(&["explain", "tide:///set/large"]);
+    let file = &explained[0];
+    assert_eq!((file["path"].as_str(), file["current"].as_bool()), (Some("set/large"), Some(true)));
+    assert_eq!(file["residency"], "ccc");
+    let text = stdout(&daemon.run(&["explain", &large]));
+    assert!(text.contains("tide:///set/large") && text.contains("9MiB of 9MiB"), "{text}");
+
+    let freed = daemon.json(&["evict", &large]);
+    assert_eq!(freed["files"], 1);
+    assert!(freed["freed_bytes"].as_u64() >= Some(9 << 20), "{freed}");
+    assert_eq!(daemon.json(&["explain", &large])[0]["resident_bytes"], 0);
+    daemon.json(&["evict", "--all"]);
+    assert_eq!(daemon.json(&["status"])["store"]["resident_bytes"], 0);
+}
+
+#[test]
+fn load_exits_with_1_if_anything_is_not_resident() {
+    let daemon = Daemon::start(&[]);
+    let too_large = daemon.write("too-large", 80 << 20);
+    settle();
+    let output = daemon.run(&["load", &too_large]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stderr(&output).contains("not resident"), "{}", stderr(&output));
+}
+
+#[test]
+fn files_are_refused_where_they_do_not_belong() {
+    let daemon = Daemon::start(&[]);
+    let code = |arguments: &[&str]| daemon.run(arguments).status.code();
+    assert_eq!(code(&["load", "/etc/passwd"]), Some(2));
+    assert_eq!(code(&["load", "tide:///../etc/passwd"]), Some(2));
+    assert_eq!(code(&["load", "tide:///missing"]), Some(4));
+    daemon.write("directory/file", 1);
+    assert_eq!(code(&["load", "tide:///directory"]), Some(2));
+    assert_eq!(code(&["explain", "tide:///directory"]), Some(2));
+}
+
+#[test]
+fn size_and_policy_change_while_it_runs() {
+    let daemon = Daemon::start(&[]);
+    let report = daemon.json(&["resize", "32MiB"]);
+    assert_eq!(report["capacity_bytes"], 32 << 20);
+    assert_eq!(daemon.json(&["status"])["store"]["capacity_bytes"], 32 << 20);
+    assert_eq!(daemon.run(&["resize", "1000TiB"]).status.code(), Some(2));
+    assert_eq!(daemon.json(&["policy", "lfu"])["policy"], "lfu");
+    assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lfu");
+    let entries = daemon.json(&["config"]);
+    let entry = |name: &str| {
+        let entries = entries.as_array().unwrap();
+        entries.iter().find(|entry| entry["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(
+        (entry("memory")["value"].as_str(), entry("memory")["origin"].as_str()),
+        (Some("32MiB"), Some("live change"))
+    );
+    assert_eq!(entry("policy")["value"], "lfu");
+}
+
+#[test]
+fn a_changed_file_is_taken_at_sighup() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    std::fs::write(&file, "policy = \"lru\"\n").unwrap();
+    let daemon = Daemon::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lru");
+    std::fs::write(&file, "policy = \"s3fifo\"\ntransfers = 3\n").unwrap();
+    let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let process = rustix::process::Pid::from_raw(process_id).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    for _ in 0..100 {
+        if stdout(&daemon.run(&["policy"])).trim() == "s3fifo" {
+            let log = daemon.log();
+            assert!(log.contains("needs a restart") && log.contains("transfers"), "{log}");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("the policy did not change:\n{}", daemon.log());
+}
+
+#[test]
+fn metrics_are_served_and_conserve_bytes() {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap().to_string();
+    drop(probe);
+    let daemon = Daemon::start(&["--metrics-address", &address]);
+    daemon.write("file", 1 << 20);
+    settle();
+    daemon.json(&["load", "tide:///file"]);
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let text = ask("GET /metrics");
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    let sum = |prefix: &str| -> u64 {
+        let lines = text.lines().filter(|line| line.starts_with(prefix));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    };
+    let asked = sum("tidepool_read_bytes_asked_total");
+    let served = sum("tidepool_read_bytes_served_total");
+    assert_eq!(asked, served + sum("tidepool_read_bytes_failed_total"));
+    assert!(ask("GET /other").starts_with("HTTP/1.1 404"));
+    assert!(ask("POST /metrics").starts_with("HTTP/1.1 405"));
+    assert!(stdout(&daemon.run(&["metrics"])).contains("tidepool_store_capacity_bytes 67108864"));
+}
+
+#[test]
+fn stop_names_who_keeps_the_mount_busy() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let mut user = std::process::Command::new("sleep")
+        .arg("1000")
+        .current_dir(daemon.path("mnt"))
+        .spawn()
+        .unwrap();
+    let output = daemon.run(&["node", "stop", "--wait", "0"]);
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("process {}", user.id())), "{}", stderr(&output));
+    let forced = daemon.run(&["node", "stop", "--force"]);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    assert!(forced.status.success(), "{}\n{}", stderr(&forced), daemon.log());
+}
+
+#[test]
+fn sigterm_stops_cleanly() {
+    let daemon = Daemon::start(&[]);
+    let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let process = rustix::process::Pid::from_raw(process_id).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    for _ in 0..200 {
+        if !Path::new(&format!("/proc/{process_id}")).exists() {
+            assert!(daemon.log().contains("stopped"), "{}", daemon.log());
+            assert_eq!(daemon.run(&["status"]).status.code(), Some(3));
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("it still runs:\n{}", daemon.log());
+}
+
+#[test]
+fn doctor_proves_the_way_of_a_hit() {
+    let daemon = Daemon::start(&[]);
+    let report = daemon.json(&["doctor"]);
+    assert_eq!(report["healthy"], true, "{report:#}");
+    assert_eq!(report["library_served_by"], "mapped", "{report:#}");
+    if daemon.mounted {
+        assert_eq!(report["mount_served_by"], "passthrough", "{report:#}");
+    }
+    let left = std::fs::read_dir(daemon.path("pfs")).unwrap().count();
+    assert_eq!(left, 0, "the probe is removed");
+}
+
+#[test]
+fn bench_measures_every_way_and_leaves_nothing() {
+    let daemon = Daemon::start(&[]);
+    let report = daemon.json(&["bench", "--size", "8MiB", "--rounds", "2"]);
+    let rows = report["rows"].as_array().unwrap();
+    let ways = if daemon.mounted { 5 } else { 4 };
+    assert_eq!(rows.len(), 2 * ways, "{report:#}");
+    for row in rows {
+        assert!(row["median_bytes_per_s"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(std::fs::read_dir(daemon.path("pfs")).unwrap().count(), 0);
+}
+
+#[test]
+fn top_prints_looks_as_lines() {
+    let daemon = Daemon::start(&[]);
+    let output = daemon.run(&["top", "--json", "2", "--interval", "0.1"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0]["capacity_bytes"], 64 << 20);
+    let refused = daemon.run(&["top"]);
+    assert_eq!(refused.status.code(), Some(2), "no terminal: {}", stderr(&refused));
+    assert!(run(&["top", "--interval", "0"]).status.code() == Some(2));
+}

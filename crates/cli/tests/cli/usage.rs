@@ -1,0 +1,183 @@
+//! Help, usage errors, exit codes without a node.
+
+use super::{run, stderr, stdout, tidepool};
+
+fn code(arguments: &[&str]) -> i32 {
+    run(arguments).status.code().expect("the program was not killed")
+}
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    let help = stdout(&output);
+    let commands = [
+        "node",
+        "status",
+        "top",
+        "explain",
+        "load",
+        "evict",
+        "pin",
+        "unpin",
+        "resize",
+        "policy",
+        "doctor",
+        "config",
+        "bench",
+        "metrics",
+        "Exit codes",
+    ];
+    for command in commands {
+        assert!(help.contains(command), "{command} is missing in\n{help}");
+    }
+    assert!(!help.contains("generate"), "generate is for packagers");
+    assert!(stdout(&run(&["--version"])).starts_with("tidepool 0."));
+}
+
+#[test]
+fn every_option_is_in_the_help_of_start() {
+    let help = stdout(&run(&["node", "start", "--help"]));
+    for spec in tidepool_proto::option::OPTIONS {
+        assert!(help.contains(&format!("--{}", spec.flag())), "--{} is missing", spec.flag());
+    }
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_say_what_is_valid() {
+    for arguments in [
+        &["no-such-command"][..],
+        &["load"],
+        &["resize"],
+        &["resize", "8XiB"],
+        &["resize", "101%"],
+        &["policy", "random"],
+        &["evict"],
+        &["evict", "--all", "file"],
+        &["load", "--jobs", "0", "file"],
+        &["node", "start"],
+        &["node", "start", "--pfs", "/", "--memory", "much"],
+        &["node", "start", "--pfs", "/", "--memory", "1000TiB"],
+        &["node", "start", "--pfs", "/", "--block-bytes", "3MiB"],
+        &["node", "start", "--pfs", "/", "--mount", "/mnt"],
+        &["node", "start", "--no-such-option"],
+        &["config", "--check", "--pfs", "/", "--transfers", "0"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+    }
+    let message = stderr(&run(&["node", "start", "--pfs", "/", "--memory", "1000TiB"]));
+    assert!(message.contains("is more than") && message.contains("such as 60%"), "{message}");
+    let message = stderr(&run(&["policy", "random"]));
+    assert!(message.contains("lru, lfu, s3fifo, cyclic"), "{message}");
+}
+
+#[test]
+fn without_a_node_every_command_exits_with_3() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    let socket = socket.to_str().unwrap();
+    for arguments in [
+        &["status"][..],
+        &["node", "status"],
+        &["node", "stop"],
+        &["node", "drain"],
+        &["explain", "/etc/passwd"],
+        &["load", "/etc/passwd"],
+        &["evict", "--all"],
+        &["pin", "/etc/passwd"],
+        &["unpin", "/etc/passwd"],
+        &["resize", "1GiB"],
+        &["resize", "50%"],
+        &["policy"],
+        &["top", "--json", "1"],
+        &["bench"],
+        &["metrics"],
+        &["config"],
+    ] {
+        let output = run(&[arguments, &["--socket", socket]].concat());
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {}", stderr(&output));
+        let message = stderr(&output);
+        assert!(message.contains("none.sock"), "{arguments:?} names no socket: {message}");
+    }
+    let by_variable = tidepool().arg("status").env("TIDEPOOL_SOCKET", socket).output().unwrap();
+    assert_eq!(by_variable.status.code(), Some(3));
+    assert!(stderr(&by_variable).contains("none.sock"));
+}
+
+#[test]
+fn doctor_examines_the_machine_without_a_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    let output = run(&["doctor", "--json", "--socket", socket.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["healthy"], false);
+    let checks = report["checks"].as_array().unwrap();
+    for name in ["kernel", "fuse-device", "huge-pages", "memory", "stale-mounts", "hit-path"] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name} is missing");
+    }
+    let proof = checks.iter().find(|check| check["name"] == "hit-path").unwrap();
+    assert_eq!(proof["outcome"], "skipped", "nothing is called proven without a node");
+}
+
+#[test]
+fn config_check_shows_value_unit_origin_and_doc() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    std::fs::write(&file, "pfs = \"/\"\nmemory = \"1GiB\"\ntransfers = 4\n").unwrap();
+    let output = tidepool()
+        .args(["config", "--check", "--json", "--transfers", "6", "--config"])
+        .arg(&file)
+        .env("TIDEPOOL_POLICY", "lfu")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let entries: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let entry = |name: &str| {
+        let entries = entries.as_array().unwrap();
+        entries.iter().find(|entry| entry["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(
+        (entry("memory")["value"].as_str(), entry("memory")["origin"].as_str()),
+        (Some("1GiB"), Some("file"))
+    );
+    assert_eq!(entry("transfers")["value"], "6");
+    assert_eq!(entry("transfers")["origin"], "command line");
+    assert_eq!(entry("policy")["origin"], "environment");
+    assert_eq!(entry("block_bytes")["origin"], "default");
+    assert_eq!(entry("block_bytes")["unit"], "bytes");
+    assert!(entry("block_bytes")["doc"].as_str().unwrap().len() > 10);
+}
+
+#[test]
+fn a_corrupted_file_is_refused_with_line_and_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    std::fs::write(&file, "pfs = \"/\"\nmemori = \"1GiB\"\n").unwrap();
+    let output = tidepool().args(["node", "start", "--config"]).arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = stderr(&output);
+    assert!(message.contains("node.toml line 2"), "{message}");
+    assert!(message.contains("did you mean `memory`?"), "{message}");
+}
+
+#[test]
+fn output_to_a_closed_pipe_is_no_panic() {
+    let mut child = tidepool()
+        .args(["generate", "completion", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_live_view_needs_a_terminal_and_missing_directories_are_4() {
+    assert_eq!(code(&["doctor", "--pfs", "/no/such/directory"]), 4);
+    assert_eq!(code(&["doctor", "--pfs", "/etc/passwd"]), 2);
+}

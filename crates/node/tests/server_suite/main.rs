@@ -1,0 +1,8 @@
+//! Tests of the socket server: over a node in miniature, with clients that speak the wire protocol
+//! by hand, rightly and wrongly.
+
+mod fake;
+mod hostile;
+mod protocol;
+mod raw;
+mod socket;

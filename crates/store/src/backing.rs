@@ -1,0 +1,244 @@
+//! Where segment memory comes from: files on a private tmpfs, or memfd, in 2 MiB pages where the
+//! kernel gives them. It keeps no account of the memory; the budget does that.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use tidepool_proto::{Error, ErrorKind, HUGE_PAGE_BYTES, Result};
+
+use crate::config::BackingChoice;
+use crate::mapping::Mapping;
+
+/// Unit of memory in bytes.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// A source of memory files.
+pub(crate) struct Backing {
+    /// The root of a tmpfs that no name leads to; `None` uses memfd.
+    mount: Option<OwnedFd>,
+    advise_huge_pages: bool,
+    huge_pages: bool,
+    degradations: Vec<String>,
+}
+
+impl Backing {
+    /// Opens what `choice` asks for, or for `Auto` the best that works, and notes what is lost.
+    pub fn open(choice: BackingChoice, want_huge_pages: bool) -> Result<Backing> {
+        let mut degradations = Vec::new();
+        let mount = match choice {
+            BackingChoice::Memfd => None,
+            BackingChoice::Tmpfs => Some(mount_tmpfs(want_huge_pages).map_err(|errno| {
+                Error::new(ErrorKind::Unsupported, "mounting a private tmpfs", "")
+                    .caused_by(errno)
+                    .remedy("run the node as root, or use the backing `memfd`")
+            })?),
+            BackingChoice::Auto => mount_tmpfs(want_huge_pages)
+                .inspect_err(|errno| {
+                    degradations.push(format!(
+                        "store: no private tmpfs ({errno}); using memfd: start as root for 2MiB \
+                         pages regardless of the system's shmem_enabled"
+                    ));
+                })
+                .ok(),
+        };
+        let advise_huge_pages = want_huge_pages && mount.is_none();
+        let mut backing = Backing { mount, advise_huge_pages, huge_pages: false, degradations };
+        if want_huge_pages {
+            backing.huge_pages = backing.gives_huge_pages()?;
+            if !backing.huge_pages {
+                backing.degradations.push(
+                    "store: the kernel gives no 2MiB pages, so reads and freeing are slower; as \
+                     root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(backing)
+    }
+
+    pub fn name(&self) -> &'static str {
+        if self.mount.is_some() { "tmpfs" } else { "memfd" }
+    }
+
+    /// Whether a trial block came in 2 MiB pages.
+    pub fn huge_pages(&self) -> bool {
+        self.huge_pages
+    }
+
+    pub fn degradations(&self) -> &[String] {
+        &self.degradations
+    }
+
+    /// A new file of `size_bytes` that holds no memory yet. Its mode is 0000, so that who gets a
+    /// read-only descriptor cannot open it for writing by way of `/proc`.
+    pub fn create(&self, size_bytes: u64) -> Result<MemoryFile> {
+        let created = match &self.mount {
+            Some(mount) => {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+                rustix::fs::openat(mount, ".", flags, Mode::empty())
+            }
+            None => memfd("tidepool-segment", MemfdFlags::empty()),
+        };
+        let write = created.map_err(|errno| no_descriptor("creating a segment", errno))?;
+        let file = MemoryFile { write, read: OnceLock::new() };
+        file.set_len(size_bytes)?;
+        Ok(file)
+    }
+
+    /// Asks for 2 MiB pages where the backing needs to be asked, for whole ones only: beyond the
+    /// end of a file they would be memory that nobody counts.
+    pub fn advise(&self, mapping: &Mapping, start: u64, length: u64) {
+        let whole = length - length % HUGE_PAGE_BYTES;
+        if self.advise_huge_pages && whole > 0 {
+            mapping.advise_huge_pages(start, whole);
+        }
+    }
+
+    fn gives_huge_pages(&self) -> Result<bool> {
+        let length = 2 * HUGE_PAGE_BYTES;
+        let file = self.create(length)?;
+        let mapping = file.map(length)?;
+        self.advise(&mapping, 0, length);
+        if mapping.populate(0, length).is_err() {
+            return Ok(false);
+        }
+        Ok(mapping.has_huge_pages())
+    }
+}
+
+fn mount_tmpfs(huge_pages: bool) -> Result<OwnedFd, Errno> {
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // `within_size` leaves the tail of a file in small pages, so that accounting is exact. A
+    // kernel without huge pages refuses the option; the probe then tells.
+    if huge_pages {
+        _ = rustix::mount::fsconfig_set_string(&context, "huge", "within_size");
+    }
+    // The budget limits the memory; the default limit of half the machine would be a second one.
+    for (option, value) in [("size", "0"), ("nr_inodes", "0"), ("mode", "0700")] {
+        rustix::mount::fsconfig_set_string(&context, option, value)?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | flags)?;
+    rustix::fs::fchmod(&file, Mode::empty())?;
+    Ok(file)
+}
+
+fn no_descriptor(operation: &str, errno: Errno) -> Error {
+    let kind = match errno {
+        Errno::MFILE | Errno::NFILE => ErrorKind::LimitReached,
+        _ => ErrorKind::Unsupported,
+    };
+    Error::new(kind, operation, "")
+        .caused_by(errno)
+        .remedy("raise the limit of open files of the node (ulimit -n), or cache fewer files")
+}
+
+/// A file that exists in memory only.
+pub(crate) struct MemoryFile {
+    write: OwnedFd,
+    read: OnceLock<OwnedFd>,
+}
+
+impl MemoryFile {
+    /// A file of fixed size for words shared with clients, sealed against changes of its length.
+    pub fn create_shared(name: &str, size_bytes: u64) -> Result<MemoryFile> {
+        let describe = |errno| no_descriptor("creating a table for clients", errno);
+        let write = memfd(name, MemfdFlags::ALLOW_SEALING).map_err(describe)?;
+        let file = MemoryFile { write, read: OnceLock::new() };
+        file.set_len(size_bytes)?;
+        rustix::fs::fcntl_add_seals(&file.write, SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(describe)?;
+        Ok(file)
+    }
+
+    /// Forbids writing through any mapping or descriptor but the mappings that exist now.
+    pub fn seal_writes(&self) -> Result<()> {
+        rustix::fs::fcntl_add_seals(&self.write, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(|errno| no_descriptor("sealing a table for clients", errno))
+    }
+
+    pub fn set_len(&self, size_bytes: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.write, size_bytes).map_err(|errno| {
+            Error::new(ErrorKind::Unsupported, "setting the length of a segment", "")
+                .caused_by(errno)
+        })
+    }
+
+    /// Gives the memory of a range back; the length stays. Parts of pages at its ends are zeroed.
+    pub fn punch(&self, start: u64, length: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        while let Err(errno) = rustix::fs::fallocate(&self.write, flags, start, length) {
+            // Punching memory files cannot fail otherwise on the kernels that have O_TMPFILE.
+            assert!(errno == Errno::INTR, "punching a hole into a memory file: {errno}");
+        }
+    }
+
+    pub fn map(&self, length: u64) -> Result<Mapping> {
+        Mapping::new(self.write.as_fd(), length)
+    }
+
+    /// A second, read-only descriptor.
+    pub fn read_only(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(read) = self.read.get() {
+            return Ok(read.as_fd());
+        }
+        let opened = open_read_only(&self.write)
+            .map_err(|errno| no_descriptor("opening a segment for reading", errno))?;
+        Ok(self.read.get_or_init(|| opened).as_fd())
+    }
+
+    /// The descriptor of the node itself.
+    pub fn read_write(&self) -> BorrowedFd<'_> {
+        self.write.as_fd()
+    }
+
+    /// A copy of the descriptor for writing, for files that clients write.
+    pub fn writable_copy(&self) -> Result<OwnedFd> {
+        duplicate(self.write.as_fd())
+    }
+
+    /// A copy of the read-only descriptor.
+    pub fn read_only_copy(&self) -> Result<OwnedFd> {
+        duplicate(self.read_only()?)
+    }
+}
+
+fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(descriptor, 0)
+        .map_err(|errno| no_descriptor("duplicating a descriptor", errno))
+}
+
+fn open_read_only(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(&path, flags, Mode::empty()) {
+        // Without root, mode 0000 binds the node too: lift it for the length of this call.
+        Err(Errno::ACCESS) => {
+            rustix::fs::fchmod(file, Mode::RUSR)?;
+            let opened = rustix::fs::open(&path, flags, Mode::empty());
+            rustix::fs::fchmod(file, Mode::empty())?;
+            opened
+        }
+        other => other,
+    }
+}
+
+/// The limit on mappings of a process.
+pub(crate) fn mappings_max() -> usize {
+    let read = |path| std::io::read_to_string(File::open(path)?);
+    read("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(65_530)
+}

@@ -1,0 +1,329 @@
+//! What is known of all segments together: who owns what, quotas, and the order of eviction. All
+//! of it lives under one lock that no hit takes. It frees nothing; it only selects.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::cell::Cell;
+use crate::config::{Owner, PolicyKind, QuotaKey};
+use crate::content::{Content, State};
+use crate::policy::{Entries, Entry, NONE, Offer, Ranking, block_key};
+
+/// A block that was made unreadable and whose memory is to be freed.
+pub(crate) struct Victim {
+    pub content: Arc<Content>,
+    pub block: u64,
+    /// Bytes booked for it.
+    pub charge: u64,
+}
+
+/// Which blocks a selection may take.
+#[derive(Clone, Copy)]
+pub(crate) enum Filter {
+    All,
+    Quota(QuotaKey),
+}
+
+/// Whom memory is charged to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Payer {
+    user_id: u32,
+    directory: Option<u32>,
+}
+
+impl Payer {
+    fn keys(self) -> impl Iterator<Item = QuotaKey> {
+        let directory = self.directory.map(QuotaKey::Directory);
+        std::iter::once(QuotaKey::User(self.user_id)).chain(directory)
+    }
+
+    fn matches(self, filter: Filter) -> bool {
+        match filter {
+            Filter::All => true,
+            Filter::Quota(key) => self.keys().any(|own| own == key),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Quota {
+    limit_bytes: Option<u64>,
+    used_bytes: u64,
+}
+
+/// All segments, owners, and the order of eviction.
+pub(crate) struct Catalog {
+    ranking: Ranking,
+    contents: Vec<Option<Arc<Content>>>,
+    free_slots: Vec<u32>,
+    live_contents: u64,
+    payers: Vec<Payer>,
+    payer_slots: HashMap<Payer, u16>,
+    quotas: HashMap<QuotaKey, Quota>,
+    swept_tick: u32,
+    block_bytes: u64,
+}
+
+impl Catalog {
+    pub fn new(kind: PolicyKind, block_bytes: u64, capacity_bytes: u64) -> Self {
+        let mut this = Catalog {
+            ranking: Ranking::new(kind),
+            contents: Vec::new(),
+            free_slots: Vec::new(),
+            live_contents: 0,
+            payers: Vec::new(),
+            payer_slots: HashMap::new(),
+            quotas: HashMap::new(),
+            swept_tick: 0,
+            block_bytes,
+        };
+        this.set_target(capacity_bytes, 0);
+        this
+    }
+
+    pub fn kind(&self) -> PolicyKind {
+        self.ranking.kind()
+    }
+
+    pub fn live_contents(&self) -> u64 {
+        self.live_contents
+    }
+
+    pub fn contents(&self) -> impl Iterator<Item = &Arc<Content>> {
+        self.contents.iter().flatten()
+    }
+
+    /// The number of an owner, for entries.
+    pub fn payer_slot(&mut self, owner: &Owner) -> Result<u16> {
+        let payer = Payer { user_id: owner.user_id, directory: owner.directory };
+        if let Some(slot) = self.payer_slots.get(&payer) {
+            return Ok(*slot);
+        }
+        let slot = u16::try_from(self.payers.len()).map_err(|_| {
+            let detail = "65,536 pairs of user and directory rule are in use";
+            Error::new(ErrorKind::LimitReached, "creating a segment", detail)
+                .remedy("use fewer directory rules")
+        })?;
+        self.payers.push(payer);
+        self.payer_slots.insert(payer, slot);
+        Ok(slot)
+    }
+
+    pub fn add_content(&mut self, content: Arc<Content>) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.contents.push(None);
+            self.contents.len() as u32 - 1
+        });
+        content.slot.store(slot, Ordering::Relaxed);
+        self.contents[slot as usize] = Some(content);
+        self.live_contents += 1;
+    }
+
+    /// Takes a content out. The caller drops it after the lock is released.
+    pub fn take_content(&mut self, content: &Content) -> Option<Arc<Content>> {
+        let slot = content.slot.swap(NONE, Ordering::Relaxed);
+        let taken = self.contents.get_mut(slot as usize)?.take();
+        self.free_slots.push(slot);
+        self.live_contents -= 1;
+        taken
+    }
+
+    /// Enters a block that became resident.
+    pub fn enter(&mut self, content: &Content, state: &State, block: u64) {
+        let cell = content.cells.get(block).expect("a resident block has a cell");
+        let (slot, number) = (content.slot.load(Ordering::Relaxed), block as u32);
+        let index = self.ranking.insert(slot, number, content.owner, content.history);
+        cell.entry.store(index, Ordering::Relaxed);
+        if state.retired {
+            self.ranking.supersede(index);
+        }
+    }
+
+    /// Removes a block that was retracted for a reason other than selection.
+    pub fn leave(&mut self, content: &Content, block: u64) {
+        let cell = content.cells.get(block).expect("a retracted block has a cell");
+        let index = cell.entry.swap(NONE, Ordering::Relaxed);
+        if index != NONE {
+            self.ranking.remove(index);
+        }
+    }
+
+    /// Moves all blocks of a superseded content to the front of the order.
+    pub fn supersede(&mut self, content: &Content) {
+        for (_, cell) in content.cells.range(0, u64::MAX) {
+            let index = cell.entry.load(Ordering::Relaxed);
+            if index != NONE {
+                self.ranking.supersede(index);
+            }
+        }
+    }
+
+    pub fn admits(&mut self, content: &Content, block: u64) -> bool {
+        self.ranking.admits(content.history, block as u32)
+    }
+
+    /// Books bytes on an owner.
+    pub fn charge(&mut self, payer: u16, bytes: u64) {
+        for key in self.payers[payer as usize].keys() {
+            self.quotas.entry(key).or_default().used_bytes += bytes;
+        }
+    }
+
+    pub fn discharge(&mut self, payer: u16, bytes: u64) {
+        for key in self.payers[payer as usize].keys() {
+            let quota = self.quotas.get_mut(&key).expect("charged before");
+            quota.used_bytes -= bytes;
+            if quota.used_bytes == 0 && quota.limit_bytes.is_none() {
+                self.quotas.remove(&key);
+            }
+        }
+    }
+
+    pub fn set_quota(&mut self, key: QuotaKey, limit_bytes: Option<u64>) {
+        self.quotas.entry(key).or_default().limit_bytes = limit_bytes;
+    }
+
+    /// Bytes by which a quota is exceeded now.
+    pub fn quota_excess(&self, key: QuotaKey) -> u64 {
+        let Some(quota) = self.quotas.get(&key) else { return 0 };
+        quota.used_bytes.saturating_sub(quota.limit_bytes.unwrap_or(u64::MAX))
+    }
+
+    /// The quota that `bytes` more would break, and how many must go first; `None` within it are
+    /// more than can ever go.
+    pub fn quota_shortfall(&self, payer: u16, bytes: u64) -> Option<(QuotaKey, Option<u64>)> {
+        self.payers[payer as usize].keys().find_map(|key| {
+            let quota = self.quotas.get(&key)?;
+            let limit_bytes = quota.limit_bytes?;
+            let missing = (quota.used_bytes + bytes).saturating_sub(limit_bytes);
+            (missing > 0).then_some((key, (bytes <= limit_bytes).then_some(missing)))
+        })
+    }
+
+    /// Tells the policy how many entries the capacity holds at their average size.
+    pub fn set_target(&mut self, capacity_bytes: u64, used_bytes: u64) {
+        let entries = u64::from(self.ranking.entries().len());
+        let average = used_bytes.checked_div(entries).unwrap_or(0);
+        let average = average.clamp(1, self.block_bytes);
+        let average = if entries == 0 { self.block_bytes } else { average };
+        self.ranking.set_target(u32::try_from(capacity_bytes / average).unwrap_or(u32::MAX));
+    }
+
+    /// Brings hits to the policy: those marked in cells and those that clients marked.
+    pub fn sweep(&mut self, forced: bool) {
+        let ticks = self.ranking.tick().wrapping_sub(self.swept_tick);
+        if !forced && ticks <= self.ranking.entries().len() / 64 {
+            return;
+        }
+        for content in self.contents.iter().flatten() {
+            content.take_client_touches();
+        }
+        for index in 0..self.ranking.entries().bound() {
+            if !self.ranking.entries().is_live(index) {
+                continue;
+            }
+            let entry = *self.ranking.entries().get(index);
+            let content = content_of(&self.contents, entry.segment);
+            let cell = content.cells.get(u64::from(entry.block));
+            if cell.is_some_and(|cell| cell.word.take_touch()) {
+                self.ranking.touch(index);
+            }
+        }
+        self.swept_tick = self.ranking.tick();
+    }
+
+    /// Makes blocks unreadable in the order of eviction until `bytes` are found. Returns how many.
+    pub fn select(&mut self, filter: Filter, bytes: u64, victims: &mut Vec<Victim>) -> u64 {
+        self.sweep(false);
+        let first = victims.len();
+        let mut found = self.select_pass(filter, bytes, false, victims);
+        if found < bytes {
+            self.sweep(true);
+            found += self.select_pass(filter, bytes - found, true, victims);
+        }
+        for victim in &victims[first..] {
+            self.discharge(victim.content.owner, victim.charge);
+        }
+        found
+    }
+
+    fn select_pass(
+        &mut self,
+        filter: Filter,
+        bytes: u64,
+        touched_too: bool,
+        victims: &mut Vec<Victim>,
+    ) -> u64 {
+        let Catalog { ranking, contents, payers, .. } = self;
+        let mut found = 0;
+        ranking.select(|entries, index| {
+            let entry = entries.get(index);
+            if found >= bytes {
+                return Offer::Stop;
+            }
+            let content = content_of(contents, entry.segment);
+            let block = u64::from(entry.block);
+            let cell = content.cells.get(block).expect("a resident block has a cell");
+            // A hit that the policy does not know of yet: look again after the next sweep.
+            let unknown_hit = cell.word.word().is_touched() && !touched_too;
+            if unknown_hit || !payers[entry.owner as usize].matches(filter) {
+                return Offer::Skip;
+            }
+            let state = content.state.lock();
+            if state.holds > 0 {
+                return Offer::Skip;
+            }
+            let Ok((charge, _)) = content.retract(&state, block, true) else { return Offer::Skip };
+            cell.entry.store(NONE, Ordering::Relaxed);
+            victims.push(Victim { content: content.clone(), block, charge });
+            found += charge;
+            Offer::Take(departure_key(content, entry))
+        });
+        found
+    }
+
+    pub fn set_policy(&mut self, kind: PolicyKind) {
+        self.sweep(true);
+        let Catalog { ranking, contents, .. } = self;
+        ranking.set_policy(kind, |entries, index| {
+            let entry = entries.get(index);
+            block_key(content_of(contents, entry.segment).history, entry.block)
+        });
+    }
+
+    /// Place of the content's next block in the order of eviction: 0 is next, 1 is last.
+    pub fn rank(&mut self, content: &Content) -> Option<f64> {
+        self.sweep(true);
+        let slot = content.slot.load(Ordering::Relaxed);
+        self.ranking.position(|entries: &Entries, index| entries.get(index).segment == slot)
+    }
+
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        let payer_bytes = size_of::<Payer>() + size_of::<(Payer, u16)>() + 1;
+        let own = self.contents.capacity() * size_of::<Option<Arc<Content>>>()
+            + self.free_slots.capacity() * size_of::<u32>()
+            + self.payers.capacity() * payer_bytes
+            + self.quotas.capacity() * (size_of::<(QuotaKey, Quota)>() + 1);
+        let contents: u64 = self.contents().map(|content| content.bookkeeping_bytes()).sum();
+        own as u64 + contents + self.ranking.bookkeeping_bytes()
+    }
+}
+
+/// What the policy remembers a departing block by. A pack's block comes back with other files.
+fn departure_key(content: &Content, entry: &Entry) -> u64 {
+    let reused = content.evicted_packs.is_some();
+    let history =
+        if reused { content.history ^ u64::from(entry.tick) << 32 } else { content.history };
+    block_key(history, entry.block)
+}
+
+fn content_of(contents: &[Option<Arc<Content>>], slot: u32) -> &Arc<Content> {
+    contents[slot as usize].as_ref().expect("a content stays in the catalog while it has entries")
+}
+
+/// The lock of the catalog, for signatures.
+pub(crate) type CatalogGuard<'a> = MutexGuard<'a, Catalog>;

@@ -1,0 +1,439 @@
+//! The memory of a segment: its file, mapping, cells and the record of changes under way. It takes
+//! no decision; the engine tells it what to retract, and the budget is charged by the engine.
+//!
+//! Lock order: catalog, then `state` of one content. Pins take neither.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tidepool_proto::table::{self, BlockState};
+use tidepool_proto::{HandOut, Result};
+
+use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
+use crate::budget::Budget;
+use crate::cell::{Cell, Refusal, publish_block, retract_block};
+use crate::cells::Cells;
+use crate::mapping::Mapping;
+use crate::mappings::Mappings;
+use crate::shared::SharedTable;
+
+/// A fill under way.
+#[derive(Debug)]
+pub(crate) struct ActiveFill {
+    pub block: u64,
+    /// Bytes that the filler was given.
+    pub length: u64,
+    /// Bytes of it that no truncation cut off meanwhile.
+    pub keep: u64,
+    /// Bytes booked for it.
+    pub charge: u64,
+    /// A write went over the block, so bytes from the lower level may be old.
+    pub stale: bool,
+}
+
+/// What changes only under the lock.
+#[derive(Default)]
+pub(crate) struct State {
+    pub fills: Vec<ActiveFill>,
+    pub holds: u32,
+    /// Bytes booked as held by the first hold.
+    pub held_bytes: u64,
+    pub drop_when_released: bool,
+    /// Superseded: evicted before all that is not.
+    pub retired: bool,
+    /// The last handle is gone.
+    pub closed: bool,
+    /// Blocks from here on are being cut off: no fill of them begins.
+    pub cutting_from: Option<u64>,
+    pub expires: Option<Instant>,
+    pub shared: Vec<SharedTable>,
+    mapping: Option<Mapping>,
+    /// Smaller mappings that pins may still point into.
+    outgrown: Vec<Mapping>,
+}
+
+impl State {
+    /// What clients see of a block.
+    fn mirrors(&self, block: u64) -> impl Iterator<Item = &AtomicU64> {
+        self.shared.iter().filter_map(move |table| table.word(block))
+    }
+}
+
+/// What a content is made with.
+pub(crate) struct ContentOptions {
+    pub id: u64,
+    pub size_bytes: u64,
+    pub block_bytes: u64,
+    pub owner: u16,
+    pub history: u64,
+    pub time_to_live: Option<Duration>,
+    /// Its blocks are packs of small files.
+    pub packs: bool,
+}
+
+/// The memory of a segment.
+pub(crate) struct Content {
+    pub id: u64,
+    pub owner: u16,
+    /// What policies remember its blocks by.
+    pub history: u64,
+    pub time_to_live: Option<Duration>,
+    pub block_bytes: u64,
+    pub cells: Cells,
+    pub file: MemoryFile,
+    /// Serialises changes of the length.
+    pub lengths: Mutex<()>,
+    pub state: Mutex<State>,
+    /// Slot in the catalog; fixed once it is there.
+    pub slot: std::sync::atomic::AtomicU32,
+    pub handed_out: AtomicBool,
+    /// For contents made of packs: the packs that were evicted and not cleaned up after yet.
+    pub evicted_packs: Option<Mutex<Vec<u32>>>,
+    size: AtomicU64,
+    resident_blocks: AtomicU64,
+    resident_bytes: AtomicU64,
+    /// Bytes booked in the budget for this content.
+    charged: AtomicU64,
+    base: AtomicPtr<u8>,
+    myself: Weak<Content>,
+    budget: Arc<Budget>,
+    backing: Arc<Backing>,
+    mappings: Arc<Mappings>,
+}
+
+/// Bytes of memory that `length` bytes of a file take.
+pub(crate) fn charge_of(length: u64) -> u64 {
+    length.next_multiple_of(PAGE_BYTES)
+}
+
+impl Content {
+    pub fn new(
+        options: ContentOptions,
+        backing: &Arc<Backing>,
+        budget: &Arc<Budget>,
+        mappings: &Arc<Mappings>,
+    ) -> Result<Arc<Content>> {
+        let ContentOptions { id, size_bytes, block_bytes, owner, history, time_to_live, packs } =
+            options;
+        let file = backing.create(size_bytes)?;
+        Ok(Arc::new_cyclic(|myself| Content {
+            id,
+            owner,
+            history,
+            time_to_live,
+            block_bytes,
+            // Packs are added one by one, so their cells come in larger groups.
+            cells: Cells::new(if packs { 64 } else { size_bytes.div_ceil(block_bytes) }),
+            file,
+            lengths: Mutex::new(()),
+            state: Mutex::default(),
+            slot: crate::policy::NONE.into(),
+            handed_out: AtomicBool::new(false),
+            evicted_packs: packs.then(Mutex::default),
+            size: AtomicU64::new(size_bytes),
+            resident_blocks: AtomicU64::new(0),
+            resident_bytes: AtomicU64::new(0),
+            charged: AtomicU64::new(0),
+            base: AtomicPtr::new(std::ptr::null_mut()),
+            myself: myself.clone(),
+            budget: budget.clone(),
+            backing: backing.clone(),
+            mappings: mappings.clone(),
+        }))
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::SeqCst)
+    }
+
+    /// Sets what `size` answers and tells clients. The file is the business of `apply_length`.
+    pub fn announce_size(&self, state: &State, bytes: u64) {
+        self.size.store(bytes, Ordering::SeqCst);
+        state.shared.iter().for_each(|table| table.set_size(bytes));
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.size().div_ceil(self.block_bytes)
+    }
+
+    /// Bytes of the file in a block; 0 beyond the end.
+    pub fn block_length(&self, block: u64) -> u64 {
+        let start = block.saturating_mul(self.block_bytes);
+        self.size().saturating_sub(start).min(self.block_bytes)
+    }
+
+    pub fn block_state(&self, block: u64) -> BlockState {
+        self.cells.get(block).map_or(BlockState::Absent, |cell| cell.word.word().state())
+    }
+
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_bytes.load(Ordering::SeqCst)
+    }
+
+    pub fn resident_blocks(&self) -> u64 {
+        self.resident_blocks.load(Ordering::SeqCst)
+    }
+
+    pub fn is_wholly_resident(&self) -> bool {
+        self.resident_blocks() == self.blocks()
+    }
+
+    pub fn charged(&self) -> u64 {
+        self.charged.load(Ordering::SeqCst)
+    }
+
+    pub fn add_charge(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    pub fn remove_charge(&self, bytes: u64) {
+        self.charged.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    pub fn add_resident_bytes(&self, bytes: u64) {
+        self.resident_bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    /// Pins a block that is resident and below the end of the file: its memory and length.
+    pub fn pin(&self, block: u64, hit: bool) -> Option<(*mut u8, u64, u64)> {
+        let cell = self.cells.get(block)?;
+        let word = cell.word.pin(hit)?;
+        // Read after the pin: a truncation lowers the size first, then waits for pins.
+        let length = self.block_length(block);
+        let base = self.base.load(Ordering::SeqCst);
+        let base = if base.is_null() { self.map_again() } else { Some(base) };
+        match base {
+            Some(base) if length > 0 => {
+                // SAFETY: the mapping covers every block that was ever resident while it exists,
+                // and stays while a block is pinned.
+                let memory = unsafe { base.add((block * self.block_bytes) as usize) };
+                Some((memory, length, word.generation()))
+            }
+            _ => {
+                cell.word.unpin();
+                None
+            }
+        }
+    }
+
+    /// Lets go of a pin taken before.
+    pub fn unpin(&self, block: u64) {
+        let cell = self.cells.get(block).expect("a pinned block has a cell");
+        cell.word.unpin();
+    }
+
+    /// Writes over part of a block if it is resident; returns the bytes written. Otherwise marks
+    /// a fill of it as stale.
+    pub fn patch(&self, block: u64, within: u64, data: &[u8]) -> u64 {
+        let pinned = self.pin(block, false).or_else(|| {
+            // Either the fill is seen here, or it has ended and the block can be pinned now. Only
+            // the mapping needs the lock inside `pin`, and a fill that has ended has made it.
+            let mut state = self.state.lock();
+            let fill = state.fills.iter_mut().find(|fill| fill.block == block);
+            if let Some(fill) = fill {
+                fill.stale = true;
+            }
+            drop(state);
+            self.pin(block, false)
+        });
+        let Some((memory, length, _)) = pinned else { return 0 };
+        let count = length.saturating_sub(within).min(data.len() as u64);
+        // SAFETY: `within + count` is inside the pinned block, whose memory is populated; the data
+        // is the caller's and does not overlap it. Readers see the old or the new bytes.
+        unsafe {
+            let target = memory.add(within.min(length) as usize);
+            std::ptr::copy_nonoverlapping(data.as_ptr(), target, count as usize);
+        }
+        self.unpin(block);
+        count
+    }
+
+    /// The mapping, made to reach the end of the file as it is now.
+    pub fn map(&self, state: &mut State) -> Result<*mut u8> {
+        let wanted = self.blocks().max(1) * self.block_bytes;
+        if let Some(mapping) = state.mapping.as_ref().filter(|map| map.length() >= wanted) {
+            return Ok(mapping.base());
+        }
+        // Doubling keeps the number of outgrown mappings of an appended file small.
+        let length = match &state.mapping {
+            Some(mapping) => wanted.max(mapping.length() * 2),
+            None => wanted,
+        };
+        let mapping = self.file.map(length)?;
+        let base = mapping.base();
+        self.base.store(base, Ordering::SeqCst);
+        state.outgrown.extend(state.mapping.replace(mapping));
+        self.mappings.added(self.myself.clone(), length);
+        Ok(base)
+    }
+
+    fn map_again(&self) -> Option<*mut u8> {
+        self.map(&mut self.state.lock()).ok()
+    }
+
+    /// Unmaps the file unless it is in use at this moment.
+    pub fn unmap_if_idle(&self) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        if !state.fills.is_empty() {
+            return false;
+        }
+        // A reader pins its block and then looks for the base; we take the base away and then look
+        // for pins. One of us sees the other.
+        let base = self.base.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        if self.cells.range(0, u64::MAX).any(|(_, cell)| cell.word.word().is_pinned()) {
+            self.base.store(base, Ordering::SeqCst);
+            return false;
+        }
+        self.unmap(&mut state);
+        true
+    }
+
+    fn unmap(&self, state: &mut State) {
+        for mapping in state.outgrown.drain(..).chain(state.mapping.take()) {
+            self.mappings.removed(mapping.length());
+        }
+    }
+
+    /// Takes memory for the first `length` bytes of a block. False: there is none.
+    pub fn populate(&self, state: &mut State, block: u64, length: u64) -> bool {
+        let Ok(_) = self.map(state) else { return false };
+        let mapping = state.mapping.as_ref().expect("mapped just now");
+        let start = block * self.block_bytes;
+        self.backing.advise(mapping, start, length);
+        mapping.populate(start, charge_of(length)).is_ok()
+    }
+
+    /// As `populate`, without holding the lock while pages are zeroed. The caller has a fill of
+    /// the block registered, which keeps the mapping and the length of the file.
+    pub fn populate_for_fill(&self, block: u64, length: u64) -> Option<*mut u8> {
+        let view = {
+            let mut state = self.state.lock();
+            let base = self.map(&mut state).ok()?;
+            let mapping = state.mapping.as_ref().expect("mapped just now");
+            self.backing.advise(mapping, block * self.block_bytes, length);
+            base
+        };
+        // SAFETY: the mapping covers the block and stays, as said above.
+        let memory = unsafe { view.add((block * self.block_bytes) as usize) };
+        // SAFETY: populating changes no bytes; the range is inside the mapping and the file.
+        unsafe { crate::mapping::populate(memory, charge_of(length)) }.ok()?;
+        Some(memory)
+    }
+
+    /// Records that a block became readable. The caller holds the lock and is its filler.
+    pub fn publish(&self, state: &mut State, block: u64, block_state: BlockState) {
+        let length = self.block_length(block);
+        let cell = self.cells.get(block).expect("a filled block has a cell");
+        publish_block(cell.word, state.mirrors(block), block_state);
+        if self.resident_blocks.fetch_add(1, Ordering::SeqCst) == 0 {
+            state.expires = self.time_to_live.and_then(|life| Instant::now().checked_add(life));
+        }
+        self.add_resident_bytes(length);
+    }
+
+    /// Makes a block unreadable; its memory may be freed when this returns. Tells the bytes that
+    /// are booked for it and its state before. Holds are the caller's business.
+    pub fn retract(
+        &self,
+        state: &State,
+        block: u64,
+        clean_only: bool,
+    ) -> Result<(u64, BlockState), Refusal> {
+        let cell = self.cells.get(block).ok_or(Refusal::NotResident)?;
+        let before = retract_block(cell.word, state.mirrors(block), clean_only)?;
+        let length = self.block_length(block);
+        self.resident_blocks.fetch_sub(1, Ordering::SeqCst);
+        self.resident_bytes.fetch_sub(length, Ordering::SeqCst);
+        Ok((charge_of(length), before))
+    }
+
+    /// Makes a retracted block readable again, with the length that it has now.
+    pub fn restore(&self, state: &State, block: u64, block_state: BlockState) {
+        let cell = self.cells.get(block).expect("a retracted block has a cell");
+        cell.word.finish_retract(block_state);
+        state.mirrors(block).for_each(|word| table::publish(word, block_state));
+        self.resident_blocks.fetch_add(1, Ordering::SeqCst);
+        self.add_resident_bytes(self.block_length(block));
+    }
+
+    /// Changes the state of a resident block.
+    pub fn change_state(&self, block: u64, block_state: BlockState) -> bool {
+        let state = self.state.lock();
+        let Some(cell) = self.cells.get(block) else { return false };
+        let changed = cell.word.change_state(block_state);
+        if changed {
+            state.mirrors(block).for_each(|word| table::publish(word, block_state));
+        }
+        changed
+    }
+
+    /// Makes the file as long as `size` says, or longer where a fill still needs it.
+    pub fn apply_length(&self, state: &State) -> Result<()> {
+        let needed = |fill: &ActiveFill| fill.block * self.block_bytes + fill.length;
+        let longest = state.fills.iter().map(needed).max().unwrap_or(0);
+        self.file.set_len(self.size().max(longest))
+    }
+
+    /// Descriptors for another process, with a table that reaches the present end of the file.
+    pub fn hand_out(&self) -> Result<HandOut> {
+        let mut state = self.state.lock();
+        let blocks = self.blocks();
+        if state.shared.last().is_none_or(|table| table.blocks() < blocks) {
+            let shared = SharedTable::new(blocks, self.block_bytes, self.size())?;
+            for (block, cell) in self.cells.range(0, blocks) {
+                let word = cell.word.word();
+                if word.is_resident() {
+                    shared.word(block).into_iter().for_each(|it| table::publish(it, word.state()));
+                }
+            }
+            state.shared.push(shared);
+            self.handed_out.store(true, Ordering::Release);
+        }
+        state.shared.last().expect("made above").hand_out(&self.file)
+    }
+
+    /// Turns the marks of clients into touches of the cells.
+    pub fn take_client_touches(&self) {
+        if self.handed_out.load(Ordering::Acquire) {
+            let state = self.state.lock();
+            for table in &state.shared {
+                table.take_touches(|block| {
+                    if let Some(cell) = self.cells.get(block)
+                        && cell.word.pin(true).is_some()
+                    {
+                        cell.word.unpin();
+                    }
+                });
+            }
+        }
+    }
+
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let tables: u64 = state.shared.iter().map(SharedTable::bookkeeping_bytes).sum();
+        let lists = state.fills.capacity() * size_of::<ActiveFill>()
+            + state.outgrown.capacity() * size_of::<Mapping>();
+        size_of::<Content>() as u64 + self.cells.bookkeeping_bytes() + tables + lists as u64
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(self.state.get_mut());
+        debug_assert!(state.fills.is_empty() && state.holds == 0, "they keep the content alive");
+        // Clients may keep descriptors: say that the blocks are gone, then free the memory.
+        for (block, cell) in self.cells.range(0, u64::MAX) {
+            if cell.word.word().is_resident() {
+                state.mirrors(block).for_each(table::retract);
+            }
+        }
+        self.unmap(&mut state);
+        let length = self.blocks() * self.block_bytes;
+        if length > 0 {
+            self.file.punch(0, length);
+        }
+        self.budget.release(self.charged());
+    }
+}

@@ -1,0 +1,216 @@
+//! Changes of a segment's length. Growing keeps the tail block resident with zeros behind the old
+//! end; shrinking waits for short pins of what is cut off, never for fills.
+
+use std::sync::Arc;
+
+use tidepool_proto::table::BlockState;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::catalog::{CatalogGuard, Victim};
+use crate::cell::Refusal;
+use crate::content::{Content, State, charge_of};
+use crate::engine::{Engine, Patience};
+
+/// Attempts to evict a tail block that somebody reads at this moment.
+const TAIL_ATTEMPTS: usize = 100;
+
+/// A block that the new end of the file lies inside, made unreadable while it is cut.
+struct Partial {
+    charge: u64,
+    state: BlockState,
+}
+
+impl Engine {
+    /// Sets the length of a content to exactly `bytes`.
+    pub fn set_size(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+        let _serial = content.lengths.lock();
+        if bytes >= content.size() { self.grow(content, bytes) } else { self.cut(content, bytes) }
+    }
+
+    /// Makes a content at least `bytes` long.
+    pub fn set_size_at_least(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+        let _serial = content.lengths.lock();
+        if bytes > content.size() { self.grow(content, bytes) } else { Ok(()) }
+    }
+
+    fn grow(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+        let tail = content.size() / content.block_bytes;
+        let mut booked = 0;
+        let mut patience = Patience::default();
+        let mut attempts = 0;
+        loop {
+            let missing = {
+                let mut state = content.state.lock();
+                let needed = growth_charge(content, &state, tail, bytes);
+                if needed <= booked {
+                    let outcome = apply_growth(content, &mut state, tail, bytes, needed);
+                    drop(state);
+                    let unused = booked - if outcome.is_ok() { needed } else { 0 };
+                    if unused > 0 {
+                        self.cancel_reservation(content.owner, unused);
+                    }
+                    return outcome;
+                }
+                needed - booked
+            };
+            if self.reserve(content.owner, missing) {
+                booked += missing;
+                continue;
+            }
+            // The tail itself may go, and may have gone while room was looked for.
+            self.evict_blocks(content, tail, tail + 1);
+            let tail_state = content.block_state(tail);
+            let filling = content.state.lock().fills.iter().any(|fill| fill.block == tail);
+            if tail_state == BlockState::Absent && !filling {
+                continue;
+            }
+            attempts += 1;
+            if tail_state != BlockState::Clean || attempts > TAIL_ATTEMPTS {
+                if booked > 0 {
+                    self.cancel_reservation(content.owner, booked);
+                }
+                return Err(no_room(bytes));
+            }
+            patience.wait();
+        }
+    }
+
+    fn cut(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+        let first_cut = bytes / content.block_bytes;
+        {
+            let mut state = content.state.lock();
+            state.cutting_from = Some(first_cut);
+            for fill in state.fills.iter_mut().filter(|fill| fill.block >= first_cut) {
+                let start = fill.block * content.block_bytes;
+                fill.keep = fill.keep.min(bytes.saturating_sub(start));
+            }
+        }
+        let mut partial = None;
+        let mut patience = Patience::default();
+        loop {
+            let mut victims = Vec::new();
+            {
+                let mut catalog = self.catalog.lock();
+                let mut state = content.state.lock();
+                let cut = (first_cut, bytes);
+                let pinned =
+                    retract_cut(&mut catalog, content, &state, cut, &mut victims, &mut partial);
+                if victims.is_empty() && !pinned {
+                    return self.finish_cut(&mut catalog, content, &mut state, bytes, partial);
+                }
+                self.announce_freeing(&victims);
+            }
+            if self.free(victims) == 0 {
+                patience.wait();
+            }
+        }
+    }
+
+    /// Nothing beyond `bytes` is resident any more: makes the cut.
+    fn finish_cut(
+        &self,
+        catalog: &mut CatalogGuard<'_>,
+        content: &Content,
+        state: &mut State,
+        bytes: u64,
+        partial: Option<Partial>,
+    ) -> Result<()> {
+        state.cutting_from = None;
+        content.announce_size(state, bytes);
+        let outcome = content.apply_length(state);
+        if let Some(partial) = partial {
+            let block = bytes / content.block_bytes;
+            let length = content.block_length(block);
+            // A fill further on may keep the file long, so the cut is not left to its length.
+            let start = block * content.block_bytes + length;
+            content.file.punch(start, content.block_bytes - length);
+            content.restore(state, block, partial.state);
+            catalog.enter(content, state, block);
+            let surplus = partial.charge - charge_of(length);
+            catalog.discharge(content.owner, surplus);
+            content.remove_charge(surplus);
+            self.budget.release(surplus);
+        }
+        outcome
+    }
+}
+
+/// Bytes to book for the block that the old end of the file lies in.
+fn growth_charge(content: &Content, state: &State, tail: u64, bytes: u64) -> u64 {
+    let length_after = (bytes - tail * content.block_bytes).min(content.block_bytes);
+    let charge_after = charge_of(length_after);
+    if let Some(fill) = state.fills.iter().find(|fill| fill.block == tail) {
+        // A fill that did not book its own memory yet books it beside this.
+        return charge_after.saturating_sub(fill.charge.max(charge_of(fill.length)));
+    }
+    if content.block_state(tail) == BlockState::Absent {
+        return 0;
+    }
+    charge_after - charge_of(content.block_length(tail))
+}
+
+/// Grows with `charge` bytes booked for the tail block. Changes nothing if it fails.
+fn apply_growth(
+    content: &Content,
+    state: &mut State,
+    tail: u64,
+    bytes: u64,
+    charge: u64,
+) -> Result<()> {
+    let size_before = content.size();
+    let length_before = content.block_length(tail);
+    let resident = content.block_state(tail) != BlockState::Absent;
+    content.announce_size(state, bytes);
+    let length_after = content.block_length(tail);
+    let mut outcome = content.apply_length(state);
+    if outcome.is_ok() && resident && !content.populate(state, tail, length_after) {
+        outcome = Err(no_room(bytes));
+    }
+    if outcome.is_err() {
+        content.announce_size(state, size_before);
+        _ = content.apply_length(state);
+        return outcome;
+    }
+    if resident {
+        content.add_resident_bytes(length_after - length_before);
+    } else if let Some(fill) = state.fills.iter_mut().find(|fill| fill.block == tail) {
+        fill.charge += charge;
+    }
+    content.add_charge(charge);
+    Ok(())
+}
+
+/// Makes all blocks from `first` on unreadable, whatever their state. The block that `bytes` lies
+/// inside goes to `partial`, the others to `victims`. True: some are pinned still.
+fn retract_cut(
+    catalog: &mut CatalogGuard<'_>,
+    content: &Arc<Content>,
+    state: &State,
+    (first, bytes): (u64, u64),
+    victims: &mut Vec<Victim>,
+    partial: &mut Option<Partial>,
+) -> bool {
+    let is_partial = |block| block == first && !bytes.is_multiple_of(content.block_bytes);
+    let mut pinned = false;
+    for (block, _) in content.cells.range(first, content.blocks()) {
+        match content.retract(state, block, false) {
+            Ok((charge, before)) => {
+                catalog.leave(content, block);
+                if is_partial(block) {
+                    *partial = Some(Partial { charge, state: before });
+                } else {
+                    catalog.discharge(content.owner, charge);
+                    victims.push(Victim { content: content.clone(), block, charge });
+                }
+            }
+            Err(refusal) => pinned |= refusal == Refusal::Pinned,
+        }
+    }
+    pinned
+}
+
+fn no_room(bytes: u64) -> Error {
+    let detail = format!("no memory for a length of {bytes} bytes");
+    Error::new(ErrorKind::StoreFull, "growing a segment", detail)
+        .remedy("unpin files, wait for owed writes, or enlarge the store (`tidepool resize`)")
+}

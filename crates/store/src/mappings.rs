@@ -1,0 +1,87 @@
+//! How many mappings the node may have. The kernel limits their number, and the address space is
+//! not endless; idle segments are unmapped and mapped again when they are read.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::backing;
+use crate::content::Content;
+
+/// Share of the address space of a process that segments may take.
+const ADDRESS_SPACE_BYTES_MAX: u64 = 64 << 40;
+/// Idle segments looked at when a limit is reached.
+const RECLAIM_BATCH: usize = 64;
+
+/// Which segments are mapped.
+pub(crate) struct Mappings {
+    count: AtomicUsize,
+    count_max: usize,
+    bytes: AtomicU64,
+    mapped: Mutex<VecDeque<Weak<Content>>>,
+}
+
+impl Mappings {
+    /// Half of what the kernel allows: the rest is for the allocator, threads and libraries.
+    pub fn new() -> Arc<Mappings> {
+        Mappings::with_limit(backing::mappings_max() / 2)
+    }
+
+    pub fn with_limit(count_max: usize) -> Arc<Mappings> {
+        Arc::new(Mappings {
+            count: AtomicUsize::new(0),
+            count_max,
+            bytes: AtomicU64::new(0),
+            mapped: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    /// Counts a new mapping; unmaps idle segments where that goes beyond a limit. The limits are
+    /// soft: what is in use stays, and the kernel has the last word.
+    pub fn added(&self, content: Weak<Content>, bytes: u64) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut mapped = self.mapped.lock();
+        mapped.push_back(content);
+        // Segments that are gone leave their entry behind; sweep them before they are half of all.
+        if mapped.len() > 2 * self.count.load(Ordering::Relaxed) + RECLAIM_BATCH {
+            mapped.retain(|content| content.strong_count() > 0);
+            let room = 2 * mapped.len();
+            mapped.shrink_to(room);
+        }
+        if self.is_over_limit() {
+            self.reclaim(&mut mapped);
+        }
+    }
+
+    pub fn removed(&self, bytes: u64) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        (self.mapped.lock().capacity() * size_of::<Weak<Content>>()) as u64
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > self.count_max
+            || self.bytes.load(Ordering::Relaxed) > ADDRESS_SPACE_BYTES_MAX
+    }
+
+    fn reclaim(&self, mapped: &mut VecDeque<Weak<Content>>) {
+        for _ in 0..RECLAIM_BATCH.min(mapped.len()) {
+            let Some(next) = mapped.pop_front() else { return };
+            let Some(content) = next.upgrade() else { continue };
+            if !content.unmap_if_idle() {
+                mapped.push_back(next);
+            }
+        }
+    }
+}

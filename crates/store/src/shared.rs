@@ -1,0 +1,99 @@
+//! What clients see of a segment: the residency table, which they only read, and the touch marks,
+//! which they write and nobody trusts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidepool_proto::table::{HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC};
+use tidepool_proto::{HandOut, Result};
+
+use crate::backing::{MemoryFile, PAGE_BYTES};
+use crate::mapping::Mapping;
+
+const WORD_BYTES: u64 = size_of::<u64>() as u64;
+
+/// One table and its touch marks, of a fixed number of blocks.
+pub(crate) struct SharedTable {
+    table: MemoryFile,
+    memory: Mapping,
+    touches: MemoryFile,
+    blocks: u64,
+    block_bytes: u64,
+}
+
+impl SharedTable {
+    /// A table in which every block is absent, for at least `blocks` blocks.
+    pub fn new(blocks: u64, block_bytes: u64, size_bytes: u64) -> Result<SharedTable> {
+        // Fills its last page, so that a growing file seldom needs another table.
+        let words = (HEADER_BYTES as u64 / WORD_BYTES + blocks).next_power_of_two();
+        let length = (words * WORD_BYTES).max(PAGE_BYTES);
+        let blocks = (length - HEADER_BYTES as u64) / WORD_BYTES;
+        let table = MemoryFile::create_shared("tidepool-table", length)?;
+        let memory = table.map(length)?;
+        let touches = MemoryFile::create_shared("tidepool-touches", blocks)?;
+        let this = SharedTable { table, memory, touches, blocks, block_bytes };
+        this.header(0).store(TABLE_MAGIC, Ordering::Relaxed);
+        this.header(8).store(block_bytes, Ordering::Relaxed);
+        this.header(16).store(blocks, Ordering::Relaxed);
+        this.set_size(size_bytes);
+        this.table.seal_writes()?;
+        Ok(this)
+    }
+
+    /// Blocks that the table has words for.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub fn set_size(&self, size_bytes: u64) {
+        self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
+    }
+
+    /// Takes all touch marks away and passes the marked blocks on. Clients may write and punch
+    /// this file as they like, so it is never mapped: a system call cannot fault.
+    pub fn take_touches(&self, mut touched: impl FnMut(u64)) {
+        const CHUNK_BYTES: u64 = 64 << 10;
+        let mut marks = vec![0; CHUNK_BYTES.min(self.blocks) as usize];
+        for start in (0..self.blocks).step_by(CHUNK_BYTES as usize) {
+            let file = self.touches.read_write();
+            let Ok(count) = rustix::io::pread(file, &mut marks[..], start) else { return };
+            let marked = marks[..count].iter().enumerate().filter(|(_, mark)| **mark != 0);
+            let blocks: Vec<u64> = marked.map(|(index, _)| start + index as u64).collect();
+            if !blocks.is_empty() {
+                marks[..count].fill(0);
+                _ = rustix::io::pwrite(file, &marks[..count], start);
+                blocks.into_iter().for_each(&mut touched);
+            }
+        }
+    }
+
+    /// Descriptors for a client, with the segment's own.
+    pub fn hand_out(&self, segment: &MemoryFile) -> Result<HandOut> {
+        Ok(HandOut {
+            segment: segment.read_only_copy()?,
+            table: self.table.read_only_copy()?,
+            touches: self.touches.writable_copy()?,
+            block_bytes: self.block_bytes,
+            blocks: self.blocks,
+        })
+    }
+
+    /// Bytes of memory that the table and marks take at most.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        self.memory.length() + self.blocks + size_of::<Self>() as u64
+    }
+
+    fn header(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset < HEADER_BYTES && offset.is_multiple_of(size_of::<u64>()));
+        // SAFETY: inside the mapping, aligned, and only ever accessed as an atomic on this side.
+        // The file is sealed against shrinking and against writing by anyone else.
+        unsafe { AtomicU64::from_ptr(self.memory.base().add(offset).cast()) }
+    }
+
+    /// The word of a block, if the table has one.
+    pub fn word(&self, block: u64) -> Option<&AtomicU64> {
+        let offset = HEADER_BYTES + block as usize * size_of::<u64>();
+        // SAFETY: a block below `blocks` has its word inside the mapping; otherwise as above.
+        (block < self.blocks)
+            .then(|| unsafe { AtomicU64::from_ptr(self.memory.base().add(offset).cast()) })
+    }
+}

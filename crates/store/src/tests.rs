@@ -1,0 +1,6 @@
+//! Tests of the store as a whole, by subject.
+
+mod support;
+
+mod basics;
+mod model;

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Slurm Epilog: ends the node when the last job of the machine is over (run as root).
+# slurm.conf: Epilog=/etc/slurm/tidepool-epilog.sh
+#
+# Remove this file from slurm.conf to keep the cache warm between jobs. Owed writes are finished
+# before the node ends; if that fails (a full PFS), the node goes on, this script says so in the
+# system log, and the machine is drained by its exit code so that nobody pulls the plug.
+
+socket=/run/tidepool/node.sock
+
+tidepool node status --socket "$socket" >/dev/null 2>&1 || exit 0
+
+jobs=$(squeue --noheader --nodelist "$SLURMD_NODENAME" --states RUNNING,SUSPENDED,COMPLETING \
+    --format %A 2>/dev/null | grep -vcx "$SLURM_JOB_ID")
+[ "${jobs:-0}" -gt 0 ] && exit 0
+
+if output=$(tidepool node stop --socket "$socket" --wait 30 2>&1); then
+    logger -t tidepool-epilog "$output"
+    exit 0
+fi
+logger -p daemon.err -t tidepool-epilog "$output"
+exit 1

@@ -1,0 +1,81 @@
+//! Many small files: reading all of them through the mount, against the same on a local tmpfs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::row::{Goal, Row};
+use super::{Bench, interleave, time};
+
+const NAME: &str = "small files of 4 KiB, open, read, close";
+const LOADING: &str = "small files of 4 KiB, loading";
+const KEEPING: &str = "bookkeeping of a cached small file";
+const FILE_BYTES: usize = 4_096;
+const FILES_PER_DIRECTORY: u64 = 1_000;
+
+/// Reading, loading and bookkeeping.
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    if ![NAME, LOADING, KEEPING].iter().any(|name| bench.wants(name)) {
+        return Ok(Vec::new());
+    }
+    let count = bench.scale.small_files;
+    let lower = bench.lower.join("small");
+    let raw = bench.memory.join("small");
+    write(&lower, count)?;
+    write(&raw, count)?;
+    let (node, _state) = bench.node(count * 3 * FILE_BYTES as u64 + (256 << 20), &[])?;
+    let kept = |name: &str| -> Result<f64> {
+        node.status()?["store"][name].as_f64().with_context(|| format!("no store.{name}"))
+    };
+    let kept_before = kept("bookkeeping_bytes")?;
+    let mount = node.mount.join("small");
+    let loading = time(|| {
+        node.ask(&[Path::new("load"), Path::new("--recursive"), &mount])?;
+        Ok(())
+    })?;
+    let cached = kept("small_files")?;
+    let each = (kept("bookkeeping_bytes")? - kept_before) / cached.max(1.0);
+    let paths = |root: &Path| -> Vec<PathBuf> { (0..count).map(|i| path(root, i)).collect() };
+    let (ours, theirs) = (paths(&mount), paths(&raw));
+    let figures = interleave(bench.scale.rounds, || read(&ours), || read(&theirs))?;
+    drop(node);
+    fs::remove_dir_all(&lower)?;
+    fs::remove_dir_all(&raw)?;
+    Ok(vec![
+        Row::rates(NAME, "files/s", figures, Goal::RatioAtLeast(0.3))
+            .note(format!("{count} files, {cached:.0} of them cached as small files")),
+        Row::rates(LOADING, "files/s", (vec![count as f64 / loading], vec![]), Goal::Shown),
+        Row::alone(KEEPING, "B", vec![each], Goal::AtMost(300.0)),
+    ])
+}
+
+fn path(root: &Path, index: u64) -> PathBuf {
+    root.join(format!("{:04}", index / FILES_PER_DIRECTORY)).join(format!("{index:07}"))
+}
+
+fn write(root: &Path, count: u64) -> Result<()> {
+    for index in 0..count {
+        let path = path(root, index);
+        if index % FILES_PER_DIRECTORY == 0 {
+            fs::create_dir_all(path.parent().unwrap_or(root))?;
+        }
+        fs::write(&path, [index as u8; FILE_BYTES])?;
+    }
+    Ok(())
+}
+
+/// Files a second.
+fn read(paths: &[PathBuf]) -> Result<f64> {
+    let mut buffer = Vec::with_capacity(FILE_BYTES);
+    let seconds = time(|| {
+        for (index, path) in paths.iter().enumerate() {
+            buffer.clear();
+            std::io::Read::read_to_end(&mut fs::File::open(path)?, &mut buffer)?;
+            let whole = buffer.len() == FILE_BYTES && buffer[FILE_BYTES - 1] == index as u8;
+            anyhow::ensure!(whole, "{}: wrong bytes", path.display());
+        }
+        Ok(())
+    })?;
+    Ok(paths.len() as f64 / seconds)
+}

@@ -1,0 +1,130 @@
+//! Reads of a resident file through the mount, against the same file on a raw tmpfs.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::row::{Goal, Row};
+use super::{Bench, interleave, time, write_file};
+use crate::node::Node;
+
+const SEQUENTIAL: &str = "warm sequential 1 MiB reads through the mount";
+const RANDOM: &str = "warm random 4 KiB reads through the mount";
+const HUGE: &str = ", against tmpfs in 2 MiB pages";
+
+/// Both rows, against both kinds of tmpfs.
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    if !bench.wants(SEQUENTIAL) && !bench.wants(RANDOM) {
+        return Ok(Vec::new());
+    }
+    let bytes = bench.scale.warm_bytes;
+    let lower = bench.lower.join("warm");
+    write_file(&lower, bytes)?;
+    let (node, _state) = bench.node(bytes * 5 / 2, &[])?;
+    let mount = node.mount.join("warm");
+    load(&node, &mount)?;
+    let passes = is_passed_through(&node, &mount)?;
+
+    let mut rows = Vec::new();
+    let places = [("", Some(&bench.memory)), (HUGE, bench.huge_memory.as_ref())];
+    for (suffix, place) in places {
+        let Some(place) = place else { continue };
+        let raw = place.join("warm");
+        std::fs::copy(&lower, &raw)?;
+        if bench.wants(SEQUENTIAL) {
+            let figures = interleave(
+                bench.scale.rounds,
+                || sequential(&mount, bytes),
+                || sequential(&raw, bytes),
+            )?;
+            rows.push(row(SEQUENTIAL, suffix, "MB/s", figures, passes, (0.95, 0.7)));
+        }
+        if bench.wants(RANDOM) {
+            let reads = bench.scale.random_reads;
+            let figures = interleave(
+                bench.scale.rounds,
+                || random(&mount, bytes, reads),
+                || random(&raw, bytes, reads),
+            )?;
+            rows.push(row(RANDOM, suffix, "reads/s", figures, passes, (0.75, 0.0)));
+        }
+        std::fs::remove_file(&raw)?;
+    }
+    drop(node);
+    std::fs::remove_file(&lower)?;
+    Ok(rows)
+}
+
+fn row(
+    name: &str,
+    suffix: &str,
+    unit: &'static str,
+    figures: (Vec<f64>, Vec<f64>),
+    passes: bool,
+    goals: (f64, f64),
+) -> Row {
+    let goal = match (suffix.is_empty(), passes) {
+        (true, true) => Goal::RatioAtLeast(goals.0),
+        (true, false) if goals.1 > 0.0 => Goal::RatioAtLeast(goals.1),
+        _ => Goal::Shown,
+    };
+    let how = if passes { "FUSE passthrough" } else { "answers of the daemon, no passthrough" };
+    Row::rates(&format!("{name}{suffix}"), unit, figures, goal).note(how)
+}
+
+/// Loads a file wholly, by its path.
+pub fn load(node: &Node, path: &Path) -> Result<()> {
+    node.ask(&[Path::new("load"), path]).map(drop)
+}
+
+/// Whether reads of an open reach the kernel alone: the daemon then counts none of them.
+fn is_passed_through(node: &Node, path: &Path) -> Result<bool> {
+    let served = |node: &Node| -> Result<u64> {
+        node.status()?["served"]["store"].as_u64().context("status has no served.store")
+    };
+    let before = served(node)?;
+    let mut buffer = vec![0; 1 << 20];
+    let file = File::open(path)?;
+    for index in 0..16 {
+        file.read_exact_at(&mut buffer, index << 20)?;
+    }
+    drop(file);
+    Ok(served(node)? - before < 8 << 20)
+}
+
+/// Megabytes a second of reading a file from start to end.
+pub fn sequential(path: &Path, bytes: u64) -> Result<f64> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut total = 0;
+    let seconds = time(|| {
+        let mut file = File::open(path)?;
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => total += count as u64,
+            }
+        }
+    })?;
+    anyhow::ensure!(total == bytes, "{} has {total} bytes instead of {bytes}", path.display());
+    Ok(bytes as f64 / seconds / 1e6)
+}
+
+/// Reads a second at random places of a file.
+fn random(path: &Path, bytes: u64, reads: u64) -> Result<f64> {
+    let file = File::open(path)?;
+    let mut buffer = [0; 4_096];
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let seconds = time(|| {
+        for _ in 0..reads {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            file.read_exact_at(&mut buffer, state % (bytes / 4_096) * 4_096)?;
+        }
+        Ok(())
+    })?;
+    Ok(reads as f64 / seconds)
+}

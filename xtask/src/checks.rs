@@ -1,0 +1,183 @@
+//! Every check that a change must pass, in one run, with counts. A check that was left out is
+//! printed with its reason; where this machine could have run it, leaving it out is a failure.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::arguments::{DemoOptions, SuiteOptions, TestOptions};
+use crate::environment;
+use crate::outcome::Outcome;
+use crate::process;
+use crate::{demo, suites, tidy};
+
+/// Tests append a line to the file that this variable names when they leave something out.
+const SKIPS: &str = "TIDEPOOL_TEST_SKIPS";
+/// Tests multiply the number of their random operations by this variable.
+const FACTOR: &str = "TIDEPOOL_TEST_FACTOR";
+
+type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
+
+const STEPS: [Step; 6] = [
+    ("format", format),
+    ("clippy", clippy),
+    ("tests", cargo_tests),
+    ("tidy", |_| Ok(vec![tidy::run()?])),
+    ("suites", run_suites),
+    ("demo", run_demo),
+];
+
+/// Runs every step, also after a failure, and prints what came of them.
+pub fn run(options: &TestOptions) -> Result<()> {
+    let complete = environment::is_root() && environment::has_fuse();
+    let started = Instant::now();
+    let mut outcomes = Vec::new();
+    for (name, step) in STEPS {
+        if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        eprintln!("x: {name}");
+        let began = Instant::now();
+        let new = step(options).unwrap_or_else(|error| vec![Outcome::of::<()>(name, Err(error))]);
+        for mut outcome in new {
+            if complete {
+                // Root with FUSE can run everything, so nothing may be left out.
+                let skipped = outcome.skipped.iter();
+                outcome.failed.extend(skipped.map(|reason| format!("left out: {reason}")));
+            }
+            println!("{outcome}");
+            outcomes.push(outcome);
+        }
+        eprintln!("x: {name}: {:.0} s", began.elapsed().as_secs_f64());
+    }
+    anyhow::ensure!(!outcomes.is_empty(), "no step has this name");
+    summarise(&outcomes, started)
+}
+
+fn summarise(outcomes: &[Outcome], started: Instant) -> Result<()> {
+    println!("\nSummary");
+    for outcome in outcomes {
+        println!("{}", outcome.line());
+    }
+    let passed: u64 = outcomes.iter().map(|outcome| outcome.passed).sum();
+    let failed: usize = outcomes.iter().map(|outcome| outcome.failed.len()).sum();
+    let skipped: usize = outcomes.iter().map(|outcome| outcome.skipped.len()).sum();
+    println!(
+        "{passed} passed, {failed} failed, {skipped} skipped, {:.1} minutes",
+        started.elapsed().as_secs_f64() / 60.0
+    );
+    let bad = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
+    anyhow::ensure!(bad == 0, "{bad} of {} steps failed", outcomes.len());
+    Ok(())
+}
+
+fn format(_: &TestOptions) -> Result<Vec<Outcome>> {
+    let result = process::read(&mut environment::cargo(&["fmt", "--all", "--check"]));
+    Ok(vec![Outcome::of("format", result.context("run `cargo fmt`"))])
+}
+
+fn clippy(_: &TestOptions) -> Result<Vec<Outcome>> {
+    let arguments = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+    Ok(vec![Outcome::of("clippy", process::read(&mut environment::cargo(&arguments)))])
+}
+
+/// All tests of the workspace; counts what the test programs say.
+fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let skips = tempfile::NamedTempFile::new()?;
+    let mut command = environment::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.env(SKIPS, skips.path()).env(FACTOR, if options.long { "10" } else { "1" });
+    if options.long {
+        command.args(["--", "--include-ignored"]);
+    }
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut outcome = count_tests(&text, options.long);
+    read_skips(skips.path(), &mut outcome)?;
+    if !output.status.success() && outcome.failed.is_empty() {
+        outcome.failed.push(format!("cargo test ended with {}", output.status));
+    }
+    if !outcome.failed.is_empty() {
+        print!("{text}");
+    }
+    Ok(vec![outcome])
+}
+
+fn count_tests(text: &str, long: bool) -> Outcome {
+    let mut outcome = Outcome::new("tests");
+    let mut programs = 0;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            programs += 1;
+            let number = rest.split("; ").find_map(|part| {
+                let words: Vec<&str> = part.trim_end_matches(';').split_whitespace().collect();
+                let place = words.iter().position(|word| *word == "passed")?;
+                words[place.checked_sub(1)?].parse::<u64>().ok()
+            });
+            outcome.passed += number.unwrap_or(0);
+        } else if let Some(rest) = line.strip_prefix("test ") {
+            if rest.ends_with("... FAILED") {
+                outcome.failed.push(rest.to_owned());
+            } else if !long && let Some((name, reason)) = rest.split_once(" ... ignored") {
+                // Long ones run by command; their reason says so. A doc test marked `ignore`
+                // is text, not a check.
+                match reason.trim_start_matches(", ") {
+                    "" if name.contains(" - ") => {}
+                    reason if reason.starts_with("long") => {
+                        outcome.notes.push(format!("by `./x test --long`: {name}: {reason}"));
+                    }
+                    reason => outcome.skipped.push(format!("{name}: {reason}")),
+                }
+            }
+        }
+    }
+    outcome.notes.push(format!("{programs} test programs"));
+    outcome
+}
+
+fn read_skips(path: &Path, outcome: &mut Outcome) -> Result<()> {
+    let text = std::fs::read_to_string(path)?;
+    outcome.skipped.extend(text.lines().map(ToOwned::to_owned));
+    Ok(())
+}
+
+fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let seed = if options.long { (1..=8).collect() } else { Vec::new() };
+    let operations = if options.long { 200_000 } else { 20_000 };
+    let names = Vec::new();
+    suites::run(&SuiteOptions { names, on: "both".into(), pfs: None, seed, operations })
+}
+
+fn run_demo(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let report = tempfile::tempdir()?;
+    let result = demo::run(&DemoOptions {
+        pfs: None,
+        size: if options.long { 3 << 30 } else { 256 << 20 },
+        quick: !options.long,
+        iterations: 10,
+        rate: 400_000_000,
+        from: None,
+        report: Some(report.path().to_path_buf()),
+    });
+    Ok(vec![Outcome::of("demo", result)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_tests;
+
+    #[test]
+    fn counts_what_ran_and_names_what_did_not() {
+        let text = "running 3 tests\ntest a::b ... ok\ntest a::c ... FAILED\n\
+            test a::d ... ignored, needs two machines\ntest e ... ignored, long: an hour\n\
+            test src/lib.rs - f (line 3) ... ignored\n\
+            test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n\
+            test result: ok. 41 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let outcome = count_tests(text, false);
+        assert_eq!(outcome.passed, 42);
+        assert_eq!(outcome.failed, ["a::c ... FAILED"]);
+        assert_eq!(outcome.skipped, ["a::d: needs two machines"]);
+        assert!(!outcome.is_good());
+    }
+}
