@@ -80,7 +80,7 @@ impl ReadAhead {
     /// Notes a read and returns what to bring in next, at most one range a stride.
     pub fn on_read(&mut self, offset: u64, length: u64) -> Vec<Range> {
         // Several workers may deliver neighbouring reads slightly out of order.
-        let slack = self.block_bytes;
+        let slack = length.saturating_mul(4).min(self.block_bytes);
         let near_end = offset >= self.last_end.saturating_sub(slack)
             && offset <= self.last_end.saturating_add(slack);
         let first = self.reads == 0;

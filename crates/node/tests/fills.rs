@@ -57,7 +57,7 @@ fn an_error_of_the_pfs_reaches_the_reader_and_is_not_remembered() {
     let error = open.read_at(0, &mut [0; 4096]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Pfs);
     assert_eq!(error.errno(), libc::EIO);
-    faults.set_rules("".parse().unwrap());
+    faults.set_rules(&"".parse().unwrap());
     assert_eq!(read_all(&*open).unwrap().0, content(1, 5 << 20));
 }
 
@@ -73,7 +73,7 @@ fn a_full_pfs_stops_the_writer_and_leaves_nothing_false_behind() {
         .expect("the file system is full");
     assert_eq!(error.errno(), libc::ENOSPC);
     drop(writer);
-    faults.set_rules("".parse().unwrap());
+    faults.set_rules(&"".parse().unwrap());
     assert_eq!(fixture.read("f").0, std::fs::read(fixture.path("f")).unwrap());
 }
 
@@ -84,7 +84,7 @@ fn a_failing_sync_reaches_close_and_the_copy_in_memory_is_given_up() {
     writer.write_at(0, &content(1, 5 << 20)).unwrap();
     assert_eq!(writer.flush().unwrap_err().errno(), libc::EIO);
     assert!(fixture.node.status().dirty_bytes > 0, "still owed");
-    faults.set_rules("".parse().unwrap());
+    faults.set_rules(&"".parse().unwrap());
     writer.flush().unwrap();
     assert_eq!(fixture.node.status().dirty_bytes, 0);
 }
@@ -92,7 +92,7 @@ fn a_failing_sync_reaches_close_and_the_copy_in_memory_is_given_up() {
 #[test]
 fn what_was_flushed_survives_the_loss_of_everything_unsynced() {
     for size in [100, 300 << 10, 6 << 20] {
-        let (fixture, faults) = Fixture::faulty("power:lose-unsynced");
+        let (fixture, faults) = Fixture::faulty("lose-unsynced");
         let writer = fixture.writer("closed", Wish::default());
         writer.write_at(0, &content(1, size)).unwrap();
         writer.flush().unwrap();

@@ -197,6 +197,8 @@ impl OpenFile for Handle {
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
+        // No write through this node may fall between the checks and the loan.
+        let _unchanged_by_us = self.file.gate.read();
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
             && !self.content.is_superseded()
