@@ -35,7 +35,12 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     if !arguments.force {
         wait_until_free(&status, Duration::from_secs(arguments.wait))?;
     }
-    node.order(AdminRequest::Drain { stop: true }, None)?;
+    node.order(AdminRequest::Drain { stop: false }, None)?;
+    match node.order(AdminRequest::Drain { stop: true }, None) {
+        // All that was owed is done, and the node may be gone before its answer is here.
+        Err(error) if error.kind() == ErrorKind::NodeUnavailable => {}
+        answered => answered?,
+    }
     wait_for_end(&process, &status, Duration::from_secs(arguments.timeout))?;
     let report = StopReport {
         stopped: true,

@@ -121,18 +121,22 @@ fn require(feature: Feature, name: &str, present: bool) -> Result<()> {
 
 /// A directory to mount at: made if it is missing, freed of a dead mount of ours.
 fn prepare_mount_point(mount_point: &Path) -> Result<()> {
+    let operation = || format!("preparing the mount point {}", mount_point.display());
+    let missing = std::fs::symlink_metadata(mount_point)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    if missing {
+        return std::fs::create_dir_all(mount_point)
+            .map_err(|source| Error::pfs(operation(), source));
+    }
     if tidepool_fuse::recover_stale(mount_point)? {
         tracing::warn!(mount = %mount_point.display(), "removed the mount of a node that died");
     }
-    let operation = || format!("preparing the mount point {}", mount_point.display());
-    match std::fs::metadata(mount_point) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory")),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(mount_point).map_err(|source| Error::pfs(operation(), source))
-        }
-        Err(source) => Err(Error::pfs(operation(), source)),
+    let metadata =
+        std::fs::metadata(mount_point).map_err(|source| Error::pfs(operation(), source))?;
+    if metadata.is_dir() {
+        return Ok(());
     }
+    Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory"))
 }
 
 fn surround(
