@@ -1,8 +1,6 @@
 //! Every check that a change must pass, in one run, with counts. A check that was left out is
 //! printed with its reason; where this machine could have run it, leaving it out is a failure.
 
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -13,15 +11,16 @@ use crate::outcome::Outcome;
 use crate::process;
 use crate::{demo, suites, tidy};
 
-/// Tests append a line to the file that this variable names when they leave something out.
-const SKIPS: &str = "TIDEPOOL_TEST_SKIPS";
-/// Tests multiply the number of their random operations by this variable.
-const FACTOR: &str = "TIDEPOOL_TEST_FACTOR";
+/// Random operations of the comparison with the reference model.
+const MODEL_OPERATIONS: &str = "TIDEPOOL_MODEL_OPERATIONS";
+/// What a test prints where it leaves something out, followed by the reason.
+const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("format", format),
+    ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("tests", cargo_tests),
     ("tidy", |_| Ok(vec![tidy::run()?])),
@@ -85,18 +84,17 @@ fn clippy(_: &TestOptions) -> Result<Vec<Outcome>> {
 
 /// All tests of the workspace; counts what the test programs say.
 fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
-    let skips = tempfile::NamedTempFile::new()?;
-    let mut command = environment::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.env(SKIPS, skips.path()).env(FACTOR, if options.long { "10" } else { "1" });
+    let binary = environment::binary()?;
+    // The output of tests that passed is wanted too: it tells what they left out.
+    let mut command = environment::cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
+    command.arg("--show-output").env("TIDEPOOL_BINARY", binary);
     if options.long {
-        command.args(["--", "--include-ignored"]);
+        command.arg("--include-ignored").env(MODEL_OPERATIONS, "1000000");
     }
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let (status, text) = process::follow(&mut command)?;
     let mut outcome = count_tests(&text, options.long);
-    read_skips(skips.path(), &mut outcome)?;
-    if !output.status.success() && outcome.failed.is_empty() {
-        outcome.failed.push(format!("cargo test ended with {}", output.status));
+    if !status.success() && outcome.failed.is_empty() {
+        outcome.failed.push(format!("cargo test ended with {status}"));
     }
     if !outcome.failed.is_empty() {
         print!("{text}");
@@ -116,6 +114,8 @@ fn count_tests(text: &str, long: bool) -> Outcome {
                 words[place.checked_sub(1)?].parse::<u64>().ok()
             });
             outcome.passed += number.unwrap_or(0);
+        } else if SKIP_MARKS.iter().any(|mark| line.starts_with(mark)) {
+            outcome.skipped.push(line.to_owned());
         } else if let Some(rest) = line.strip_prefix("test ") {
             if rest.ends_with("... FAILED") {
                 outcome.failed.push(rest.to_owned());
@@ -134,12 +134,6 @@ fn count_tests(text: &str, long: bool) -> Outcome {
     }
     outcome.notes.push(format!("{programs} test programs"));
     outcome
-}
-
-fn read_skips(path: &Path, outcome: &mut Outcome) -> Result<()> {
-    let text = std::fs::read_to_string(path)?;
-    outcome.skipped.extend(text.lines().map(ToOwned::to_owned));
-    Ok(())
 }
 
 fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
@@ -172,12 +166,13 @@ mod tests {
         let text = "running 3 tests\ntest a::b ... ok\ntest a::c ... FAILED\n\
             test a::d ... ignored, needs two machines\ntest e ... ignored, long: an hour\n\
             test src/lib.rs - f (line 3) ... ignored\n\
+            SKIPPED a::f: no loop devices\n\
             test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n\
             test result: ok. 41 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
         let outcome = count_tests(text, false);
         assert_eq!(outcome.passed, 42);
         assert_eq!(outcome.failed, ["a::c ... FAILED"]);
-        assert_eq!(outcome.skipped, ["a::d: needs two machines"]);
+        assert_eq!(outcome.skipped, ["a::d: needs two machines", "SKIPPED a::f: no loop devices"]);
         assert!(!outcome.is_good());
     }
 }

@@ -3,8 +3,8 @@
 //! No shell is involved anywhere.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -56,14 +56,6 @@ pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> 
     command
 }
 
-/// Whether a program of this name is on the search path.
-pub fn exists(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].iter().map(|directory| Path::new(directory).to_path_buf()))
-        .any(|directory| directory.join(program).is_file())
-}
-
 /// Runs like [`capture`] and kills the program after `limit`; then the error says so.
 pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> {
     let started = Instant::now();
@@ -92,6 +84,30 @@ pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> 
     }
     let collect = |reader: std::thread::JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
     Ok(Output { status, stdout: collect(stdout), stderr: collect(stderr) })
+}
+
+/// Runs to the end, shows the error output as it comes, and keeps both outputs.
+pub fn follow(command: &mut Command) -> Result<(ExitStatus, String)> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{}`", describe(command)))?;
+    let stdout = drain(child.stdout.take());
+    let mut text = String::new();
+    let errors = child.stderr.take().context("the error output is a pipe")?;
+    let mut lines = BufReader::new(errors);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        let words = String::from_utf8_lossy(&line);
+        eprint!("{words}");
+        text.push_str(&words);
+        line.clear();
+    }
+    let status = child.wait()?;
+    text.push_str(&String::from_utf8_lossy(&stdout.join().unwrap_or_default()));
+    Ok((status, text))
 }
 
 fn drain<R: std::io::Read + Send + 'static>(pipe: Option<R>) -> std::thread::JoinHandle<Vec<u8>> {

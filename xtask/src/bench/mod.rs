@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use self::row::Row;
 
 use crate::arguments::BenchOptions;
 use crate::environment;
