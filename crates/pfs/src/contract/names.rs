@@ -120,7 +120,7 @@ fn big_directory(ground: &Ground) -> io::Result<Verdict> {
     let began = Instant::now();
     let mut made = 0;
     // Slow metadata servers get fewer names rather than a long wait.
-    while made < 2000 && began.elapsed() < Duration::from_secs(6) && !ground.options.cancelled() {
+    while made < 2000 && began.elapsed() < Duration::from_secs(3) && !ground.options.cancelled() {
         ground.create(&format!("{made:04}"))?;
         made += 1;
     }

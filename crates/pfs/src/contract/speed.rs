@@ -20,7 +20,9 @@ pub(super) const CHECKS: &[Check] = &[
 const NO_SPEED: &str = "nothing is known of its speed";
 const BLOCK_BYTES: u64 = 4 << 20;
 /// Each phase (write, read) ends after this, whatever it moved.
-const PHASE_TIME_MAX: Duration = Duration::from_secs(5);
+const PHASE_TIME_MAX: Duration = Duration::from_secs(4);
+/// The same for small files, whose removal takes as long again.
+const SMALL_TIME_MAX: Duration = Duration::from_secs(2);
 
 fn one_stream(ground: &Ground) -> io::Result<Verdict> {
     streams(ground, 1)
@@ -107,7 +109,7 @@ fn small_files(ground: &Ground) -> io::Result<Verdict> {
     for (name, step) in steps {
         let began = Instant::now();
         let mut done = 0;
-        while done < made && began.elapsed() < PHASE_TIME_MAX && !ground.options.cancelled() {
+        while done < made && began.elapsed() < SMALL_TIME_MAX && !ground.options.cancelled() {
             step(done)?;
             done += 1;
         }

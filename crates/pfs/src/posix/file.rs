@@ -78,15 +78,18 @@ impl PosixFile {
         self.access() != OFlags::RDONLY
     }
 
-    /// The descriptor for reads and writes at given offsets.
+    /// The descriptor for reads and writes at given offsets, whose flags have none of `unwanted`.
     fn plain(&self, unwanted: OFlags) -> io::Result<BorrowedFd<'_>> {
-        if !self.flags.intersects(unwanted) {
+        // Asked for each time: the caller shares the description and may set flags at any time,
+        // and some file systems append wherever a flagged write says that it goes.
+        let flags = rustix::fs::fcntl_getfl(&self.descriptor)?;
+        if !flags.intersects(unwanted) {
             return Ok(self.descriptor.as_fd());
         }
         if let Some(plain) = self.plain.get() {
             return Ok(plain.as_fd());
         }
-        let keep = self.access() | (self.flags & (OFlags::SYNC | OFlags::DSYNC));
+        let keep = self.access() | (flags & (OFlags::SYNC | OFlags::DSYNC));
         let opened = reopen(self.descriptor.as_fd(), keep)?;
         // Two threads may both open; the second one's is closed at once.
         Ok(self.plain.get_or_init(|| opened).as_fd())

@@ -1,4 +1,5 @@
-//! Finds out what a mount offers, with a hidden file that has no name, or loses it at once.
+//! Finds out what a mount offers, with a hidden file that has no name, or loses it when the
+//! probe ends.
 //!
 //! Takes some tens of milliseconds, writes two pages, and leaves nothing behind. What cannot be
 //! probed (a read-only directory) is assumed from the type of the file system.
@@ -25,28 +26,44 @@ const KERNEL_TICK_MIN_NS: i128 = 1_000_000;
 /// Alignment assumed for direct I/O where the kernel does not tell.
 const PAGE_BYTES: u32 = 4096;
 
-/// Opens the probe file in `root`; `true` if it needs no name (`O_TMPFILE`).
-fn probe_file(root: BorrowedFd<'_>) -> io::Result<(OwnedFd, bool)> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    if let Ok(file) = rustix::fs::openat(root, ".", flags | OFlags::TMPFILE, mode) {
-        return Ok((file, true));
-    }
-    for attempt in 0..16 {
-        let name = match attempt {
-            0 => format!(".tidepool-probe-{}", std::process::id()),
-            _ => format!(".tidepool-probe-{}-{attempt}", std::process::id()),
-        };
-        match rustix::fs::openat(root, &name, flags | OFlags::CREATE | OFlags::EXCL, mode) {
-            Ok(file) => {
-                rustix::fs::unlinkat(root, &name, AtFlags::empty())?;
-                return Ok((file, false));
+/// The hidden file. Its name, if it needs one, goes with this value: some file systems cannot open
+/// a file again that has no name.
+struct ProbeFile<'a> {
+    file: OwnedFd,
+    named: Option<(BorrowedFd<'a>, String)>,
+}
+
+impl<'a> ProbeFile<'a> {
+    fn open(root: BorrowedFd<'a>) -> io::Result<Self> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::openat(root, ".", flags | OFlags::TMPFILE, mode) {
+            return Ok(ProbeFile { file, named: None });
+        }
+        for attempt in 0..16 {
+            let name = match attempt {
+                0 => format!(".tidepool-probe-{}", std::process::id()),
+                _ => format!(".tidepool-probe-{}-{attempt}", std::process::id()),
+            };
+            let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            match rustix::fs::openat(root, &name, create, mode) {
+                Ok(file) => return Ok(ProbeFile { file, named: Some((root, name)) }),
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+        }
+        Err(io::Error::from_raw_os_error(libc::EEXIST))
+    }
+}
+
+impl Drop for ProbeFile<'_> {
+    fn drop(&mut self) {
+        if let Some((root, name)) = &self.named
+            && let Err(error) = rustix::fs::unlinkat(root, name, AtFlags::empty())
+        {
+            tracing::warn!(%error, "the probe file {name} could not be removed");
         }
     }
-    Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
 /// Content and metadata stamps of a file.
@@ -115,9 +132,9 @@ fn sample_ticks(file: BorrowedFd<'_>) -> io::Result<(TickSamples, Option<Compari
 
 /// Compares the clock of the file system with ours by one change of a hidden file.
 pub(crate) fn compare_clock(root: BorrowedFd<'_>) -> Option<Comparison> {
-    let (file, _) = probe_file(root).ok()?;
-    rustix::io::pwrite(&file, b"t", 0).ok()?;
-    let (_, changed) = stamps(file.as_fd()).ok()?;
+    let probe = ProbeFile::open(root).ok()?;
+    rustix::io::pwrite(&probe.file, b"t", 0).ok()?;
+    let (_, changed) = stamps(probe.file.as_fd()).ok()?;
     Some(Comparison { stamp_ns: changed, after: Reading::now() })
 }
 
@@ -127,7 +144,7 @@ pub(crate) fn probe(
     known: &Known,
     features: &mut Features,
 ) -> Option<Comparison> {
-    let (file, nameless) = match probe_file(root) {
+    let opened = match ProbeFile::open(root) {
         Ok(opened) => opened,
         Err(error) => {
             features.read_only = true;
@@ -139,6 +156,7 @@ pub(crate) fn probe(
             return None;
         }
     };
+    let (file, nameless) = (&opened.file, opened.named.is_none());
     features.o_tmpfile = nameless;
     let comparison = match sample_ticks(file.as_fd()) {
         Ok((samples, comparison)) => {
@@ -225,8 +243,8 @@ fn probe_metadata(file: BorrowedFd<'_>, nameless: bool, features: &mut Features)
     if !features.locks {
         features.notes.push("no record locks".to_owned());
     }
-    // A file system that can give a nameless file a name later has link counts.
-    features.hard_links = nameless || features.hard_links;
+    // A named file counts one link; a nameless one can be given a name, which takes link counts.
+    features.hard_links &= nameless || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 1);
 }
 
 #[cfg(test)]
