@@ -173,7 +173,11 @@ impl Catalog {
         }
     }
 
+    /// Takes booked bytes off an owner.
     pub fn discharge(&mut self, payer: u16, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
         for key in self.payers[payer as usize].keys() {
             let quota = self.quotas.get_mut(&key).expect("charged before");
             quota.used_bytes -= bytes;
@@ -216,7 +220,7 @@ impl Catalog {
     /// Brings hits to the policy: those marked in cells and those that clients marked.
     pub fn sweep(&mut self, forced: bool) {
         let ticks = self.ranking.tick().wrapping_sub(self.swept_tick);
-        if !forced && ticks <= self.ranking.entries().len() / 64 {
+        if !forced && ticks < self.ranking.entries().len() / 64 {
             return;
         }
         for content in self.contents.iter().flatten() {

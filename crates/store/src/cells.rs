@@ -45,7 +45,8 @@ pub(crate) struct Cells {
     /// The newest directory; older ones are kept for readers that still look at them.
     newest: AtomicPtr<Directory>,
     directories: Mutex<Vec<Box<Directory>>>,
-    pairs_per_leaf: u64,
+    /// Cells in a leaf, as a power of two.
+    leaf_shift: u32,
 }
 
 const PAIRS_PER_LEAF_MIN: u64 = 2;
@@ -55,9 +56,10 @@ impl Cells {
     pub fn new(blocks: u64) -> Cells {
         let pairs = blocks.div_ceil(2).next_power_of_two();
         let pairs_per_leaf = pairs.clamp(PAIRS_PER_LEAF_MIN, PAIRS_PER_LEAF_MAX);
-        let mut first = Directory::new(blocks.div_ceil(pairs_per_leaf * 2).max(1));
+        let leaf_shift = (pairs_per_leaf * 2).trailing_zeros();
+        let mut first = Directory::new(blocks.div_ceil(1 << leaf_shift).max(1));
         let newest = AtomicPtr::new(&raw mut *first);
-        Cells { newest, directories: Mutex::new(vec![first]), pairs_per_leaf }
+        Cells { newest, directories: Mutex::new(vec![first]), leaf_shift }
     }
 
     /// The cell of a block that came in at some time; `None` is absent.
@@ -71,13 +73,13 @@ impl Cells {
         let mut directories = self.directories.lock();
         self.grow(&mut directories, self.leaf_index(block));
         let leaf = self.directory().leaves[self.leaf_index(block)]
-            .get_or_init(|| (0..self.pairs_per_leaf).map(|_| Pair::default()).collect());
+            .get_or_init(|| (0..1 << (self.leaf_shift - 1)).map(|_| Pair::default()).collect());
         self.cell(leaf, block)
     }
 
     /// Blocks from `first` that have cells, in ascending order.
     pub fn range(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, CellRef<'_>)> {
-        let cells_per_leaf = self.pairs_per_leaf * 2;
+        let cells_per_leaf = 1 << self.leaf_shift;
         let leaves = self.directory().leaves.iter().enumerate();
         leaves.skip(self.leaf_index(first)).flat_map(move |(index, leaf)| {
             let start = index as u64 * cells_per_leaf;
@@ -91,7 +93,7 @@ impl Cells {
     pub fn bookkeeping_bytes(&self) -> u64 {
         let directories = self.directories.lock();
         let slots: usize = directories.iter().map(|directory| directory.leaves.len()).sum();
-        let leaf_bytes = self.pairs_per_leaf as usize * size_of::<Pair>() + 2 * size_of::<usize>();
+        let leaf_bytes = (size_of::<Pair>() << (self.leaf_shift - 1)) + 2 * size_of::<usize>();
         let leaves = self.directory().leaves.iter().filter(|leaf| leaf.get().is_some()).count();
         let own = directories.capacity() * size_of::<usize>()
             + directories.len() * size_of::<Directory>();
@@ -122,11 +124,12 @@ impl Cells {
     }
 
     fn leaf_index(&self, block: u64) -> usize {
-        usize::try_from(block / (self.pairs_per_leaf * 2)).unwrap_or(usize::MAX)
+        usize::try_from(block >> self.leaf_shift).unwrap_or(usize::MAX)
     }
 
     fn cell<'a>(&self, leaf: &'a [Pair], block: u64) -> CellRef<'a> {
-        let pair = &leaf[(block / 2 % self.pairs_per_leaf) as usize];
+        let within = block as usize & ((1 << self.leaf_shift) - 1);
+        let pair = &leaf[within / 2];
         let half = (block % 2) as usize;
         CellRef { word: &pair.words[half], entry: &pair.entries[half] }
     }

@@ -61,6 +61,14 @@ impl State {
     }
 }
 
+/// A block that was pinned: `word.unpin()` lets go of it.
+pub(crate) struct Pinned<'a> {
+    pub word: &'a AtomicU64,
+    pub memory: *mut u8,
+    pub length: u64,
+    pub generation: u64,
+}
+
 /// What a content is made with.
 pub(crate) struct ContentOptions {
     pub id: u64,
@@ -197,7 +205,7 @@ impl Content {
     }
 
     /// Pins a block that is resident and below the end of the file: its memory and length.
-    pub fn pin(&self, block: u64, hit: bool) -> Option<(*mut u8, u64, u64)> {
+    pub fn pin(&self, block: u64, hit: bool) -> Option<Pinned<'_>> {
         let cell = self.cells.get(block)?;
         let word = cell.word.pin(hit)?;
         // Read after the pin: a truncation lowers the size first, then waits for pins.
@@ -209,19 +217,13 @@ impl Content {
                 // SAFETY: the mapping covers every block that was ever resident while it exists,
                 // and stays while a block is pinned.
                 let memory = unsafe { base.add((block * self.block_bytes) as usize) };
-                Some((memory, length, word.generation()))
+                Some(Pinned { word: cell.word, memory, length, generation: word.generation() })
             }
             _ => {
                 cell.word.unpin();
                 None
             }
         }
-    }
-
-    /// Lets go of a pin taken before.
-    pub fn unpin(&self, block: u64) {
-        let cell = self.cells.get(block).expect("a pinned block has a cell");
-        cell.word.unpin();
     }
 
     /// Writes over part of a block if it is resident; returns the bytes written. Otherwise marks
@@ -238,7 +240,7 @@ impl Content {
             drop(state);
             self.pin(block, false)
         });
-        let Some((memory, length, _)) = pinned else { return 0 };
+        let Some(Pinned { word, memory, length, .. }) = pinned else { return 0 };
         let count = length.saturating_sub(within).min(data.len() as u64);
         // SAFETY: `within + count` is inside the pinned block, whose memory is populated; the data
         // is the caller's and does not overlap it. Readers see the old or the new bytes.
@@ -246,7 +248,7 @@ impl Content {
             let target = memory.add(within.min(length) as usize);
             std::ptr::copy_nonoverlapping(data.as_ptr(), target, count as usize);
         }
-        self.unpin(block);
+        word.unpin();
         count
     }
 

@@ -57,13 +57,13 @@ impl Patience {
 }
 
 impl Engine {
-    pub fn new(config: &StoreConfig) -> Result<Arc<Engine>> {
+    pub fn new(config: &StoreConfig, mappings: Arc<Mappings>) -> Result<Arc<Engine>> {
         config.check()?;
         let StoreConfig { capacity_bytes, block_bytes, policy, backing, huge_pages, .. } = *config;
         Ok(Arc::new(Engine {
             budget: Arc::new(Budget::new(capacity_bytes, config.pinned_share_max)),
             backing: Arc::new(Backing::open(backing, huge_pages)?),
-            mappings: Mappings::new(),
+            mappings,
             catalog: Mutex::new(Catalog::new(policy, block_bytes, capacity_bytes)),
             block_bytes,
             hook: RwLock::new(None),

@@ -51,7 +51,8 @@ pub(crate) trait Policy: Send {
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64);
 
     /// A block was read; `reuse` is the number of ticks since its read before, and `None` at the
-    /// first read after it came in. The entry's tick is that of this read already.
+    /// first read after it came in and for further pieces of the same read. The entry's tick is
+    /// that of the last read that was no such piece.
     fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>);
 
     /// A block left for a reason other than selection.

@@ -4,11 +4,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{HandOut, Result};
 
-use crate::content::Content;
+use crate::cell::Cell;
+use crate::content::{Content, Pinned};
 use crate::engine::Engine;
 use crate::fill::FillStart;
 
@@ -161,6 +163,11 @@ impl Segment {
         self.engine.retire(&self.content);
     }
 
+    /// Bytes booked for the segment: whole pages, with those of fills under way.
+    pub fn charged_bytes(&self) -> u64 {
+        self.content.charged()
+    }
+
     /// Place of the segment's next block in the order of eviction, from 0 (next) to 1 (last).
     pub fn rank(&self) -> Option<f64> {
         self.engine.catalog.lock().rank(&self.content)
@@ -188,7 +195,8 @@ impl fmt::Debug for Segment {
 /// reader, as POSIX lets concurrent writes do.
 pub struct BlockPin {
     content: Arc<Content>,
-    block: u64,
+    /// The block's residency word, which lives as long as the content.
+    word: *const AtomicU64,
     memory: *mut u8,
     length: usize,
     generation: u64,
@@ -201,9 +209,9 @@ unsafe impl Sync for BlockPin {}
 
 impl BlockPin {
     pub(crate) fn new(content: &Arc<Content>, block: u64, hit: bool) -> Option<BlockPin> {
-        let (memory, length, generation) = content.pin(block, hit)?;
-        let content = content.clone();
-        Some(BlockPin { content, block, memory, length: length as usize, generation })
+        let Pinned { word, memory, length, generation } = content.pin(block, hit)?;
+        let (content, word) = (content.clone(), std::ptr::from_ref(word));
+        Some(BlockPin { content, word, memory, length: length as usize, generation })
     }
 
     /// Part of the block.
@@ -246,14 +254,15 @@ impl Deref for BlockPin {
 
 impl Drop for BlockPin {
     fn drop(&mut self) {
-        self.content.unpin(self.block);
+        // SAFETY: cells never move and live as long as the content that this keeps alive.
+        unsafe { &*self.word }.unpin();
     }
 }
 
 impl fmt::Debug for BlockPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("BlockPin");
-        shown.field("segment", &self.content.id).field("block", &self.block).finish()
+        shown.field("segment", &self.content.id).field("length", &self.length).finish()
     }
 }
 

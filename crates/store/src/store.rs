@@ -9,6 +9,7 @@ use tidepool_proto::{FileId, Result, Version};
 
 use crate::config::{Owner, PolicyKind, QuotaKey, StoreConfig};
 use crate::engine::Engine;
+use crate::mappings::Mappings;
 use crate::segment::Segment;
 use crate::small::SmallFiles;
 
@@ -22,7 +23,15 @@ impl Store {
     /// A store that holds nothing yet. Fails on settings without a meaning, or where the backing
     /// that was asked for cannot be had.
     pub fn new(config: StoreConfig) -> Result<Arc<Store>> {
-        let engine = Engine::new(&config)?;
+        Store::new_with_mappings(config, Mappings::new())
+    }
+
+    /// As `new`, with a limit of mappings other than the machine's.
+    pub(crate) fn new_with_mappings(
+        config: StoreConfig,
+        mappings: Arc<Mappings>,
+    ) -> Result<Arc<Store>> {
+        let engine = Engine::new(&config, mappings)?;
         let small = SmallFiles::new(&engine);
         Ok(Arc::new(Store { engine, small }))
     }
@@ -155,6 +164,11 @@ impl Store {
     /// suffice. It may write owed blocks down and mark them clean before it returns.
     pub fn on_pressure(&self, hook: Box<dyn Fn(u64) + Send + Sync>) {
         self.engine.set_hook(Arc::from(hook));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mapping_count(&self) -> usize {
+        self.engine.mappings.count()
     }
 
     fn report(&self, start: Instant, freed_bytes: u64, held_bytes: u64) -> FreeReport {

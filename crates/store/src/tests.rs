@@ -3,4 +3,8 @@
 mod support;
 
 mod basics;
+mod clients;
 mod model;
+mod random;
+mod small;
+mod threads;

@@ -80,6 +80,9 @@ impl Ranking {
         let distance = self.tick.wrapping_sub(entry.tick);
         let pieces_ticks = PIECES_TICKS_MAX.min(self.target_entries / 8);
         if !first && distance <= pieces_ticks {
+            // Another piece of the same read: recent, but no reuse. The tick stays, so that a
+            // block that is read all the time counts again when the span is over.
+            self.policy.hit(&mut self.entries, index, None);
             return;
         }
         entry.flags &= !UNREAD;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::mappings::Mappings;
 use crate::{BlockState, FillStart, Owner, PolicyKind, Segment, Store, StoreConfig};
 
 pub(super) const BLOCK: u64 = 2 << 20;
@@ -50,4 +51,8 @@ impl Segment {
     pub(super) fn descriptor_length(&self) -> u64 {
         rustix::fs::fstat(self.descriptor()).expect("an open descriptor").st_size as u64
     }
+}
+
+pub(super) fn store_with_mappings(blocks: u64, mappings: Arc<Mappings>) -> Arc<Store> {
+    Store::new_with_mappings(config(blocks), mappings).expect("a store")
 }

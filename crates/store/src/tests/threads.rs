@@ -1,0 +1,239 @@
+//! Many threads at once: every byte read is the one that belongs there, and memory is never more
+//! than the capacity.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::support::*;
+use crate::mappings::Mappings;
+use crate::{BlockState, FillStart, Owner, PolicyKind, QuotaKey, Segment, Store};
+
+const SEGMENTS: usize = 4;
+const BLOCKS: u64 = 6;
+const CAPACITY_BLOCKS: u64 = 10;
+
+/// A small generator of reproducible pseudo-random numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A block starts with a stamp of its place and generation, and goes on with a byte made from it.
+fn stamp(bytes: &mut [u8], segment: u64, block: u64, generation: u64) {
+    let value = (segment * 31 + block * 7 + generation) as u8 | 1;
+    bytes.fill(value);
+    for (place, word) in [segment, block, generation].into_iter().enumerate() {
+        bytes[place * 8..place * 8 + 8].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn check_stamp(bytes: &[u8], segment: u64, block: u64) {
+    let word = |place: usize| {
+        u64::from_le_bytes(bytes[place * 8..place * 8 + 8].try_into().expect("eight bytes"))
+    };
+    assert_eq!((word(0), word(1)), (segment, block), "bytes of another block");
+    let value = (segment * 31 + block * 7 + word(2)) as u8 | 1;
+    // All pages, but not all bytes: the machine has better things to do.
+    let mut rest = bytes[24..].iter().step_by(509);
+    assert!(rest.all(|byte| *byte == value), "two generations in one block");
+}
+
+struct Arena {
+    store: Arc<Store>,
+    segments: Vec<Arc<Segment>>,
+    generation: AtomicU64,
+    reads: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Arena {
+    fn new() -> Arc<Arena> {
+        let store = store(CAPACITY_BLOCKS);
+        let segments = (0..SEGMENTS).map(|_| segment(&store, BLOCKS * BLOCK)).collect();
+        let (generation, reads) = (AtomicU64::new(1), AtomicU64::new(0));
+        Arc::new(Arena { store, segments, generation, reads, stop: AtomicBool::new(false) })
+    }
+
+    fn read_or_fill(&self, random: &mut Random) {
+        let segment = &self.segments[random.below(SEGMENTS as u64) as usize];
+        let block = random.below(BLOCKS);
+        if let Some(pin) = segment.pin_block(block) {
+            check_stamp(&pin, segment.id(), block);
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let FillStart::Started(mut fill) = segment.begin_fill(block) else { return };
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        stamp(&mut fill, segment.id(), block, generation);
+        match random.below(12) {
+            0 => drop(fill),
+            1 => {
+                if fill.commit(BlockState::Dirty) {
+                    segment.set_state(block, BlockState::Clean);
+                }
+            }
+            _ => _ = fill.commit(BlockState::Clean),
+        }
+    }
+
+    fn disturb(&self, random: &mut Random) {
+        let segment = &self.segments[random.below(SEGMENTS as u64) as usize];
+        match random.below(10) {
+            0 | 1 => _ = self.store.resize(random.below(CAPACITY_BLOCKS + 1) * BLOCK),
+            2 => self.store.set_policy(PolicyKind::ALL[random.below(4) as usize]),
+            3 => _ = segment.evict(),
+            4 => segment.drop_contents(),
+            5 => {
+                segment.set_size(random.below(BLOCKS) * BLOCK).unwrap();
+                segment.set_size(BLOCKS * BLOCK).unwrap();
+            }
+            6 => _ = self.store.expire(Instant::now()),
+            7 => self.store.set_quota(QuotaKey::User(0), Some(random.below(10) * BLOCK)),
+            8 => self.store.set_quota(QuotaKey::User(0), None),
+            _ => {
+                if let Some(hold) = segment.hold() {
+                    (0..BLOCKS).for_each(|block| {
+                        // Only a truncation or a drop may take a held block away.
+                        if let Some(pin) = segment.pin_block(block) {
+                            check_stamp(&pin, segment.id(), block);
+                        }
+                    });
+                    drop(hold);
+                }
+                drop(segment.hand_out().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_stay_true_while_everything_changes() {
+    let arena = Arena::new();
+    let workers: Vec<_> = (0..4u64)
+        .map(|worker| {
+            let arena = arena.clone();
+            std::thread::spawn(move || {
+                let mut random = Random(0x9E37_79B9 + worker);
+                while !arena.stop.load(Ordering::Relaxed) {
+                    (0..20).for_each(|_| arena.read_or_fill(&mut random));
+                }
+            })
+        })
+        .collect();
+    let mut random = Random(0xDECAF);
+    for _ in 0..600 {
+        arena.disturb(&mut random);
+        std::thread::yield_now();
+    }
+    arena.store.set_quota(QuotaKey::User(0), None);
+    arena.store.resize(CAPACITY_BLOCKS * BLOCK);
+    while arena.reads.load(Ordering::Relaxed) < 100 && workers.iter().all(|w| !w.is_finished()) {
+        std::thread::yield_now();
+    }
+    arena.stop.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|worker| worker.join().expect("no reader saw a wrong byte"));
+    let stats = arena.store.stats();
+    assert!(stats.resident_bytes_peak <= CAPACITY_BLOCKS * BLOCK, "{stats:?}");
+    let resident: u64 = arena.segments.iter().map(|segment| segment.resident_bytes()).sum();
+    assert_eq!(stats.resident_bytes, resident, "nothing leaked");
+    let report = arena.store.resize(0);
+    assert_eq!((report.resident_bytes, report.held_bytes), (0, 0));
+    for segment in &arena.segments {
+        assert_eq!(rustix::fs::fstat(segment.descriptor()).unwrap().st_blocks, 0);
+    }
+}
+
+#[test]
+fn one_fill_however_many_ask() {
+    let store = store(4);
+    let segment = segment(&store, BLOCK);
+    let started = Arc::new(AtomicU64::new(0));
+    for _ in 0..50 {
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let (segment, started) = (segment.clone(), started.clone());
+                std::thread::spawn(move || {
+                    if let FillStart::Started(mut fill) = segment.begin_fill(0) {
+                        started.fetch_add(1, Ordering::Relaxed);
+                        fill[0] = 1;
+                        assert!(fill.commit(BlockState::Clean));
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert!(segment.evict_block(0));
+    }
+    assert_eq!(started.load(Ordering::Relaxed), 50);
+}
+
+#[test]
+fn segments_come_and_go_under_pressure() {
+    let store = store(6);
+    let workers: Vec<_> = (0..4u64)
+        .map(|worker| {
+            let store = store.clone();
+            std::thread::spawn(move || {
+                for round in 0..150 {
+                    let owner = Owner { user_id: worker as u32, ..Owner::default() };
+                    let segment = store.create_segment(2 * BLOCK + 10, owner).unwrap();
+                    for block in 0..3 {
+                        if let FillStart::Started(mut fill) = segment.begin_fill(block) {
+                            fill.fill(round as u8);
+                            fill.commit(BlockState::Clean);
+                        }
+                        let pin = segment.pin_block(block);
+                        if round % 3 == 0 {
+                            segment.retire();
+                        }
+                        assert!(
+                            pin.is_none_or(|pin| pin.iter().step_by(97).all(|b| *b == round as u8))
+                        );
+                    }
+                }
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    let stats = store.stats();
+    assert_eq!((stats.resident_bytes, stats.segments), (0, 0));
+    assert!(stats.resident_bytes_peak <= 6 * BLOCK);
+}
+
+#[test]
+fn idle_segments_are_unmapped_and_mapped_again() {
+    let store = store_with_mappings(30, Mappings::with_limit(4));
+    let segments: Vec<_> = (0..20).map(|_| segment(&store, 4096)).collect();
+    for (number, segment) in segments.iter().enumerate() {
+        assert!(fill_clean(segment, 0, number as u8));
+    }
+    assert!(store.mapping_count() <= 6, "{} mappings", store.mapping_count());
+    let pin = segments[0].pin_block(0).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let (segments, stop) = (segments.clone(), stop.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for (number, segment) in segments.iter().enumerate() {
+                        assert_holds(segment, 0, number as u8);
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..200 {
+        let fresh = segment(&store, 4096);
+        assert!(fill_clean(&fresh, 0, 7));
+        assert!(pin.iter().all(|byte| *byte == 0), "unmapped under a pin");
+    }
+    stop.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
