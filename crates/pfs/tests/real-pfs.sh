@@ -12,7 +12,7 @@ if [ "${REAL_PFS_INSIDE:-}" != yes ]; then
     work=$(mktemp -d)
     trap 'rm -rf --one-file-system "$work"' EXIT
     # Built outside: there is no network inside.
-    (cd "$here" && cargo test --no-run -p tidepool-pfs && cargo build -p tidepool-pfs --release --example contract)
+    (cd "$here" && cargo test --no-run -p tidepool-pfs && cargo build -p tidepool-pfs --release --examples)
     REAL_PFS_INSIDE=yes WORK=$work unshare --mount --net --pid --fork --kill-child \
         --mount-proc --propagation private "$0" "$kind"
     exit
@@ -28,7 +28,7 @@ wait_for() { # command... : until it succeeds, at most 30 s
 }
 
 ip link set lo up
-# Gluster takes no loopback address.
+# Neither Gluster nor MooseFS takes a loopback address.
 host=10.77.0.1
 ip address add $host/24 dev lo
 mount -t tmpfs tmpfs /run
@@ -64,10 +64,10 @@ start_moosefs() {
     printf 'MFSM NEW' >"$WORK/master/metadata.mfs"
     mfsmaster -c "$WORK/master.cfg" start
     printf '%s\n' "$WORK/disk/mfs" >"$WORK/disks"
-    printf 'WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = %s\nHDD_CONF_FILENAME = %s\nMASTER_HOST = 127.0.0.1\n' \
-        "$WORK/chunks" "$WORK/disks" >"$WORK/chunk.cfg"
+    printf 'WORKING_USER = root\nWORKING_GROUP = root\nDATA_PATH = %s\nHDD_CONF_FILENAME = %s\nMASTER_HOST = %s\n' \
+        "$WORK/chunks" "$WORK/disks" "$host" >"$WORK/chunk.cfg"
     mfschunkserver -c "$WORK/chunk.cfg" start
-    wait_for mfsmount "$mnt" -H 127.0.0.1
+    wait_for mfsmount "$mnt" -H "$host"
     mfssetgoal -r 1 "$mnt"
     wait_for sh -c "echo x >$mnt/up"
 }
@@ -82,6 +82,9 @@ target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_director
 "$target/release/examples/contract" "$mnt/project" || status=1
 left=$(find "$mnt/project" -mindepth 1 | wc -l)
 [ "$left" = 0 ] || { echo "the suite left $left names behind" >&2; status=1; }
+head -c 256M /dev/urandom >"$mnt/project/data"
+"$target/release/examples/fill_rate" "$mnt/project/data" || status=1
+rm "$mnt/project/data"
 TIDEPOOL_TEST_PFS=$mnt/project cargo test -q -p tidepool-pfs --test suite || status=1
 umount -l "$mnt"
 exit $status

@@ -16,8 +16,7 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 
 use super::Shared;
 use super::direct::{FillDescriptor, reopen};
-use super::transfer::{DirectRead, PartialWrite, read_bounced, read_direct, read_full, write_full};
-use crate::features::DirectIo;
+use super::transfer::{Alignment, PartialWrite, read_full, read_unbuffered, write_full};
 use crate::lower::LowerFile;
 
 /// Page size that ranges for the page cache are rounded to; a multiple of every real one's unit.
@@ -124,6 +123,10 @@ impl PosixFile {
     fn read_and_drop(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let count = match self.fill_descriptor().filter(|fill| !fill.direct) {
             Some(fill) => {
+                // All of the block is asked for at once, and no page beyond it.
+                let length = std::num::NonZeroU64::new(buffer.len() as u64);
+                let advice = Advice::WillNeed;
+                let _hint = rustix::fs::fadvise(&fill.descriptor, offset, length, advice);
                 read_full(offset, buffer, |at, part| rustix::io::pread(&fill.descriptor, part, at))?
             }
             None => self.read_buffered(offset, buffer)?,
@@ -134,41 +137,18 @@ impl PosixFile {
         Ok(count)
     }
 
-    fn read_direct(
-        &self,
-        fill: &FillDescriptor,
-        direct_io: DirectIo,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> io::Result<usize> {
-        let alignment = direct_io.offset_alignment_bytes as usize;
-        let memory_alignment = direct_io.memory_alignment_bytes as usize;
-        let pread = |at: u64, part: &mut [u8]| rustix::io::pread(&fill.descriptor, part, at);
-        let aligned = offset.is_multiple_of(alignment as u64)
-            && (buffer.as_ptr() as usize).is_multiple_of(memory_alignment);
-        let whole = if aligned { buffer.len() / alignment * alignment } else { 0 };
-        let done = match read_direct(offset, &mut buffer[..whole], alignment, pread)? {
-            DirectRead::Complete(done) if done < whole => return Ok(done),
-            DirectRead::Complete(done) => done,
-            DirectRead::Stopped(done) => {
-                let size = rustix::fs::fstat(&fill.descriptor)?.st_size as u64;
-                if offset + done as u64 >= size {
-                    return Ok(done);
-                }
-                done
-            }
-        };
-        let rest = &mut buffer[done..];
-        let count = read_bounced(offset + done as u64, rest, alignment, memory_alignment, pread)?;
-        Ok(done + count)
-    }
-
     fn read_fill(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let fill = self.fill_descriptor().filter(|fill| fill.direct);
         let (Some(fill), Some(direct_io)) = (fill, self.shared.features.direct_io) else {
             return self.read_and_drop(offset, buffer);
         };
-        match self.read_direct(&fill, direct_io, offset, buffer) {
+        let alignment = Alignment {
+            offset: direct_io.offset_alignment_bytes as usize,
+            memory: direct_io.memory_alignment_bytes as usize,
+        };
+        let pread = |at: u64, part: &mut [u8]| rustix::io::pread(&fill.descriptor, part, at);
+        let size = || Ok(rustix::fs::fstat(&fill.descriptor)?.st_size as u64);
+        match read_unbuffered(offset, buffer, alignment, pread, size) {
             Err(error) if is_direct_refusal(&error) => {
                 if !self.direct_refused.swap(true, Ordering::Relaxed) {
                     tracing::debug!(%error, "direct I/O is refused; the file is read buffered");

@@ -51,9 +51,39 @@ pub(crate) fn write_full(
     Ok(())
 }
 
+/// What direct I/O wants its buffers and offsets aligned to, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alignment {
+    pub offset: usize,
+    pub memory: usize,
+}
+
+/// Fills `buffer` with direct I/O from any offset: whole aligned steps straight into it, the rest
+/// by way of a buffer of our own. `size` is asked for where a read stopped short of a step.
+pub(crate) fn read_unbuffered(
+    offset: u64,
+    buffer: &mut [u8],
+    alignment: Alignment,
+    mut read: impl FnMut(u64, &mut [u8]) -> rustix::io::Result<usize>,
+    size: impl FnOnce() -> io::Result<u64>,
+) -> io::Result<usize> {
+    let aligned = offset.is_multiple_of(alignment.offset as u64)
+        && (buffer.as_ptr() as usize).is_multiple_of(alignment.memory);
+    let whole = if aligned { buffer.len() / alignment.offset * alignment.offset } else { 0 };
+    let done = match read_direct(offset, &mut buffer[..whole], alignment.offset, &mut read)? {
+        DirectRead::Complete(done) if done < whole => return Ok(done),
+        DirectRead::Complete(done) => done,
+        // Mostly the end of the file; else a short read, which has to be gone on from.
+        DirectRead::Stopped(done) if offset + done as u64 >= size()? => return Ok(done),
+        DirectRead::Stopped(done) => done,
+    };
+    let rest = &mut buffer[done..];
+    Ok(done + read_bounced(offset + done as u64, rest, alignment, read)?)
+}
+
 /// How a read with direct I/O ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum DirectRead {
+enum DirectRead {
     /// The buffer is full, or the file ended at an aligned place.
     Complete(usize),
     /// The kernel stopped at an unaligned place: the end of the file, or a short read that direct
@@ -62,7 +92,7 @@ pub(crate) enum DirectRead {
 }
 
 /// Fills `buffer`, whose length is a multiple of `alignment`, in aligned steps.
-pub(crate) fn read_direct(
+fn read_direct(
     offset: u64,
     buffer: &mut [u8],
     alignment: usize,
@@ -89,29 +119,29 @@ pub(crate) fn read_direct(
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
 
 /// Fills `buffer` from any offset by aligned reads into a buffer of its own.
-pub(crate) fn read_bounced(
+fn read_bounced(
     offset: u64,
     buffer: &mut [u8],
-    alignment: usize,
-    memory_alignment: usize,
+    alignment: Alignment,
     mut read: impl FnMut(u64, &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<usize> {
     if buffer.is_empty() {
         return Ok(0);
     }
-    let span_max = BOUNCE_BYTES_MAX.next_multiple_of(alignment);
-    let size = (buffer.len() + alignment).next_multiple_of(alignment).min(span_max);
-    let mut memory = vec![0u8; size + memory_alignment];
-    let aligned_at = memory.as_ptr().align_offset(memory_alignment);
+    let step = alignment.offset;
+    let span_max = BOUNCE_BYTES_MAX.next_multiple_of(step);
+    let size = (buffer.len() + step).next_multiple_of(step).min(span_max);
+    let mut memory = vec![0u8; size + alignment.memory];
+    let aligned_at = memory.as_ptr().align_offset(alignment.memory);
     let bounce = &mut memory[aligned_at..aligned_at + size];
     let mut done = 0;
     while done < buffer.len() {
         let at = offset + done as u64;
-        let start = at / alignment as u64 * alignment as u64;
+        let start = at / step as u64 * step as u64;
         let skip = (at - start) as usize;
-        let span = (skip + buffer.len() - done).next_multiple_of(alignment).min(size);
+        let span = (skip + buffer.len() - done).next_multiple_of(step).min(size);
         let (DirectRead::Complete(count) | DirectRead::Stopped(count)) =
-            read_direct(start, &mut bounce[..span], alignment, &mut read)?;
+            read_direct(start, &mut bounce[..span], step, &mut read)?;
         if count <= skip {
             break;
         }
@@ -175,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn bounced_reads_take_any_offset_and_go_on_after_short_reads() {
+    fn unbuffered_reads_take_any_offset_and_go_on_after_short_reads() {
         let file: Vec<u8> = (0..3_000_000u32).map(|at| (at / 251) as u8).collect();
         let mut shorten = 0;
         let mut read = |at: u64, part: &mut [u8]| {
@@ -187,9 +217,16 @@ mod tests {
             part[..count].copy_from_slice(&file[at as usize..at as usize + count]);
             Ok(count)
         };
-        for (offset, length) in [(0, 10), (511, 2_000_000), (2_999_990, 4096), (3_000_000, 1)] {
-            let mut buffer = vec![0; length];
-            let count = read_bounced(offset as u64, &mut buffer, 512, 512, &mut read).unwrap();
+        // Where the buffer lies decides whether reads go straight into it: both happen here.
+        let places = [(0, 10), (511, 2_000_000), (2_999_990, 4096), (3_000_000, 1)];
+        for (offset, length) in places.into_iter().chain((0..8).map(|i| (i * 512, 100_000))) {
+            let mut memory = vec![0; length + 512];
+            let start = memory.as_ptr().align_offset(512);
+            let buffer = &mut memory[start..start + length];
+            let alignment = Alignment { offset: 512, memory: 512 };
+            let size = || Ok(file.len() as u64);
+            let count = read_unbuffered(offset as u64, buffer, alignment, &mut read, size);
+            let count = count.unwrap();
             let end = file.len().min(offset + length);
             assert!(buffer[..count] == file[offset..end], "{offset} {length}");
         }
