@@ -1,7 +1,6 @@
 //! What the node answers to the command line.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -9,11 +8,10 @@ use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
 };
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{
-    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
-};
+use tidepool_proto::{Access, Error, ErrorKind, OpenFile, OpenRequest, ReadMode, Result};
 
 use crate::file::content::Content;
+use crate::file::handle::Handle;
 use crate::file::state::FileState;
 use crate::node::Node;
 
@@ -112,8 +110,8 @@ impl Node {
         }
     }
 
-    fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Arc<dyn OpenFile>> {
-        self.open(OpenRequest {
+    fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
+        self.open_handle(OpenRequest {
             lower: descriptor,
             access: Access::Read,
             read_mode: Some(ReadMode::TwoLevel),
@@ -129,14 +127,7 @@ impl Node {
         let open = self.open_for_admin(descriptor, user_id)?;
         let size = open.size()?;
         let before = self.core.ledger.pfs_read_bytes.get();
-        let block_bytes = self.core.block_bytes();
-        let ahead = u64::from(self.core.config.transfers) * block_bytes;
-        let mut offset = 0;
-        while offset < size {
-            open.prefetch(offset, ahead);
-            open.read_with(offset, 1, &mut |_| ())?;
-            offset += block_bytes;
-        }
+        open.bring_in(u64::from(self.core.config.transfers) * self.core.block_bytes())?;
         let id = open.version().id;
         let file = self.core.files.get(id);
         if pin {

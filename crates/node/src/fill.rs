@@ -256,6 +256,7 @@ fn fill(
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
             }
+            content.note_fresh(block, length as u64);
             fill.commit(BlockState::Clean);
             core.ledger.fills.add(1);
             Ok(Filled::Kept)

@@ -222,28 +222,9 @@ impl Node {
     }
 }
 
-fn register(inner: &mut crate::file::state::Inner, access: Access) {
-    if inner.handles == 0 {
-        inner.removed = false;
-    }
-    inner.handles += 1;
-    if access.writes() {
-        inner.writers += 1;
-    }
-}
-
-/// Stubs of memory-only files whose holder is gone are no files of zeros.
-fn refuse_lost(lower: &Arc<dyn LowerFile>, version: &Version, access: Access) -> Result<()> {
-    let Some(mark) = memory_only::stub_mark(&**lower, version.size)? else { return Ok(()) };
-    if access == Access::Write {
-        return memory_only::clear_mark(&**lower);
-    }
-    let name = lower.relative_path().map(|path| path.display().to_string());
-    Err(memory_only::lost(&name.unwrap_or_else(|| "the file".into()), &mark))
-}
-
-impl FileService for Node {
-    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
+impl Node {
+    /// Opens the file behind a descriptor.
+    pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
         self.core.check_open()?;
         let lower = self.core.pfs.file(request.lower)?;
         let id = lower.version()?.id;
@@ -267,7 +248,33 @@ impl FileService for Node {
             let mut inner = file.inner.lock();
             handle.begin_memory_only(&mut inner)?;
         }
-        Ok(Arc::new(handle))
+        Ok(handle)
+    }
+}
+
+fn register(inner: &mut crate::file::state::Inner, access: Access) {
+    if inner.handles == 0 {
+        inner.removed = false;
+    }
+    inner.handles += 1;
+    if access.writes() {
+        inner.writers += 1;
+    }
+}
+
+/// Stubs of memory-only files whose holder is gone are no files of zeros.
+fn refuse_lost(lower: &Arc<dyn LowerFile>, version: &Version, access: Access) -> Result<()> {
+    let Some(mark) = memory_only::stub_mark(&**lower, version.size)? else { return Ok(()) };
+    if access == Access::Write {
+        return memory_only::clear_mark(&**lower);
+    }
+    let name = lower.relative_path().map(|path| path.display().to_string());
+    Err(memory_only::lost(&name.unwrap_or_else(|| "the file".into()), &mark))
+}
+
+impl FileService for Node {
+    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
+        Ok(Arc::new(self.open_handle(request)?))
     }
 
     fn carry_version(&self, before: &Version, after: &Version) {

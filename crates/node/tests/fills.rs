@@ -31,6 +31,26 @@ fn a_sequential_reader_finds_its_blocks_brought_in() {
     let (bytes, _) = read_all(&*open).unwrap();
     assert_eq!(bytes, content(1, 48 << 20));
     assert_eq!(fixture.pfs_read_bytes(), 48 << 20, "each byte once");
+    let served = fixture.node.status().served;
+    assert_eq!((served.pfs, served.store), (48 << 20, 0), "read-ahead is no hit");
+    read_all(&*open).unwrap();
+    assert_eq!(fixture.node.status().served.store, 48 << 20);
+}
+
+#[test]
+fn a_load_brings_a_file_in_and_counts_no_read() {
+    use std::os::fd::OwnedFd;
+    use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+    let fixture = Fixture::new();
+    for size in [0, 1000, 30 << 20] {
+        let path = fixture.put("f", &content(1, size));
+        let file: OwnedFd = std::fs::File::open(&path).unwrap().into();
+        let reply = fixture.node.admin(AdminRequest::Load, Some(file), 0).unwrap();
+        let AdminReply::Loaded(report) = reply else { panic!("{reply:?}") };
+        assert_eq!((report.size_bytes, report.resident_bytes), (size as u64, size as u64));
+        assert_eq!(fixture.node.status().asked_bytes, 0);
+        std::fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! is superseded: its holders keep reading what is resident, absent blocks answer `Changed`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -31,6 +31,9 @@ pub struct Content {
     unsettled: AtomicBool,
     memory_only: AtomicBool,
     lent: AtomicU32,
+    /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
+    fresh: Mutex<HashMap<u64, u64>>,
+    fresh_blocks: AtomicUsize,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
     /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
@@ -56,6 +59,8 @@ impl Content {
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lent: AtomicU32::new(0),
+            fresh: Mutex::new(HashMap::new()),
+            fresh_blocks: AtomicUsize::new(0),
             fills: Mutex::new(HashMap::new()),
             misses: Mutex::new(HashMap::new()),
         }
@@ -150,6 +155,30 @@ impl Content {
         } else {
             self.lent.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// Notes that a block of `bytes` came from the PFS.
+    pub fn note_fresh(&self, block: u64, bytes: u64) {
+        let mut fresh = self.fresh.lock();
+        fresh.insert(block, bytes);
+        self.fresh_blocks.store(fresh.len(), Ordering::Release);
+    }
+
+    /// How many of `bytes` read from a block now came from the PFS for this read: read-ahead is no
+    /// hit, and a byte is charged to the PFS once.
+    pub fn take_fresh(&self, block: u64, bytes: u64) -> u64 {
+        if self.fresh_blocks.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut fresh = self.fresh.lock();
+        let Some(left) = fresh.get_mut(&block) else { return 0 };
+        let taken = bytes.min(*left);
+        *left -= taken;
+        if *left == 0 {
+            fresh.remove(&block);
+            self.fresh_blocks.store(fresh.len(), Ordering::Release);
+        }
+        taken
     }
 
     /// Counts a small random read that missed `block`; true when the block is worth fetching.

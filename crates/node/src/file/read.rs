@@ -24,6 +24,7 @@ enum Piece {
     Resident(BlockPin, usize, usize),
     Passing(Arc<AlignedBuffer>, usize, usize),
     Copied(Vec<u8>),
+    Zeros(Vec<u8>),
 }
 
 impl Piece {
@@ -31,7 +32,7 @@ impl Piece {
         match self {
             Piece::Resident(pin, start, end) => &pin[*start..*end],
             Piece::Passing(buffer, start, end) => &buffer.bytes()[*start..*end],
-            Piece::Copied(bytes) => bytes,
+            Piece::Copied(bytes) | Piece::Zeros(bytes) => bytes,
         }
     }
 }
@@ -64,7 +65,7 @@ impl Handle {
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         if self.read_mode == ReadMode::Bypass && !content.is_memory_only() {
-            return self.read_from_pfs(None, offset, length, sink);
+            return self.read_from_pfs(offset, length, sink);
         }
         if length == 0 {
             sink(&[]);
@@ -84,12 +85,14 @@ impl Handle {
             let stop = end.min((block + 1) * block_bytes);
             let within = (at - block * block_bytes) as usize..(stop - block * block_bytes) as usize;
             let piece = self.piece(content, block, within, length)?;
-            let level = match &piece {
-                (Piece::Resident(..), false) => Level::Store,
-                _ => Level::Pfs,
+            let from_pfs = match &piece {
+                Piece::Resident(..) => content.take_fresh(block, stop - at),
+                Piece::Zeros(_) => 0,
+                Piece::Passing(..) | Piece::Copied(_) => stop - at,
             };
-            levels.add(level, stop - at);
-            pieces.push(piece.0);
+            levels.add(Level::Pfs, from_pfs);
+            levels.add(Level::Store, stop - at - from_pfs);
+            pieces.push(piece);
             at = stop;
         }
         let slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p.bytes())).collect();
@@ -97,22 +100,21 @@ impl Handle {
         Ok(ReadOutcome { bytes: length, levels })
     }
 
-    /// Bytes of one block, and whether they came from the PFS just now.
+    /// Bytes of one block.
     fn piece(
         &self,
         content: &Arc<Content>,
         block: u64,
         within: std::ops::Range<usize>,
         request_bytes: usize,
-    ) -> Result<(Piece, bool)> {
-        let mut fetched = false;
+    ) -> Result<Piece> {
         for _ in 0..ATTEMPTS {
             let pin = content.segment().and_then(|segment| segment.pin_block(block));
             if let Some(pin) = pin.filter(|pin| pin.len() >= within.end) {
-                return Ok((Piece::Resident(pin, within.start, within.end), fetched));
+                return Ok(Piece::Resident(pin, within.start, within.end));
             }
             if content.is_memory_only() {
-                return Ok((Piece::Copied(vec![0; within.len()]), false));
+                return Ok(Piece::Zeros(vec![0; within.len()]));
             }
             if self.read_mode == ReadMode::Memory {
                 return Err(self.not_resident(block));
@@ -122,25 +124,22 @@ impl Handle {
                 break;
             }
             match fill::fetch(&self.core, &self.file, &self.lower, content, block) {
-                Filled::Kept => fetched = true,
+                Filled::Kept => {}
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
                         self.core.transient.remove(content.number, block);
                     }
-                    return Ok((Piece::Passing(buffer, within.start, within.end), true));
+                    return Ok(Piece::Passing(buffer, within.start, within.end));
                 }
                 Filled::Passing(_) => break,
                 Filled::Changed => return Err(self.changed()),
-                Filled::Failed(errno, message) => {
-                    return Err(Error::new(ErrorKind::Pfs, "reading from the PFS", message)
-                        .caused_by(std::io::Error::from_raw_os_error(errno)));
-                }
+                Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
             }
         }
         let offset = block * self.core.block_bytes() + within.start as u64;
         let mut bytes = vec![0; within.len()];
         self.read_checked(content, offset, &mut bytes)?;
-        Ok((Piece::Copied(bytes), true))
+        Ok(Piece::Copied(bytes))
     }
 
     /// Reads from the PFS under the version rule: the bytes are those of `content` or an error.
@@ -158,23 +157,13 @@ impl Handle {
     /// Reads straight from the PFS, whatever version it has now.
     fn read_from_pfs(
         &self,
-        content: Option<&Content>,
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         let mut bytes = vec![0; length];
-        let read = match content {
-            Some(content) => {
-                self.read_checked(content, offset, &mut bytes)?;
-                length
-            }
-            None => {
-                let read = self.lower.read_at(offset, &mut bytes)?;
-                self.core.ledger.pfs_read_bytes.add(read as u64);
-                read
-            }
-        };
+        let read = self.lower.read_at(offset, &mut bytes)?;
+        self.core.ledger.pfs_read_bytes.add(read as u64);
         sink(&[IoSlice::new(&bytes[..read])]);
         Ok(ReadOutcome { bytes: read, levels: BytesByLevel::of(Level::Pfs, read as u64) })
     }
@@ -216,6 +205,31 @@ impl Handle {
         sink(&[IoSlice::new(&bytes[range])]);
         let levels = BytesByLevel::of(Level::Pfs, length as u64);
         Ok(Some(ReadOutcome { bytes: length, levels }))
+    }
+
+    /// Brings a whole file in, `ahead` bytes of transfers under way at a time, counting no read.
+    pub(crate) fn bring_in(&self, ahead: u64) -> Result<()> {
+        let content = self.content();
+        let size = content.size();
+        if size <= self.core.config.small_file_bytes_max && content.segment().is_none() {
+            return self.read_packed(&content, 0, size as usize, &mut |_| ()).map(|_| ());
+        }
+        let block_bytes = self.core.block_bytes();
+        let mut ahead_to = 0;
+        for block in 0..size.div_ceil(block_bytes) {
+            let offset = block * block_bytes;
+            let wanted = (offset + ahead).min(size);
+            if wanted > ahead_to {
+                self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
+                ahead_to = wanted;
+            }
+            match fill::fetch(&self.core, &self.file, &self.lower, &content, block) {
+                Filled::Kept | Filled::Passing(_) => {}
+                Filled::Changed => return Err(self.changed()),
+                Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
+            }
+        }
+        Ok(())
     }
 
     /// Notes the read for the pattern and starts what the pattern asks for.
@@ -302,4 +316,10 @@ impl Handle {
             None => format!("inode {}", self.file.id.inode),
         }
     }
+}
+
+/// The error of a transfer that another thread may have made.
+fn from_pfs(errno: i32, message: String) -> Error {
+    Error::new(ErrorKind::Pfs, "reading from the PFS", message)
+        .caused_by(std::io::Error::from_raw_os_error(errno))
 }
