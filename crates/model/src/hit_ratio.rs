@@ -62,8 +62,8 @@ const BISECTIONS: u32 = 200;
 ///
 /// With C and S the blocks of memory and set, and C < S (else f = 1):
 /// * cyclic access: 0 for LRU and LFU, because the block read next is always the one evicted last;
-///   (C − 1)/(S − 1) for the optimum (Belady's rule on a loop); (C − max(1, C/100))/S for the
-///   cyclic policy;
+///   C/S for the optimum (Belady's rule on a loop, where a block may pass without being kept);
+///   (C − max(1, C/100))/S for the cyclic policy;
 /// * Zipf access, with p_k the share of reads of rank k: Σ p_k over k ≤ C for LFU and the optimum;
 ///   Σ p_k (1 − e^(−p_k T)) with T such that Σ (1 − e^(−p_k T)) = C for LRU (Che, Tung and Wang,
 ///   2002); the cyclic policy is taken as LRU there, which is cautious.
@@ -103,7 +103,7 @@ pub fn hit_ratio(
 fn cyclic(frames: f64, blocks: f64, policy: Policy) -> Share {
     match policy {
         Policy::Lru | Policy::Lfu => Share::NONE,
-        Policy::Optimum => Share::clamped((frames - 1.0) / (blocks - 1.0)),
+        Policy::Optimum => Share::clamped(frames / blocks),
         Policy::Cyclic => {
             let passing = (frames / PASSING_SHARE).floor().max(1.0);
             Share::clamped((frames - passing) / blocks)
