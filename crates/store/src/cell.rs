@@ -207,14 +207,15 @@ impl<A: AtomicWord> Cell for A {
     }
 }
 
-/// Ends a fill whose bytes are in place, for the node and for clients.
+/// Ends a fill whose bytes are in place, for the node and for clients. Returns the word after it.
 pub(crate) fn publish_block<'a, W: WordCell + 'a>(
     cell: &impl Cell,
     mirrors: impl Iterator<Item = &'a W>,
     state: BlockState,
-) {
-    cell.finish_fill(state);
+) -> CellWord {
+    let word = cell.finish_fill(state);
     mirrors.for_each(|mirror| table::publish(mirror, state));
+    word
 }
 
 /// Makes a block unreadable for the node and for clients. Its memory may be freed or changed when

@@ -28,8 +28,8 @@ struct Directory {
 }
 
 impl Directory {
-    fn new(count: u64) -> Box<Directory> {
-        Box::new(Directory { leaves: (0..count).map(|_| OnceLock::new()).collect() })
+    fn new(count: u64) -> Arc<Directory> {
+        Arc::new(Directory { leaves: (0..count).map(|_| OnceLock::new()).collect() })
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct CellRef<'a> {
 pub(crate) struct Cells {
     /// The newest directory; older ones are kept for readers that still look at them.
     newest: AtomicPtr<Directory>,
-    directories: Mutex<Vec<Box<Directory>>>,
+    directories: Mutex<Vec<Arc<Directory>>>,
     /// Cells in a leaf, as a power of two.
     leaf_shift: u32,
 }
@@ -57,8 +57,8 @@ impl Cells {
         let pairs = blocks.div_ceil(2).next_power_of_two();
         let pairs_per_leaf = pairs.clamp(PAIRS_PER_LEAF_MIN, PAIRS_PER_LEAF_MAX);
         let leaf_shift = (pairs_per_leaf * 2).trailing_zeros();
-        let mut first = Directory::new(blocks.div_ceil(1 << leaf_shift).max(1));
-        let newest = AtomicPtr::new(&raw mut *first);
+        let first = Directory::new(blocks.div_ceil(1 << leaf_shift).max(1));
+        let newest = AtomicPtr::new(Arc::as_ptr(&first).cast_mut());
         Cells { newest, directories: Mutex::new(vec![first]), leaf_shift }
     }
 
@@ -96,29 +96,29 @@ impl Cells {
         let leaf_bytes = (size_of::<Pair>() << (self.leaf_shift - 1)) + 2 * size_of::<usize>();
         let leaves = self.directory().leaves.iter().filter(|leaf| leaf.get().is_some()).count();
         let own = directories.capacity() * size_of::<usize>()
-            + directories.len() * size_of::<Directory>();
+            + directories.len() * (size_of::<Directory>() + 2 * size_of::<usize>());
         (own + slots * size_of::<OnceLock<Leaf>>() + leaves * leaf_bytes) as u64
     }
 
     /// Makes the newest directory reach `index`. Leaves are shared with the older directories.
-    fn grow(&self, directories: &mut Vec<Box<Directory>>, index: usize) {
+    fn grow(&self, directories: &mut Vec<Arc<Directory>>, index: usize) {
         let newest = self.directory();
         if index < newest.leaves.len() {
             return;
         }
         let count = (index as u64 + 1).next_power_of_two();
-        let mut larger = Directory::new(count);
+        let larger = Directory::new(count);
         for (old, new) in newest.leaves.iter().zip(&larger.leaves) {
             if let Some(leaf) = old.get() {
                 _ = new.set(leaf.clone());
             }
         }
-        self.newest.store(&raw mut *larger, Ordering::Release);
+        self.newest.store(Arc::as_ptr(&larger).cast_mut(), Ordering::Release);
         directories.push(larger);
     }
 
     fn directory(&self) -> &Directory {
-        // SAFETY: the pointer is that of a box in `directories`, whose contents never move and
+        // SAFETY: the pointer is that of an `Arc` in `directories`, whose contents never move and
         // which is emptied only when `self` drops. Shared references to it are all that exist.
         unsafe { &*self.newest.load(Ordering::Acquire) }
     }

@@ -37,6 +37,8 @@ pub(crate) struct ActiveFill {
 #[derive(Default)]
 pub(crate) struct State {
     pub fills: Vec<ActiveFill>,
+    /// Length of the memory file, which differs from the size while a fill beyond it goes on.
+    file_length: u64,
     pub holds: u32,
     /// Bytes booked as held by the first hold.
     pub held_bytes: u64,
@@ -136,7 +138,7 @@ impl Content {
             cells: Cells::new(if packs { 64 } else { size_bytes.div_ceil(block_bytes) }),
             file,
             lengths: Mutex::new(()),
-            state: Mutex::default(),
+            state: Mutex::new(State { file_length: size_bytes, ..State::default() }),
             slot: crate::policy::NONE.into(),
             handed_out: AtomicBool::new(false),
             evicted_packs: packs.then(Mutex::default),
@@ -324,15 +326,17 @@ impl Content {
         Some(memory)
     }
 
-    /// Records that a block became readable. The caller holds the lock and is its filler.
-    pub fn publish(&self, state: &mut State, block: u64, block_state: BlockState) {
+    /// Records that a block became readable, and tells the generation of its word. The caller
+    /// holds the lock and is its filler.
+    pub fn publish(&self, state: &mut State, block: u64, block_state: BlockState) -> u64 {
         let length = self.block_length(block);
         let cell = self.cells.get(block).expect("a filled block has a cell");
-        publish_block(cell.word, state.mirrors(block), block_state);
+        let word = publish_block(cell.word, state.mirrors(block), block_state);
         if self.resident_blocks.fetch_add(1, Ordering::SeqCst) == 0 {
             state.expires = self.time_to_live.and_then(|life| Instant::now().checked_add(life));
         }
         self.add_resident_bytes(length);
+        word.generation()
     }
 
     /// Makes a block unreadable; its memory may be freed when this returns. Tells the bytes that
@@ -372,10 +376,15 @@ impl Content {
     }
 
     /// Makes the file as long as `size` says, or longer where a fill still needs it.
-    pub fn apply_length(&self, state: &State) -> Result<()> {
+    pub fn apply_length(&self, state: &mut State) -> Result<()> {
         let needed = |fill: &ActiveFill| fill.block * self.block_bytes + fill.length;
         let longest = state.fills.iter().map(needed).max().unwrap_or(0);
-        self.file.set_len(self.size().max(longest))
+        let wanted = self.size().max(longest);
+        if state.file_length != wanted {
+            self.file.set_len(wanted)?;
+            state.file_length = wanted;
+        }
+        Ok(())
     }
 
     /// Descriptors for another process, with a table that reaches the present end of the file.
@@ -398,10 +407,10 @@ impl Content {
 
     /// Turns the marks of clients into touches of the cells.
     pub fn take_client_touches(&self) {
-        if self.handed_out.load(Ordering::Acquire) {
+        if self.handed_out.load(Ordering::Acquire) && self.resident_blocks() > 0 {
             let state = self.state.lock();
             for table in &state.shared {
-                table.take_touches(|block| {
+                table.take_touches(self.blocks(), |block| {
                     if let Some(cell) = self.cells.get(block)
                         && cell.word.pin(true).is_some()
                     {

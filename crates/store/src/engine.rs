@@ -364,19 +364,25 @@ impl Engine {
         }
     }
 
-    /// Ends a fill by publishing the block. False: its bytes were superseded and are discarded.
-    pub fn commit(&self, content: &Arc<Content>, block: u64, block_state: BlockState) -> bool {
-        if !self.publish(content, block, block_state) {
+    /// Ends a fill by publishing the block. `None`: its bytes were superseded and are
+    /// discarded. Otherwise the generation of its word.
+    pub fn commit(
+        &self,
+        content: &Arc<Content>,
+        block: u64,
+        block_state: BlockState,
+    ) -> Option<u64> {
+        let Some(generation) = self.publish(content, block, block_state) else {
             self.end_fill(content, block);
-            return false;
-        }
+            return None;
+        };
         if self.budget.excess() > 0 {
             self.trim();
         }
-        true
+        Some(generation)
     }
 
-    fn publish(&self, content: &Content, block: u64, block_state: BlockState) -> bool {
+    fn publish(&self, content: &Content, block: u64, block_state: BlockState) -> Option<u64> {
         let mut catalog = self.catalog.lock();
         let mut state = content.state.lock();
         let length = content.block_length(block);
@@ -386,10 +392,10 @@ impl Engine {
         let superseded = fill.stale || fill.keep < fill.length;
         let unwanted = state.closed || length == 0 || fill.keep == 0;
         if unwanted || block_state == BlockState::Absent {
-            return false;
+            return None;
         }
         if superseded && block_state == BlockState::Clean {
-            return false;
+            return None;
         }
         let fill = state.fills.swap_remove(place);
         // What a truncation cut off during the fill reads as zeros from then on.
@@ -398,19 +404,19 @@ impl Engine {
             content.file.punch(start + fill.keep, fill.length - fill.keep);
             if !content.populate(&mut state, block, length) {
                 state.fills.push(fill);
-                return false;
+                return None;
             }
         }
         let surplus = fill.charge.saturating_sub(charge_of(length));
-        content.publish(&mut state, block, block_state);
+        let generation = content.publish(&mut state, block, block_state);
         catalog.enter(content, &state, block);
         if surplus > 0 {
             catalog.discharge(content.owner, surplus);
             content.remove_charge(surplus);
             self.budget.release(surplus);
         }
-        _ = content.apply_length(&state);
-        true
+        _ = content.apply_length(&mut state);
+        Some(generation)
     }
 
     /// Ends a fill by giving the memory back.
@@ -425,7 +431,7 @@ impl Engine {
             let cell = content.cells.get(block).expect("a block under a fill has a cell");
             cell.word.abandon_fill();
             catalog.discharge(content.owner, fill.charge);
-            _ = content.apply_length(&state);
+            _ = content.apply_length(&mut state);
             fill.charge
         };
         content.remove_charge(charge);
@@ -438,7 +444,8 @@ impl Engine {
         {
             let mut catalog = self.catalog.lock();
             let state = content.state.lock();
-            if state.holds == 0 {
+            // A closed content is charged to nobody and goes with its last pin or hold.
+            if state.holds == 0 && !state.closed {
                 for (block, _) in content.cells.range(first, end) {
                     if let Ok((charge, _)) = content.retract(&state, block, true) {
                         catalog.leave(content, block);
@@ -463,6 +470,9 @@ impl Engine {
             {
                 let mut catalog = self.catalog.lock();
                 let mut state = content.state.lock();
+                if state.closed {
+                    return;
+                }
                 if state.holds > 0 {
                     state.drop_when_released = true;
                     return;

@@ -58,7 +58,12 @@ impl BlockFill {
     /// Publishes the block. `false` means that its bytes were superseded during the fill and are
     /// discarded: contents were dropped or the block was cut off, or it is committed as clean and
     /// `write_resident` or a truncation passed over it.
-    pub fn commit(mut self, state: BlockState) -> bool {
+    pub fn commit(self, state: BlockState) -> bool {
+        self.commit_generation(state).is_some()
+    }
+
+    /// As `commit`, and tells the generation of the block's word that readers will find.
+    pub(crate) fn commit_generation(mut self, state: BlockState) -> Option<u64> {
         self.ended = true;
         self.engine.commit(&self.content, self.block, state)
     }

@@ -163,7 +163,7 @@ fn apply_growth(
     content.announce_size(state, bytes);
     let length_after = content.block_length(tail);
     let mut outcome = content.apply_length(state);
-    if outcome.is_ok() && resident && !content.populate(state, tail, length_after) {
+    if outcome.is_ok() && resident && charge > 0 && !content.populate(state, tail, length_after) {
         outcome = Err(no_room(bytes));
     }
     if outcome.is_err() {

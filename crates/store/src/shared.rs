@@ -24,8 +24,7 @@ impl SharedTable {
     /// A table in which every block is absent, for at least `blocks` blocks.
     pub fn new(blocks: u64, block_bytes: u64, size_bytes: u64) -> Result<SharedTable> {
         // Fills its last page, so that a growing file seldom needs another table.
-        let words = (HEADER_BYTES as u64 / WORD_BYTES + blocks).next_power_of_two();
-        let length = (words * WORD_BYTES).max(PAGE_BYTES);
+        let length = (HEADER_BYTES as u64 + (blocks + 1) * WORD_BYTES).next_multiple_of(PAGE_BYTES);
         let blocks = (length - HEADER_BYTES as u64) / WORD_BYTES;
         let table = MemoryFile::create_shared("tidepool-table", length)?;
         let memory = table.map(length)?;
@@ -48,12 +47,13 @@ impl SharedTable {
         self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
     }
 
-    /// Takes all touch marks away and passes the marked blocks on. Clients may write and punch
+    /// Takes the touch marks of the first `blocks` blocks away and passes them on. Clients may write and punch
     /// this file as they like, so it is never mapped: a system call cannot fault.
-    pub fn take_touches(&self, mut touched: impl FnMut(u64)) {
+    pub fn take_touches(&self, blocks: u64, mut touched: impl FnMut(u64)) {
         const CHUNK_BYTES: u64 = 64 << 10;
-        let mut marks = vec![0; CHUNK_BYTES.min(self.blocks) as usize];
-        for start in (0..self.blocks).step_by(CHUNK_BYTES as usize) {
+        let end = blocks.min(self.blocks);
+        let mut marks = vec![0; CHUNK_BYTES.min(end) as usize];
+        for start in (0..end).step_by(CHUNK_BYTES as usize) {
             let file = self.touches.read_write();
             let Ok(count) = rustix::io::pread(file, &mut marks[..], start) else { return };
             let marked = marks[..count].iter().enumerate().filter(|(_, mark)| **mark != 0);

@@ -303,26 +303,29 @@ impl SmallFiles {
         };
         let content = &space.content;
         let end = (u64::from(number) + 1) * content.block_bytes;
-        let admitted = self.engine.set_size_at_least(content, end).is_ok()
-            && match self.engine.begin_fill(content, u64::from(number)) {
-                FillStart::Started(fill) => fill.commit(BlockState::Clean),
-                _ => false,
-            };
+        let generation = self.engine.set_size_at_least(content, end).ok().and_then(|()| match self
+            .engine
+            .begin_fill(content, u64::from(number))
+        {
+            FillStart::Started(fill) => fill.commit_generation(BlockState::Clean),
+            _ => None,
+        });
         let mut writer = space.writer.lock();
-        if !admitted {
+        let Some(generation) = generation else {
             writer.free.push(number);
             return Ok(false);
-        }
+        };
         let cell = content.cells.get(u64::from(number)).expect("filled just now");
         let word = cell.word.word();
-        if !word.is_resident() {
-            // Evicted at once; whoever cleans up after evictions returns the number.
+        if !word.is_resident() || word.generation() != generation {
+            // Evicted at once, and perhaps somebody else's pack by now. Whoever cleans up after
+            // evictions returns the number.
             return Ok(true);
         }
         if let Some(full) = writer.open.take() {
             writer.packs[full.pack as usize].files.shrink_to_fit();
         }
-        let generation = word.generation() as u32;
+        let generation = generation as u32;
         writer.packs[number as usize] = Pack { generation, live_files: 0, files: Vec::new() };
         writer.open = Some(OpenPack { pack: number, used_bytes: 0 });
         Ok(true)

@@ -161,7 +161,8 @@ impl Store {
     }
 
     /// Sets what is called, outside all locks, with the bytes wanted when clean blocks do not
-    /// suffice. It may write owed blocks down and mark them clean before it returns.
+    /// suffice. It may write owed blocks down and mark them clean before it returns. It runs on
+    /// the thread that wants room, possibly inside `set_size`, so it must not call `set_size`.
     pub fn on_pressure(&self, hook: Box<dyn Fn(u64) + Send + Sync>) {
         self.engine.set_hook(Arc::from(hook));
     }

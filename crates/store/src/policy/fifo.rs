@@ -8,6 +8,12 @@ pub(crate) struct Fifo {
     queue: List,
 }
 
+impl Fifo {
+    pub fn len(&self) -> u32 {
+        self.queue.len()
+    }
+}
+
 impl Policy for Fifo {
     fn insert(&mut self, entries: &mut Entries, index: u32, _key: u64) {
         self.queue.push(entries, index);

@@ -140,6 +140,9 @@ impl Ranking {
             };
             self.superseded.select(&mut self.entries, &mut ask);
             self.policy.select(&mut self.entries, &mut ask);
+            if stopped {
+                break;
+            }
         }
         for index in gone {
             self.entries.release(index);
@@ -153,6 +156,11 @@ impl Ranking {
             order.push((index, key_of(entries, index)));
             Offer::Take(0)
         });
+        debug_assert_eq!(
+            order.len() as u32 + self.superseded.len(),
+            self.entries.len(),
+            "a policy offers every entry it holds"
+        );
         self.policy = create(kind);
         self.kind = kind;
         self.policy.set_target(self.target_entries);

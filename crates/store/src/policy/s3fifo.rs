@@ -36,11 +36,21 @@ impl S3Fifo {
     }
 
     /// Advances in the small queue by one entry. False when told to stop.
-    fn step_small(&mut self, entries: &mut Entries, at: &mut Cursor, offer: Offered<'_>) -> bool {
+    fn step_small(
+        &mut self,
+        entries: &mut Entries,
+        at: &mut Cursor,
+        in_main: &mut Cursor,
+        offer: Offered<'_>,
+    ) -> bool {
         let index = at.0;
         at.0 = List::after(entries, index);
         if entries.get(index).meta & COUNT_MASK > 1 {
             self.promote(entries, index);
+            // The main queue may have been gone through: it goes on with this one.
+            if in_main.0 == NONE {
+                in_main.0 = index;
+            }
             return true;
         }
         match offer(entries, index) {
@@ -106,9 +116,8 @@ impl Policy for S3Fifo {
         loop {
             let held = self.small.len() + self.main.len();
             let small_is_full = self.small.len() * SMALL_SHARE >= held;
-            // The main queue may have grown by promotions after its cursor reached the end.
             let go_on = if in_small.0 != NONE && (small_is_full || in_main.0 == NONE) {
-                self.step_small(entries, &mut in_small, offer)
+                self.step_small(entries, &mut in_small, &mut in_main, offer)
             } else if in_main.0 != NONE {
                 self.step_main(entries, &mut in_main, offer)
             } else {
