@@ -3,24 +3,89 @@
 //!
 //! Files start in a buffer while they could still be packed as small ones, and move to a segment
 //! when they outgrow it. Bytes are captured only after the PFS took them, and only whole blocks or
-//! bytes of resident blocks: a block is never half known.
+//! bytes of resident blocks: a block is never half known. The block at the end of a growing file is
+//! gathered beside the segment, so that it comes in 2 MiB pages when it is whole.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
 use super::content::Content;
+use crate::transient::AlignedBuffer;
+
+/// Blocks that are gathered at a time in all files; beyond it, blocks are filled as they grow.
+const GATHERED_MAX: usize = 16;
+
+static GATHERED: AtomicUsize = AtomicUsize::new(0);
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
 pub enum Capture {
-    /// Nowhere: the file was not seen from its start.
+    /// Nowhere but in blocks that are resident or written whole.
     #[default]
     Off,
     /// Here, because it may end up small: all bytes from the start of the file.
     Buffer(Vec<u8>),
+    /// In the segment, and the block that is being written from its start to its end here.
+    Gather(GatheredBlock),
+}
+
+/// A block that is written piece by piece.
+#[derive(Debug)]
+pub struct GatheredBlock {
+    block: u64,
+    buffer: AlignedBuffer,
+    filled: usize,
+}
+
+impl GatheredBlock {
+    /// Starts a block with its first bytes, if not too many are gathered already.
+    fn start(block: u64, block_bytes: u64, first: &[u8]) -> Option<Self> {
+        if GATHERED.fetch_add(1, Ordering::AcqRel) >= GATHERED_MAX {
+            GATHERED.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        let Ok(buffer) = AlignedBuffer::new(block_bytes as usize) else {
+            GATHERED.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        };
+        let mut this = GatheredBlock { block, buffer, filled: 0 };
+        this.take(0, first);
+        Some(this)
+    }
+
+    /// Takes bytes that join or overlap what is here.
+    fn take(&mut self, within: usize, part: &[u8]) -> bool {
+        if within > self.filled {
+            return false;
+        }
+        let end = within + part.len();
+        self.buffer.bytes_mut()[within..end].copy_from_slice(part);
+        self.filled = self.filled.max(end);
+        true
+    }
+
+    /// Puts the block into the segment if it reaches to the block's end or the file's.
+    fn commit(&self, segment: &Segment) {
+        let length = segment.size().saturating_sub(self.block * segment.block_bytes());
+        if (self.filled as u64) < length.min(segment.block_bytes()) {
+            return;
+        }
+        if let FillStart::Started(mut fill) = segment.begin_fill(self.block) {
+            let length = fill.len();
+            fill.copy_from_slice(&self.buffer.bytes()[..length]);
+            fill.commit(BlockState::Clean);
+        }
+    }
+}
+
+impl Drop for GatheredBlock {
+    fn drop(&mut self) {
+        GATHERED.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A write that the PFS has taken.
@@ -70,13 +135,14 @@ impl Capture {
                 let whole = bytes.len() as u64 == written.size_before;
                 let start = Written { offset: 0, data: &bytes, size_before: 0 };
                 if whole && !bytes.is_empty() {
-                    into_segment(segment, &start, true)?;
+                    self.keep_in_segment(segment, &start, true)?;
                 }
             }
-            return into_segment(segment, written, true);
+            return self.keep_in_segment(segment, written, true);
         }
         let segment = content.segment_or_create(store)?;
-        into_segment(segment, written, keep_new && content.admit)
+        let segment = segment.clone();
+        self.keep_in_segment(&segment, written, keep_new && content.admit)
     }
 
     /// Extends or patches the buffer; gives up where that would leave a gap.
@@ -108,6 +174,7 @@ impl Capture {
             Capture::Off if size == 0 && content.segment().is_none() => {
                 *self = Capture::Buffer(Vec::new());
             }
+            Capture::Gather(_) => *self = Capture::Off,
             Capture::Off => {}
         }
         match content.segment() {
@@ -116,8 +183,12 @@ impl Capture {
         }
     }
 
-    /// Packs the buffer as a small file of the content's version.
-    pub fn pack(&self, store: &Store, content: &Content) -> Result<()> {
+    /// Puts what was gathered so far into the store: the file's last block, or a small file.
+    pub fn settle(&mut self, store: &Store, content: &Content) -> Result<()> {
+        if let (Capture::Gather(gathered), Some(segment)) = (&*self, content.segment()) {
+            gathered.commit(segment);
+            *self = Capture::Off;
+        }
         let Capture::Buffer(bytes) = self else { return Ok(()) };
         let version = content.version();
         let whole = bytes.len() as u64 == version.size && content.segment().is_none();
@@ -128,30 +199,70 @@ impl Capture {
     }
 }
 
-/// Patches resident blocks and fills those that `written` covers up to the end of the file.
-fn into_segment(segment: &Segment, written: &Written<'_>, keep_new: bool) -> Result<()> {
-    let size_after = written.size_after();
-    if size_after > segment.size() {
-        segment.set_size(size_after)?;
-    }
-    let block_bytes = segment.block_bytes();
-    let mut at = written.offset;
-    while at < written.end() {
-        let block = at / block_bytes;
-        let (start, stop) = (block * block_bytes, ((block + 1) * block_bytes).min(size_after));
-        let upto = stop.min(written.end());
-        let part = &written.data[(at - written.offset) as usize..(upto - written.offset) as usize];
-        if segment.state(block) != BlockState::Absent {
-            segment.write_resident(at, part);
-        } else if keep_new
-            && at == start
-            && upto == stop
-            && let FillStart::Started(mut fill) = segment.begin_fill(block)
-        {
-            fill[..part.len()].copy_from_slice(part);
-            fill.commit(BlockState::Clean);
+impl Capture {
+    /// Patches resident blocks, and keeps new ones from their start to their end.
+    fn keep_in_segment(
+        &mut self,
+        segment: &Segment,
+        written: &Written<'_>,
+        keep_new: bool,
+    ) -> Result<()> {
+        let size_after = written.size_after();
+        if size_after > segment.size() {
+            segment.set_size(size_after)?;
         }
-        at = upto;
+        let block_bytes = segment.block_bytes();
+        let mut at = written.offset;
+        while at < written.end() {
+            let block = at / block_bytes;
+            let upto = ((block + 1) * block_bytes).min(written.end());
+            let part =
+                &written.data[(at - written.offset) as usize..(upto - written.offset) as usize];
+            if segment.state(block) != BlockState::Absent {
+                segment.write_resident(at, part);
+                if matches!(self, Capture::Gather(gathered) if gathered.block == block) {
+                    *self = Capture::Off;
+                }
+            } else if keep_new {
+                self.gather(segment, block, (at - block * block_bytes) as usize, part);
+            }
+            at = upto;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Keeps bytes of a block that is not resident.
+    fn gather(&mut self, segment: &Segment, block: u64, within: usize, part: &[u8]) {
+        let block_bytes = segment.block_bytes() as usize;
+        match self {
+            Capture::Gather(gathered) if gathered.block == block => {
+                if !gathered.take(within, part) {
+                    *self = Capture::Off;
+                } else if gathered.filled == block_bytes {
+                    gathered.commit(segment);
+                    *self = Capture::Off;
+                }
+            }
+            _ if within > 0 => {}
+            _ if part.len() == block_bytes => fill_whole(segment, block, part),
+            _ => {
+                // What was gathered before is complete only if the file ended there.
+                *self = Capture::Off;
+                match GatheredBlock::start(block, segment.block_bytes(), part) {
+                    Some(gathered) => *self = Capture::Gather(gathered),
+                    None => fill_whole(segment, block, part),
+                }
+            }
+        }
+    }
+}
+
+/// Fills a block from bytes that reach to its end or the file's; others are left out.
+fn fill_whole(segment: &Segment, block: u64, bytes: &[u8]) {
+    if let FillStart::Started(mut fill) = segment.begin_fill(block)
+        && fill.len() == bytes.len()
+    {
+        fill.copy_from_slice(bytes);
+        fill.commit(BlockState::Clean);
+    }
 }

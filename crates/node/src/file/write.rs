@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use tidepool_proto::{Result, WriteMode};
 
-use super::capture::Written;
+use super::capture::{Capture, Written};
 use super::content::Content;
 use super::handle::Handle;
 use super::memory_only;
@@ -197,6 +197,9 @@ impl Handle {
         if now.size != content.size() {
             inner.capture.set_size(&self.core.store, content, now.size)?;
         }
+        if matches!(inner.capture, Capture::Gather(_)) {
+            inner.capture = Capture::Off;
+        }
         if mode_bits & ZEROES != 0 {
             self.core.store.remove_small(content.id());
             inner.capture = Default::default();
@@ -245,11 +248,11 @@ impl Handle {
                 self.lower.drop_cached(0, 0);
             }
         }
-        let _unchanged = self.file.gate.read();
-        let inner = self.file.inner.lock();
-        match &inner.content {
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        match inner.content.clone() {
             Some(content) if !content.is_memory_only() && content.admit => {
-                inner.capture.pack(&self.core.store, content)
+                inner.capture.settle(&self.core.store, &content)
             }
             _ => Ok(()),
         }
