@@ -26,8 +26,8 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 const NO_MMAP: &str = "Java's FileChannel.map and others fail on the PFS; resident files still map";
-const NO_DIRECT: &str = "blocks are read through the page cache and dropped from it: about 20 % \
-                         slower, and a second copy exists for a moment";
+const NO_DIRECT: &str = "blocks are read through the page cache and dropped from it: slower, and a \
+                         second copy exists for a moment";
 const STALE: &str = "fills could read old bytes: start nodes with direct I/O off";
 const SYNCFS: &str = "the whole file system is synced where a directory cannot be: slower closes";
 

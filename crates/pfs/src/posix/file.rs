@@ -350,9 +350,10 @@ impl LowerFile for PosixFile {
     }
 
     fn drop_cached(&self, offset: u64, length: u64) {
-        // Pages that are covered in part would stay.
+        // Pages that are covered in part would stay. Beyond what the kernel can name: to the end.
         let start = offset / PAGE_BYTES * PAGE_BYTES;
         let end = offset.saturating_add(length).checked_next_multiple_of(PAGE_BYTES);
+        let end = end.filter(|end| *end <= i64::MAX as u64);
         let length = end.and_then(|end| std::num::NonZeroU64::new(end - start));
         let _hint = rustix::fs::fadvise(&self.descriptor, start, length, Advice::DontNeed);
     }

@@ -39,7 +39,7 @@ impl FileSystem {
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let (fs_type, source) = find_mount(&table, mount_id)
             .unwrap_or_else(|| (format!("unknown-{magic:#x}"), String::new()));
-        Ok(FileSystem { magic, mount_id, fs_type, source })
+        Ok(FileSystem { magic, mount_id, fs_type: exact_type(fs_type, &source), source })
     }
 
     /// Like [`of`](Self::of), but without asking the file system anything, so that a dead server
@@ -107,6 +107,15 @@ impl FileSystem {
             _ if !self.source.starts_with("/dev/") || self.magic == magic::FUSE => remote,
             _ => Known { fsync_reach: FsyncReach::Unknown, ..local },
         }
+    }
+}
+
+/// FUSE servers that give no subtype are known by their source.
+fn exact_type(fs_type: String, source: &str) -> String {
+    match fs_type.as_str() {
+        "fuse" if source.starts_with("mfs#") => "fuse.mfs".to_owned(),
+        "fuse" if source.contains("pvfs2") => "fuse.pvfs2fuse".to_owned(),
+        _ => fs_type,
     }
 }
 
@@ -186,6 +195,14 @@ mod tests {
         let (fs_type, source) = find_mount(TABLE, 90).unwrap();
         let mount = FileSystem { magic: magic::FUSE, mount_id: 90, fs_type, source };
         assert!(mount.is_tidepool());
+    }
+
+    #[test]
+    fn fuse_servers_without_a_subtype_are_known() {
+        assert_eq!(exact_type("fuse".to_owned(), "mfs#10.77.0.1:9421"), "fuse.mfs");
+        assert_eq!(exact_type("fuse".to_owned(), "pvfs2fuse"), "fuse.pvfs2fuse");
+        assert_eq!(exact_type("fuse".to_owned(), "other"), "fuse");
+        assert_eq!(exact_type("lustre".to_owned(), "mfs#x"), "lustre");
     }
 
     #[test]
