@@ -47,7 +47,7 @@ fn print(status: &Status) {
     ];
     rows.extend(store_rows(status));
     rows.extend(traffic_rows(status));
-    rows.push(("open files", format!("{} by {} clients", status.open_files, status.clients)));
+    rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
     rows.push(("owed", owed(status)));
     for degraded in &status.degraded {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));

@@ -55,7 +55,10 @@ fn log_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        let message = panic.payload_as_str().unwrap_or("no message");
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let message = text.unwrap_or("no message");
         tracing::error!(thread, place, "panicked: {message}");
         if std::env::var_os("RUST_BACKTRACE").is_some() {
             print(panic);

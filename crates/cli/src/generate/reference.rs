@@ -103,7 +103,8 @@ fn metrics() -> String {
         put!(text, "| `{name}` | {kind} | {unit} | {labels} | {} |", cell(metric.doc));
     }
     text += "\nLevels, nearest first: `mapped` (a segment that the reader holds itself), `store` \
-             (this node's store), `peer` (another node's memory), `buffer` (a buffer node), `pfs`.\n";
+             (this node's store), `peer` (another node's memory), `buffer` (a buffer node), \
+             `pfs`.\n";
     text
 }
 
@@ -130,7 +131,9 @@ fn command_line() -> String {
     let mut text = format!("# Command line\n\n{MADE}\n");
     text += "Files are named by their path on the PFS, below the mount, or as `tide:///path`. \
              Commands that print facts take `--json`; the keys are stable. Commands that talk to a \
-             node take `--socket PATH` or `TIDEPOOL_SOCKET`.\n\n| exit code | meaning |\n|---|---|\n";
+             node take `--socket PATH` or `TIDEPOOL_SOCKET`. `tidepool generate completion SHELL` \
+             prints a completion script, `tidepool generate man DIR` writes man pages.\n\n\
+             | exit code | meaning |\n|---|---|\n";
     for (code, meaning) in EXIT_CODES {
         put!(text, "| {code} | {meaning} |");
     }
@@ -155,7 +158,8 @@ fn describe(text: &mut String, command: &mut clap::Command) {
 fn example() -> String {
     let mut text = String::from(
         "# Configuration of a Tidepool node, with all options at their defaults.\n\
-         # Made by `tidepool generate docs`; copy it and take the `#` away where you change a value.\n\
+         # Made by `tidepool generate docs`; copy it, and take the `#` away where you change a \
+         value.\n\
          # Use: tidepool node start --config FILE\n",
     );
     for spec in OPTIONS {

@@ -349,3 +349,26 @@ fn top_prints_looks_as_lines() {
     assert_eq!(refused.status.code(), Some(2), "no terminal: {}", stderr(&refused));
     assert!(run(&["top", "--interval", "0"]).status.code() == Some(2));
 }
+
+#[test]
+fn a_dead_node_is_named_and_its_mount_recovered() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    daemon.write("file", 10);
+    let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let process = rustix::process::Pid::from_raw(process_id).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    while runs(process_id as u64) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let output = daemon.run(&["doctor"]);
+    assert_eq!(output.status.code(), Some(3));
+    let mount = daemon.path("mnt");
+    let named = format!("the daemon of {} is dead", mount.display());
+    assert!(stdout(&output).contains(&named), "{}", stdout(&output));
+    let again = daemon.launch(&[]);
+    assert!(again.status.success(), "{}\n{}", stderr(&again), daemon.log());
+    assert_eq!(std::fs::read(mount.join("file")).unwrap(), [7; 10]);
+}

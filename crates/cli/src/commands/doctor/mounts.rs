@@ -1,4 +1,4 @@
-//! Looks for FUSE mounts whose daemon died or hangs. Never waits for one longer than a moment.
+//! Looks for mounts of nodes that died or hang. Never waits for one longer than a moment.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -13,28 +13,35 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Errno of a FUSE mount whose daemon is gone.
 const ENOTCONN: i32 = 107;
 
-/// Looks at every FUSE mount.
+/// File system type of a node's mount.
+const FILE_SYSTEM_TYPE: &str = "fuse.tidepool";
+
+/// Looks at the mount of every node on this machine.
 pub fn run(findings: &mut Findings) {
     findings.check("stale-mounts", || {
         let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let points = fuse_mounts(&mountinfo);
+        let points = mounts_of_nodes(&mountinfo);
         let bad: Vec<String> = points.iter().filter_map(|point| trouble(point)).collect();
         if bad.is_empty() {
-            return (Found::Ok, format!("{} FUSE mounts, all answer", points.len()), String::new());
+            return (
+                Found::Ok,
+                format!("{} mounts of nodes, all answer", points.len()),
+                String::new(),
+            );
         }
         let cure = "start the node there again, which recovers its mount, or umount -l it";
-        (Found::Failed, bad.join("; "), cure.to_owned())
+        // Not necessarily the node that is asked about, whose own mount is read later on.
+        (Found::Degraded, bad.join("; "), cure.to_owned())
     });
 }
 
-/// Mount points of FUSE file systems, this being no control file system.
-fn fuse_mounts(mountinfo: &str) -> Vec<PathBuf> {
+/// Mount points of nodes.
+fn mounts_of_nodes(mountinfo: &str) -> Vec<PathBuf> {
     let point = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
-        let kind = after.split(' ').next()?;
-        let is_fuse = kind == "fuse" || kind.starts_with("fuse.") || kind == "fuseblk";
+        let ours = after.split(' ').next()? == FILE_SYSTEM_TYPE;
         let point = before.split(' ').nth(4)?;
-        is_fuse.then(|| PathBuf::from(unescaped(point)))
+        ours.then(|| PathBuf::from(unescaped(point)))
     };
     mountinfo.lines().filter_map(point).collect()
 }
@@ -68,11 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fuse_mounts_are_found_and_others_left_alone() {
+    fn mounts_of_nodes_are_found_and_others_left_alone() {
         let table = "60 27 0:50 / /mnt/a\\040b rw - fuse.tidepool tidepool rw\n\
                      61 27 0:51 / /proc rw - proc proc rw\n\
-                     62 27 0:52 / /sys/fs/fuse/connections rw - fusectl fusectl rw\n";
-        assert_eq!(fuse_mounts(table), [PathBuf::from("/mnt/a b")]);
+                     62 27 0:52 / /mnt/c rw - fuse.sshfs host:/ rw\n";
+        assert_eq!(mounts_of_nodes(table), [PathBuf::from("/mnt/a b")]);
     }
 
     #[test]
