@@ -2,8 +2,8 @@
 //!
 //! [`LowerStore`] and [`LowerFile`] are the whole of what the node asks of a PFS. [`PosixStore`]
 //! serves any mounted file system; [`FaultStore`] wraps a store and makes it slow, short, full or
-//! forgetful; [`contract`] measures what a mount really offers; [`layout`] passes striping hints; [`walk`] lists
-//! files for loads.
+//! forgetful; [`contract`] measures what a mount really offers; [`layout`] passes striping hints;
+//! [`walk()`] lists files for loads.
 //!
 //! The crate keeps no file content and opens no file by name for anybody: a caller brings an open
 //! descriptor, and never gets more access through it than that descriptor has.

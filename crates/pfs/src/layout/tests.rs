@@ -186,9 +186,10 @@ fn lustre_tool_output_is_read_where_the_attribute_lacks() {
     assert_eq!(recorded.log(), ["lfs getstripe -d /pfs/project/a b"]);
 
     let mirrored = "/mnt/testfs/file1\n  lcm_layout_gen:    2\n  lcm_entry_count:   2\n    \
-        lcme_id:             65537\n    lcme_flags:          init\n      lmm_stripe_count:  2\n      \
-        lmm_stripe_size:   4194304\n      lmm_pattern:       raid0\n      lmm_pool:          flash\n      \
-        lmm_objects:\n      - 0: { l_ost_idx: 1, l_fid: [0x100010000:0x2:0x0] }\n      \
+        lcme_id:             65537\n    lcme_flags:          init\n      \
+        lmm_stripe_count:  2\n      \
+        lmm_stripe_size:   4194304\n      lmm_pattern:       raid0\n      \
+        lmm_pool:          flash\n      lmm_objects:\n      - 0: { l_ost_idx: 1, l_fid: [0x100010000:0x2:0x0] }\n      \
         - 1: { l_ost_idx: 0, l_fid: [0x100000000:0x2:0x0] }\n";
     let layout = read("lustre", &Recorded::printing("lfs", mirrored));
     assert_eq!(layout.servers, ["OST0001", "OST0000"]);
@@ -332,7 +333,8 @@ fn orangefs_directory_hints() {
 
 #[test]
 fn beegfs_patterns() {
-    let printed = "Entry type: file\nEntryID: 0-5D285750-1\nMetadata node: node1.beeg.local [ID: 1]\n\
+    let printed = "Entry type: file\nEntryID: 0-5D285750-1\n\
+        Metadata node: node1.beeg.local [ID: 1]\n\
         Stripe pattern details:\n+ Type: RAID0\n+ Chunksize: 512k\n\
         + Number of storage targets: desired: 2; actual: 2\n+ Storage targets:\n  \
         + 1 @ node1.beeg.local [ID: 1]\n  + 2 @ node2.beeg.local [ID: 2]\n\

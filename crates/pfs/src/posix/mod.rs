@@ -213,7 +213,10 @@ fn examine(
     };
     let comparison = match options.probe {
         true => probe::probe(root, known, &mut features),
-        false => None,
+        false => {
+            probe::assume(&mut features);
+            None
+        }
     };
     let clock = match comparison {
         _ if !known.remote => FileSystemClock::Local,

@@ -138,6 +138,15 @@ pub(crate) fn compare_clock(root: BorrowedFd<'_>) -> Option<Comparison> {
     Some(Comparison { stamp_ns: changed, after: Reading::now() })
 }
 
+/// Fills in what is assumed of a directory that is not probed: what nearly all mounts have, and
+/// what falls back by itself where a mount lacks it.
+pub(crate) fn assume(features: &mut Features) {
+    features.direct_io =
+        Some(DirectIo { memory_alignment_bytes: PAGE_BYTES, offset_alignment_bytes: PAGE_BYTES });
+    features.shared_mmap = true;
+    features.locks = true;
+}
+
 /// Fills in what can be measured; `None` where the directory cannot be written.
 pub(crate) fn probe(
     root: BorrowedFd<'_>,
@@ -149,10 +158,11 @@ pub(crate) fn probe(
         Err(error) => {
             features.read_only = true;
             features.notes.push(format!(
-                "the directory cannot be written ({error}): nothing was probed, time stamps are \
-                 taken to be {} s wide",
-                known.granularity_ns / 1_000_000_000
+                "the directory cannot be written ({error}), so nothing was probed: time stamps \
+                 are taken to be {:.1} s wide, extended attributes to be missing",
+                known.granularity_ns as f64 / 1e9
             ));
+            assume(features);
             return None;
         }
     };

@@ -383,6 +383,7 @@ fn probing_leaves_nothing_behind_and_read_only_works() {
         let file = store.file(open(&root.join("f"), libc::O_RDONLY)).unwrap();
         let mut buffer = AlignedBuffer::new(4096);
         assert_eq!(file.read_block(0, buffer.bytes()).unwrap(), 5);
+        assert!(features.notes.iter().any(|note| note.contains("cannot be written")));
     });
 }
 
