@@ -123,7 +123,7 @@ impl File {
                 version: binding.version,
                 memory_only: binding.size != binding.version.size,
             },
-            None => Origin { version: lower::version(&lower)?, memory_only: false },
+            None => Origin { version: bare_version(&lower, &options)?, memory_only: false },
         };
         Ok(File {
             link: Arc::clone(link),
@@ -242,19 +242,38 @@ impl File {
         Ok(None)
     }
 
+    /// The parallel file system has nothing but a stub of a file that lives in memory.
     fn check_not_memory_only(&self) -> Result<()> {
-        if !self.origin.memory_only {
-            return Ok(());
+        if self.origin.memory_only || lower::is_stub(&self.lower, lower::version(&self.lower)?.size)
+        {
+            return Err(in_memory_only());
         }
-        let detail = "its bytes were in the memory of a node that ended";
-        Err(Error::new(ErrorKind::Lost, "using an open file", detail)
-            .remedy("write it again, or use write mode `through`"))
+        Ok(())
     }
 
     /// The descriptor of the file on the parallel file system.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.lower.as_fd()
     }
+}
+
+fn in_memory_only() -> Error {
+    let detail = "its bytes are, or were, in the memory of a node that does not answer";
+    Error::new(ErrorKind::Lost, "using a file without the node", detail)
+        .remedy("start the node, or write the file again in mode `through`")
+}
+
+/// The version of a file that is opened without the node; a stub can only be written anew.
+fn bare_version(lower: &OwnedFd, options: &OpenOptions) -> Result<Version> {
+    let version = lower::version(lower)?;
+    if !lower::is_stub(lower, version.size) {
+        return Ok(version);
+    }
+    if !(options.truncate && options.access.writes()) {
+        return Err(in_memory_only());
+    }
+    lower::clear_stub(lower)?;
+    lower::version(lower)
 }
 
 fn changed() -> Error {

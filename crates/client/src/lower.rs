@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
 use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
 
 use crate::options::OpenOptions;
@@ -78,6 +79,27 @@ pub(crate) fn is_same(one: &Version, other: &Version) -> bool {
         (version.id.inode, version.size, version.modified_ns, version.changed_ns)
     };
     key(one) == key(other)
+}
+
+/// Whether a file of this size is the stub of bytes that a node has in memory. A descriptor that
+/// cannot read cannot tell.
+pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
+    let mut mark = [0; STUB_BYTES as usize];
+    let length = match size {
+        0 => rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark).unwrap_or(0),
+        STUB_BYTES => read_at(&file, 0, &mut mark).unwrap_or(0),
+        _ => 0,
+    };
+    mark[..length].starts_with(STUB_MAGIC.as_bytes())
+}
+
+/// Takes the mark off a stub that is written anew.
+pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
+    match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(Error::pfs("taking the mark off a stub", error)),
+    }
+    rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))
 }
 
 /// Reads until the buffer is full or the file ends.

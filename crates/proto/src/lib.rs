@@ -13,6 +13,7 @@ pub mod option;
 pub mod resolve;
 pub mod service;
 pub mod size;
+pub mod stub;
 pub mod table;
 pub mod version;
 pub mod wire;

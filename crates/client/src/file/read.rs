@@ -164,9 +164,8 @@ impl File {
         }
         let bytes = lower::read_at(&self.lower, offset, buffer)?;
         // Looked at afterwards: if the version is still that of the open, it was so all the time.
-        if !self.options.access.writes()
-            && !lower::is_same(&lower::version(&self.lower)?, &self.origin.version)
-        {
+        let version = lower::version(&self.lower)?;
+        if !self.options.access.writes() && !lower::is_same(&version, &self.origin.version) {
             return Err(changed());
         }
         let levels = BytesByLevel::of(Level::Pfs, bytes as u64);

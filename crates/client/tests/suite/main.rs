@@ -7,4 +7,5 @@ mod death;
 mod random;
 mod reading;
 mod scene;
+mod whole;
 mod writing;
