@@ -217,6 +217,22 @@ fn a_truncation_during_a_fill_does_not_wait_for_it() {
 }
 
 #[test]
+fn a_cut_reads_as_zeros_even_while_a_fill_keeps_the_file_long() {
+    let store = store(4);
+    let segment = segment(&store, 3 * BLOCK);
+    assert!(fill(&segment, 0, 5, BlockState::Dirty));
+    let FillStart::Started(beyond) = segment.begin_fill(2) else { panic!("not started") };
+    segment.set_size(100).unwrap();
+    assert_eq!(store.stats().resident_bytes, 4096 + BLOCK);
+    segment.set_size(BLOCK).unwrap();
+    let pin = segment.pin_block(0).unwrap();
+    assert!(pin[..100].iter().all(|byte| *byte == 5) && pin[100..].iter().all(|byte| *byte == 0));
+    drop((pin, beyond));
+    assert_eq!(store.stats().resident_bytes, BLOCK);
+    assert_eq!(segment.descriptor_length(), BLOCK);
+}
+
+#[test]
 fn a_write_over_a_fill_makes_it_stale() {
     let store = store(2);
     let segment = segment(&store, BLOCK);
