@@ -4,6 +4,7 @@
 //! * [`model`]: the reference model, the operations, the driver and the actors (child processes).
 //! * [`product`]: a node under test, started through its command line.
 //! * [`machine`]: what the tests need of the machine, and the reasons to skip where it is missing.
+//! * [`raw`]: a client that may say anything on the socket.
 //! * [`user`]: acting as somebody else.
 //! * [`page`]: self-describing pages for tests with many writers at once.
 //!
@@ -14,4 +15,5 @@ pub mod machine;
 pub mod model;
 pub mod page;
 pub mod product;
+pub mod raw;
 pub mod user;

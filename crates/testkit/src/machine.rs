@@ -1,7 +1,7 @@
 //! What tests need of the machine: the product's binary, root, FUSE. A test that cannot run says
 //! why, in one line, and is counted as skipped; it never just passes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A reason to skip.
 #[derive(Clone, Debug)]
@@ -55,4 +55,10 @@ pub fn binary() -> PathBuf {
         .filter(|path| path.is_file())
         .max_by_key(|path| std::fs::metadata(path).and_then(|facts| facts.modified()).ok());
     found.expect("no `tidepool` binary: run `cargo build --release -p tidepool-cli` first")
+}
+
+/// Lets other users look up names in a directory, which temporary ones do not by themselves.
+pub fn open_to_all(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }

@@ -28,6 +28,10 @@ pub trait Subject {
     fn is_plain(&self) -> bool {
         false
     }
+    /// What the node logged.
+    fn log(&self) -> String {
+        String::new()
+    }
     /// Misbehaviour that its actors are started with.
     fn defect(&self) -> Option<Defect> {
         None
@@ -130,7 +134,7 @@ impl Node {
     /// Makes the directories of a node without starting it.
     pub fn prepare(spec: NodeSpec) -> io::Result<Node> {
         let directory = tempfile::Builder::new().prefix("tidepool-test-").tempdir()?;
-        open_to_all(directory.path())?;
+        machine::open_to_all(directory.path())?;
         let at = |name: &str| directory.path().join(name);
         let (mount, socket) = (at("mount"), at("node.sock"));
         let pfs = spec.pfs.clone().unwrap_or_else(|| at("pfs"));
@@ -255,7 +259,7 @@ impl Drop for Node {
             let _ = self.kill();
         }
         if std::thread::panicking() {
-            eprintln!("log of the node:\n{}", tail(&self.log(), 4000));
+            eprintln!("log of the node:\n{}", end_of_log(&Node::log(self)));
         }
         unmount(&self.mount);
     }
@@ -278,6 +282,10 @@ impl Subject for Node {
         Node::kill(self)
     }
 
+    fn log(&self) -> String {
+        Node::log(self)
+    }
+
     fn start_again(&mut self) -> io::Result<()> {
         let output = self.try_start()?;
         match output.status.success() {
@@ -287,12 +295,13 @@ impl Subject for Node {
     }
 }
 
-fn open_to_all(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+/// The end of a log, without those lines of backtraces that are not of the product.
+pub fn end_of_log(text: &str) -> String {
+    let foreign = |line: &&str| line.starts_with(' ') && !line.contains(" crates/");
+    let lines: Vec<&str> = text.lines().filter(|line| !foreign(line)).collect();
+    tail(&lines.join("\n"), 4000).to_owned()
 }
 
-/// The last `bytes` bytes of a text.
 fn tail(text: &str, bytes: usize) -> &str {
     let mut start = text.len().saturating_sub(bytes);
     while !text.is_char_boundary(start) {

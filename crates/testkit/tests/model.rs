@@ -8,7 +8,7 @@ use tidepool_testkit::model::generator::Cast;
 use tidepool_testkit::model::operation;
 use tidepool_testkit::model::run::{Plan, random, save, shrink};
 use tidepool_testkit::needs_mount;
-use tidepool_testkit::product::{Node, NodeSpec, Subject};
+use tidepool_testkit::product::{Node, NodeSpec, Subject, end_of_log};
 
 const MEMORY_MIB: u64 = 64;
 
@@ -42,10 +42,12 @@ fn random_operations_agree_with_the_model() {
         };
         let mut subject = node().expect("a node starts");
         let result = random(&plan, &mut *subject);
+        let node_log = subject.log();
         drop(subject);
         match result {
             Ok(tally) => println!("seed {seed}: {} operations {:?}", tally.applied, tally.kinds),
             Err(finding) => {
+                println!("log of the node:\n{}", end_of_log(&node_log));
                 println!("{}", finding.describe(&plan, 8));
                 let finding = shrink(&plan, *finding, Duration::from_secs(60), &mut node);
                 let log = std::env::temp_dir().join(format!("model-failure-{seed}.jsonl"));

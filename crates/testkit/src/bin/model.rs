@@ -10,7 +10,7 @@ use tidepool_testkit::machine;
 use tidepool_testkit::model::generator::Cast;
 use tidepool_testkit::model::run::{Finding, Plan, load, random, replay, save, shrink};
 use tidepool_testkit::model::{actor::Defect, operation};
-use tidepool_testkit::product::{Node, NodeSpec, PlainDirectory, Subject};
+use tidepool_testkit::product::{Node, NodeSpec, PlainDirectory, Subject, end_of_log};
 
 /// Compares a node with a plain model, by random operations of several processes.
 #[derive(Clone, Debug, Parser)]
@@ -118,6 +118,7 @@ fn run(arguments: &Arguments) -> std::io::Result<bool> {
             Some(log) => replay(&plan, &mut *subject, &load(log)?),
             None => random(&plan, &mut *subject),
         };
+        let node_log = subject.log();
         drop(subject);
         match result {
             Ok(tally) => println!(
@@ -128,6 +129,7 @@ fn run(arguments: &Arguments) -> std::io::Result<bool> {
                 tally.kinds
             ),
             Err(finding) => {
+                println!("log of the node:\n{}", end_of_log(&node_log));
                 report(arguments, &plan, *finding)?;
                 return Ok(false);
             }

@@ -37,7 +37,7 @@ pub struct ActorSpec {
 }
 
 /// Longest time for one command. Beyond it the actor hangs, which is a finding.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_LIMIT: Duration = Duration::from_secs(40);
 
 /// A running actor.
 #[derive(Debug)]

@@ -155,6 +155,9 @@ impl<'a> Driver<'a> {
         }
         succeeded(&answer, "open")?;
         self.model.open(key, path, opening);
+        if self.is_library(key.0) {
+            self.model.send_along(key);
+        }
         Ok(Applied::Yes)
     }
 

@@ -12,6 +12,9 @@ use tidepool_proto::{ReadMode, WriteMode};
 use super::operation::directory_of;
 use super::wire::{Opening, OutsideChange};
 
+/// Longest file that the library takes along with its open, in bytes.
+const SENT_ALONG_BYTES_MAX: usize = 256 << 10;
+
 /// Number of a file, of the model alone.
 pub type FileNumber = u64;
 
@@ -43,6 +46,8 @@ pub struct ModelHandle {
     pub write_mode: WriteMode,
     /// The epoch of the file at the open.
     pub epoch: u64,
+    /// The bytes at the open, where the product may have sent them along with it.
+    pub sent_along: Option<Arc<Vec<u8>>>,
 }
 
 /// One outcome of a read that is right.
@@ -160,9 +165,22 @@ impl Reference {
         }
         file.handles += 1;
         let epoch = file.epoch;
-        let handle = ModelHandle { file: number, opening, read_mode, write_mode, epoch };
+        let handle =
+            ModelHandle { file: number, opening, read_mode, write_mode, epoch, sent_along: None };
         self.handles.insert(key, handle);
         created
+    }
+
+    /// A handle of the library on a small file: its bytes come along with the open, and reads may
+    /// go on returning them. A documented deviation from POSIX.
+    pub fn send_along(&mut self, key: HandleKey) {
+        let Some(handle) = self.handles.get(&key) else { return };
+        let bytes = &self.files[&handle.file].bytes;
+        let small = bytes.len() <= SENT_ALONG_BYTES_MAX;
+        if small && !handle.opening.access.writes() {
+            let bytes = Some(Arc::new(bytes.clone()));
+            self.handles.get_mut(&key).expect("looked up just now").sent_along = bytes;
+        }
     }
 
     /// Forgets a handle.
@@ -276,7 +294,13 @@ impl Reference {
     }
 
     /// What a handle may see. The first is the ordinary outcome.
-    pub fn candidates(&self, handle: &ModelHandle) -> Vec<Candidate<'_>> {
+    pub fn candidates<'a>(&'a self, handle: &'a ModelHandle) -> Vec<Candidate<'a>> {
+        let mut candidates = self.candidates_by_epoch(handle);
+        candidates.extend(handle.sent_along.iter().map(|bytes| Candidate::whole(bytes)));
+        candidates
+    }
+
+    fn candidates_by_epoch(&self, handle: &ModelHandle) -> Vec<Candidate<'_>> {
         let file = self.file(handle.file);
         let now = Candidate::whole(&file.bytes);
         let earlier = file.frozen.range(handle.epoch..);

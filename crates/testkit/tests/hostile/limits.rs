@@ -1,0 +1,106 @@
+//! What one client may hold at a time. Beyond it the client hears so, and nobody else notices.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use tidepool_proto::wire::{Reply, Request, Verdict};
+use tidepool_proto::{Access, ErrorKind};
+use tidepool_testkit::needs_mount;
+use tidepool_testkit::raw::{RawClient, open_for, read_of};
+
+use super::{assert_well, file, node_with, strangers};
+
+#[test]
+fn open_files_of_a_connection() {
+    needs_mount!();
+    let node = node_with(&["--client-descriptors-max", "16"]);
+    let path = file(&node, "public", 0o644, &[1; 1000]);
+    strangers()[0].run(|| {
+        let descriptor = File::open(&path).unwrap();
+        let mut client = RawClient::accepted(node.socket());
+        let mut handles = Vec::new();
+        let mut refused = None;
+        for _ in 0..40 {
+            let reply = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
+            match &reply.reply {
+                Reply::Opened(opened) => handles.push(opened.handle),
+                _ => refused = reply.failure(),
+            }
+        }
+        assert_eq!(refused, Some(ErrorKind::LimitReached));
+        assert_eq!(handles.len(), 16);
+        let close = Request::Close { handle: handles[0], mapped_bytes: 0 };
+        client.send(&close, &[], &[]).unwrap();
+        let reply = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
+        assert!(reply.failure().is_none(), "room again after a close: {reply:?}");
+    });
+    assert_well(&node, "public");
+}
+
+#[test]
+fn connections_of_a_user() {
+    needs_mount!();
+    let node = node_with(&["--user-connections-max", "4"]);
+    file(&node, "public", 0o644, &[1; 1000]);
+    let [nobody, other] = strangers();
+    let held = nobody.run(|| {
+        let connect = |_| RawClient::connect(node.socket()).unwrap();
+        let connections: Vec<_> = (0..8).map(connect).collect();
+        let accepted =
+            connections.iter().filter(|(_, verdict)| *verdict == Verdict::Accepted).count();
+        assert_eq!(accepted, 4);
+        assert!(connections.iter().any(|(_, verdict)| *verdict == Verdict::LimitReached));
+        connections
+    });
+    other.run(|| drop(RawClient::accepted(node.socket())));
+    assert_well(&node, "public");
+    drop(held);
+}
+
+#[test]
+fn borrowed_bytes_of_a_user() {
+    needs_mount!();
+    let node = node_with(&["--user-pinned-bytes-max", "4MiB"]);
+    let path = file(&node, "public", 0o644, &vec![1; 24 << 20]);
+    strangers()[0].run(|| {
+        let descriptor = File::open(&path).unwrap();
+        let mut lent_bytes = 0;
+        let mut clients = Vec::new();
+        for _ in 0..12 {
+            let mut client = RawClient::accepted(node.socket());
+            let opened = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
+            let borrow = Request::Borrow { handle: opened.handle(), offset: 0, length: 1 << 20 };
+            let reply = client.ask(&borrow, &[]).unwrap();
+            if let Reply::Borrowed { bytes, .. } = reply.reply {
+                lent_bytes += bytes;
+            }
+            clients.push(client);
+        }
+        assert!(lent_bytes <= 4 << 20, "{lent_bytes} bytes are lent");
+        assert!(lent_bytes > 0, "borrowing works at all");
+    });
+    // What a client held is free when it is gone, so that the store can shrink.
+    node.ask(&["resize", "0"]).unwrap();
+    assert_eq!(node.status().unwrap().store.resident_bytes, 0);
+    assert_well(&node, "public");
+}
+
+#[test]
+fn requests_in_flight() {
+    needs_mount!();
+    let node = node_with(&["--client-requests-max", "2"]);
+    let path = file(&node, "public", 0o644, &vec![1; 8 << 20]);
+    strangers()[0].run(|| {
+        let descriptor = File::open(&path).unwrap();
+        let mut client = RawClient::accepted(node.socket());
+        let opened = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
+        for number in 0..300 {
+            let offset = number % 8 << 20;
+            client.send(&read_of(opened.handle(), offset, 4096), &[], &[]).unwrap();
+        }
+        for _ in 0..300 {
+            assert_eq!(client.receive().unwrap().payload.len(), 4096, "waiting is no failure");
+        }
+    });
+    assert_well(&node, "public");
+}
