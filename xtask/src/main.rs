@@ -14,6 +14,7 @@ mod loop_volume;
 mod node;
 mod outcome;
 mod process;
+mod scratch;
 mod shaping;
 mod suites;
 mod tidy;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cleanup::{self, Guard};
 use crate::loop_volume::{is_mounted, unmount_hard};
+use crate::scratch::Scratch;
 use crate::{environment, process};
 
 /// What to start.
@@ -32,20 +33,24 @@ pub struct Node {
     binary: PathBuf,
     options: NodeOptions,
     stop: Option<Guard>,
+    // Last: it goes away after the node has.
+    _state: Scratch,
 }
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
 impl Node {
-    /// Starts a node whose mount and socket live in `directory`.
-    pub fn start(directory: &Path, options: &NodeOptions) -> Result<Self> {
+    /// Starts a node with a mount point and a socket of its own.
+    pub fn start(options: &NodeOptions) -> Result<Self> {
+        let state = Scratch::short()?;
         let mut node = Node {
-            mount: directory.join("mount"),
-            socket: directory.join("node.sock"),
+            mount: state.path().join("mount"),
+            socket: state.path().join("node.sock"),
             binary: environment::binary()?,
             options: options.clone(),
             stop: None,
+            _state: state,
         };
         std::fs::create_dir_all(&node.mount)?;
         node.start_again()?;

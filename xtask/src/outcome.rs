@@ -4,6 +4,9 @@
 
 use std::fmt;
 
+/// Failures of one step that are printed; a step that fails wholly need not flood the screen.
+const FAILURES_SHOWN: usize = 60;
+
 /// Result of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -69,8 +72,11 @@ impl fmt::Display for Outcome {
         for reason in &self.skipped {
             write!(f, "\n    skipped: {reason}")?;
         }
-        for failure in &self.failed {
+        for failure in self.failed.iter().take(FAILURES_SHOWN) {
             write!(f, "\n    failed: {failure}")?;
+        }
+        if self.failed.len() > FAILURES_SHOWN {
+            write!(f, "\n    failed: and {} more", self.failed.len() - FAILURES_SHOWN)?;
         }
         if self.passed == 0 && self.failed.is_empty() {
             write!(f, "\n    failed: nothing ran")?;

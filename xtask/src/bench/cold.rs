@@ -28,7 +28,7 @@ fn reading(bench: &Bench) -> Result<Row> {
     let bytes = bench.scale.cold_bytes;
     let lower = bench.lower.join("cold");
     write_file(&lower, bytes)?;
-    let (node, _state) = bench.node(bytes * 2, &[])?;
+    let node = bench.node(bytes * 2, &[])?;
     let mount = node.mount.join("cold");
     let figures = interleave(
         bench.scale.rounds,
@@ -49,7 +49,7 @@ fn reading(bench: &Bench) -> Result<Row> {
 
 fn writing(bench: &Bench) -> Result<Row> {
     let bytes = bench.scale.write_bytes;
-    let (node, _state) = bench.node(bytes * 2, &[])?;
+    let node = bench.node(bytes * 2, &[])?;
     let mut number = 0;
     let mut next = || {
         number += 1;

@@ -22,7 +22,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     write_file(&lower, bytes)?;
     let raw = bench.memory.join("library");
     std::fs::copy(&lower, &raw)?;
-    let (node, _state) = bench.node(bytes * 5 / 2, &[])?;
+    let node = bench.node(bytes * 5 / 2, &[])?;
     warm::load(&node, &lower)?;
 
     let mut command =

@@ -12,15 +12,13 @@ mod warm;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use tempfile::TempDir;
-
-
 use crate::arguments::BenchOptions;
 use crate::environment;
 use crate::loop_volume::unmount_hard;
 use crate::node::{Node, NodeOptions};
+use crate::scratch::Scratch;
 use crate::{cleanup, process};
+use anyhow::{Context, Result};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +75,7 @@ pub struct Bench {
     pub huge_memory: Option<PathBuf>,
     only: Option<String>,
     _mounts: Vec<cleanup::Guard>,
-    _directories: Vec<TempDir>,
+    _directories: Vec<Scratch>,
 }
 
 /// Runs the rows that the options ask for, prints the table and writes the JSON.
@@ -115,10 +113,9 @@ impl Bench {
             Some(directory) => directory.canonicalize().context("--pfs")?,
             None => environment::target().join("bench"),
         };
-        std::fs::create_dir_all(&base)?;
-        let lower = tempfile::tempdir_in(&base)?;
-        let memory = tempfile::Builder::new().prefix("tidepool-bench").tempdir_in("/dev/shm")?;
-        let huge = tempfile::Builder::new().prefix("tp").tempdir()?;
+        let lower = Scratch::below(&base)?;
+        let memory = Scratch::below(Path::new("/dev/shm"))?;
+        let huge = Scratch::short()?;
         let mut mounts = Vec::new();
         let mut mount = process::command("mount", &["-t", "tmpfs", "-o", "huge=always", "tmpfs"]);
         let huge_memory = process::read(mount.arg(huge.path())).ok().map(|_| {
@@ -145,15 +142,14 @@ impl Bench {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// A node over the lower level; its mount and socket live in the directory.
-    pub fn node(&self, memory_bytes: u64, arguments: &[&str]) -> Result<(Node, TempDir)> {
-        let state = tempfile::Builder::new().prefix("tp").tempdir()?;
+    /// A node over the lower level.
+    pub fn node(&self, memory_bytes: u64, arguments: &[&str]) -> Result<Node> {
         let options = NodeOptions {
             pfs: self.lower.clone(),
             memory: memory_bytes.to_string(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
         };
-        Ok((Node::start(state.path(), &options)?, state))
+        Node::start(&options)
     }
 }
 

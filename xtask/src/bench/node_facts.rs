@@ -44,7 +44,7 @@ pub fn freeing(bench: &Bench) -> Result<Vec<Row>> {
 
 fn free_once(bench: &Bench, pages: &str, goal_ms: f64, files: &[String]) -> Result<Vec<Row>> {
     let bytes = bench.scale.free_bytes;
-    let (node, _state) = bench.node(bytes + (64 << 20), &["--huge-pages", pages])?;
+    let node = bench.node(bytes + (64 << 20), &["--huge-pages", pages])?;
     let status = node.status()?;
     let huge = status["store"]["huge_pages"].as_bool().unwrap_or(false);
     if pages == "auto" && !huge {
@@ -93,7 +93,7 @@ pub fn starting(bench: &Bench) -> Result<Vec<Row>> {
     let (mut times, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..bench.scale.rounds {
         let started = Instant::now();
-        let (node, _state) = bench.node(1 << 30, &[])?;
+        let node = bench.node(1 << 30, &[])?;
         anyhow::ensure!(fs::read(node.mount.join(name))? == b"byte", "wrong bytes");
         times.push(started.elapsed().as_secs_f64() * 1e3);
         std::thread::sleep(Duration::from_millis(300));

@@ -30,7 +30,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     }
     let mut rows = Vec::new();
     for (policy, goal) in POLICIES {
-        let (node, _state) = bench.node(capacity, &["--policy", policy])?;
+        let node = bench.node(capacity, &["--policy", policy])?;
         let sweep = || -> Result<()> {
             for name in &names {
                 warm::sequential(&node.mount.join(name), file_bytes)?;

@@ -24,7 +24,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let raw = bench.memory.join("small");
     write(&lower, count)?;
     write(&raw, count)?;
-    let (node, _state) = bench.node(count * 3 * FILE_BYTES as u64 + (256 << 20), &[])?;
+    let node = bench.node(count * 3 * FILE_BYTES as u64 + (256 << 20), &[])?;
     let kept = |name: &str| -> Result<f64> {
         node.status()?["store"][name].as_f64().with_context(|| format!("no store.{name}"))
     };

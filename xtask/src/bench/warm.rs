@@ -23,7 +23,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let bytes = bench.scale.warm_bytes;
     let lower = bench.lower.join("warm");
     write_file(&lower, bytes)?;
-    let (node, _state) = bench.node(bytes * 5 / 2, &[])?;
+    let node = bench.node(bytes * 5 / 2, &[])?;
     let mount = node.mount.join("warm");
     load(&node, &mount)?;
     let passes = is_passed_through(&node, &mount)?;

@@ -59,34 +59,39 @@ pub struct Served {
 }
 
 impl Served {
-    /// The counters of a node's status.
-    pub fn of(status: &Value) -> Result<Self> {
-        let level = |name: &str| {
-            status["served"][name].as_u64().with_context(|| format!("status has no served.{name}"))
-        };
-        Ok(Served { mapped: level("mapped")?, store: level("store")?, pfs: level("pfs")? })
-    }
-
-    /// What came since `before`.
-    pub fn less(&self, before: &Served) -> Served {
-        Served {
-            mapped: self.mapped.saturating_sub(before.mapped),
-            store: self.store.saturating_sub(before.store),
-            pfs: self.pfs.saturating_sub(before.pfs),
-        }
-    }
-
-    /// With the bytes that the kernel served from the store by passthrough, which no counter of
-    /// the daemon sees: what was read and is not counted otherwise.
-    pub fn completed(&self, read_bytes: u64) -> Served {
-        let counted = self.mapped + self.store + self.pfs;
-        Served { mapped: self.mapped + read_bytes.saturating_sub(counted), ..*self }
+    /// What a job got that read `read_bytes` between two looks at the counters.
+    ///
+    /// A byte that read-ahead fetched a moment before it was asked for counts as one from the lower
+    /// level. What the kernel served by passthrough no counter of the daemon sees: it is what was
+    /// read and is not counted otherwise.
+    pub fn between(before: &Counters, after: &Counters, read_bytes: u64) -> Served {
+        let pfs = after.fetched.saturating_sub(before.fetched).min(read_bytes);
+        let asked = after.asked.saturating_sub(before.asked).clamp(pfs, read_bytes);
+        Served { mapped: read_bytes - asked, store: asked - pfs, pfs }
     }
 
     /// Share of the bytes that came from memory.
     pub fn hit_ratio(&self) -> f64 {
         let total = self.mapped + self.store + self.pfs;
         if total == 0 { 0.0 } else { (self.mapped + self.store) as f64 / total as f64 }
+    }
+}
+
+/// Counters of a node, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// What readers got from the daemon.
+    pub asked: u64,
+    /// What the daemon read from the lower level.
+    pub fetched: u64,
+}
+
+impl Counters {
+    /// The counters in a node's status.
+    pub fn of(status: &Value) -> Result<Self> {
+        let count =
+            |name: &str| status[name].as_u64().with_context(|| format!("status has no {name}"));
+        Ok(Counters { asked: count("asked_bytes")?, fetched: count("pfs_read_bytes")? })
     }
 }
 
@@ -116,5 +121,21 @@ impl Measurement {
         };
         let several = self.tidepool.iterations.len() > 1;
         several.then(|| rest(&self.bare) / rest(&self.tidepool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counters, Served};
+
+    #[test]
+    fn every_byte_read_is_counted_once() {
+        let zero = Counters { asked: 0, fetched: 0 };
+        for (asked, fetched) in [(0, 0), (100, 100), (40, 0), (40, 60), (120, 300), (100, 30)] {
+            let served = Served::between(&zero, &Counters { asked, fetched }, 100);
+            assert_eq!(served.mapped + served.store + served.pfs, 100, "{asked} {fetched}");
+        }
+        let warm = Served::between(&zero, &Counters { asked: 10, fetched: 0 }, 100);
+        assert_eq!((warm.mapped, warm.store, warm.pfs), (90, 10, 0));
     }
 }

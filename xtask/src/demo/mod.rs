@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use self::measurement::{Iteration, Measurement, Served};
+use self::measurement::{Counters, Iteration, Measurement, Served};
 use crate::arguments::DemoOptions;
 use crate::cleanup;
 use crate::environment;
@@ -20,6 +20,7 @@ use crate::kmeans::data::DataSet;
 use crate::kmeans::pass;
 use crate::loop_volume::{LoopVolume, VolumeOptions};
 use crate::node::{Node, NodeOptions};
+use crate::scratch::Scratch;
 use crate::shaping::{self, LOCAL_VOLUME, Shaping, TokenBucket};
 
 const QUICK_BYTES: u64 = 256 << 20;
@@ -37,7 +38,7 @@ struct Stage {
     threads: usize,
     volume: Option<LoopVolume>,
     // Dropped last.
-    _directories: Vec<tempfile::TempDir>,
+    _directories: Vec<Scratch>,
     _made: Option<cleanup::Guard>,
 }
 
@@ -112,11 +113,10 @@ fn prepare(options: &DemoOptions, bytes: u64) -> Result<Stage> {
 
 type Lower = (PathBuf, Option<LoopVolume>);
 
-fn local_lower(bytes: u64, directories: &mut Vec<tempfile::TempDir>) -> Result<Lower> {
+fn local_lower(bytes: u64, directories: &mut Vec<Scratch>) -> Result<Lower> {
     let base = environment::target().join("demo-data");
-    std::fs::create_dir_all(&base)?;
-    let images = tempfile::tempdir_in(&base)?;
-    let mounts = tempfile::Builder::new().prefix("tp").tempdir()?;
+    let images = Scratch::below(&base)?;
+    let mounts = Scratch::short()?;
     let (image_path, mount_path) = (images.path().to_path_buf(), mounts.path().to_path_buf());
     directories.extend([images, mounts]);
     if environment::is_root() {
@@ -207,7 +207,6 @@ fn run_tidepool(
     into: &mut Measurement,
 ) -> Result<Centroids> {
     stage.data.drop_page_cache()?;
-    let state = tempfile::Builder::new().prefix("tp").tempdir()?;
     let mut arguments = Vec::new();
     if matches!(stage.shaping, Some(Shaping::Buckets)) {
         arguments = vec!["--fault".into(), format!("io:rate={}B/s", stage.rate)];
@@ -217,19 +216,19 @@ fn run_tidepool(
         memory: memory_bytes.to_string(),
         arguments,
     };
-    let node = Node::start(state.path(), &options)?;
+    let node = Node::start(&options)?;
     let data = stage.data.seen_at(&node.mount);
     let mut centroids = first.clone();
-    let mut before = Served::of(&node.status()?)?;
+    let mut before = Counters::of(&node.status()?)?;
     for number in 1..=iterations {
         let device_before = device_bytes(stage)?;
         let started = Instant::now();
         let sums = pass::run(&data, &centroids, stage.threads, None)?;
         let seconds = started.elapsed().as_secs_f64();
         centroids = sums.means(&centroids);
-        let after = Served::of(&node.status()?)?;
+        let after = Counters::of(&node.status()?)?;
         let lower = device_bytes(stage)?.zip(device_before).map(|(after, before)| after - before);
-        let served = after.less(&before).completed(into.data_bytes);
+        let served = Served::between(&before, &after, into.data_bytes);
         before = after;
         let iteration = Iteration { seconds, served, device_bytes: lower };
         announce("Tidepool", number, &iteration, into.data_bytes);

@@ -137,7 +137,7 @@ fn node_on_volume(images: &Path, scratch: &Path) -> Result<(LoopVolume, Node)> {
     let volume = LoopVolume::create(images, scratch, &CRASH_VOLUME)?;
     let options =
         NodeOptions { pfs: volume.mount.clone(), memory: "64MiB".into(), arguments: Vec::new() };
-    let node = Node::start(scratch, &options)?;
+    let node = Node::start(&options)?;
     Ok((volume, node))
 }
 

@@ -16,13 +16,13 @@ mod proof;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
 
 use crate::arguments::SuiteOptions;
 use crate::environment;
 use crate::loop_volume::{LoopVolume, VolumeOptions};
 use crate::node::{Node, NodeOptions};
 use crate::outcome::Outcome;
+use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
@@ -45,9 +45,9 @@ pub struct Places {
     /// The lower level is ours alone, so it may be remounted.
     pub private: bool,
     /// A directory for sockets and mount points; its path is short.
-    pub scratch: TempDir,
+    pub scratch: Scratch,
     /// A directory for images, on a disk.
-    pub images: TempDir,
+    pub images: Scratch,
     /// The options of the task.
     pub options: SuiteOptions,
 }
@@ -71,9 +71,8 @@ impl Places {
             bail!("--on takes bare, node or both, not `{}`", options.on);
         }
         let base = environment::target().join("suites");
-        std::fs::create_dir_all(&base)?;
-        let images = tempfile::tempdir_in(&base)?;
-        let scratch = tempfile::Builder::new().prefix("tp").tempdir()?;
+        let images = Scratch::below(&base)?;
+        let scratch = Scratch::short()?;
         let (lower, volume) = match &options.pfs {
             Some(directory) => (directory.canonicalize().context("--pfs")?, None),
             None if environment::is_root() => {
@@ -101,9 +100,8 @@ impl Places {
     }
 
     /// Directories of one experiment: for images, and for mount points.
-    pub fn corner(&self) -> Result<(TempDir, TempDir)> {
-        let images = tempfile::tempdir_in(self.images.path())?;
-        Ok((images, tempfile::tempdir_in(self.scratch.path())?))
+    pub fn corner(&self) -> Result<(Scratch, Scratch)> {
+        Ok((Scratch::below(self.images.path())?, Scratch::below(self.scratch.path())?))
     }
 
     /// Runs `test` in a new directory of the lower level.
@@ -112,7 +110,7 @@ impl Places {
         suite: &str,
         test: impl FnOnce(&Subject<'_>) -> Result<T>,
     ) -> Result<T> {
-        let lower = self.working_directory(&format!("{suite}-bare"))?;
+        let lower = self.working_directory("b").with_context(|| suite.to_owned())?;
         let subject = Subject { name: "bare", directory: lower.clone(), lower, node: None };
         let result = test(&subject);
         let _ = std::fs::remove_dir_all(&subject.lower);
@@ -126,17 +124,14 @@ impl Places {
         memory: &str,
         test: impl FnOnce(&Subject<'_>) -> Result<T>,
     ) -> Result<T> {
-        let name = format!("{suite}-node");
-        let lower = self.working_directory(&name)?;
-        let state = self.scratch.path().join(&name);
-        std::fs::create_dir_all(&state)?;
+        let lower = self.working_directory("n").with_context(|| suite.to_owned())?;
         let options = NodeOptions {
             pfs: self.lower.clone(),
             memory: memory.to_owned(),
             arguments: Vec::new(),
         };
-        let node = Node::start(&state, &options)?;
-        let directory = node.mount.join(&name);
+        let node = Node::start(&options)?;
+        let directory = node.mount.join("n");
         let result =
             test(&Subject { name: "node", directory, lower: lower.clone(), node: Some(&node) });
         drop(node);
@@ -200,7 +195,6 @@ pub fn tail(text: &[u8], lines: usize) -> String {
 }
 
 /// A second file system, for tests across file systems.
-pub fn other_file_system() -> Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    tempfile::tempdir_in(memory).context("making a directory on a second file system")
+pub fn other_file_system() -> Result<Scratch> {
+    Scratch::below(Path::new("/dev/shm")).context("making a directory on a second file system")
 }

@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use super::ledger::Ledger;
 use crate::loop_volume::{LoopVolume, VolumeOptions};
 use crate::outcome::Outcome;
+use crate::scratch::Scratch;
 
 /// The file system under the crash tests.
 pub const CRASH_VOLUME: VolumeOptions = VolumeOptions {
@@ -47,7 +48,7 @@ pub fn copy_quietly(volume: &LoopVolume, directory: &Path) -> Result<PathBuf> {
 
 /// Mounts the copy and compares it with the ledger.
 pub fn check_copy(moment: &str, copy: &Path, ledger: &Ledger, outcome: &mut Outcome) -> Result<()> {
-    let recovered = tempfile::tempdir()?;
+    let recovered = Scratch::short()?;
     let volume = LoopVolume::attach(copy, recovered.path(), &CRASH_VOLUME)?;
     ledger.check(moment, &volume.mount, outcome);
     Ok(())
