@@ -31,12 +31,14 @@ impl Backing {
         let mut degradations = Vec::new();
         let mount = match choice {
             BackingChoice::Memfd => None,
-            BackingChoice::Tmpfs => Some(mount_tmpfs(want_huge_pages).map_err(|errno| {
-                Error::new(ErrorKind::Unsupported, "mounting a private tmpfs", "")
-                    .caused_by(errno)
-                    .remedy("run the node as root, or use the backing `memfd`")
-            })?),
-            BackingChoice::Auto => mount_tmpfs(want_huge_pages)
+            BackingChoice::Tmpfs => {
+                Some(mount_tmpfs(want_huge_pages, UNLIMITED).map_err(|errno| {
+                    Error::new(ErrorKind::Unsupported, "mounting a private tmpfs", "")
+                        .caused_by(errno)
+                        .remedy("run the node as root, or use the backing `memfd`")
+                })?)
+            }
+            BackingChoice::Auto => mount_tmpfs(want_huge_pages, UNLIMITED)
                 .inspect_err(|errno| {
                     degradations.push(format!(
                         "store: no private tmpfs ({errno}); using memfd: start as root for 2MiB \
@@ -58,6 +60,14 @@ impl Backing {
             }
         }
         Ok(backing)
+    }
+
+    /// A tmpfs that has room for `limit_bytes` only, so that the kernel runs out of memory.
+    #[cfg(test)]
+    pub fn open_limited(limit_bytes: u64) -> Backing {
+        let mount = mount_tmpfs(false, &limit_bytes.to_string()).expect("the right to mount");
+        let (mount, degradations) = (Some(mount), Vec::new());
+        Backing { mount, advise_huge_pages: false, huge_pages: false, degradations }
     }
 
     pub fn name(&self) -> &'static str {
@@ -110,15 +120,17 @@ impl Backing {
     }
 }
 
-fn mount_tmpfs(huge_pages: bool) -> Result<OwnedFd, Errno> {
+/// The budget limits the memory; the default limit of half the machine would be a second one.
+const UNLIMITED: &str = "0";
+
+fn mount_tmpfs(huge_pages: bool, size: &str) -> Result<OwnedFd, Errno> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // `within_size` leaves the tail of a file in small pages, so that accounting is exact. A
     // kernel without huge pages refuses the option; the probe then tells.
     if huge_pages {
         _ = rustix::mount::fsconfig_set_string(&context, "huge", "within_size");
     }
-    // The budget limits the memory; the default limit of half the machine would be a second one.
-    for (option, value) in [("size", "0"), ("nr_inodes", "0"), ("mode", "0700")] {
+    for (option, value) in [("size", size), ("nr_inodes", "0"), ("mode", "0700")] {
         rustix::mount::fsconfig_set_string(&context, option, value)?;
     }
     rustix::mount::fsconfig_create(&context)?;

@@ -57,12 +57,16 @@ impl Patience {
 }
 
 impl Engine {
-    pub fn new(config: &StoreConfig, mappings: Arc<Mappings>) -> Result<Arc<Engine>> {
+    pub fn new(
+        config: &StoreConfig,
+        backing: Backing,
+        mappings: Arc<Mappings>,
+    ) -> Result<Arc<Engine>> {
         config.check()?;
-        let StoreConfig { capacity_bytes, block_bytes, policy, backing, huge_pages, .. } = *config;
+        let StoreConfig { capacity_bytes, block_bytes, policy, .. } = *config;
         Ok(Arc::new(Engine {
             budget: Arc::new(Budget::new(capacity_bytes, config.pinned_share_max)),
-            backing: Arc::new(Backing::open(backing, huge_pages)?),
+            backing: Arc::new(backing),
             mappings,
             catalog: Mutex::new(Catalog::new(policy, block_bytes, capacity_bytes)),
             block_bytes,

@@ -7,6 +7,7 @@ use std::time::Instant;
 use tidepool_proto::admin::{FreeReport, StoreStatus};
 use tidepool_proto::{FileId, Result, Version};
 
+use crate::backing::Backing;
 use crate::config::{Owner, PolicyKind, QuotaKey, StoreConfig};
 use crate::engine::Engine;
 use crate::mappings::Mappings;
@@ -23,15 +24,17 @@ impl Store {
     /// A store that holds nothing yet. Fails on settings without a meaning, or where the backing
     /// that was asked for cannot be had.
     pub fn new(config: StoreConfig) -> Result<Arc<Store>> {
-        Store::new_with_mappings(config, Mappings::new())
+        let backing = Backing::open(config.backing, config.huge_pages)?;
+        Store::assemble(config, backing, Mappings::new())
     }
 
-    /// As `new`, with a limit of mappings other than the machine's.
-    pub(crate) fn new_with_mappings(
+    /// As `new`, on a given backing and with a given limit of mappings.
+    pub(crate) fn assemble(
         config: StoreConfig,
+        backing: Backing,
         mappings: Arc<Mappings>,
     ) -> Result<Arc<Store>> {
-        let engine = Engine::new(&config, mappings)?;
+        let engine = Engine::new(&config, backing, mappings)?;
         let small = SmallFiles::new(&engine);
         Ok(Arc::new(Store { engine, small }))
     }

@@ -390,3 +390,21 @@ fn descriptors_of_readers_cannot_write() {
     let seals = rustix::fs::fcntl_get_seals(&out.table).unwrap();
     assert!(seals.contains(rustix::fs::SealFlags::FUTURE_WRITE));
 }
+
+#[test]
+fn memory_that_cannot_be_had_is_a_refusal_not_a_signal() {
+    let store = store_short_of_memory(8, 2 * BLOCK + 8192);
+    let segment = segment(&store, 4 * BLOCK);
+    assert!(fill(&segment, 0, 1, BlockState::Dirty) && fill(&segment, 1, 2, BlockState::Dirty));
+    assert!(!fill_clean(&segment, 2, 3), "the kernel has no more");
+    assert_eq!(store.stats().resident_bytes, 2 * BLOCK);
+    let small = super::support::segment(&store, 4096);
+    assert!(fill(&small, 0, 4, BlockState::Dirty));
+    assert!(small.set_size(BLOCK).is_err(), "growing takes its memory at once");
+    assert_eq!((small.size(), small.descriptor_length()), (4096, 4096));
+    assert_holds(&small, 0, 4);
+    segment.drop_contents();
+    assert!(fill_clean(&segment, 2, 3));
+    assert_holds(&segment, 2, 3);
+    assert_eq!(store.stats().resident_bytes, BLOCK + 4096);
+}

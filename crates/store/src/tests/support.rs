@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::backing::Backing;
 use crate::mappings::Mappings;
-use crate::{BlockState, FillStart, Owner, PolicyKind, Segment, Store, StoreConfig};
+use crate::{BackingChoice, BlockState, FillStart, Owner, PolicyKind, Segment, Store, StoreConfig};
 
 pub(super) const BLOCK: u64 = 2 << 20;
 
@@ -54,5 +55,12 @@ impl Segment {
 }
 
 pub(super) fn store_with_mappings(blocks: u64, mappings: Arc<Mappings>) -> Arc<Store> {
-    Store::new_with_mappings(config(blocks), mappings).expect("a store")
+    let backing = Backing::open(BackingChoice::Auto, true).expect("a backing");
+    Store::assemble(config(blocks), backing, mappings).expect("a store")
+}
+
+/// A store that thinks it has more memory than the kernel gives.
+pub(super) fn store_short_of_memory(blocks: u64, limit_bytes: u64) -> Arc<Store> {
+    let backing = Backing::open_limited(limit_bytes);
+    Store::assemble(config(blocks), backing, Mappings::new()).expect("a store")
 }
