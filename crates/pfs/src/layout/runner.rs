@@ -28,10 +28,14 @@ pub(crate) trait Runner: Send + Sync {
     fn is_directory(&self, descriptor: BorrowedFd<'_>) -> bool;
 }
 
+/// Largest value that Linux passes (`XATTR_SIZE_MAX`), in bytes.
+const VALUE_BYTES_MAX: usize = 65_536;
+
 /// Value of an extended attribute; `None` if there is none, or if the file system has none at all.
 pub(crate) fn get_xattr(descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     use rustix::io::Errno;
-    let mut value = vec![0u8; 256];
+    // The size is not asked for: MooseFS may tell that of a value that was replaced since.
+    let mut value = vec![0u8; 512];
     loop {
         match rustix::fs::fgetxattr(descriptor, name, value.as_mut_slice()) {
             Ok(length) => {
@@ -40,11 +44,7 @@ pub(crate) fn get_xattr(descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Op
             }
             Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
             Err(Errno::INTR) => {}
-            // It may grow between the two calls, so ask again.
-            Err(Errno::RANGE) => {
-                let needed = rustix::fs::fgetxattr(descriptor, name, &mut [0u8; 0][..])?;
-                value.resize(needed.max(value.len() + 1), 0);
-            }
+            Err(Errno::RANGE) if value.len() < VALUE_BYTES_MAX => value.resize(VALUE_BYTES_MAX, 0),
             Err(error) => return Err(error.into()),
         }
     }

@@ -189,7 +189,8 @@ fn lustre_tool_output_is_read_where_the_attribute_lacks() {
         lcme_id:             65537\n    lcme_flags:          init\n      \
         lmm_stripe_count:  2\n      \
         lmm_stripe_size:   4194304\n      lmm_pattern:       raid0\n      \
-        lmm_pool:          flash\n      lmm_objects:\n      - 0: { l_ost_idx: 1, l_fid: [0x100010000:0x2:0x0] }\n      \
+        lmm_pool:          flash\n      lmm_objects:\n      \
+        - 0: { l_ost_idx: 1, l_fid: [0x100010000:0x2:0x0] }\n      \
         - 1: { l_ost_idx: 0, l_fid: [0x100000000:0x2:0x0] }\n";
     let layout = read("lustre", &Recorded::printing("lfs", mirrored));
     assert_eq!(layout.servers, ["OST0001", "OST0000"]);

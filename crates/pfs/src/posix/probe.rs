@@ -40,12 +40,17 @@ impl<'a> ProbeFile<'a> {
         if let Ok(file) = rustix::fs::openat(root, ".", flags | OFlags::TMPFILE, mode) {
             return Ok(ProbeFile { file, named: None });
         }
+        Self::named(root)
+    }
+
+    fn named(root: BorrowedFd<'a>) -> io::Result<Self> {
+        let mode = Mode::RUSR | Mode::WUSR;
         for attempt in 0..16 {
             let name = match attempt {
                 0 => format!(".tidepool-probe-{}", std::process::id()),
                 _ => format!(".tidepool-probe-{}-{attempt}", std::process::id()),
             };
-            let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let create = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match rustix::fs::openat(root, &name, create, mode) {
                 Ok(file) => return Ok(ProbeFile { file, named: Some((root, name)) }),
                 Err(rustix::io::Errno::EXIST) => {}
@@ -275,6 +280,18 @@ mod tests {
 
     fn samples(stamps: impl Iterator<Item = i128>) -> TickSamples {
         TickSamples { stamps: stamps.map(|stamp| (stamp, stamp)).collect() }
+    }
+
+    #[test]
+    fn probe_files_that_need_a_name_lose_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(directory.path()).unwrap();
+        let names = || std::fs::read_dir(directory.path()).unwrap().count();
+        let one = ProbeFile::named(root.as_fd()).unwrap();
+        let two = ProbeFile::named(root.as_fd()).unwrap();
+        assert_eq!(names(), 2, "a second one at the same time gets a name of its own");
+        drop((one, two));
+        assert_eq!(names(), 0);
     }
 
     #[test]

@@ -123,6 +123,23 @@ fn the_shared_description_of_a_client_is_left_alone() {
 }
 
 #[test]
+fn a_client_with_direct_io_gets_any_offset() {
+    on_every_file_system(|root, fs_type| {
+        let store = open_store(root);
+        let path = root.join("direct");
+        let content = pattern(100_000, 8);
+        std::fs::write(&path, &content).unwrap();
+        let file = store.file(open(&path, libc::O_RDWR | libc::O_DIRECT)).unwrap();
+        let mut bytes = vec![0; 5000];
+        assert_eq!(file.read_at(333, &mut bytes[1..]).unwrap(), 4999, "{fs_type}");
+        assert!(bytes[1..] == content[333..333 + 4999], "{fs_type}");
+        file.write_at(777, b"odd").unwrap();
+        assert_eq!(file.append(b"tail").unwrap(), 100_000);
+        assert_eq!(&std::fs::read(&path).unwrap()[777..780], b"odd", "{fs_type}");
+    });
+}
+
+#[test]
 fn a_client_that_sets_append_later_cannot_move_writes() {
     on_every_file_system(|root, fs_type| {
         let store = open_store(root);
@@ -343,9 +360,12 @@ fn attributes_hints_and_durability_calls() {
         file.drop_cached(0, u64::MAX);
         assert_eq!(file.get_xattr("user.absent").unwrap(), None);
         if store.features().xattr {
-            let long = pattern(300, 5);
-            file.set_xattr("user.tidepool", &long).unwrap();
-            assert_eq!(file.get_xattr("user.tidepool").unwrap().unwrap(), long, "{fs_type}");
+            for length in [1, 300, 511, 512, 513, 900] {
+                let value = pattern(length, 5);
+                file.set_xattr("user.tidepool", &value).unwrap();
+                let read = file.get_xattr("user.tidepool").unwrap().unwrap();
+                assert!(read == value, "{fs_type} {length}");
+            }
             file.remove_xattr("user.tidepool").unwrap();
             file.remove_xattr("user.tidepool").unwrap();
         }
