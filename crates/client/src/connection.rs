@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use tidepool_proto::wire::socket::{Frame, receive_frame, send_frame};
+use tidepool_proto::wire::socket::{Frame, peer, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, REQUEST_PAYLOAD_BYTES_MAX, Reply, Request, Verdict, Welcome, WriteSource,
     decode_reply,
@@ -99,8 +99,9 @@ impl Connection {
         set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT)).map_err(failed)?;
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         rustix::net::connect(&socket, &address).map_err(failed)?;
-        let peer = socket_peercred(&socket).map_err(failed)?;
-        let user_id = peer.uid.as_raw();
+        let user_id = peer(socket.as_fd())
+            .map_err(|error| unreachable("its user is not known").caused_by(error))?
+            .user_id;
         let own_id = rustix::process::geteuid().as_raw();
         if user_id != 0 && user_id != own_id && Some(user_id) != trusted_user_id {
             let detail = format!("the node at {} is user {user_id}'s", path.display());

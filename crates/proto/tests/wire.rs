@@ -72,7 +72,7 @@ fn replies() -> Vec<Reply> {
     };
     vec![
         Reply::Opened(Opened { handle: 1, version, size: 9, segment, inline: Some(levels) }),
-        Reply::Data { levels },
+        Reply::Data { at_end: true, levels },
         Reply::Resident { bytes: 8, levels },
         Reply::Written { offset: 3 },
         Reply::Facts { version, size: 3 },

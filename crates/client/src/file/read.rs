@@ -141,8 +141,8 @@ impl File {
                 let piece = segment.read(offset, &mut buffer[..length]).filter(whole);
                 Ok(piece.map(|piece| Step { bytes: piece.bytes, levels, at_end: piece.at_end }))
             }
-            Reply::Data { levels } => {
-                Ok(Some(take_data(&answer.payload, levels, &mut buffer[..length])))
+            Reply::Data { at_end, levels } => {
+                Ok(Some(take_data(&answer.payload, at_end, levels, &mut buffer[..length])))
             }
             _ => Err(binding.connection.unexpected("a read")),
         }
@@ -262,15 +262,16 @@ fn read_inline(binding: &Binding, offset: u64, buffer: &mut [u8]) -> Result<Step
         Request::Read { handle: binding.handle, offset, length: length as u32, want: Want::Inline };
     let answer = binding.connection.call(&request, &[], &[])?;
     match answer.reply {
-        Reply::Data { levels } => Ok(take_data(&answer.payload, levels, &mut buffer[..length])),
+        Reply::Data { at_end, levels } => {
+            Ok(take_data(&answer.payload, at_end, levels, &mut buffer[..length]))
+        }
         _ => Err(binding.connection.unexpected("a read")),
     }
 }
 
-/// The node sends less than it was asked for, up to the longest payload, only at the end.
-fn take_data(payload: &[u8], levels: BytesByLevel, buffer: &mut [u8]) -> Step {
+fn take_data(payload: &[u8], at_end: bool, levels: BytesByLevel, buffer: &mut [u8]) -> Step {
     let bytes = payload.len().min(buffer.len());
     buffer[..bytes].copy_from_slice(&payload[..bytes]);
-    let asked = buffer.len().min(REPLY_PAYLOAD_BYTES_MAX as usize);
-    Step { bytes, levels, at_end: bytes < asked }
+    // An answer without bytes is an end whatever it says, or a reader would ask forever.
+    Step { bytes, levels, at_end: at_end || bytes == 0 }
 }

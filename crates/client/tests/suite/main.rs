@@ -1,6 +1,7 @@
 //! Tests of the client library with the real server over a node in miniature.
 
 #[path = "../../../node/tests/server_suite/fake/mod.rs"]
+#[expect(dead_code, reason = "tests of the server use more of it")]
 mod fake;
 
 mod death;

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_proto::wire::socket::{Frame, ReceiveError, receive_frame, send_frame};
+use tidepool_proto::wire::socket::{Frame, Peer, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, Malformed, REPLY_BODY_BYTES_MAX, Reply, Request, Verdict, Welcome,
     WriteSource, decode_request,
@@ -39,6 +39,7 @@ pub(super) struct Shared {
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     all_ended: Condvar,
     scratch: Mutex<Vec<Vec<u8>>>,
+    threads: AtomicUsize,
     complaints: Complaints,
 }
 
@@ -50,6 +51,7 @@ impl Shared {
             open: Mutex::default(),
             all_ended: Condvar::new(),
             scratch: Mutex::default(),
+            threads: AtomicUsize::new(0),
             complaints: Complaints::default(),
         })
     }
@@ -71,7 +73,7 @@ impl Shared {
 struct Complaints(Mutex<(Option<Instant>, u64)>);
 
 impl Complaints {
-    fn log(&self, user_id: u32, process_id: i32, reason: &str) {
+    fn log(&self, user_id: u32, process_id: Option<u32>, reason: &str) {
         let mut state = self.0.lock();
         let now = Instant::now();
         if state.0.is_some_and(|last| now.duration_since(last).as_secs() < 1) {
@@ -80,6 +82,7 @@ impl Complaints {
         }
         let unreported = std::mem::take(&mut state.1);
         state.0 = Some(now);
+        let process_id = process_id.unwrap_or(0);
         tracing::warn!(user_id, process_id, unreported, reason, "ended a client's connection");
     }
 }
@@ -89,7 +92,7 @@ pub(super) struct Connection {
     number: u64,
     socket: UnixStream,
     user_id: u32,
-    process_id: i32,
+    process_id: Option<u32>,
     session: Session,
     shared: Arc<Shared>,
     /// Whoever holds it waits for the next request; true when the connection has ended.
@@ -105,12 +108,12 @@ impl Connection {
     pub(super) fn new(
         number: u64,
         socket: UnixStream,
-        peer: (u32, i32),
+        peer: Peer,
         session: Session,
         shared: Arc<Shared>,
         ticket: Ticket,
     ) -> Arc<Connection> {
-        let (user_id, process_id) = peer;
+        let Peer { user_id, process_id } = peer;
         let connection = Arc::new(Connection {
             number,
             socket,
@@ -143,6 +146,7 @@ impl Connection {
 
     fn spawn(self: &Arc<Self>, work: fn(&Arc<Connection>)) -> io::Result<()> {
         self.threads.fetch_add(1, Ordering::AcqRel);
+        self.shared.threads.fetch_add(1, Ordering::AcqRel);
         let connection = Arc::clone(self);
         let builder = thread::Builder::new().name("client".to_owned()).stack_size(STACK_BYTES);
         let started = builder.spawn(move || {
@@ -154,6 +158,7 @@ impl Connection {
         });
         if let Err(error) = started {
             self.threads.fetch_sub(1, Ordering::AcqRel);
+            self.shared.threads.fetch_sub(1, Ordering::AcqRel);
             return Err(error);
         }
         Ok(())
@@ -356,6 +361,7 @@ impl Drop for Leaver {
             connection.shut_down();
         }
         let shared = Arc::clone(&connection.shared);
+        shared.threads.fetch_sub(1, Ordering::AcqRel);
         // References go under this lock, so that nothing of a connection is left when a stop
         // finds none in the books.
         let open = shared.open.lock();

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// What clients may use up.
@@ -28,6 +28,10 @@ pub struct ServerLimits {
     pub borrowed_bytes_per_user_max: u64,
     /// Requests of one connection that are worked on at the same time; more wait in the socket.
     pub requests_in_flight_max: usize,
+    /// Threads of all connections, beyond which each has one and works on one request at a time.
+    pub threads_max: usize,
+    /// Bytes of reads and writes under way for one user; further ones wait.
+    pub buffered_bytes_per_user_max: u64,
     /// Time for the hello.
     pub hello_timeout: Duration,
     /// Time from the first to the last byte of a message, in either direction.
@@ -45,6 +49,8 @@ impl Default for ServerLimits {
             borrows_per_connection_max: 1024,
             borrowed_bytes_per_user_max: 1 << 30,
             requests_in_flight_max: 16,
+            threads_max: 1024,
+            buffered_bytes_per_user_max: 64 << 20,
             hello_timeout: Duration::from_secs(5),
             message_timeout: Duration::from_secs(10),
         }
@@ -93,6 +99,7 @@ struct Usage {
     handles: usize,
     borrows: usize,
     borrowed_bytes: u64,
+    buffered_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +113,7 @@ struct Books {
 pub(super) struct Ledger {
     limits: ServerLimits,
     books: Mutex<Books>,
+    buffers_freed: Condvar,
     pub(super) requests: AtomicU64,
     pub(super) limited: AtomicU64,
     pub(super) malformed: AtomicU64,
@@ -127,12 +135,16 @@ impl Drop for Ticket {
             from.handles -= self.usage.handles;
             from.borrows -= self.usage.borrows;
             from.borrowed_bytes -= self.usage.borrowed_bytes;
+            from.buffered_bytes -= self.usage.buffered_bytes;
             *from == Usage::default()
         };
         subtract(&mut books.all);
         let nothing_left = books.users.get_mut(&self.user_id).is_some_and(subtract);
         if nothing_left {
             books.users.remove(&self.user_id);
+        }
+        if self.usage.buffered_bytes > 0 {
+            self.ledger.buffers_freed.notify_all();
         }
     }
 }
@@ -142,6 +154,7 @@ impl Ledger {
         Arc::new(Ledger {
             limits,
             books: Mutex::default(),
+            buffers_freed: Condvar::new(),
             requests: AtomicU64::new(0),
             limited: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
@@ -202,6 +215,28 @@ impl Ledger {
         })
     }
 
+    /// Memory for the bytes of a read or write, waited for while the user has too much under way:
+    /// a client that does not take its replies holds up its own user alone.
+    pub(super) fn buffer(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
+        let usage = Usage { buffered_bytes: bytes, ..Usage::default() };
+        let limit = self.limits.buffered_bytes_per_user_max;
+        let deadline = Instant::now() + 2 * self.limits.message_timeout;
+        let mut books = self.books.lock();
+        loop {
+            let user = books.users.get(&user_id).copied().unwrap_or_default();
+            // One buffer is granted in any case, however small the limit.
+            if user.buffered_bytes == 0 || user.buffered_bytes.saturating_add(bytes) <= limit {
+                books.all = books.all.plus(&usage);
+                books.users.insert(user_id, user.plus(&usage));
+                return Ok(Ticket { ledger: Arc::clone(self), user_id, usage });
+            }
+            if self.buffers_freed.wait_until(&mut books, deadline).timed_out() {
+                self.limited.fetch_add(1, Ordering::Relaxed);
+                return Err(limit_error(format!("bytes under way of this user: at most {limit}")));
+            }
+        }
+    }
+
     /// Counts a refusal that another part of the server decided on.
     pub(super) fn refused(&self, what: &str, limit: usize) -> Error {
         self.limited.fetch_add(1, Ordering::Relaxed);
@@ -234,6 +269,7 @@ impl Usage {
             handles: self.handles + other.handles,
             borrows: self.borrows + other.borrows,
             borrowed_bytes: self.borrowed_bytes.saturating_add(other.borrowed_bytes),
+            buffered_bytes: self.buffered_bytes.saturating_add(other.buffered_bytes),
         }
     }
 }
@@ -275,6 +311,32 @@ mod tests {
         let counts = ledger.counts();
         assert_eq!((counts.handles, counts.borrows, counts.borrowed_bytes), (0, 0, 0));
         assert!(ledger.books.lock().users.is_empty(), "nothing is kept for users who left");
+    }
+
+    #[test]
+    fn buffers_are_waited_for() {
+        let limits = ServerLimits {
+            buffered_bytes_per_user_max: 10,
+            message_timeout: Duration::from_millis(20),
+            ..ServerLimits::default()
+        };
+        let ledger = Ledger::new(limits);
+        let large = ledger.buffer(1, 50).unwrap();
+        assert_eq!(ledger.buffer(1, 1).unwrap_err().kind(), ErrorKind::LimitReached);
+        let other = ledger.buffer(2, 10).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                loop {
+                    if let Ok(ticket) = ledger.buffer(1, 10) {
+                        break ticket;
+                    }
+                }
+            });
+            drop(large);
+            waiting.join().unwrap();
+        });
+        drop(other);
+        assert!(ledger.books.lock().users.is_empty());
     }
 
     #[test]

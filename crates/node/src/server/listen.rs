@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use tidepool_proto::wire::socket::peer;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Longest path of a Unix socket in bytes (`sun_path` less the final zero).
@@ -50,7 +51,7 @@ fn operation(path: &Path) -> String {
     format!("taking the socket {}", path.display())
 }
 
-fn in_use(path: &Path, process_id: Option<i32>) -> Error {
+fn in_use(path: &Path, process_id: Option<u32>) -> Error {
     let detail = match process_id {
         Some(id) => format!("a node with process id {id} serves there"),
         None => "another node serves there".to_owned(),
@@ -127,10 +128,9 @@ fn probe(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// `None`: nobody serves there. `Some(None)`: somebody whose process id is hidden.
-fn peer_of(path: &Path) -> Option<Option<i32>> {
+fn peer_of(path: &Path) -> Option<Option<u32>> {
     let stream = probe(path).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
-    Some(peer.map(|peer| peer.pid.as_raw_nonzero().get()))
+    Some(peer(stream.as_fd()).ok().and_then(|peer| peer.process_id))
 }
 
 fn clear_stale(path: &Path) -> Result<()> {
@@ -144,10 +144,7 @@ fn clear_stale(path: &Path) -> Result<()> {
             .remedy("choose another --socket, or move the file away"));
     }
     match probe(path) {
-        Ok(stream) => {
-            let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
-            Err(in_use(path, peer.map(|peer| peer.pid.as_raw_nonzero().get())))
-        }
+        Ok(stream) => Err(in_use(path, peer(stream.as_fd()).ok().and_then(|peer| peer.process_id))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!(socket = %path.display(), "removing the socket of a node that ended");
             fs::remove_file(path).map_err(|error| failed(path, "cannot remove it", error))

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tidepool_proto::admin::AdminService;
 use tidepool_proto::wire::Verdict;
+use tidepool_proto::wire::socket::peer;
 use tidepool_proto::{Error, ErrorKind, FileService, Result};
 
 use connection::{Connection, Shared};
@@ -142,8 +143,8 @@ impl Reception {
     }
 
     fn receive(&self, number: u64, socket: UnixStream) {
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
-        let (user_id, process_id) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let Ok(peer) = peer(socket.as_fd()) else { return };
+        let user_id = peer.user_id;
         let ticket = match self.shared.ledger.connection(user_id) {
             Ok(ticket) => ticket,
             Err(_) => {
@@ -162,7 +163,6 @@ impl Reception {
             user_id,
         );
         let shared = Arc::clone(&self.shared);
-        let peer = (user_id, process_id);
         let connection = Connection::new(number, socket, peer, session, shared, ticket);
         if let Err(error) = connection.start() {
             tracing::error!(%error, "cannot start a thread for a client");

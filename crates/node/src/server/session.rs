@@ -30,11 +30,19 @@ pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) payload: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// For the memory of the payload, until it is sent.
+    _buffer: Option<Ticket>,
 }
 
 impl From<Reply> for Answer {
     fn from(reply: Reply) -> Self {
-        Answer { reply, payload: Vec::new(), descriptors: Vec::new() }
+        Answer { reply, payload: Vec::new(), descriptors: Vec::new(), _buffer: None }
+    }
+}
+
+impl Answer {
+    fn with(reply: Reply, descriptors: Vec<OwnedFd>) -> Answer {
+        Answer { descriptors, ..reply.into() }
     }
 }
 
@@ -210,6 +218,7 @@ impl Session {
         let mut inline = None;
         let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
         if segment.is_none() && open.access == Access::Read && size <= inline_bytes_max.into() {
+            answer._buffer = Some(self.ledger.buffer(self.user_id, size)?);
             inline = whole_file(&*file, size, &mut answer.payload);
         }
         let version = file.version();
@@ -227,12 +236,15 @@ impl Session {
             let bytes = outcome.bytes as u64;
             return Ok(Reply::Resident { bytes, levels: outcome.levels }.into());
         }
-        let length = length.min(REPLY_PAYLOAD_BYTES_MAX) as usize;
-        let mut payload = vec![0; length];
+        let wanted = u64::from(length.min(REPLY_PAYLOAD_BYTES_MAX));
+        let length = wanted.min(handle.file.size()?.saturating_sub(offset));
+        let buffer = self.ledger.buffer(self.user_id, length)?;
+        let mut payload = vec![0; length as usize];
         let outcome = handle.file.read_at(offset, &mut payload)?;
         payload.truncate(outcome.bytes);
-        let reply = Reply::Data { levels: outcome.levels };
-        Ok(Answer { reply, payload, descriptors: Vec::new() })
+        let at_end = (outcome.bytes as u64) < wanted;
+        let reply = Reply::Data { at_end, levels: outcome.levels };
+        Ok(Answer { reply, payload, descriptors: Vec::new(), _buffer: Some(buffer) })
     }
 
     fn register_buffer(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
@@ -251,9 +263,12 @@ impl Session {
         scratch: &mut Vec<u8>,
     ) -> Result<Answer> {
         let handle = self.find_writable(handle)?;
+        let mut _buffer = None;
         let data = match source {
             WriteSource::Payload => payload,
             WriteSource::Buffer { offset, length } => {
+                check_transfer_length(length)?;
+                _buffer = Some(self.ledger.buffer(self.user_id, length.into())?);
                 self.copy_from_buffer(offset, length, scratch)?
             }
         };
@@ -273,9 +288,6 @@ impl Session {
         let operation = "reading the transfer buffer";
         let invalid = |detail: &str| Error::new(ErrorKind::InvalidInput, operation, detail);
         let buffer = self.buffer.lock().clone().ok_or_else(|| invalid("none is registered"))?;
-        if length > TRANSFER_WRITE_BYTES_MAX {
-            return Err(invalid("the write is longer than one message may ask for"));
-        }
         check_range(offset, length.into())?;
         let length = length as usize;
         if scratch.len() < length {
@@ -316,7 +328,7 @@ impl Session {
         let (segment, descriptors) = handed_out(&*handle.file)?;
         handle.segment_handed_out.store(segment.is_some(), Ordering::Release);
         let reply = Reply::Descriptors { segment };
-        Ok(Answer { reply, payload: Vec::new(), descriptors })
+        Ok(Answer::with(reply, descriptors))
     }
 
     fn lend(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
@@ -348,7 +360,7 @@ impl Session {
         }
         let borrow = place.fill(Loan { _pin: pin, _ticket: ticket });
         let reply = Reply::Borrowed { borrow, bytes: length, levels };
-        Ok(Answer { reply, payload: Vec::new(), descriptors: vec![segment] })
+        Ok(Answer::with(reply, vec![segment]))
     }
 
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
@@ -466,6 +478,14 @@ fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
             "the request needs exactly one descriptor",
         )),
     }
+}
+
+fn check_transfer_length(length: u32) -> Result<()> {
+    if length <= TRANSFER_WRITE_BYTES_MAX {
+        return Ok(());
+    }
+    let detail = format!("at most {TRANSFER_WRITE_BYTES_MAX} bytes go with one message");
+    Err(Error::new(ErrorKind::InvalidInput, "reading the transfer buffer", detail))
 }
 
 fn check_range(offset: u64, length: u64) -> Result<()> {

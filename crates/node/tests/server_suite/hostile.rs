@@ -342,6 +342,53 @@ fn a_client_that_never_reads_its_replies_hurts_itself_alone() {
 }
 
 #[test]
+fn deaf_clients_of_one_user_do_not_use_up_the_memory_of_others() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let limits = ServerLimits { buffered_bytes_per_user_max: 1 << 20, ..ServerLimits::default() };
+    let scene = Scene::new(limits);
+    std::fs::set_permissions(scene.directory.path(), world_readable()).unwrap();
+    let (path, bytes) = scene.file("file", 20 * BLOCK_BYTES as usize);
+    let mut deaf: Vec<Raw> = (0..8).map(|_| scene.connect()).collect();
+    for raw in &mut deaf {
+        let handle = raw.open(File::open(&path).unwrap(), Access::Read).unwrap().handle;
+        let request = Request::Read { handle, offset: 0, length: 1 << 20, want: Want::Inline };
+        raw.send(&request, &[], &[]);
+        raw.send(&request, &[], &[]);
+    }
+    let socket = scene.server.socket_path().to_owned();
+    let other = as_nobody(move || {
+        let mut raw = Raw::connect(&socket);
+        let handle = raw.open(File::open(&path).unwrap(), Access::Read).unwrap().handle;
+        let request = Request::Read { handle, offset: 0, length: 1 << 20, want: Want::Inline };
+        raw.call(&request, &[], &[]).1.payload
+    });
+    assert!(other == bytes[..1 << 20], "another user reads all the while");
+    drop(deaf);
+    check_healthy(&scene);
+}
+
+#[test]
+fn few_threads_serve_many_connections() {
+    let limits =
+        ServerLimits { threads_max: 1, requests_in_flight_max: 1, ..ServerLimits::default() };
+    let scene = Scene::new(limits);
+    let (path, bytes) = scene.file("file", 2 * BLOCK_BYTES as usize);
+    let mut clients: Vec<Raw> = (0..20).map(|_| scene.connect()).collect();
+    for raw in &mut clients {
+        let handle = raw.open(File::open(&path).unwrap(), Access::Read).unwrap().handle;
+        let request = Request::Read { handle, offset: 1, length: 99, want: Want::Inline };
+        raw.send(&request, &[], &[]);
+    }
+    for raw in &mut clients {
+        assert_eq!(raw.receive().unwrap().payload, bytes[1..100]);
+    }
+    drop(clients);
+    check_healthy(&scene);
+}
+
+#[test]
 fn clients_that_vanish_leave_nothing_behind() {
     let scene = Scene::new(ServerLimits::default());
     let (path, _) = scene.file("file", 5 * BLOCK_BYTES as usize);

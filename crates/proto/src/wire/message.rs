@@ -175,8 +175,10 @@ pub enum WriteSource {
 pub enum Reply {
     /// The file is open.
     Opened(Opened),
-    /// The payload holds what was read: fewer bytes than asked for only at the end of the file.
+    /// The payload holds what was read, at most `REPLY_PAYLOAD_BYTES_MAX`.
     Data {
+        /// The file ends behind these bytes.
+        at_end: bool,
         /// Which levels it came from.
         levels: BytesByLevel,
     },

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,6 +66,37 @@ impl From<Malformed> for ReceiveError {
     fn from(malformed: Malformed) -> Self {
         ReceiveError::Malformed(malformed)
     }
+}
+
+/// The process at the other end of a socket, as of the time it connected or listened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its effective user.
+    pub user_id: u32,
+    /// Its process id; `None` where it lies outside of this process's namespace.
+    pub process_id: Option<u32>,
+}
+
+/// Asks the kernel who is at the other end.
+pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    // Not by rustix, whose process ids cannot be the zero that stands for a hidden process.
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `credentials`, which has that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let process_id = u32::try_from(credentials.pid).ok().filter(|id| *id != 0);
+    Ok(Peer { user_id: credentials.uid, process_id })
 }
 
 /// Sends one frame. Fails with `TimedOut` if the other side does not take it within `timeout`;
