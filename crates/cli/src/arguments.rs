@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 
+use crate::commands::model::arguments::ModelCommand;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
 
@@ -52,6 +53,9 @@ pub enum Command {
     Config(Box<ConfigArguments>),
     /// Measure this node against tmpfs, page cache and bare PFS, side by side
     Bench(BenchArguments),
+    /// Compute how fast storage can be: throughput, crossovers, MapReduce jobs
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Metrics of the node in the text format of Prometheus
     Metrics(SocketArgument),
     /// Print generated files: reference, man pages, completion

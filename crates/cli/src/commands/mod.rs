@@ -1,11 +1,13 @@
 //! One module a command. Each asks the node or the machine, prints, and says how it ended.
 
 pub mod bench;
+pub mod calibrate;
 pub mod config;
 pub mod doctor;
 pub mod explain;
 pub mod files;
 pub mod load;
+pub mod model;
 pub mod node;
 pub mod status;
 pub mod store;
