@@ -47,8 +47,8 @@ impl SharedTable {
         self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
     }
 
-    /// Takes the touch marks of the first `blocks` blocks away and passes them on. Clients may write and punch
-    /// this file as they like, so it is never mapped: a system call cannot fault.
+    /// Takes the touch marks of the first `blocks` blocks away and passes them on. Clients may
+    /// write and punch this file as they like, so it is never mapped: a system call cannot fault.
     pub fn take_touches(&self, blocks: u64, mut touched: impl FnMut(u64)) {
         const CHUNK_BYTES: u64 = 64 << 10;
         let end = blocks.min(self.blocks);

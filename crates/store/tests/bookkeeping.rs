@@ -35,6 +35,7 @@ static ALLOCATOR: Counting = Counting;
 
 const BLOCK: u64 = 2 << 20;
 const PER_BLOCK_BYTES_MAX: u64 = 64;
+const PER_SEGMENT_BYTES_MAX: u64 = 1024;
 const PER_SMALL_FILE_BYTES_MAX: u64 = 300;
 
 fn allocated() -> u64 {
@@ -55,6 +56,20 @@ fn bookkeeping_stays_within_its_budget_and_is_counted() {
         blocks(policy);
         small_files(policy);
     }
+    segments();
+}
+
+fn segments() {
+    const SEGMENTS: u64 = 500;
+    let store = store(4 * SEGMENTS, PolicyKind::default());
+    let before = (allocated(), store.stats().bookkeeping_bytes);
+    let new = |_| store.create_segment(300 << 10, Owner::default()).expect("a segment");
+    let held: Vec<_> = (0..SEGMENTS).map(new).collect();
+    held.iter().for_each(|segment| fill(segment, 0..1));
+    let used = allocated() - before.0;
+    println!("{} B a segment of one block", used / SEGMENTS);
+    assert!(used / SEGMENTS <= PER_SEGMENT_BYTES_MAX, "{} B a segment", used / SEGMENTS);
+    honest(store.stats().bookkeeping_bytes - before.1, used, 16384);
 }
 
 fn store(blocks: u64, policy: PolicyKind) -> Arc<Store> {

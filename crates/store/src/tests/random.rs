@@ -44,7 +44,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         ])
     };
     let step = prop_oneof![
-        10 => (segment(), block(), 1..=255u8, state()).prop_map(|(s, b, v, k)| Step::Fill(s, b, v, k)),
+        10 => (segment(), block(), 1..=255u8, state())
+            .prop_map(|(s, b, v, k)| Step::Fill(s, b, v, k)),
         1 => (segment(), block()).prop_map(|(s, b)| Step::DropFill(s, b)),
         6 => (segment(), block()).prop_map(|(s, b)| Step::Read(s, b)),
         5 => (segment(), 0..BLOCKS * BLOCK, 0..9000u16, 1..=255u8)

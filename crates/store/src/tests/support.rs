@@ -59,8 +59,8 @@ pub(super) fn store_with_mappings(blocks: u64, mappings: Arc<Mappings>) -> Arc<S
     Store::assemble(config(blocks), backing, mappings).expect("a store")
 }
 
-/// A store that thinks it has more memory than the kernel gives.
-pub(super) fn store_short_of_memory(blocks: u64, limit_bytes: u64) -> Arc<Store> {
-    let backing = Backing::open_limited(limit_bytes);
-    Store::assemble(config(blocks), backing, Mappings::new()).expect("a store")
+/// A store that thinks it has more memory than the kernel gives; `None` without the right to mount.
+pub(super) fn store_short_of_memory(blocks: u64, limit_bytes: u64) -> Option<Arc<Store>> {
+    let backing = Backing::open_limited(limit_bytes)?;
+    Some(Store::assemble(config(blocks), backing, Mappings::new()).expect("a store"))
 }
