@@ -83,7 +83,7 @@ impl FaultFile {
     /// Runs `change` with the former content of `[offset, end)` in the journal.
     fn journaled<T>(
         &self,
-        range: impl FnOnce() -> Result<(u64, u64)>,
+        (offset, end): (u64, u64),
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(journal) = &self.shared.journal else { return change() };
@@ -91,7 +91,6 @@ impl FaultFile {
         let mut undo = undo.lock();
         // Power may have been lost while this call waited for the lock.
         self.alive()?;
-        let (offset, end) = range()?;
         self.record(journal, &mut undo, offset, end)?;
         change()
     }
@@ -133,19 +132,19 @@ impl LowerFile for FaultFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write(data, |data| {
-            let range = || Ok((offset, offset.saturating_add(data.len() as u64)));
+            let range = (offset, offset.saturating_add(data.len() as u64));
             self.journaled(range, || self.inner.write_at(offset, data))
         })
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
         // An append changes no former content; the journal keeps the length.
-        self.write(data, |data| self.journaled(|| Ok((0, 0)), || self.inner.append(data)))
+        self.write(data, |data| self.journaled((0, 0), || self.inner.append(data)))
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.simple(Operation::SetSize, || {
-            self.journaled(|| Ok((size, u64::MAX)), || self.inner.set_size(size))
+            self.journaled((size, u64::MAX), || self.inner.set_size(size))
         })
     }
 
@@ -159,7 +158,7 @@ impl LowerFile for FaultFile {
         };
         self.simple(Operation::SetSize, || {
             let change = || self.inner.allocate(mode_bits, offset, length);
-            self.journaled(|| Ok((offset, end)), change)
+            self.journaled((offset, end), change)
         })
     }
 

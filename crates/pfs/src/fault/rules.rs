@@ -342,9 +342,8 @@ impl ActiveRules {
                     let before = active.written.fetch_add(bytes as u64, Ordering::Relaxed);
                     let room = limit.saturating_sub(before);
                     if room < bytes as u64 {
+                        // The part that fits is written, so nothing is left for later ones.
                         decision.room = Some(room as usize);
-                        // What was refused takes no room: a smaller write may still fit.
-                        active.written.fetch_sub(bytes as u64 - room, Ordering::Relaxed);
                     }
                 }
             }

@@ -298,6 +298,11 @@ fn ceph_layouts() {
         recorded.log(),
         ["ceph.file.layout=stripe_unit=5308416 stripe_count=1 object_size=5308416"]
     );
+    recorded.log.lock().clear();
+    let outcome = apply("ceph", &recorded, &hints(Some(3 << 20), None, &[])).unwrap();
+    assert_eq!(outcome, LayoutOutcome::Applied);
+    let text = "ceph.file.layout=stripe_unit=3145728 stripe_count=1 object_size=6291456";
+    assert_eq!(recorded.log(), [text], "objects hold whole units");
     let outcome = apply("ceph", &recorded, &hints(None, Some(2), &["osd.3"])).unwrap();
     assert!(matches!(outcome, LayoutOutcome::Partly(why) if why.contains("hash")));
 }

@@ -175,7 +175,14 @@ pub(crate) fn probe(
     features.o_tmpfile = nameless;
     let comparison = match sample_ticks(file.as_fd()) {
         Ok((samples, comparison)) => {
-            features.timestamp_granularity_ns = samples.granularity_ns(known);
+            let granularity_ns = samples.granularity_ns(known);
+            features.timestamp_granularity_ns = granularity_ns;
+            if granularity_ns >= 1_000_000_000 {
+                features.notes.push(format!(
+                    "time stamps are {:.1} s wide: files changed more lately are not kept cached",
+                    granularity_ns as f64 / 1e9
+                ));
+            }
             comparison
         }
         Err(error) => {
@@ -260,6 +267,9 @@ fn probe_metadata(file: BorrowedFd<'_>, nameless: bool, features: &mut Features)
     }
     // A named file counts one link; a nameless one can be given a name, which takes link counts.
     features.hard_links &= nameless || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 1);
+    if !features.hard_links {
+        features.notes.push("no link counts: unlinked files cost a sync of everything".to_owned());
+    }
 }
 
 #[cfg(test)]
