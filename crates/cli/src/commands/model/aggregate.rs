@@ -184,7 +184,8 @@ fn panel(side: &Side) -> Panel {
     Panel {
         title: format!("Aggregate {what} throughput"),
         x: Axis::linear("compute nodes", 0.0..nodes),
-        y: Axis::linear("GB/s", 0.0..most * 1.05),
+        y: Axis::linear("GB/s", 0.0..Panel::room_above(most, series.len())),
+        bars: Vec::new(),
         series,
         legend: SeriesLabelPosition::UpperLeft,
     }

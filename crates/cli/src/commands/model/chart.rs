@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plotters::chart::{ChartBuilder, SeriesLabelPosition};
+use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
 use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::drawing::{DrawingArea, IntoDrawingArea};
-use plotters::element::{Circle, PathElement};
+use plotters::element::{Circle, PathElement, Rectangle};
 use plotters::prelude::IntoLogRange;
 use plotters::series::{DashedLineSeries, LineSeries, PointSeries};
 use plotters::style::{BLACK, Color, RGBColor, WHITE};
@@ -61,6 +62,19 @@ pub struct Series {
     pub stroke: Stroke,
 }
 
+/// A part of a stacked bar.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// Which case of the horizontal axis.
+    pub case: usize,
+    /// Lower end.
+    pub from: f64,
+    /// Upper end.
+    pub to: f64,
+    /// Index into [`COLOURS`].
+    pub colour: usize,
+}
+
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
@@ -87,7 +101,7 @@ impl Axis {
 
     /// An axis of cases.
     pub fn cases(title: &str, cases: Vec<String>) -> Self {
-        let range = -0.3..(cases.len() as f64 - 0.7).max(0.3);
+        let range = -0.5..cases.len() as f64 - 0.5;
         Axis { cases, ..Axis::linear(title, range) }
     }
 
@@ -119,11 +133,23 @@ pub struct Panel {
     pub x: Axis,
     /// Upwards.
     pub y: Axis,
+    /// Bars, drawn below the lines; a series without points gives them an entry in the legend.
+    pub bars: Vec<Bar>,
     /// The lines.
     pub series: Vec<Series>,
     /// Where the legend has most room.
     pub legend: SeriesLabelPosition,
 }
+
+impl Panel {
+    /// The upper end of an axis from 0 that leaves the legend of `entries` lines room above `most`.
+    pub fn room_above(most: f64, entries: usize) -> f64 {
+        (most * (1.08 + 0.06 * entries as f64)).max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Half the width of a bar, in parts of the distance between two.
+const BAR_HALF: f64 = 0.32;
 
 /// The error of a picture that cannot be drawn.
 pub fn drawing(error: impl std::fmt::Display) -> Error {
@@ -186,29 +212,14 @@ where
         .y_label_formatter(&|value| panel.y.label(*value))
         .draw()
         .map_err(drawing)?;
+    let bars = panel.bars.iter().map(|bar| {
+        let middle = bar.case as f64;
+        let corners = [(middle - BAR_HALF, bar.from), (middle + BAR_HALF, bar.to)];
+        Rectangle::new(corners, COLOURS[bar.colour % COLOURS.len()].filled())
+    });
+    chart.draw_series(bars).map_err(drawing)?;
     for series in &panel.series {
-        let style = COLOURS[series.colour % COLOURS.len()].stroke_width(3);
-        let points = series.points.clone();
-        let marks = || {
-            PointSeries::of_element(points.clone(), 4, style.filled(), &|at, size, style| {
-                Circle::new(at, size, style)
-            })
-        };
-        let annotation = match series.stroke {
-            Stroke::Solid => chart.draw_series(LineSeries::new(points, style)),
-            Stroke::Dashed => chart.draw_series(DashedLineSeries::new(points, 9, 6, style)),
-            Stroke::Marks => chart.draw_series(marks()),
-            Stroke::Marked => {
-                chart.draw_series(marks()).map_err(drawing)?;
-                chart.draw_series(LineSeries::new(points, style))
-            }
-        };
-        let annotation = annotation.map_err(drawing)?;
-        if series.name.is_empty() {
-            continue;
-        }
-        let stroke = series.stroke;
-        annotation.label(&series.name).legend(move |(x, y)| legend_sample(x, y, stroke, style));
+        draw_series(&mut chart, series)?;
     }
     if panel.series.iter().any(|series| !series.name.is_empty()) {
         chart
@@ -221,6 +232,38 @@ where
             .margin(10)
             .draw()
             .map_err(drawing)?;
+    }
+    Ok(())
+}
+
+fn draw_series<'a, X, Y>(
+    chart: &mut ChartContext<'a, SVGBackend<'_>, Cartesian2d<X, Y>>,
+    series: &Series,
+) -> Result<()>
+where
+    X: Ranged<ValueType = f64> + 'a,
+    Y: Ranged<ValueType = f64> + 'a,
+{
+    let style = COLOURS[series.colour % COLOURS.len()].stroke_width(3);
+    let points = series.points.clone();
+    let marks = || {
+        PointSeries::of_element(points.clone(), 4, style.filled(), &|at, size, style| {
+            Circle::new(at, size, style)
+        })
+    };
+    let annotation = match series.stroke {
+        Stroke::Solid => chart.draw_series(LineSeries::new(points, style)),
+        Stroke::Dashed => chart.draw_series(DashedLineSeries::new(points, 9, 6, style)),
+        Stroke::Marks => chart.draw_series(marks()),
+        Stroke::Marked => {
+            chart.draw_series(marks()).map_err(drawing)?;
+            chart.draw_series(LineSeries::new(points, style))
+        }
+    };
+    let annotation = annotation.map_err(drawing)?;
+    if !series.name.is_empty() {
+        let stroke = series.stroke;
+        annotation.label(&series.name).legend(move |(x, y)| legend_sample(x, y, stroke, style));
     }
     Ok(())
 }
@@ -283,6 +326,7 @@ mod tests {
             title: "title".to_owned(),
             x: Axis::logarithmic("nodes", 1.0..100.0),
             y: Axis::linear("GB/s", 0.0..1000.0),
+            bars: Vec::new(),
             series: vec![series],
             legend: SeriesLabelPosition::UpperLeft,
         };

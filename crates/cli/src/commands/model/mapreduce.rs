@@ -6,7 +6,7 @@ use tidepool_model::{Cluster, Job, JobCost, PhaseCost, Share, Storage, job_cost}
 use tidepool_proto::Result;
 
 use super::arguments::MapreduceArguments;
-use super::chart::{self, Axis, Panel, Series, Stroke};
+use super::chart::{self, Axis, Bar, Panel, Series, Stroke};
 use super::inputs::Origin;
 use super::throughput::storages;
 use super::{shares, time};
@@ -118,34 +118,32 @@ fn print(report: &Report) {
     }
 }
 
-/// The phases as a staircase a storage: each line shows the time after map, shuffle and reduce.
+/// A bar a storage, stacked from the phases.
 fn picture(report: &Report) -> Result<String> {
-    let series: Vec<Series> = report
-        .rows
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let mut sum = 0.0;
-            let after = row.phases().into_iter().zip(1..).map(|((_, phase), number)| {
-                sum += phase.total().get();
-                (f64::from(number), sum)
-            });
-            Series {
-                name: row.name(),
-                points: std::iter::once((0.0, 0.0)).chain(after.collect::<Vec<_>>()).collect(),
-                colour: index,
-                stroke: Stroke::Marked,
-            }
-        })
-        .collect();
+    let mut bars = Vec::new();
+    for (case, row) in report.rows.iter().enumerate() {
+        let mut from = 0.0;
+        for (colour, (_, phase)) in (1..).zip(row.phases()) {
+            let to = from + phase.total().get();
+            bars.push(Bar { case, from, to, colour });
+            from = to;
+        }
+    }
+    let entry = |(name, colour): (&str, usize)| Series {
+        name: name.to_owned(),
+        points: Vec::new(),
+        colour,
+        stroke: Stroke::Solid,
+    };
+    let series: Vec<Series> = [("map", 1), ("shuffle", 2), ("reduce", 3)].map(entry).to_vec();
     let most = report.rows.iter().map(|row| row.total_s).fold(0.0, f64::max);
-    let cases = ["start", "after map", "after shuffle", "after reduce"].map(str::to_owned).to_vec();
     let panel = Panel {
         title: format!("MapReduce job on {} nodes", report.nodes),
-        x: Axis::cases("phase", cases),
-        y: Axis::linear("seconds since the start", 0.0..most * 1.05),
+        x: Axis::cases("storage", report.rows.iter().map(Row::name).collect()),
+        y: Axis::linear("seconds", 0.0..most * 1.05),
+        bars,
         series,
-        legend: SeriesLabelPosition::UpperLeft,
+        legend: SeriesLabelPosition::UpperRight,
     };
-    chart::panels(&[panel], (900, 560))
+    chart::panels(&[panel], (1200, 560))
 }
