@@ -69,6 +69,8 @@ struct Replies {
 pub(crate) struct Connection {
     socket: OwnedFd,
     alive: Arc<Alive>,
+    /// The process that connected.
+    process_id: u32,
     sending: Mutex<()>,
     replies: Mutex<Replies>,
     arrived: Condvar,
@@ -117,6 +119,7 @@ impl Connection {
         Ok(Arc::new(Connection {
             socket,
             alive,
+            process_id: std::process::id(),
             sending: Mutex::new(()),
             replies: Mutex::default(),
             arrived: Condvar::new(),
@@ -131,12 +134,10 @@ impl Connection {
         self.alive.is_on()
     }
 
+    /// Takes the connection out of use. The socket stays open until the value drops: loans keep it,
+    /// and the node keeps what it lent for as long as the connection is there.
     fn end(&self) {
-        // In a forked child the flag is off already, and the socket is the parent's to end.
-        if self.alive.is_on() {
-            self.alive.put_out();
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-        }
+        self.alive.put_out();
         let _replies = self.replies.lock();
         self.arrived.notify_all();
     }
@@ -289,6 +290,10 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.tell(&Request::Bye, Duration::ZERO);
         self.end();
+        // A forked child must leave the socket to its parent.
+        if std::process::id() == self.process_id {
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
     }
 }
 

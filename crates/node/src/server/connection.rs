@@ -23,6 +23,7 @@ use tidepool_proto::wire::{
 use tidepool_proto::{Error, ErrorKind};
 
 use super::limits::{Ledger, Ticket};
+use super::linger;
 use super::session::{Answer, Session};
 
 /// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
@@ -101,6 +102,8 @@ pub(super) struct Connection {
     sending: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
+    /// It was ended from this side.
+    cut_off: AtomicBool,
     _ticket: Ticket,
 }
 
@@ -125,6 +128,7 @@ impl Connection {
             sending: Mutex::new(()),
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            cut_off: AtomicBool::new(false),
             _ticket: ticket,
         });
         connection.shared.open.lock().insert(number, Arc::clone(&connection));
@@ -169,6 +173,12 @@ impl Connection {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
+    /// Says why the connection ends, though the client may not want it to.
+    fn cut_off(&self, reason: &str) {
+        self.cut_off.store(true, Ordering::Release);
+        self.complain(reason);
+    }
+
     fn complain(&self, reason: &str) {
         self.shared.complaints.log(self.user_id, self.process_id, reason);
     }
@@ -208,14 +218,15 @@ impl Connection {
 
     fn refuse_malformed(&self, malformed: Malformed) {
         self.shared.ledger.malformed.fetch_add(1, Ordering::Relaxed);
-        self.complain(malformed.0);
+        self.cut_off(malformed.0);
     }
 
     fn note_end(&self, error: &ReceiveError) {
         match error {
             ReceiveError::Closed => {}
             ReceiveError::Malformed(malformed) => self.refuse_malformed(*malformed),
-            ReceiveError::Truncated | ReceiveError::TimedOut | ReceiveError::Failed(_) => {
+            ReceiveError::TimedOut => self.cut_off(&error.to_string()),
+            ReceiveError::Truncated | ReceiveError::Failed(_) => {
                 self.complain(&error.to_string());
             }
         }
@@ -293,7 +304,7 @@ impl Connection {
         self.shared.ledger.requests.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.send(request_id, &answer) {
             if error.kind() == io::ErrorKind::TimedOut {
-                self.complain("it does not take its replies");
+                self.cut_off("it does not take its replies");
             }
             // Wakes the thread that waits for the next request.
             self.shut_down();
@@ -356,7 +367,7 @@ impl Drop for Leaver {
     fn drop(&mut self) {
         let Some(connection) = self.0.take() else { return };
         if thread::panicking() {
-            connection.complain("a request of it made the node panic");
+            connection.cut_off("a request of it made the node panic");
             *connection.turn.lock() = true;
             connection.shut_down();
         }
@@ -371,9 +382,13 @@ impl Drop for Leaver {
         }
         drop(open);
         connection.shut_down();
-        for error in connection.session.end() {
+        let (errors, loans) = connection.session.end();
+        for error in errors {
             let user_id = connection.user_id;
             tracing::error!(user_id, %error, "a client ended before its write did");
+        }
+        if connection.cut_off.load(Ordering::Acquire) && !loans.is_empty() {
+            linger::keep_while_alive(loans, connection.process_id, Arc::clone(&shared));
         }
         let mut open = shared.open.lock();
         open.remove(&connection.number);

@@ -7,6 +7,7 @@
 mod authority;
 mod connection;
 mod limits;
+mod linger;
 mod listen;
 mod session;
 

@@ -53,7 +53,7 @@ struct Handle {
     _ticket: Ticket,
 }
 
-struct Loan {
+pub(super) struct Loan {
     _pin: Arc<dyn PassthroughPin>,
     _ticket: Ticket,
 }
@@ -364,8 +364,8 @@ impl Session {
     }
 
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
-    /// writes that nobody else will hear of.
-    pub(super) fn end(&self) -> Vec<Error> {
+    /// writes that nobody else will hear of, and what is lent.
+    pub(super) fn end(&self) -> (Vec<Error>, Vec<Loan>) {
         let held = std::mem::take(&mut *self.held.lock());
         let mut errors = Vec::new();
         for handle in held.handles.values() {
@@ -375,7 +375,7 @@ impl Session {
                 errors.push(error);
             }
         }
-        errors
+        (errors, held.loans.into_values().collect())
     }
 }
 

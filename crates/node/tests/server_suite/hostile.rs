@@ -370,6 +370,30 @@ fn deaf_clients_of_one_user_do_not_use_up_the_memory_of_others() {
 }
 
 #[test]
+fn what_a_suspended_client_was_lent_stays_until_it_ends() {
+    let limits =
+        ServerLimits { message_timeout: Duration::from_millis(100), ..ServerLimits::default() };
+    let scene = Scene::new(limits);
+    let (path, bytes) = scene.file("file", 4 * BLOCK_BYTES as usize);
+    let mut raw = scene.connect();
+    let handle = raw.open(File::open(&path).unwrap(), Access::Read).unwrap().handle;
+    let borrow = Request::Borrow { handle, offset: 0, length: 70_000 };
+    let (_, mut frame) = raw.call(&borrow, &[], &[]);
+    let segment = File::from(frame.descriptors.pop().unwrap());
+    // Stalls within a message, as a suspended process would.
+    raw.send_bytes(&[1, 2, 3]).unwrap();
+    assert!(raw.is_ended());
+    eventually("the connection is gone", || scene.server.counts().connections == 0);
+    scene.node.evict_all();
+    let mut copy = vec![0; 70_000];
+    std::os::unix::fs::FileExt::read_exact_at(&segment, &mut copy, 0).unwrap();
+    assert!(copy == bytes[..70_000], "this process lives, and may look at it");
+    assert_eq!(scene.server.counts().borrows, 1);
+    scene.server.stop();
+    eventually("a stop ends it", || scene.server.counts().borrows == 0);
+}
+
+#[test]
 fn few_threads_serve_many_connections() {
     let limits =
         ServerLimits { threads_max: 1, requests_in_flight_max: 1, ..ServerLimits::default() };
