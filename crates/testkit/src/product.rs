@@ -146,7 +146,7 @@ impl Node {
 
     /// The command that starts it.
     pub fn start_command(&self) -> Command {
-        let mut start = Command::new(&self.binary);
+        let mut start = program(&self.binary);
         start.args(["node", "start", "--pfs"]).arg(&self.pfs);
         start.args(["--memory", &self.spec.memory, "--mount"]).arg(&self.mount);
         start.arg("--socket").arg(&self.socket);
@@ -162,7 +162,7 @@ impl Node {
 
     /// A command to this node, not started.
     pub fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
-        let mut command = Command::new(&self.binary);
+        let mut command = program(&self.binary);
         command.args(arguments).arg("--socket").arg(&self.socket);
         command
     }
@@ -308,6 +308,17 @@ fn tail(text: &str, bytes: usize) -> &str {
         start += 1;
     }
     &text[start..]
+}
+
+/// The program under test, without those variables of the environment that are for the tests.
+pub fn program(binary: &Path) -> Command {
+    let mut command = Command::new(binary);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TIDEPOOL_") {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// How a command ended and what it said.

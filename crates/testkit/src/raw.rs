@@ -1,7 +1,7 @@
 //! A client that speaks the wire protocol by hand and may say anything, also what the library
 //! never would.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_proto::wire::socket::{Frame, receive_frame, send_frame};
 use tidepool_proto::wire::{
-    FrameLimits, Hello, Open, Reply, Request, Verdict, WELCOME_BYTES, Want, Welcome, decode_reply,
+    FrameLimits, Hello, Open, Reply, Request, Verdict, Want, Welcome, decode_reply,
 };
 use tidepool_proto::{Access, ErrorKind};
 
@@ -77,13 +77,14 @@ pub fn read_of(handle: u64, offset: u64, length: u32) -> Request {
 impl RawClient {
     /// Connects and says hello; returns what the node thinks of it.
     pub fn connect(socket: &Path) -> io::Result<(RawClient, Verdict)> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        let stream = UnixStream::connect(socket)?;
         // A node that turns us away may have closed already; its verdict is still there to read.
-        let _ = stream.write_all(&Hello::OURS.encode());
-        let mut welcome = [0; WELCOME_BYTES];
-        stream.read_exact(&mut welcome)?;
-        let welcome = Welcome::decode(&welcome).map_err(io::Error::other)?;
+        let hello = Hello::OURS.encode();
+        let _ = send_frame(stream.as_fd(), 0, &hello, &[], &[], ANSWER_LIMIT);
+        let begin_by = Some(Instant::now() + ANSWER_LIMIT);
+        let frame = receive_frame(stream.as_fd(), FrameLimits::REPLY, begin_by, ANSWER_LIMIT);
+        let welcome =
+            Welcome::decode(&frame.map_err(io::Error::other)?.body).map_err(io::Error::other)?;
         Ok((RawClient { stream, next: 0 }, welcome.verdict))
     }
 

@@ -40,7 +40,7 @@ impl Defective {
     }
 
     /// Serves from memory what was read before, wholly or in part.
-    fn from_memory(&mut self, slot: u8, offset: u64, buffer: &mut [u8], count: u64) {
+    fn serve_from_memory(&mut self, slot: u8, offset: u64, buffer: &mut [u8], count: u64) {
         let Some(path) = self.paths.get(&slot).cloned() else { return };
         let read = &mut buffer[..count as usize];
         let key = (path, offset);
@@ -70,15 +70,13 @@ impl Files for Defective {
         let count = self.inner.read(slot, offset, buffer)?;
         match self.defect {
             Defect::StaleOpen | Defect::MixedVersions => {
-                self.from_memory(slot, offset, buffer, count);
-            }
-            Defect::Zeros => {
-                if self.every(100) {
-                    let page = (count as usize).min(4096);
-                    buffer[..page].fill(0);
-                }
+                self.serve_from_memory(slot, offset, buffer, count);
             }
             _ => {}
+        }
+        if self.defect == Defect::Zeros && self.every(100) {
+            let page = (count as usize).min(4096);
+            buffer[..page].fill(0);
         }
         Ok(count)
     }

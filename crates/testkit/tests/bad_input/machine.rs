@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use tidepool_testkit::machine::{Missing, print_skip};
 use tidepool_testkit::needs_mount;
-use tidepool_testkit::product::{Node, NodeSpec, run_within, said};
+use tidepool_testkit::product::{Node, NodeSpec, program, run_within, said};
 
 use super::{assert_refused, node_with, spec};
 
@@ -16,9 +16,9 @@ use super::{assert_refused, node_with, spec};
 fn start_after(node: &Node, line: &str, wrapper: &[&str]) -> Output {
     let start = node.start_command();
     let mut command = match wrapper {
-        [] => Command::new("sh"),
-        [program, arguments @ ..] => {
-            let mut command = Command::new(program);
+        [] => program(Path::new("sh")),
+        [first, arguments @ ..] => {
+            let mut command = program(Path::new(first));
             command.args(arguments).arg("sh");
             command
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use tidepool_testkit::needs_mount;
-use tidepool_testkit::product::{Node, NodeSpec, is_mounted, run_within, said, unmount};
+use tidepool_testkit::product::{Node, NodeSpec, is_mounted, program, run_within, said, unmount};
 
 use super::{assert_refused, node_with, refuse, spec};
 
@@ -34,7 +34,7 @@ fn the_pfs_directory_cannot_be_read() {
     fs::set_permissions(node.directory(), fs::Permissions::from_mode(0o777)).unwrap();
     let binary = node.directory().join("pfs-binary");
     fs::copy(node.binary(), &binary).unwrap();
-    let mut start = std::process::Command::new(&binary);
+    let mut start = program(&binary);
     start.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(node.pfs());
     start.arg("--socket").arg(node.socket());
     start.uid(65_534).gid(65_534);
@@ -51,7 +51,7 @@ fn the_socket_is_taken() {
     let process_id = first.process_id().unwrap().to_string();
     let other_mount = first.directory().join("cgroup");
     fs::create_dir(&other_mount).unwrap();
-    let mut second = std::process::Command::new(first.binary());
+    let mut second = program(first.binary());
     second.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(first.pfs());
     second.arg("--socket").arg(first.socket()).arg("--mount").arg(&other_mount);
     let output = run_within(&mut second, std::time::Duration::from_secs(60)).unwrap();
@@ -100,7 +100,7 @@ fn the_mount_point_is_taken() {
     let first = node_with(&[]);
     fs::write(first.pfs().join("file"), b"served").unwrap();
     let socket = first.directory().join("cgroup");
-    let mut second = std::process::Command::new(first.binary());
+    let mut second = program(first.binary());
     second.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(first.pfs());
     second.arg("--socket").arg(&socket).arg("--mount").arg(first.mount());
     let output = run_within(&mut second, std::time::Duration::from_secs(60)).unwrap();
@@ -189,10 +189,11 @@ fn sizes_that_make_no_sense() {
     ];
     for (arguments, word) in cases {
         let node = Node::prepare(NodeSpec::default()).unwrap();
-        let mut start = std::process::Command::new(node.binary());
+        let mut start = program(node.binary());
         start.args(["node", "start", "--pfs"]).arg(node.pfs());
         start.arg("--socket").arg(node.socket()).args(arguments);
         let output = run_within(&mut start, std::time::Duration::from_secs(60)).unwrap();
-        assert_refused(&node, &output, 2, &[arguments[0].trim_start_matches("--"), word]);
+        let option = arguments[0].trim_start_matches("--").replace('-', "_");
+        assert_refused(&node, &output, 2, &[&option, word]);
     }
 }
