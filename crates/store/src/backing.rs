@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use tidepool_proto::{Error, ErrorKind, HUGE_PAGE_BYTES, Result};
@@ -194,6 +194,41 @@ impl MemoryFile {
         while let Err(errno) = rustix::fs::fallocate(&self.write, flags, start, length) {
             // Punching memory files cannot fail otherwise on the kernels that have O_TMPFILE.
             assert!(errno == Errno::INTR, "punching a hole into a memory file: {errno}");
+        }
+    }
+
+    /// Frees the memory behind the first `length` bytes of the range up to `end`. Where that is
+    /// part of a huge page which the kernel cannot split at this moment, the whole range is freed
+    /// and the first bytes are returned, to be written back. Nobody may use the range meanwhile.
+    pub fn free_tail(&self, start: u64, length: u64, end: u64) -> Option<Vec<u8>> {
+        self.punch(start + length, end - start - length);
+        let first_page = (start + length).next_multiple_of(PAGE_BYTES);
+        // Moves the descriptor's offset, which nobody uses.
+        let data = rustix::fs::seek(&self.write, SeekFrom::Data(first_page));
+        if !data.is_ok_and(|data| data < end) {
+            return None;
+        }
+        let mut kept = vec![0; length as usize];
+        let mut done = 0;
+        while let Ok(count @ 1..) =
+            rustix::io::pread(&self.write, &mut kept[done..], start + done as u64)
+        {
+            done += count;
+        }
+        assert!(done == kept.len(), "reading memory that is there");
+        self.punch(start, end - start);
+        Some(kept)
+    }
+
+    /// Puts bytes back whose memory was freed just now.
+    pub fn write_back(&self, start: u64, kept: &[u8]) {
+        let mut written = 0;
+        while written < kept.len() {
+            match rustix::io::pwrite(&self.write, &kept[written..], start + written as u64) {
+                Ok(count) => written += count,
+                // More than this was freed: memory comes back, and the bytes are safe here.
+                Err(_) => std::thread::yield_now(),
+            }
         }
     }
 

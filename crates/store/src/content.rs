@@ -364,6 +364,26 @@ impl Content {
         self.add_resident_bytes(self.block_length(block));
     }
 
+    /// Frees what lies behind the first `length` bytes of an unreadable block; these stay. Then
+    /// makes the file as long as `apply_length` does.
+    pub fn cut_block(&self, state: &mut State, block: u64, length: u64) -> Result<()> {
+        let start = block * self.block_bytes;
+        let end = start + self.block_bytes;
+        if state.holds > 0 {
+            // A passthrough reader looks at the file itself: only what is cut may change.
+            self.file.punch(start + length, end - start - length);
+            return self.apply_length(state);
+        }
+        let kept = self.file.free_tail(start, length, end);
+        let outcome = self.apply_length(state);
+        if let Some(kept) = kept {
+            self.file.write_back(start, &kept);
+            // While a fill keeps the file long, that may have taken a huge page again.
+            self.file.punch(start + length, end - start - length);
+        }
+        outcome
+    }
+
     /// Changes the state of a resident block.
     pub fn change_state(&self, block: u64, block_state: BlockState) -> bool {
         let state = self.state.lock();

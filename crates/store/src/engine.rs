@@ -403,10 +403,9 @@ impl Engine {
         }
         let fill = state.fills.swap_remove(place);
         // What a truncation cut off during the fill reads as zeros from then on.
-        let start = block * content.block_bytes;
         if fill.keep < fill.length {
-            content.file.punch(start + fill.keep, fill.length - fill.keep);
-            if !content.populate(&mut state, block, length) {
+            let cut = content.cut_block(&mut state, block, fill.keep);
+            if cut.is_err() || !content.populate(&mut state, block, length) {
                 state.fills.push(fill);
                 return None;
             }

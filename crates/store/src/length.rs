@@ -117,13 +117,12 @@ impl Engine {
     ) -> Result<()> {
         state.cutting_from = None;
         content.announce_size(state, bytes);
-        let outcome = content.apply_length(state);
+        let mut outcome = Ok(());
         if let Some(partial) = partial {
             let block = bytes / content.block_bytes;
             let length = content.block_length(block);
             // A fill further on may keep the file long, so the cut is not left to its length.
-            let start = block * content.block_bytes + length;
-            content.file.punch(start, content.block_bytes - length);
+            outcome = content.cut_block(state, block, length);
             content.restore(state, block, partial.state);
             catalog.enter(content, state, block);
             let surplus = partial.charge - charge_of(length);
@@ -131,7 +130,7 @@ impl Engine {
             content.remove_charge(surplus);
             self.budget.release(surplus);
         }
-        outcome
+        outcome.and(content.apply_length(state))
     }
 }
 

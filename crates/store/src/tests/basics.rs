@@ -1,6 +1,6 @@
 //! One thread, one step at a time: what each operation promises.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -433,4 +433,26 @@ fn a_loop_larger_than_the_store_hits_as_often_as_it_can() {
     }
     let ratio = hits as f64 / (4 * loop_blocks) as f64;
     assert!(ratio >= 0.71, "hit ratio {ratio} of the passes after the first");
+}
+
+#[test]
+fn a_cut_frees_its_memory_even_from_a_page_that_cannot_be_split() {
+    let store = store(4);
+    let segment = segment(&store, BLOCK);
+    assert!(fill(&segment, 0, 6, BlockState::Dirty));
+    // A page in a pipe is referenced, and the kernel does not split a huge page that is.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let (from, to) = (segment.descriptor().as_raw_fd(), writer.as_raw_fd());
+    let mut offset = 0;
+    let none = std::ptr::null_mut();
+    // SAFETY: both descriptors are open, and the offset lives as long as the call.
+    let moved = unsafe { libc::splice(from, &raw mut offset, to, none, 4096, 0) };
+    assert_eq!(moved, 4096);
+    segment.set_size(5000).unwrap();
+    let held = rustix::fs::fstat(segment.descriptor()).unwrap().st_blocks * 512;
+    assert_eq!((held as u64, segment.charged_bytes()), (8192, 8192));
+    assert_eq!(segment.pin_block(0).unwrap().len(), 5000);
+    assert_holds(&segment, 0, 6);
+    segment.set_size(9000).unwrap();
+    assert!(segment.pin_block(0).unwrap()[5000..].iter().all(|byte| *byte == 0));
 }

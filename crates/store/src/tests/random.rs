@@ -77,6 +77,7 @@ struct World {
     segments: Vec<Arc<Segment>>,
     expected: Vec<Expected>,
     holds: Vec<SegmentHold>,
+    cut_under_hold: bool,
 }
 
 impl World {
@@ -85,7 +86,13 @@ impl World {
         let size = BLOCKS * BLOCK - 100;
         let segments = (0..SEGMENTS).map(|_| segment(&store, size)).collect();
         let fresh = || Expected { size, blocks: HashMap::new() };
-        World { store, segments, expected: (0..SEGMENTS).map(|_| fresh()).collect(), holds: vec![] }
+        World {
+            store,
+            segments,
+            expected: (0..SEGMENTS).map(|_| fresh()).collect(),
+            holds: vec![],
+            cut_under_hold: false,
+        }
     }
 
     fn apply(&mut self, step: Step) {
@@ -147,6 +154,7 @@ impl World {
     }
 
     fn set_size(&mut self, s: usize, bytes: u64) {
+        self.cut_under_hold |= !self.holds.is_empty();
         if self.segments[s].set_size(bytes).is_ok() {
             self.expected[s].size = bytes;
             let expected = &mut self.expected[s];
@@ -192,7 +200,9 @@ impl World {
             let whole = (0..segment.blocks()).all(|b| segment.state(b) != BlockState::Absent);
             assert_eq!(segment.is_wholly_resident(), whole);
             let on_disk = rustix::fs::fstat(segment.descriptor()).unwrap().st_blocks as u64 * 512;
-            assert!(on_disk <= segment.charged_bytes(), "{on_disk} bytes held, fewer booked");
+            // A cut of a held segment leaves huge pages that the kernel cannot split.
+            let exact = self.holds.is_empty() && !self.cut_under_hold;
+            assert!(!exact || on_disk <= segment.charged_bytes(), "{on_disk} B, fewer booked");
         }
         // Replaced segments may live on in holds.
         if self.holds.is_empty() {
