@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use serde_json::Value;
 
+use super::tail;
 use crate::node::Node;
+use crate::process;
 
 const CAPACITIES: [&str; 5] = ["64MiB", "0", "8MiB", "256MiB", "16MiB"];
 const POLICIES: [&str; 4] = ["lru", "lfu", "s3fifo", "cyclic"];
+const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Runs `work` while the node is being troubled. Returns its result and the number of commands.
@@ -44,12 +48,29 @@ fn trouble(node: &Node, file: &Path, over: &AtomicBool, done: &AtomicU64) -> Res
         };
         let gone = step[0] == Path::new("evict") && !file.exists();
         if !gone {
-            node.ask(&step)?;
+            order(node, &step)?;
             done.fetch_add(1, Ordering::Relaxed);
         }
         round += 1;
         std::thread::sleep(PAUSE);
     }
     node.ask(&["resize", "256MiB"])?;
+    Ok(())
+}
+
+/// Runs one command. That bytes are in use and stay is an answer, not a failure.
+fn order(node: &Node, step: &[PathBuf]) -> Result<()> {
+    let mut command = node.command(step);
+    let output = process::capture_within(command.arg("--json"), LIMIT)?;
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let held = answer["held_bytes"].as_u64().is_some_and(|held| held > 0);
+    if !output.status.success() && !held {
+        bail!(
+            "`{}` ended with {}: {}",
+            process::describe(&command),
+            output.status,
+            tail(&output.stderr, 4)
+        );
+    }
     Ok(())
 }
