@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 
+use crate::commands::calibrate::arguments::CalibrateArguments;
 use crate::commands::model::arguments::ModelCommand;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
@@ -53,6 +54,8 @@ pub enum Command {
     Config(Box<ConfigArguments>),
     /// Measure this node against tmpfs, page cache and bare PFS, side by side
     Bench(BenchArguments),
+    /// Measure this machine for the models: memory, disk, PFS, network
+    Calibrate(Box<CalibrateArguments>),
     /// Compute how fast storage can be: throughput, crossovers, MapReduce jobs
     #[command(subcommand)]
     Model(ModelCommand),

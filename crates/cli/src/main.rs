@@ -32,7 +32,9 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
-    use commands::{bench, config, doctor, explain, files, load, model, node, status, store, top};
+    use commands::{
+        bench, calibrate, config, doctor, explain, files, load, model, node, status, store, top,
+    };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
         Command::Node(NodeCommand::Stop(arguments)) => node::stop(&arguments),
@@ -50,6 +52,7 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Config(arguments) => config::config(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Calibrate(arguments) => calibrate::calibrate(&arguments),
         Command::Model(command) => model::model(&command),
         Command::Metrics(socket) => status::metrics(&socket),
         Command::Generate(what) => generate::generate(&what),

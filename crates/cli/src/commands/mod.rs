@@ -8,6 +8,7 @@ pub mod explain;
 pub mod files;
 pub mod load;
 pub mod model;
+pub mod mountain;
 pub mod node;
 pub mod status;
 pub mod store;

@@ -1,0 +1,3 @@
+//! `tidepool bench mountain`: the storage mountain.
+
+pub mod own_node;
