@@ -188,6 +188,22 @@ impl MemoryFile {
         })
     }
 
+    /// Writes bytes, growing the file with them.
+    pub fn write_all_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.write, bytes, offset) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    offset += count as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the memory of a range back; the length stays. Parts of pages at its ends are zeroed.
     pub fn punch(&self, start: u64, length: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

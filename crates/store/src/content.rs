@@ -407,6 +407,47 @@ impl Content {
         Ok(())
     }
 
+    /// Writes `part` at the end of the file, which thereby grows: who reads by the length alone
+    /// never meets a hole. False leaves file and length as they were.
+    pub fn append_to_file(&self, state: &mut State, part: &[u8]) -> bool {
+        let size = self.size();
+        let after = size + part.len() as u64;
+        if self.file.write_all_at(size, part).is_err() {
+            _ = self.file.set_len(size);
+            return false;
+        }
+        state.file_length = after;
+        self.announce_size(state, after);
+        // Pins of a block need the mapping to reach it, so it is made before the block is shown.
+        if self.map(state).is_err() {
+            self.announce_size(state, size);
+            _ = self.file.set_len(size);
+            state.file_length = size;
+            return false;
+        }
+        true
+    }
+
+    /// Books growth of a held content as held too. False: the cap on holds is reached.
+    pub fn hold_more(&self, state: &mut State, bytes: u64) -> bool {
+        if state.holds == 0 {
+            return true;
+        }
+        if !self.budget.hold(bytes) {
+            return false;
+        }
+        state.held_bytes += bytes;
+        true
+    }
+
+    /// Takes back what `hold_more` booked.
+    pub fn hold_less(&self, state: &mut State, bytes: u64) {
+        if state.holds > 0 {
+            self.budget.unhold(bytes);
+            state.held_bytes -= bytes;
+        }
+    }
+
     /// Descriptors for another process, with a table that reaches the present end of the file.
     pub fn hand_out(&self) -> Result<HandOut> {
         let mut state = self.state.lock();

@@ -14,6 +14,7 @@ mod cells;
 mod config;
 mod content;
 mod engine;
+mod extend;
 mod fill;
 mod length;
 mod mapping;

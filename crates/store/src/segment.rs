@@ -44,6 +44,14 @@ impl Segment {
         self.engine.set_size(&self.content, bytes)
     }
 
+    /// Appends bytes to a wholly resident segment so that readers who go by the length alone (the
+    /// kernel in passthrough opens, clients) find the bytes as soon as they see the length. Returns
+    /// how many were appended; fewer than given where there is no memory for more. New blocks are
+    /// clean.
+    pub fn extend(&self, data: &[u8]) -> u64 {
+        self.engine.extend(&self.content, data)
+    }
+
     /// Bytes of a block.
     pub fn block_bytes(&self) -> u64 {
         self.content.block_bytes

@@ -4,6 +4,7 @@ mod support;
 
 mod basics;
 mod clients;
+mod extend;
 mod model;
 mod random;
 mod small;
