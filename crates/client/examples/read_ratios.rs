@@ -109,7 +109,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn print_histogram(name: &str, histogram: &Histogram<u64>) {
     let at = |percentile| histogram.value_at_percentile(percentile) as f64 / 1e3;
     println!(
-        "{name:<24} p50 {:.2} µs   p90 {:.2} µs   p99 {:.2} µs   p99.9 {:.2} µs   max {:.0} µs",
+        "{name:<24} p50 {:.2}   p90 {:.2}   p99 {:.2}   p99.9 {:.2}   max {:.0} µs",
         at(50.0),
         at(90.0),
         at(99.0),

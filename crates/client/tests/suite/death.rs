@@ -100,10 +100,11 @@ fn killed_nodes_cost_no_byte() {
     let scene = Scene::without_node();
     let (path, bytes) = scene.file("file", 20 * BLOCK);
     let client = scene.client();
-    let rounds = AtomicU64::new(0);
+    let (rounds, mapped) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..3u64 {
-            let (client, path, bytes, rounds) = (&client, &path, &bytes, &rounds);
+            let (client, path, bytes) = (&client, &path, &bytes);
+            let (rounds, mapped) = (&rounds, &mapped);
             scope.spawn(move || {
                 let file = client.open(path, OpenOptions::read()).unwrap();
                 let mut buffer = vec![0; 100_000];
@@ -112,6 +113,7 @@ fn killed_nodes_cost_no_byte() {
                     at = (at * 48_271 + 11) % (19 * BLOCK_BYTES);
                     let outcome = file.read_at(at, &mut buffer).unwrap();
                     assert_eq!(outcome.levels.total(), outcome.bytes as u64);
+                    mapped.fetch_add(outcome.levels.mapped, Ordering::Relaxed);
                     let expected = &bytes[at as usize..at as usize + outcome.bytes];
                     assert!(buffer[..outcome.bytes] == *expected, "wrong bytes at {at}");
                     assert_eq!(outcome.bytes, (bytes.len() - at as usize).min(100_000));
@@ -129,6 +131,7 @@ fn killed_nodes_cost_no_byte() {
             rounds.fetch_add(1, Ordering::Relaxed);
         }
     });
+    assert!(mapped.into_inner() > 0, "their segments were read as long as they lived");
 }
 
 #[test]

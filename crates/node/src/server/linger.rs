@@ -1,5 +1,5 @@
-//! Loans of clients that were cut off while they live: a suspended process, say, that did not take a
-//! reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
+//! Loans of clients that were cut off while they live: a suspended process, say, that did not take
+//! a reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
 //! The loans count against its user all the while.
 
 use std::sync::Arc;

@@ -7,6 +7,15 @@ use super::wire::Answer;
 #[derive(Clone, Debug)]
 pub struct Mismatch(pub String);
 
+impl Mismatch {
+    /// What kind of thing is wrong, without the figures: a shorter log has to show the same.
+    pub fn kind(&self) -> String {
+        self.0.chars().filter(|c| !c.is_ascii_digit()).take(KIND_CHARACTERS).collect()
+    }
+}
+
+const KIND_CHARACTERS: usize = 24;
+
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)

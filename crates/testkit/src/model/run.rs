@@ -135,8 +135,8 @@ pub fn replay(
     }
 }
 
-/// Drops operations from the log of a finding as long as something stays wrong. `fresh` makes a
-/// subject for each attempt.
+/// Drops operations from the log of a finding as long as the same kind of thing stays wrong.
+/// `fresh` makes a subject for each attempt.
 pub fn shrink(
     plan: &Plan,
     finding: Finding,
@@ -144,6 +144,7 @@ pub fn shrink(
     fresh: &mut dyn FnMut() -> std::io::Result<Box<dyn Subject>>,
 ) -> Finding {
     let started = Instant::now();
+    let kind = finding.mismatch.kind();
     let mut best = finding;
     let mut part = best.log.len() / 2;
     while part > 0 && started.elapsed() < limit {
@@ -154,7 +155,9 @@ pub fn shrink(
             shorter.extend_from_slice(&best.log[end..]);
             let Ok(mut subject) = fresh() else { return best };
             match replay(plan, &mut *subject, &shorter) {
-                Err(found) if found.log.len() < best.log.len() => best = *found,
+                Err(found) if found.mismatch.kind() == kind && found.log.len() < best.log.len() => {
+                    best = *found;
+                }
                 _ => start = end,
             }
         }
