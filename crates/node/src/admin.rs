@@ -126,7 +126,7 @@ impl Node {
     fn load(&self, descriptor: OwnedFd, user_id: u32, pin: bool) -> Result<LoadReport> {
         let open = self.open_for_admin(descriptor, user_id)?;
         let size = open.size()?;
-        let before = self.core.ledger.pfs_read_bytes.get();
+        let before = resident_bytes(self, open.opened_content());
         open.bring_in(u64::from(self.core.config.transfers) * self.core.block_bytes())?;
         let id = open.version().id;
         let file = self.core.files.get(id);
@@ -139,7 +139,7 @@ impl Node {
         Ok(LoadReport {
             size_bytes: size,
             resident_bytes: resident.min(size),
-            read_bytes: self.core.ledger.pfs_read_bytes.get() - before,
+            read_bytes: size.saturating_sub(before),
         })
     }
 

@@ -166,15 +166,31 @@ pub fn fetch(
     block: u64,
 ) -> Filled {
     let Some((ticket, is_new)) = ticket_for(core, content, block) else { return Filled::Kept };
-    if !is_new {
-        core.ledger.fills_joined.add(1);
+    if is_new {
+        run(core, file, lower, &ticket);
+        return ticket.wait();
     }
+    core.ledger.fills_joined.add(1);
     run(core, file, lower, &ticket);
-    let mut progress = ticket.progress.lock();
-    loop {
-        match &*progress {
-            Progress::Done(filled) => return filled.clone(),
-            _ => ticket.finished.wait(&mut progress),
+    let filled = ticket.wait();
+    // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
+    if matches!(filled, Filled::Failed(..))
+        && let Some((again, _)) = ticket_for(core, content, block)
+    {
+        run(core, file, lower, &again);
+        return again.wait();
+    }
+    filled
+}
+
+impl Ticket {
+    fn wait(&self) -> Filled {
+        let mut progress = self.progress.lock();
+        loop {
+            match &*progress {
+                Progress::Done(filled) => return filled.clone(),
+                _ => self.finished.wait(&mut progress),
+            }
         }
     }
 }
@@ -213,8 +229,14 @@ fn run(core: &Arc<Core>, file: &FileState, lower: &Arc<dyn LowerFile>, ticket: &
         }
         *progress = Progress::Running;
     }
-    let filled = fill(core, file, lower, &ticket.content, ticket.block)
-        .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()));
+    // A panic must not leave the readers of this block waiting for ever.
+    let attempt = std::panic::AssertUnwindSafe(|| {
+        fill(core, file, lower, &ticket.content, ticket.block)
+            .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
+    });
+    let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
+        Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
+    });
     finish(ticket, filled);
 }
 
@@ -250,8 +272,7 @@ fn fill(
     match start {
         FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
         FillStart::Started(mut fill) => {
-            let read = lower.read_block(offset, &mut fill)?;
-            core.ledger.pfs_read_bytes.add(read as u64);
+            let read = transfer(core, lower, offset, &mut fill)?;
             if read < length || !still_current(core, content, lower)? {
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
@@ -266,8 +287,7 @@ fn fill(
             let mut buffer = core.transient.buffer(length).map_err(|error| {
                 Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
             })?;
-            let read = lower.read_block(offset, buffer.bytes_mut())?;
-            core.ledger.pfs_read_bytes.add(read as u64);
+            let read = transfer(core, lower, offset, buffer.bytes_mut())?;
             if read < length || !still_current(core, content, lower)? {
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
@@ -277,6 +297,25 @@ fn fill(
             Ok(Filled::Passing(buffer))
         }
     }
+}
+
+/// Reads a block in pieces of the transfer size; short only at the end of the file.
+fn transfer(
+    core: &Core,
+    lower: &Arc<dyn LowerFile>,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<usize> {
+    let mut total = 0;
+    for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
+        let read = lower.read_block(offset + total as u64, piece)?;
+        core.ledger.pfs_read_bytes.add(read as u64);
+        total += read;
+        if read < piece.len() {
+            break;
+        }
+    }
+    Ok(total)
 }
 
 /// Whether the file still is at the content's version, asked of the PFS. A file whose last name

@@ -210,7 +210,7 @@ pub struct LoadReport {
     pub size_bytes: u64,
     /// Bytes resident afterwards, counted in the store.
     pub resident_bytes: u64,
-    /// Bytes that this load read from the PFS.
+    /// Bytes that were not resident before.
     pub read_bytes: u64,
 }
 

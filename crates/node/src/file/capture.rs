@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
+use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{FillStart, Segment, Store};
 
 use super::content::Content;
@@ -140,8 +140,10 @@ impl Capture {
             }
             return self.keep_in_segment(segment, written, true);
         }
-        let segment = content.segment_or_create(store)?;
-        let segment = segment.clone();
+        let segment = content.segment_or_create(store)?.clone();
+        if content.is_lent() && written.end() > written.size_before {
+            return grow_lent(&segment, written);
+        }
         self.keep_in_segment(&segment, written, keep_new && content.admit)
     }
 
@@ -255,6 +257,23 @@ impl Capture {
             }
         }
     }
+}
+
+/// Appends to a segment that the kernel reads by itself. Where that is not possible the error makes
+/// the caller give this content up: who has it open keeps the old end.
+fn grow_lent(segment: &Segment, written: &Written<'_>) -> Result<()> {
+    let inside = written.size_before.saturating_sub(written.offset) as usize;
+    let (patch, growth) = written.data.split_at(inside.min(written.data.len()));
+    segment.write_resident(written.offset, patch);
+    let gap = written.offset.saturating_sub(written.size_before);
+    let zeros = if gap <= segment.block_bytes() { vec![0; gap as usize] } else { Vec::new() };
+    let fits = zeros.len() as u64 == gap
+        && segment.extend(&zeros) == gap
+        && segment.extend(growth) == growth.len() as u64;
+    if fits {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::StoreFull, "growing a file that the kernel reads by itself", ""))
 }
 
 /// Fills a block from bytes that reach to its end or the file's; others are left out.

@@ -15,6 +15,15 @@ use crate::fill::Ticket;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
+/// Who reads a segment by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Borrower {
+    /// The kernel, for a passthrough open: it sees local writes, as POSIX wants.
+    Kernel,
+    /// A client that mapped it: its bytes stay as they are.
+    Client,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Content {
@@ -31,6 +40,7 @@ pub struct Content {
     unsettled: AtomicBool,
     memory_only: AtomicBool,
     lent: AtomicU32,
+    borrowed: AtomicU32,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
     fresh: Mutex<HashMap<u64, u64>>,
     fresh_blocks: AtomicUsize,
@@ -59,6 +69,7 @@ impl Content {
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lent: AtomicU32::new(0),
+            borrowed: AtomicU32::new(0),
             fresh: Mutex::new(HashMap::new()),
             fresh_blocks: AtomicUsize::new(0),
             fills: Mutex::new(HashMap::new()),
@@ -105,7 +116,8 @@ impl Content {
         if let Some(segment) = self.segment.get() {
             return Ok(segment);
         }
-        let segment = store.create_segment(self.size(), self.owner)?;
+        let (size, history) = (self.size(), history_of(self.id()));
+        let segment = store.create_segment_with_history(size, self.owner, history)?;
         Ok(self.segment.get_or_init(|| segment))
     }
 
@@ -148,12 +160,25 @@ impl Content {
         self.lent.load(Ordering::Acquire) > 0
     }
 
-    /// Notes that the kernel reads the segment by itself (`true`), or no longer does.
-    pub fn lend(&self, lent: bool) {
-        if lent {
-            self.lent.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.lent.fetch_sub(1, Ordering::AcqRel);
+    /// Whether a client has parts of the segment mapped: these bytes must never change.
+    pub fn is_borrowed(&self) -> bool {
+        self.borrowed.load(Ordering::Acquire) > 0
+    }
+
+    /// Counts a loan in.
+    pub fn lend(&self, to: Borrower) {
+        self.loans(to).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a loan out.
+    pub fn take_back(&self, from: Borrower) {
+        self.loans(from).fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn loans(&self, borrower: Borrower) -> &AtomicU32 {
+        match borrower {
+            Borrower::Kernel => &self.lent,
+            Borrower::Client => &self.borrowed,
         }
     }
 
@@ -196,4 +221,10 @@ impl Content {
     pub fn resident_bytes(&self) -> u64 {
         self.segment.get().map_or(0, |segment| segment.resident_bytes())
     }
+}
+
+/// A number by which policies know a file again after its last block was evicted.
+fn history_of(id: FileId) -> u64 {
+    let mixed = (id.inode ^ id.device.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
 }

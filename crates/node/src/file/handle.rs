@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use std::io::IoSlice;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileId, HandOut, OpenFile, PassthroughPin, ReadMode, ReadOutcome,
-    Result, Version, WriteMode,
+    Access, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin, ReadMode,
+    ReadOutcome, Result, Version, WriteMode,
 };
 use tidepool_store::SegmentHold;
 
-use super::content::Content;
+use super::content::{Borrower, Content};
 use super::state::FileState;
 use crate::core::Core;
 use crate::read_ahead::ReadAhead;
@@ -110,6 +110,7 @@ struct Lent {
     _hold: SegmentHold,
     segment: Arc<tidepool_store::Segment>,
     content: Arc<Content>,
+    borrower: Borrower,
     file: Arc<FileState>,
     /// Keeps the handle's file registered while the kernel reads by itself.
     _lower: Arc<dyn LowerFile>,
@@ -117,7 +118,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.content.lend(false);
+        self.content.take_back(self.borrower);
     }
 }
 
@@ -197,30 +198,18 @@ impl OpenFile for Handle {
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
-        // No write through this node may fall between the checks and the loan.
-        let _unchanged_by_us = self.file.gate.read();
-        let eligible = self.read_mode != ReadMode::Bypass
-            && !self.access.writes()
-            && !self.content.is_superseded()
-            && !self.content.is_memory_only();
-        if !eligible || self.file.inner.lock().writers > 0 {
-            return None;
-        }
-        let segment = self.content.segment()?;
-        if !segment.is_wholly_resident() || segment.size() != self.content.size() {
-            return None;
-        }
-        let hold = segment.hold()?;
-        self.content.lend(true);
+        let lent = self.lend(Borrower::Kernel)?;
         self.core.ledger.passthrough_opens.add(1);
         self.core.ledger.passthrough_lent_bytes.add(self.content.size());
-        Some(Arc::new(Lent {
-            _hold: hold,
-            segment: segment.clone(),
-            content: self.content.clone(),
-            file: self.file.clone(),
-            _lower: self.lower.clone(),
-        }))
+        Some(lent)
+    }
+
+    fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
+        Ok(self.lend(Borrower::Client))
+    }
+
+    fn count_mapped(&self, bytes: u64) {
+        self.core.ledger.served(&BytesByLevel::of(Level::Mapped, bytes));
     }
 
     fn hand_out(&self) -> Result<Option<HandOut>> {
@@ -249,6 +238,33 @@ impl OpenFile for Handle {
 }
 
 impl Handle {
+    /// Lends a wholly resident segment, which then stays where it is.
+    fn lend(&self, borrower: Borrower) -> Option<Arc<dyn PassthroughPin>> {
+        // No write through this node may fall between the checks and the loan.
+        let _unchanged_by_us = self.file.gate.read();
+        let eligible = self.read_mode != ReadMode::Bypass
+            && !self.access.writes()
+            && !self.content.is_superseded()
+            && !self.content.is_memory_only();
+        if !eligible || self.file.inner.lock().writers > 0 {
+            return None;
+        }
+        let segment = self.content.segment()?;
+        if !segment.is_wholly_resident() || segment.size() != self.content.size() {
+            return None;
+        }
+        let hold = segment.hold()?;
+        self.content.lend(borrower);
+        Some(Arc::new(Lent {
+            _hold: hold,
+            segment: segment.clone(),
+            content: self.content.clone(),
+            borrower,
+            file: self.file.clone(),
+            _lower: self.lower.clone(),
+        }))
+    }
+
     fn check_writable(&self, what: &str) -> Result<()> {
         if self.access.writes() {
             return Ok(());
@@ -256,8 +272,8 @@ impl Handle {
         Err(self.refuse(what, "the file is open for reading only"))
     }
 
-    /// Which file.
-    pub fn id(&self) -> FileId {
-        self.file.id
+    /// The content that the open began with.
+    pub(crate) fn opened_content(&self) -> &Content {
+        &self.content
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidepool_pfs::LowerFile;
+use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::FillStart;
@@ -17,12 +18,6 @@ use tidepool_store::FillStart;
 use super::content::Content;
 use super::state::{FileState, Inner};
 use crate::core::Core;
-
-/// Extended attribute of a stub.
-pub const STUB_ATTRIBUTE: &str = "user.tidepool.memory";
-/// Length of a stub that carries its mark as content.
-pub const STUB_BYTES: u64 = 256;
-const STUB_MAGIC: &str = "TIDEPOOL MEMORY-ONLY STUB";
 
 fn mark(size: u64) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -22,7 +22,7 @@ impl Handle {
     fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
         let now = self.lower.version()?;
         if let Some(content) = &inner.content {
-            if content.version() == now {
+            if content.version() == now && !content.is_borrowed() {
                 return Ok(content.clone());
             }
             self.core.ledger.versions_superseded.add(1);
@@ -77,14 +77,6 @@ impl Handle {
             }
             return self.write_through(&content, at, data);
         }
-        let end = if self.append { u64::MAX } else { offset + data.len() as u64 };
-        let content = if content.is_lent() && end > content.size() {
-            // The kernel would read the new bytes from the segment before they are there.
-            let now = content.version();
-            self.fresh_content(&mut inner, now)
-        } else {
-            content
-        };
         drop(inner);
         self.write_through(&content, offset, data)
     }
