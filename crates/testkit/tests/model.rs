@@ -2,11 +2,12 @@
 //! them, with kills. More by the binary `model`, or by `TIDEPOOL_MODEL_OPERATIONS` and
 //! `TIDEPOOL_MODEL_SEED` here.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tidepool_testkit::model::generator::Cast;
 use tidepool_testkit::model::operation;
-use tidepool_testkit::model::run::{Plan, random, save, shrink};
+use tidepool_testkit::model::run::{Plan, load, random, replay, save, shrink};
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::product::{Node, NodeSpec, Subject, end_of_log};
 
@@ -25,6 +26,33 @@ fn node() -> std::io::Result<Box<dyn Subject>> {
     Ok(Box::new(Node::start(spec)?))
 }
 
+fn plan(seed: u64, operations: u64) -> Plan {
+    Plan {
+        seed,
+        operations,
+        time_limit: None,
+        cast: Cast { mounts: 3, libraries: 3, administration: true },
+        capacity_bytes: MEMORY_MIB << 20,
+        actor: env!("CARGO_BIN_EXE_actor").into(),
+    }
+}
+
+/// Short logs of what random operations found once; each file is named for its story.
+#[test]
+fn what_was_found_once_stays_right() {
+    needs_mount!();
+    let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
+    let mut wrong = Vec::new();
+    for log in std::fs::read_dir(logs).unwrap() {
+        let log = log.unwrap().path();
+        let mut subject = node().expect("a node starts");
+        if let Err(finding) = replay(&plan(0, 0), &mut *subject, &load(&log).unwrap()) {
+            wrong.push(format!("{}:\n{}", log.display(), finding.describe(&plan(0, 0), 20)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn random_operations_agree_with_the_model() {
     needs_mount!();
@@ -32,14 +60,7 @@ fn random_operations_agree_with_the_model() {
     let operations = number("TIDEPOOL_MODEL_OPERATIONS", 100_000);
     let first = number("TIDEPOOL_MODEL_SEED", 20_260_801);
     for seed in first..first + seeds {
-        let plan = Plan {
-            seed,
-            operations: operations / seeds,
-            time_limit: None,
-            cast: Cast { mounts: 3, libraries: 3, administration: true },
-            capacity_bytes: MEMORY_MIB << 20,
-            actor: env!("CARGO_BIN_EXE_actor").into(),
-        };
+        let plan = plan(seed, operations / seeds);
         let mut subject = node().expect("a node starts");
         let result = random(&plan, &mut *subject);
         let node_log = subject.log();

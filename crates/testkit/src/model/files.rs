@@ -128,11 +128,18 @@ impl Files for SystemFiles {
 
     fn read_mapped(&mut self, slot: u8, offset: u64, buffer: &mut [u8]) -> Outcome<u64> {
         let file = self.file(slot)?;
+        // As every program does that maps: the length first.
+        let size = file.metadata()?.size();
+        let wanted = (buffer.len() as u64).min(size.saturating_sub(offset)) as usize;
+        let buffer = &mut buffer[..wanted];
+        if buffer.is_empty() {
+            return Ok(0);
+        }
         let start = offset / 4096 * 4096;
         let skipped = (offset - start) as usize;
         let length = skipped + buffer.len();
-        // SAFETY: a new mapping at an address of the kernel's choice, unmapped below. The driver
-        // asks for ranges within the file and lets nobody truncate it meanwhile.
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped below. The range
+        // lies within the file, and the driver lets nobody truncate it meanwhile.
         let address = unsafe {
             let anywhere = std::ptr::null_mut();
             rustix::mm::mmap(anywhere, length, ProtFlags::READ, MapFlags::SHARED, file, start)?

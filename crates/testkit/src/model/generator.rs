@@ -186,11 +186,11 @@ impl Generator {
             25..28 if writes => {
                 Operation::SetSize { actor, slot, size: self.length(model).min(2 * size + 4096) }
             }
-            28..30 if writes && mounted => {
+            28..31 if writes && mounted => {
                 let offset = self.place(size);
                 Operation::Punch { actor, slot, offset, length: self.piece() }
             }
-            30..33 if writes => Operation::Sync { actor, slot },
+            31..33 if writes => Operation::Sync { actor, slot },
             33..40 => Operation::Size { actor, slot },
             40..65 => Operation::Close { actor, slot },
             65..72 => {
@@ -213,7 +213,9 @@ impl Generator {
             }
             // Anew from the start.
             6..8 => (0, self.rng.u64(1..9 * MIB)),
-            8..30 => (size, self.piece()),
+            // With a gap after the end.
+            8..14 => (size + self.rng.u64(1..20 * KIB), self.piece()),
+            14..30 => (size, self.piece()),
             _ => (self.place(size), self.piece()),
         };
         let seed = self.rng.u64(..);
