@@ -183,9 +183,11 @@ impl Nodes {
         let mut maps = self.maps.lock();
         let is_current =
             maps.current.get(&node.id).is_none_or(|current| current.nodeid == node.nodeid);
+        // Otherwise somebody made room already, and the kernel comes to it by its next look-up.
         if is_current {
             let place = node.place();
-            add(&mut maps, node.id, node.kind, place);
+            let successor = add(&mut maps, node.id, node.kind, place);
+            *successor.opens.lock() = Opens::reserved();
         }
     }
 
@@ -293,25 +295,25 @@ impl Nodes {
         }
         candidates.select_nth_unstable_by_key(batch - 1, |(last_use, _)| *last_use);
         for (_, node) in &candidates[..batch] {
-            // A file that is at its place no more can be reached by its descriptor alone.
-            let nameless = !self.is_at_its_place(node);
-            if !nameless {
+            // A file without a name can be reached by its descriptor alone.
+            if !self.is_nameless(node) {
                 self.unpin(node);
             }
         }
     }
 
-    fn is_at_its_place(&self, node: &Node) -> bool {
+    /// Whether the file has no name any more, as far as that shows: some file systems count no
+    /// links, so the count alone does not tell.
+    fn is_nameless(&self, node: &Node) -> bool {
+        let Some(descriptor) = node.pin.lock().clone() else { return false };
+        let links = rustix::fs::statat(&*descriptor, c"", AtFlags::EMPTY_PATH);
+        if links.is_ok_and(|stat| stat.st_nlink > 0) {
+            return false;
+        }
         let Some(place) = node.place() else { return false };
         let Some(parent) = place.parent.pin.lock().clone() else { return false };
         rustix::fs::statat(&*parent, &place.name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|stat| id_of(&stat) == node.id)
-    }
-
-    /// Number of nodes and of descriptors held, for tests and messages.
-    #[cfg(test)]
-    pub fn counts(&self) -> (usize, usize) {
-        (self.maps.lock().by_nodeid.len(), self.pinned.load(Ordering::Relaxed))
+            .map_or(true, |stat| id_of(&stat) != node.id)
     }
 }
 

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidepool_proto::{OpenFile, PassthroughPin, Version};
 
@@ -53,9 +54,14 @@ pub enum Admission {
     Split,
 }
 
+/// How long a node made for an open that did not fit is kept from passthrough: the kernel looks the
+/// name up once more and opens again, and must not meet another passthrough open by then.
+const RESERVED: Duration = Duration::from_secs(1);
+
 /// The opens of one node.
 #[derive(Default)]
 pub struct Opens {
+    reserved_until: Option<Instant>,
     backing: Option<Backing>,
     files: Vec<(u64, Arc<dyn OpenFile>)>,
 }
@@ -70,6 +76,11 @@ impl fmt::Debug for Opens {
 }
 
 impl Opens {
+    /// Of a node that an open waits for that would not fit beside a passthrough open.
+    pub fn reserved() -> Self {
+        Opens { reserved_until: Some(Instant::now() + RESERVED), ..Opens::default() }
+    }
+
     /// Whether the node can answer look-ups of the file at `version`.
     pub fn may_serve(&self, version: &Version) -> bool {
         self.backing.as_ref().is_none_or(|backing| backing.pin.serves(version))
@@ -89,12 +100,13 @@ impl Opens {
         reads_only: bool,
         register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
     ) -> Admission {
+        let is_free = self.files.is_empty() && !self.is_reserved();
         let admission = match &self.backing {
             Some(backing) if reads_only && backing.pin.serves(&file.version()) => {
                 Admission::Passthrough(backing.backing_id)
             }
             Some(_) => return Admission::Split,
-            None if reads_only && self.files.is_empty() => {
+            None if reads_only && is_free => {
                 self.backing = register.and_then(|register| file.passthrough().and_then(register));
                 self.backing
                     .as_ref()
@@ -104,6 +116,10 @@ impl Opens {
         };
         self.files.push((handle, file.clone()));
         admission
+    }
+
+    fn is_reserved(&self) -> bool {
+        self.reserved_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// The open `handle` is over.

@@ -3,8 +3,8 @@
 
 #![expect(dead_code, reason = "every test file uses a part of this")]
 
-mod bypass;
-mod memory;
+pub mod bypass;
+pub mod memory;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,6 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_proto::FileService;
-
-pub use bypass::BypassService;
-pub use memory::MemoryService;
 
 /// A user and group that own nothing here.
 pub const STRANGER: u32 = 65_534;

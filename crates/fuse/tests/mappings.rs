@@ -1,0 +1,160 @@
+//! Memory mappings of files of the mount, shared and private, and programs run from it.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use support::bypass::BypassService;
+use support::memory::MemoryService;
+use support::mounted;
+use tidepool_proto::FileService;
+
+const LENGTH: usize = 64 << 10;
+
+struct Mapping(*mut u8);
+
+impl Mapping {
+    fn new(file: &File, writable: bool, flags: MapFlags) -> Self {
+        let protection =
+            if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped on drop.
+        let address =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), LENGTH, protection, flags, file, 0) };
+        Mapping(address.expect("the file maps").cast())
+    }
+
+    fn byte(&self, offset: usize) -> u8 {
+        assert!(offset < LENGTH);
+        // SAFETY: within the mapping, and the files of these tests are that long.
+        unsafe { self.0.add(offset).read_volatile() }
+    }
+
+    fn set(&self, offset: usize, byte: u8) {
+        assert!(offset < LENGTH);
+        // SAFETY: as above; only called on writable mappings.
+        unsafe { self.0.add(offset).write_volatile(byte) }
+    }
+
+    fn write_back(&self) {
+        // SAFETY: the range is the whole mapping.
+        unsafe { rustix::mm::msync(self.0.cast(), LENGTH, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the whole mapping, and nothing else uses it.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), LENGTH) };
+    }
+}
+
+fn services() -> [Arc<dyn FileService>; 3] {
+    [
+        Arc::new(BypassService),
+        Arc::new(MemoryService::default()),
+        Arc::new(MemoryService::without_passthrough()),
+    ]
+}
+
+#[test]
+fn shared_mappings_write_through_to_the_pfs() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let (lower, upper) = mount.both("file");
+        fs::write(&upper, vec![1; LENGTH]).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
+        let mapping = Mapping::new(&file, true, MapFlags::SHARED);
+        assert_eq!(mapping.byte(5_000), 1);
+        mapping.set(5_000, 2);
+        mapping.write_back();
+        assert_eq!(fs::read(&lower).unwrap()[5_000], 2);
+        mapping.set(6_000, 3);
+        drop(mapping);
+        drop(file);
+        assert_eq!(fs::read(&lower).unwrap()[6_000], 3, "written when the mapping went");
+        assert_eq!(fs::read(&upper).unwrap()[6_000], 3);
+    }
+}
+
+#[test]
+fn a_mapping_of_an_append_only_open_writes_in_place() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let (lower, upper) = mount.both("file");
+        fs::write(&upper, vec![1; LENGTH]).unwrap();
+        let file = OpenOptions::new().read(true).append(true).open(&upper).unwrap();
+        let mapping = Mapping::new(&file, true, MapFlags::SHARED);
+        mapping.set(100, 9);
+        mapping.write_back();
+        drop(mapping);
+        let now = fs::read(&lower).unwrap();
+        assert_eq!((now.len(), now[100]), (LENGTH, 9));
+    }
+}
+
+#[test]
+fn private_and_read_only_mappings_see_the_file() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let (lower, upper) = mount.both("file");
+        fs::write(&lower, vec![4; LENGTH]).unwrap();
+        let file = File::open(&upper).unwrap();
+        let private = Mapping::new(&file, true, MapFlags::PRIVATE);
+        let shared = Mapping::new(&file, false, MapFlags::SHARED);
+        assert_eq!((private.byte(0), shared.byte(LENGTH - 1)), (4, 4));
+        private.set(0, 5);
+        assert_eq!(shared.byte(0), 4, "private changes stay private");
+        drop((private, shared));
+        assert_eq!(fs::read(&lower).unwrap()[0], 4);
+    }
+}
+
+#[test]
+fn a_new_mapping_shows_what_changed_on_the_pfs() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let (lower, upper) = mount.both("file");
+        for value in 1..4 {
+            fs::write(&lower, vec![value; LENGTH]).unwrap();
+            let file = File::open(&upper).unwrap();
+            let mapping = Mapping::new(&file, false, MapFlags::PRIVATE);
+            assert_eq!(mapping.byte(1234), value);
+        }
+    }
+}
+
+#[test]
+fn positioned_writes_show_in_mappings_of_the_same_file() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let upper = mount.upper.join("file");
+        fs::write(&upper, vec![1; LENGTH]).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
+        let mapping = Mapping::new(&file, false, MapFlags::SHARED);
+        assert_eq!(mapping.byte(10), 1);
+        file.write_all_at(b"\x07", 10).unwrap();
+        assert_eq!(mapping.byte(10), 7);
+    }
+}
+
+#[test]
+fn programs_run_from_the_mount() {
+    for service in services() {
+        let Some(mount) = mounted(service) else { return };
+        let upper = mount.upper.join("program");
+        fs::copy("/bin/echo", &upper).unwrap();
+        fs::set_permissions(&upper, fs::Permissions::from_mode(0o755)).unwrap();
+        for _ in 0..2 {
+            let output = Command::new(&upper).arg("it runs").output().unwrap();
+            assert_eq!(output.stdout, b"it runs\n");
+        }
+        let script = mount.upper.join("script");
+        fs::write(&script, "#!/bin/sh\necho scripted\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(Command::new(&script).output().unwrap().stdout, b"scripted\n");
+    }
+}

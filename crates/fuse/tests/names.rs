@@ -1,0 +1,229 @@
+//! Names and metadata through the mount: what happens on one side shows on the other, at once.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, RenameFlags, XattrFlags};
+use support::bypass::BypassService;
+use support::memory::MemoryService;
+use support::{errno, mounted, mounted_with};
+
+#[test]
+fn names_may_be_any_bytes_up_to_255() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let longest = vec![b'n'; 255];
+    let strange: &[&[u8]] = &[b"\xff\xfe\x80", b"new\nline", b" ", b"-rf", &longest];
+    for name in strange {
+        let name = OsStr::from_bytes(name);
+        let (lower, upper) = mount.both(name);
+        fs::write(&upper, name.as_bytes()).unwrap();
+        assert_eq!(fs::read(&lower).unwrap(), name.as_bytes());
+        let listed = fs::read_dir(&mount.upper).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(listed.collect::<Vec<_>>(), [name]);
+        fs::remove_file(&upper).unwrap();
+        assert!(!lower.exists());
+    }
+    let too_long = mount.upper.join(OsStr::from_bytes(&vec![b'n'; 256]));
+    assert_eq!(errno(fs::write(too_long, b"")), Some(libc::ENAMETOOLONG));
+}
+
+#[test]
+fn changes_on_the_pfs_are_seen_at_once() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("file");
+    assert!(!upper.exists(), "the kernel now knows that there is no such name");
+    fs::write(&lower, b"one").unwrap();
+    assert_eq!(fs::metadata(&upper).unwrap().len(), 3);
+    fs::write(&lower, b"longer").unwrap();
+    assert_eq!(fs::metadata(&upper).unwrap().len(), 6);
+    let open = fs::File::open(&upper).unwrap();
+    fs::write(&lower, b"longest yet").unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 11);
+    let replacement = mount.lower.join("replacement");
+    fs::write(&replacement, b"other").unwrap();
+    fs::rename(&replacement, &lower).unwrap();
+    assert_eq!(fs::read(&upper).unwrap(), b"other");
+    assert_eq!(open.metadata().unwrap().len(), 11, "an open file stays what it was");
+    fs::remove_file(&lower).unwrap();
+    assert_eq!(errno(fs::metadata(&upper)), Some(libc::ENOENT));
+    fs::create_dir(&lower).unwrap();
+    assert!(fs::metadata(&upper).unwrap().is_dir());
+}
+
+#[test]
+fn attributes_are_those_of_the_pfs() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("file");
+    fs::write(&upper, vec![7; 10_000]).unwrap();
+    fs::set_permissions(&upper, fs::Permissions::from_mode(0o4751)).unwrap();
+    std::os::unix::fs::chown(&upper, Some(12), Some(34)).unwrap();
+    let (below, above) = (fs::metadata(&lower).unwrap(), fs::metadata(&upper).unwrap());
+    assert_eq!(below.ino(), above.ino());
+    assert_eq!(below.mode(), above.mode());
+    assert_eq!((below.uid(), below.gid()), (above.uid(), above.gid()));
+    assert_eq!((below.size(), below.blocks()), (above.size(), above.blocks()));
+    assert_eq!((below.mtime(), below.mtime_nsec()), (above.mtime(), above.mtime_nsec()));
+    assert_eq!((below.ctime(), below.ctime_nsec()), (above.ctime(), above.ctime_nsec()));
+    assert_eq!(below.nlink(), above.nlink());
+}
+
+#[test]
+fn renames_know_their_flags() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (a, b) = (mount.upper.join("a"), mount.upper.join("b"));
+    fs::write(&a, b"a").unwrap();
+    fs::write(&b, b"b").unwrap();
+    let refused = rustix::fs::renameat_with(CWD, &a, CWD, &b, RenameFlags::NOREPLACE);
+    assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+    rustix::fs::renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((fs::read(&a).unwrap(), fs::read(&b).unwrap()), (b"b".into(), b"a".into()));
+    fs::rename(&a, &b).unwrap();
+    assert_eq!(fs::read(&b).unwrap(), b"b");
+    assert!(!a.exists());
+    fs::create_dir_all(mount.upper.join("d/e")).unwrap();
+    fs::rename(&b, mount.upper.join("d/e/f")).unwrap();
+    fs::rename(mount.upper.join("d"), mount.upper.join("g")).unwrap();
+    assert_eq!(fs::read(mount.lower.join("g/e/f")).unwrap(), b"b");
+    assert_eq!(fs::read(mount.upper.join("g/e/f")).unwrap(), b"b");
+}
+
+#[test]
+fn links_of_both_kinds_work() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (file, hard, soft) =
+        (mount.upper.join("file"), mount.upper.join("hard"), mount.upper.join("soft"));
+    fs::write(&file, b"x").unwrap();
+    fs::hard_link(&file, &hard).unwrap();
+    assert_eq!(fs::metadata(&hard).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(&hard).unwrap().ino(), fs::metadata(&file).unwrap().ino());
+    symlink("file", &soft).unwrap();
+    assert_eq!(fs::read_link(&soft).unwrap(), OsStr::new("file"));
+    assert_eq!(fs::read(&soft).unwrap(), b"x");
+    fs::remove_file(&file).unwrap();
+    assert_eq!(fs::metadata(&hard).unwrap().nlink(), 1);
+    assert_eq!(errno(fs::read(&soft)), Some(libc::ENOENT));
+}
+
+#[test]
+fn a_removed_file_lives_on_while_it_is_open() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let upper = mount.upper.join("file");
+    fs::write(&upper, b"still here").unwrap();
+    let open = fs::File::open(&upper).unwrap();
+    let by_path = rustix::fs::open(
+        &upper,
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .unwrap();
+    fs::remove_file(&upper).unwrap();
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "still here");
+    drop(open);
+    assert_eq!(rustix::fs::fstat(&by_path).unwrap().st_size, 10, "kept by the path descriptor");
+}
+
+#[test]
+fn extended_attributes_pass_and_ours_are_hidden() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("file");
+    fs::write(&upper, b"").unwrap();
+    let set = |name: &str| rustix::fs::setxattr(&upper, name, b"value", XattrFlags::empty());
+    set("user.mine").unwrap();
+    assert_eq!(set("user.tidepool.stub"), Err(rustix::io::Errno::PERM));
+    rustix::fs::setxattr(&lower, "user.tidepool.stub", b"secret", XattrFlags::empty()).unwrap();
+    let mut buffer = [0u8; 256];
+    let length = rustix::fs::getxattr(&upper, "user.mine", &mut buffer[..]).unwrap();
+    assert_eq!(&buffer[..length], b"value");
+    let hidden = rustix::fs::getxattr(&upper, "user.tidepool.stub", &mut buffer[..]);
+    assert_eq!(hidden, Err(rustix::io::Errno::NODATA));
+    let length = rustix::fs::listxattr(&upper, &mut buffer[..]).unwrap();
+    assert_eq!(&buffer[..length], b"user.mine\0");
+    let hidden = rustix::fs::removexattr(&upper, "user.tidepool.stub");
+    assert_eq!(hidden, Err(rustix::io::Errno::NODATA));
+    rustix::fs::removexattr(&upper, "user.mine").unwrap();
+    assert_eq!(rustix::fs::listxattr(&upper, &mut buffer[..]), Ok(0));
+}
+
+#[test]
+fn big_directories_list_every_name_once() {
+    const FILES: usize = 5_000;
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    for index in 0..FILES {
+        fs::write(mount.lower.join(format!("some-longer-name-{index:05}")), b"").unwrap();
+    }
+    let list = |path| {
+        let mut names: Vec<_> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let names = list(&mount.upper);
+    assert_eq!(names.len(), FILES);
+    assert_eq!(names, list(&mount.lower));
+}
+
+#[test]
+fn more_inodes_than_descriptors_are_fine() {
+    const DIRECTORIES: usize = 200;
+    let few = |config: &mut tidepool_fuse::MountConfig| config.inode_descriptors_max = Some(16);
+    let Some(mount) = mounted_with(Arc::new(BypassService), few) else { return };
+    let name = |index: usize| mount.upper.join(format!("d{index}/e"));
+    for index in 0..DIRECTORIES {
+        fs::create_dir_all(name(index)).unwrap();
+        fs::write(name(index).join("f"), index.to_string()).unwrap();
+    }
+    // Working directories keep nodes alive while their descriptors go.
+    let held: Vec<_> = (0..DIRECTORIES).map(|i| support::open_directory(&name(i))).collect();
+    for index in 0..DIRECTORIES {
+        let file = rustix::fs::openat(
+            &held[index],
+            "f",
+            rustix::fs::OFlags::RDONLY,
+            rustix::fs::Mode::empty(),
+        );
+        let read = std::io::read_to_string(fs::File::from(file.unwrap())).unwrap();
+        assert_eq!(read, index.to_string());
+    }
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    let inodes = descriptors
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.starts_with(&mount.lower))
+        .count();
+    assert!(inodes <= 20, "{inodes} descriptors below the PFS directory");
+}
+
+#[test]
+fn metadata_changes_are_reported_to_the_node() {
+    let service = Arc::new(MemoryService::default());
+    let Some(mount) = mounted(service.clone()) else { return };
+    let (a, b) = (mount.upper.join("a"), mount.upper.join("b"));
+    fs::write(&a, b"bytes").unwrap();
+    fs::read(&a).unwrap();
+    let loads = service.loads();
+    fs::rename(&a, &b).unwrap();
+    fs::set_permissions(&b, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::hard_link(&b, &a).unwrap();
+    fs::remove_file(&b).unwrap();
+    std::os::unix::fs::chown(&a, Some(1), Some(1)).unwrap();
+    rustix::fs::setxattr(&a, "user.mine", b"value", XattrFlags::empty()).unwrap();
+    assert_eq!(fs::read(&a).unwrap(), b"bytes");
+    assert_eq!(service.loads(), loads, "what was cached of the file still serves it");
+    assert!(service.carried() >= 6);
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let read_only = |config: &mut tidepool_fuse::MountConfig| config.read_only = true;
+    let Some(mount) = mounted_with(Arc::new(BypassService), read_only) else { return };
+    let (lower, upper) = mount.both("file");
+    fs::write(&lower, b"x").unwrap();
+    assert_eq!(fs::read(&upper).unwrap(), b"x");
+    assert_eq!(errno(fs::write(&upper, b"y")), Some(libc::EROFS));
+    assert_eq!(errno(fs::remove_file(&upper)), Some(libc::EROFS));
+}
