@@ -18,7 +18,8 @@ const UPPER: &str = "TIDEPOOL_TEST_UPPER";
 
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+    let escaped = path.to_str().unwrap().replace(' ', "\\040");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&escaped))
 }
 
 /// Not a test of its own: the daemon that the others kill.
@@ -35,7 +36,7 @@ fn daemon_for_the_other_tests() {
 }
 
 fn start_daemon(lower: &Path, upper: &Path) -> Child {
-    let daemon = Command::new(std::env::current_exe().unwrap())
+    let mut daemon = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "daemon_for_the_other_tests", "--nocapture"])
         .env(LOWER, lower)
         .env(UPPER, upper)
@@ -44,6 +45,7 @@ fn start_daemon(lower: &Path, upper: &Path) -> Child {
         .spawn()
         .unwrap();
     while !is_mounted(upper) || fs::metadata(upper.join("file")).is_err() {
+        assert!(daemon.try_wait().unwrap().is_none(), "the daemon runs");
         std::thread::yield_now();
     }
     daemon
