@@ -9,6 +9,7 @@ use tidepool_proto::MemorySize;
 
 use crate::commands::calibrate::arguments::CalibrateArguments;
 use crate::commands::model::arguments::ModelCommand;
+use crate::commands::mountain::arguments::BenchCommand;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
 
@@ -264,7 +265,11 @@ pub enum Access {
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArguments {
+    /// A special benchmark instead.
+    #[command(subcommand)]
+    pub special: Option<BenchCommand>,
     /// Size of the file that is read
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub size: tidepool_proto::ByteSize,

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command, NodeCommand};
+use arguments::{Arguments, BenchArguments, Command, NodeCommand};
+use commands::mountain::arguments::BenchCommand;
 use exit::Outcome;
 
 fn main() -> ExitCode {
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
-        bench, calibrate, config, doctor, explain, files, load, model, node, status, store, top,
+        bench, calibrate, config, doctor, explain, files, load, model, mountain, node, status,
+        store, top,
     };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
@@ -51,6 +53,9 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Policy(arguments) => store::policy(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Config(arguments) => config::config(&arguments),
+        Command::Bench(BenchArguments {
+            special: Some(BenchCommand::Mountain(arguments)), ..
+        }) => mountain::mountain(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Calibrate(arguments) => calibrate::calibrate(&arguments),
         Command::Model(command) => model::model(&command),

@@ -45,8 +45,6 @@ pub enum Stroke {
     Dashed,
     /// A line with a mark at each point.
     Marked,
-    /// Marks alone.
-    Marks,
 }
 
 /// A named line.
@@ -254,7 +252,6 @@ where
     let annotation = match series.stroke {
         Stroke::Solid => chart.draw_series(LineSeries::new(points, style)),
         Stroke::Dashed => chart.draw_series(DashedLineSeries::new(points, 9, 6, style)),
-        Stroke::Marks => chart.draw_series(marks()),
         Stroke::Marked => {
             chart.draw_series(marks()).map_err(drawing)?;
             chart.draw_series(LineSeries::new(points, style))
@@ -277,7 +274,6 @@ fn legend_sample(
     let end = match stroke {
         Stroke::Solid | Stroke::Marked => x + 32,
         Stroke::Dashed => x + 14,
-        Stroke::Marks => x + 6,
     };
     PathElement::new([(x, y), (end, y)], style)
 }

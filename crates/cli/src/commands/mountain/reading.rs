@@ -1,0 +1,231 @@
+//! Passes over a file with skips, and the probe that the predictions are made from. Times what a
+//! reader sees: from the open to the last byte.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use tidepool_client::{Client, OpenOptions};
+use tidepool_model::{Bytes, BytesPerSecond, MountainSetting, Policy, Seconds};
+use tidepool_proto::admin::{AdminRequest, Status};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::arguments::Via;
+use super::own_node::check;
+use crate::commands::calibrate::file::median;
+use crate::commands::calibrate::memory::{load, small_reads};
+use crate::connection::Connection;
+use crate::target::Target;
+
+/// Bytes of a read: the upper buffer of the papers.
+pub const REQUEST_BYTES: u64 = 1 << 20;
+/// Transfers that a node has under way for a reader with skips.
+const TRANSFERS: u32 = 4;
+/// Passes of each part of the probe.
+const PROBE_PASSES: usize = 5;
+/// Blocks whose first byte is waited for.
+const PROBE_BLOCKS: u64 = 12;
+
+/// How to reach a file.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// The node.
+    pub connection: Connection,
+    /// Library or mount.
+    pub via: Via,
+    /// Where the node is mounted.
+    pub mount: Option<PathBuf>,
+    /// The PFS directory of the node.
+    pub root: PathBuf,
+}
+
+/// What a pass brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// Bytes given to the reader.
+    pub bytes: u64,
+    /// Of these, bytes that memory had; counted by the library alone.
+    pub from_memory: Option<u64>,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+impl Pass {
+    /// Bytes per second.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9)
+    }
+}
+
+impl Reader {
+    /// Reads the first `size` bytes of a file of the PFS, leaving `skip` bytes out after each read.
+    pub fn pass(
+        &self,
+        path: &Path,
+        size: u64,
+        skip: u64,
+        interrupted: &AtomicBool,
+    ) -> Result<Pass> {
+        match self.via {
+            Via::Library => library_pass(self.connection.client(), path, size, skip, interrupted),
+            Via::Mount => self.mount_pass(path, size, skip, interrupted),
+        }
+    }
+
+    fn mount_pass(
+        &self,
+        path: &Path,
+        size: u64,
+        skip: u64,
+        interrupted: &AtomicBool,
+    ) -> Result<Pass> {
+        use std::os::unix::fs::FileExt;
+        let failed = |source| Error::pfs("reading through the mount", source);
+        let mount = self.mount.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "reading through the mount", "the node has none")
+                .remedy("use --via library, or a node with a mount")
+        })?;
+        let below = path.strip_prefix(&self.root).unwrap_or(path);
+        let begun = Instant::now();
+        let file = std::fs::File::open(mount.join(below)).map_err(failed)?;
+        let mut buffer = vec![0; REQUEST_BYTES as usize];
+        let mut bytes = 0;
+        for offset in offsets(size, skip) {
+            check(interrupted)?;
+            let wanted = REQUEST_BYTES.min(size - offset) as usize;
+            bytes += file.read_at(&mut buffer[..wanted], offset).map_err(failed)? as u64;
+        }
+        Ok(Pass { bytes, from_memory: None, seconds: begun.elapsed().as_secs_f64() })
+    }
+
+    /// Drops what node and kernel have of a file.
+    pub fn evict(&self, path: &Path) -> Result<()> {
+        let target = Target::open(path)?;
+        self.connection.free(AdminRequest::Evict, Some(target.descriptor()))?;
+        // The node reads past the page cache where it can; this is for where it cannot.
+        let _ = rustix::fs::fadvise(target.descriptor(), 0, None, rustix::fs::Advice::DontNeed);
+        Ok(())
+    }
+}
+
+fn offsets(size: u64, skip: u64) -> impl Iterator<Item = u64> {
+    let stride = REQUEST_BYTES + skip;
+    (0..size.div_ceil(stride)).map(move |number| number * stride)
+}
+
+/// A pass by the client library.
+pub fn library_pass(
+    client: &Client,
+    path: &Path,
+    size: u64,
+    skip: u64,
+    interrupted: &AtomicBool,
+) -> Result<Pass> {
+    let begun = Instant::now();
+    let file = client.open(path, OpenOptions::read())?;
+    let mut buffer = vec![0; REQUEST_BYTES as usize];
+    let (mut bytes, mut from_pfs) = (0, 0);
+    for offset in offsets(size, skip) {
+        check(interrupted)?;
+        let wanted = REQUEST_BYTES.min(size - offset) as usize;
+        let outcome = file.read_at(offset, &mut buffer[..wanted])?;
+        bytes += outcome.bytes as u64;
+        from_pfs += outcome.levels.pfs;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Pass { bytes, from_memory: Some(bytes - from_pfs), seconds })
+}
+
+/// Measures what the predictions need, on the file `path` of `size` bytes, which fits the store.
+pub fn probe(
+    reader: &Reader,
+    path: &Path,
+    size: u64,
+    status: &Status,
+    interrupted: &AtomicBool,
+) -> Result<MountainSetting> {
+    let operation = "measuring memory and PFS before the mountain";
+    let rate = |per_byte: f64| {
+        BytesPerSecond::new(1.0 / per_byte.max(1e-15))
+            .map_err(|_| Error::new(ErrorKind::Internal, operation, "a pass that took no time"))
+    };
+    load(&reader.connection, path)?;
+    // The first pass maps the segment, and is not counted.
+    reader.pass(path, size, 0, interrupted)?;
+    let hot = passes(|| reader.pass(path, size, 0, interrupted))?;
+    let client = reader.connection.client();
+    let small = small_reads(&client.open(path, OpenOptions::read())?, 3)? * 1e-6;
+    let memory_latency = small.min(0.5 * hot * REQUEST_BYTES as f64);
+    let cold = passes(|| {
+        reader.evict(path)?;
+        reader.pass(path, size, 0, interrupted)
+    })?;
+    // A cold byte is moved and then copied; what remains is the PFS.
+    let pfs = rate((cold - hot).max(1e-12))?;
+    let block = status.store.block_bytes;
+    let wait = first_bytes(reader, path, size, block)?;
+    let pfs_latency = (wait - block as f64 / pfs.get()).max(0.0);
+    Ok(MountainSetting {
+        capacity: Bytes::whole(status.store.capacity_bytes),
+        block: Bytes::whole(block),
+        request: Bytes::whole(REQUEST_BYTES),
+        memory: rate(hot - memory_latency / REQUEST_BYTES as f64)?,
+        memory_latency: Seconds::new(memory_latency)?,
+        pfs,
+        pfs_latency: Seconds::new(pfs_latency)?,
+        transfers: TRANSFERS,
+        policy: policy(&status.store.policy),
+    })
+}
+
+/// The model of the store's policy; what has none is taken as the default's.
+fn policy(name: &str) -> Policy {
+    match name {
+        "lru" => Policy::Lru,
+        "lfu" => Policy::Lfu,
+        _ => Policy::Cyclic,
+    }
+}
+
+/// Seconds of one byte: median of some passes.
+fn passes(mut pass: impl FnMut() -> Result<Pass>) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..PROBE_PASSES {
+        let pass = pass()?;
+        times.push(pass.seconds / pass.bytes.max(1) as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(median(&times))
+}
+
+/// Median seconds until a read gets the first bytes of a block that nobody asked for before.
+fn first_bytes(reader: &Reader, path: &Path, size: u64, block: u64) -> Result<f64> {
+    reader.evict(path)?;
+    let file = reader.connection.client().open(path, OpenOptions::read())?;
+    let blocks = (size / block).max(1);
+    let mut times = Vec::new();
+    let mut buffer = vec![0; 4096];
+    // Backwards and with gaps, so that nothing is brought in ahead.
+    for number in (0..PROBE_BLOCKS.min(blocks)).rev() {
+        let place = number * blocks / PROBE_BLOCKS.min(blocks);
+        let begun = Instant::now();
+        file.read_at(place * block, &mut buffer)?;
+        times.push(begun.elapsed().as_secs_f64());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(median(&times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_begin_a_stride_apart() {
+        let mib = REQUEST_BYTES;
+        assert_eq!(offsets(3 * mib, 0).collect::<Vec<_>>(), [0, mib, 2 * mib]);
+        assert_eq!(offsets(5 * mib, mib).collect::<Vec<_>>(), [0, 2 * mib, 4 * mib]);
+        assert_eq!(offsets(4 * mib, 64 * mib).collect::<Vec<_>>(), [0]);
+    }
+}
