@@ -139,7 +139,7 @@ impl Actor {
             Command::IsStub { path } => {
                 let mut value = [0; 512];
                 let marked =
-                    rustix::fs::getxattr(&at(&path), "user.tidepool.memory", value.as_mut_slice());
+                    rustix::fs::getxattr(at(&path), "user.tidepool.memory", value.as_mut_slice());
                 return Ok(Answer::of(u64::from(marked.is_ok())));
             }
             Command::Change { path, change } => {

@@ -47,16 +47,54 @@ pub struct Generator {
     rng: Rng,
     cast: Cast,
     capacity_bytes: u64,
+    follow_up: Option<Operation>,
 }
 
 impl Generator {
     /// Operations of `seed` for a node of `capacity_bytes`.
     pub fn new(seed: u64, cast: Cast, capacity_bytes: u64) -> Self {
-        Generator { rng: Rng::with_seed(seed), cast, capacity_bytes }
+        Generator { rng: Rng::with_seed(seed), cast, capacity_bytes, follow_up: None }
     }
 
     /// The next operation. It may turn out to be impossible; the driver passes it over then.
     pub fn next(&mut self, model: &Reference) -> Operation {
+        if let Some(operation) = self.follow_up.take() {
+            return operation;
+        }
+        let operation = self.choose_next(model);
+        if self.rng.u32(..2) == 0 {
+            self.follow_up = self.look_after(model, &operation);
+        }
+        operation
+    }
+
+    /// A look at the place that an operation changes: at once, as races want it.
+    fn look_after(&mut self, model: &Reference, operation: &Operation) -> Option<Operation> {
+        use Operation as Op;
+        let by_handle = |actor: &u8, slot: &u8| {
+            let handle = model.handle((*actor, *slot))?;
+            model.name_of(handle.file).cloned()
+        };
+        let (path, offset) = match operation {
+            Op::Write { actor, slot, offset, .. } | Op::Punch { actor, slot, offset, .. } => {
+                (by_handle(actor, slot)?, *offset)
+            }
+            Op::SetSize { actor, slot, size } => (by_handle(actor, slot)?, *size),
+            Op::TruncatePath { path, size, .. } => (path.clone(), *size),
+            Op::Change { path, change: OutsideChange::Overwrite { offset, .. }, .. } => {
+                (path.clone(), *offset)
+            }
+            Op::Change { path, .. } => (path.clone(), 0),
+            _ => return None,
+        };
+        let before = self.rng.u64(..3000).min(offset);
+        let actor = self.reader();
+        let length = before + self.piece();
+        let opening = Opening::READ;
+        Some(Op::Check { actor, path, offset: offset - before, length, opening })
+    }
+
+    fn choose_next(&mut self, model: &Reference) -> Operation {
         if self.cast.administration && self.rng.u64(..KILL_INTERVAL) == 0 {
             return Operation::Kill;
         }
