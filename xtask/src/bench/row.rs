@@ -139,7 +139,8 @@ impl fmt::Display for Row {
 /// All rows as a Markdown table.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| what | ours | reference | ratio (spread) | goal | reached |\n|---|--:|--:|--:|--:|---|\n",
+        "| what | ours | reference | ratio (spread) | goal | reached |\n\
+         |---|--:|--:|--:|--:|---|\n",
     );
     for row in rows {
         text.push_str(&format!("| {} |\n", row.cells().join(" | ")));

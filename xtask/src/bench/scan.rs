@@ -50,7 +50,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         rows.push(row.note(format!(
             "set {} MiB, capacity {} MiB, {PASSES} passes after the first; misses counted as \
              bytes read from the lower level; optimum {:.2}",
-            FILES * file_bytes >> 20,
+            (FILES * file_bytes) >> 20,
             capacity >> 20,
             capacity as f64 / (FILES * file_bytes) as f64
         )));

@@ -1,7 +1,7 @@
 //! The layers of the workspace: which crate may depend on which. `docs/ARCHITECTURE.md` draws them,
 //! this table enforces them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -26,10 +26,25 @@ const LAYERS: [(&str, &[&str]); 10] = [
 /// Crates that nothing of the product may use outside its tests.
 const TESTS_ONLY: [&str; 2] = ["tidepool-testkit", "xtask"];
 
-/// What cargo knows of the workspace's own packages.
-pub fn metadata() -> Result<Value> {
-    let arguments = ["metadata", "--format-version=1", "--no-deps", "--offline", "--locked"];
-    let text = process::read(&mut environment::cargo(&arguments))?;
+/// What cargo knows of the packages of the workspace, and of those that stand outside of it.
+pub fn workspaces(root: &Path, files: &[PathBuf]) -> Result<Vec<Value>> {
+    let mut workspaces = vec![metadata(&root.join("Cargo.toml"))?];
+    for manifest in files.iter().filter(|file| file.ends_with("Cargo.toml")) {
+        let path = root.join(manifest);
+        let known = workspaces.iter().flat_map(|metadata| {
+            metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default()
+        });
+        let mut known = known.filter_map(|package| package["manifest_path"].as_str());
+        if manifest != Path::new("Cargo.toml") && !known.any(|known| Path::new(known) == path) {
+            workspaces.push(metadata(&path)?);
+        }
+    }
+    Ok(workspaces)
+}
+
+fn metadata(manifest: &Path) -> Result<Value> {
+    let arguments = ["metadata", "--format-version=1", "--no-deps", "--offline", "--manifest-path"];
+    let text = process::read(environment::cargo(&arguments).arg(manifest))?;
     Ok(serde_json::from_str(&text)?)
 }
 
@@ -74,8 +89,9 @@ mod tests {
     use serde_json::json;
 
     fn package(name: &str, dependency: &str, kind: Option<&str>) -> serde_json::Value {
+        let dependencies = json!([{"name": dependency, "kind": kind}]);
         json!({"packages": [
-            {"name": name, "manifest_path": "m", "dependencies": [{"name": dependency, "kind": kind}]},
+            {"name": name, "manifest_path": "m", "dependencies": dependencies},
             {"name": dependency, "manifest_path": "m", "dependencies": []},
         ]})
     }

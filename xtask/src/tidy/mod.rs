@@ -1,8 +1,8 @@
 //! Style as a test: every finding names file, line and remedy.
 //!
-//! Limits ratchet: `xtask/tidy.toml` holds the exceptions that exist, each with its present size; one
-//! that grows fails, one that shrinks must be entered with the smaller size. It judges form only;
-//! what the compiler and clippy see is theirs.
+//! Limits ratchet: `xtask/tidy.toml` holds the exceptions that exist, each with its present size;
+//! one that grows fails, one that shrinks must be entered with the smaller size. It judges form
+//! only; what the compiler and clippy see is theirs.
 
 mod documents;
 mod layers;
@@ -49,8 +49,8 @@ impl fmt::Display for Finding {
 pub fn run() -> Result<Outcome> {
     let root = environment::checkout();
     let files = tracked_files(&root)?;
-    let metadata = layers::metadata()?;
-    let reached = reach::from_targets(&root, &metadata)?;
+    let workspaces = layers::workspaces(&root, &files)?;
+    let reached = reach::from_targets(&root.canonicalize()?, &workspaces)?;
     let limits = limits::Limits::load(&root.join("xtask/tidy.toml"))?;
 
     let mut findings = Vec::new();
@@ -68,7 +68,7 @@ pub fn run() -> Result<Outcome> {
             )),
         }
     }
-    findings.extend(layers::check(&metadata));
+    findings.extend(workspaces.first().map(layers::check).unwrap_or_default());
     findings.extend(limits.unused());
     let stale = documents::stale();
     let mut outcome = Outcome::new("tidy");

@@ -11,20 +11,28 @@ use super::source::is_test;
 /// Files by path in the checkout; the value tells that only tests include the file.
 pub type Reached = BTreeMap<PathBuf, bool>;
 
-/// Follows every target of every member of the workspace.
-pub fn from_targets(root: &Path, metadata: &Value) -> Result<Reached> {
+/// Follows every target of every package.
+pub fn from_targets(root: &Path, workspaces: &[Value]) -> Result<Reached> {
     let mut reached = Reached::new();
+    for metadata in workspaces {
+        follow_packages(root, metadata, &mut reached)?;
+    }
+    Ok(reached)
+}
+
+fn follow_packages(root: &Path, metadata: &Value, reached: &mut Reached) -> Result<()> {
     for package in metadata["packages"].as_array().context("cargo metadata: packages")? {
         for target in package["targets"].as_array().context("cargo metadata: targets")? {
             let path = target["src_path"].as_str().context("cargo metadata: src_path")?;
             let kinds = target["kind"].as_array().context("cargo metadata: kind")?;
             let in_tests = kinds.iter().any(|kind| kind == "test" || kind == "bench");
-            let path = Path::new(path);
+            // A target may lie outside of its package's directory.
+            let path = Path::new(path).canonicalize().with_context(|| path.to_owned())?;
             let directory = path.parent().context("a file has a directory")?;
-            follow(root, path, directory, in_tests, &mut reached)?;
+            follow(root, &path, directory, in_tests, reached)?;
         }
     }
-    Ok(reached)
+    Ok(())
 }
 
 /// `submodules` is where `mod` of this file looks for its files.

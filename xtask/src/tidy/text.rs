@@ -56,7 +56,7 @@ fn check_line(file: &Path, number: usize, line: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let characters = line.chars().count();
     // A long literal or address cannot be broken; what has spaces can.
-    let breakable = line.trim().split_whitespace().all(|word| word.chars().count() < 80);
+    let breakable = line.split_whitespace().all(|word| word.chars().count() < 80);
     let limited = is_rust(file) || file.ends_with("x");
     if limited && characters > LINE_CHARACTERS && breakable {
         let what = format!("{characters} characters; break the line at {LINE_CHARACTERS}");
