@@ -10,6 +10,7 @@ use tidepool_proto::MemorySize;
 use crate::commands::calibrate::arguments::CalibrateArguments;
 use crate::commands::model::arguments::ModelCommand;
 use crate::commands::mountain::arguments::BenchCommand;
+use crate::commands::plan::arguments::PlanArguments;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
 
@@ -60,6 +61,8 @@ pub enum Command {
     /// Compute how fast storage can be: throughput, crossovers, MapReduce jobs
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Predict a workload on each storage, and what nodes and memory it needs
+    Plan(Box<PlanArguments>),
     /// Metrics of the node in the text format of Prometheus
     Metrics(SocketArgument),
     /// Print generated files: reference, man pages, completion

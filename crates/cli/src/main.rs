@@ -34,8 +34,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
-        bench, calibrate, config, doctor, explain, files, load, model, mountain, node, status,
-        store, top,
+        bench, calibrate, config, doctor, explain, files, load, model, mountain, node, plan,
+        status, store, top,
     };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
@@ -59,6 +59,7 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Calibrate(arguments) => calibrate::calibrate(&arguments),
         Command::Model(command) => model::model(&command),
+        Command::Plan(arguments) => plan::plan(&arguments),
         Command::Metrics(socket) => status::metrics(&socket),
         Command::Generate(what) => generate::generate(&what),
     }

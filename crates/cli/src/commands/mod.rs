@@ -10,6 +10,7 @@ pub mod load;
 pub mod model;
 pub mod mountain;
 pub mod node;
+pub mod plan;
 pub mod status;
 pub mod store;
 pub mod top;

@@ -101,7 +101,7 @@ impl Site {
             let scratch = Scratch::below(pfs)?;
             let rate = arguments
                 .pfs_rate
-                .map(|rate| vec!["--fault".to_owned(), format!("io:rate={:.0}", rate.get())]);
+                .map(|rate| vec!["--fault".to_owned(), format!("io:rate={:.0}B/s", rate.get())]);
             let mounted = arguments.via == Via::Mount;
             let node =
                 OwnNode::start(scratch.path(), capacity, mounted, &rate.unwrap_or_default())?;
