@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 type Undo = Box<dyn FnOnce() + Send>;
 
 static PENDING: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
+static TURN: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Undoes one thing when dropped or when the task is interrupted, whichever comes first.
@@ -24,6 +25,7 @@ pub fn guard(undo: impl FnOnce() + Send + 'static) -> Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        let _turn = turn();
         let undo = {
             let mut pending = pending();
             let position = pending.iter().position(|(id, _)| *id == self.0);
@@ -39,6 +41,9 @@ impl Drop for Guard {
 pub fn on_interrupt() {
     let handler = || {
         eprintln!("\nx: interrupted, cleaning up");
+        // Kept until the exit: what the main thread is undoing right now is finished first, and it
+        // undoes nothing more beside us.
+        let _turn = turn();
         loop {
             let last = pending().pop();
             match last {
@@ -50,6 +55,11 @@ pub fn on_interrupt() {
     if let Err(error) = ctrlc::set_handler(handler) {
         eprintln!("x: no clean-up after Ctrl-C: {error}");
     }
+}
+
+/// One thing is undone at a time.
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn pending() -> std::sync::MutexGuard<'static, Vec<(u64, Undo)>> {
