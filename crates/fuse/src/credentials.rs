@@ -27,6 +27,8 @@ const CAPABILITY_SYS_RESOURCE: u32 = 24;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 type Groups = Arc<[u32]>;
+/// Thread, user and group of a caller.
+type Key = (u32, u32, u32);
 
 #[derive(Clone, Debug)]
 struct Present {
@@ -47,7 +49,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct Credentials {
     switching: bool,
-    groups: Mutex<HashMap<(u32, u32, u32), (Instant, Groups)>>,
+    groups: Mutex<HashMap<Key, (Instant, Groups)>>,
 }
 
 impl Credentials {
@@ -173,9 +175,21 @@ struct CapabilityHeader {
     pid: i32,
 }
 
+/// To be called at the start of every thread of the mount: a new thread has the identity that the
+/// thread which started it had at that moment, which may be a caller's. Puts the daemon's own in
+/// its place.
+pub fn begin_thread() -> Answer {
+    if rustix::process::geteuid().is_root() {
+        set_and_check(libc::SYS_setfsuid, ROOT)?;
+        set_and_check(libc::SYS_setfsgid, ROOT)?;
+    }
+    give_up_resource_override();
+    Ok(())
+}
+
 /// Gives up, for this thread, the right to exceed quotas and reserved space: taking another
 /// identity does not take that one away.
-pub fn give_up_resource_override() {
+fn give_up_resource_override() {
     let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     // Effective, permitted and inheritable sets of capabilities 0 to 31, then of the rest.
     let mut sets = [0u32; 6];

@@ -93,16 +93,16 @@ impl Filesystem {
         let handle = self.files.get(read.handle)?;
         let Some(reply) = reply.take() else { return Ok(()) };
         let size = read.size as usize;
-        if handle.file.is_resident(read.offset, size) {
+        // The node may start threads, which get the identity that this one has then.
+        if let Err(errno) = self.credentials.become_daemon() {
+            reply.error(errno);
+        } else if handle.file.is_resident(read.offset, size) {
             self.read(&handle, read.offset, size, reply);
         } else if workers.others_listen() {
             let mut reply = Some(reply);
             workers.wait_here(&mut || {
                 if let Some(reply) = reply.take() {
-                    match self.credentials.become_daemon() {
-                        Ok(()) => self.read(&handle, read.offset, size, reply),
-                        Err(errno) => reply.error(errno),
-                    }
+                    self.read(&handle, read.offset, size, reply);
                 }
             });
         } else {

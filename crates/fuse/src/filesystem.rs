@@ -141,6 +141,7 @@ impl Filesystem {
         if is_regular(before)
             && let Ok(after) = after()
             && id_of(&after) == id_of(before)
+            && self.credentials.become_daemon().is_ok()
         {
             self.service.carry_version(&version_of(before), &version_of(&after));
         }

@@ -202,7 +202,7 @@ impl Filesystem {
             state.watching -= usize::from(watching);
             state.owned.remove(&key);
         }
-        Ok(outcome?)
+        outcome
     }
 
     /// A descriptor of the file of its own, so that its locks are nobody else's.
@@ -265,6 +265,9 @@ impl Filesystem {
     }
 
     fn try_waiting_locks(&self) {
+        if crate::credentials::begin_thread().is_err() {
+            tracing::error!("the lock thread could not take the daemon's identity");
+        }
         let mut pause = RETRY_FIRST;
         loop {
             let waiters = {

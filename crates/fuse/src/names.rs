@@ -173,7 +173,9 @@ impl Filesystem {
                 self.carry(before, || Ok(after));
             }
             // Where link counts are not kept, one name is all a file can have.
-            _ if before.st_nlink <= 1 => self.service.removed(id_of(before)),
+            _ if before.st_nlink <= 1 && self.credentials.become_daemon().is_ok() => {
+                self.service.removed(id_of(before));
+            }
             _ => {}
         }
     }

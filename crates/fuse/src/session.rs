@@ -341,7 +341,10 @@ impl Session {
     }
 
     fn work(self: &Arc<Self>) {
-        crate::credentials::give_up_resource_override();
+        if crate::credentials::begin_thread().is_err() {
+            tracing::error!("a worker could not take the daemon's identity and ended");
+            return;
+        }
         // A descriptor of its own saves the worker a shared queue; without one it works as well.
         let device = self.device.duplicate_connected().map(Arc::new);
         let device = device.unwrap_or_else(|_| self.device.clone());
@@ -395,10 +398,11 @@ impl Workers for Worker<'_> {
     fn wait_here(&self, work: &mut dyn FnMut()) {
         let nobody_listens = self.session.listening.fetch_sub(1, Ordering::SeqCst) == 1;
         let _away = Away(self.session);
-        if nobody_listens && self.session.threads.load(Ordering::Relaxed) < THREADS_MAX {
-            if let Err(error) = self.session.start_worker() {
-                tracing::warn!(%error, "starting a worker failed");
-            }
+        if nobody_listens
+            && self.session.threads.load(Ordering::Relaxed) < THREADS_MAX
+            && let Err(error) = self.session.start_worker()
+        {
+            tracing::warn!(%error, "starting a worker failed");
         }
         work();
     }

@@ -75,6 +75,9 @@ impl WaitingThreads {
 
 impl Shared {
     fn work_until_idle(&self) {
+        if crate::credentials::begin_thread().is_err() {
+            tracing::error!("a waiting thread could not take the daemon's identity");
+        }
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {

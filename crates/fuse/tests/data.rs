@@ -123,7 +123,7 @@ fn direct_and_synchronous_opens_work() {
 fn holes_ranges_and_copies_are_those_of_the_pfs() {
     on_each_service(|mount| {
         let (lower, upper) = mount.both("sparse");
-        let file = OpenOptions::new().read(true).write(true).create(true).open(&upper).unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(&upper).unwrap();
         file.write_all_at(b"data", 1 << 20).unwrap();
         let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
         assert_eq!(data, 1 << 20);
@@ -144,7 +144,7 @@ fn holes_ranges_and_copies_are_those_of_the_pfs() {
 fn a_huge_sparse_file_reads_as_zeros() {
     let Some(mount) = mounted(Arc::new(BypassService)) else { return };
     let upper = mount.upper.join("huge");
-    let mut file = OpenOptions::new().read(true).write(true).create(true).open(&upper).unwrap();
+    let mut file = File::options().read(true).write(true).create_new(true).open(&upper).unwrap();
     file.set_len(1 << 40).unwrap();
     file.seek(SeekFrom::Start((1 << 40) - 4096)).unwrap();
     let mut end = Vec::new();

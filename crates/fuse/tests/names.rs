@@ -180,13 +180,9 @@ fn more_inodes_than_descriptors_are_fine() {
     }
     // Working directories keep nodes alive while their descriptors go.
     let held: Vec<_> = (0..DIRECTORIES).map(|i| support::open_directory(&name(i))).collect();
-    for index in 0..DIRECTORIES {
-        let file = rustix::fs::openat(
-            &held[index],
-            "f",
-            rustix::fs::OFlags::RDONLY,
-            rustix::fs::Mode::empty(),
-        );
+    for (index, directory) in held.iter().enumerate() {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, "f", flags, rustix::fs::Mode::empty());
         let read = std::io::read_to_string(fs::File::from(file.unwrap())).unwrap();
         assert_eq!(read, index.to_string());
     }

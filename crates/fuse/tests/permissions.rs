@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use support::bypass::BypassService;
-use support::{STRANGER, as_user, errno, mounted};
+use support::{STRANGER, as_user, errno, mounted, mounted_with};
 
 const USER: u32 = 4_321;
 const GROUP: u32 = 5_432;
@@ -146,5 +146,34 @@ fn set_id_bits_go_when_a_user_writes() {
         fs::set_permissions(&lower, Permissions::from_mode(0o6777)).unwrap();
         change(&upper);
         assert_eq!(mode(&lower), 0o6777, "root keeps them");
+    }
+}
+
+#[test]
+fn threads_started_for_one_user_serve_others_with_the_right_identity() {
+    let one = |config: &mut tidepool_fuse::MountConfig| config.threads = 1;
+    for _ in 0..5 {
+        let Some(mount) = mounted_with(Arc::new(BypassService), one) else { return };
+        let (lower, upper) = mount.both("roots");
+        place(&lower, b"root's", 0o600, 0, 0);
+        let (lower_user, upper_user) = mount.both("users");
+        place(&lower_user, b"user's", 0o600, USER, GROUP);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    as_user(USER, GROUP, &[], || {
+                        for _ in 0..100 {
+                            assert_eq!(fs::read(&upper_user).unwrap(), b"user's");
+                            assert_eq!(errno(fs::read(&upper)), Some(libc::EACCES));
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        assert_eq!(fs::read(&upper).unwrap(), b"root's");
+                    }
+                });
+            }
+        });
     }
 }

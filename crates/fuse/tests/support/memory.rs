@@ -165,13 +165,12 @@ impl OpenFile for MemoryFile {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
         let mut filled = 0;
-        let outcome = self.read_with(offset, buffer.len(), &mut |slices| {
+        self.read_with(offset, buffer.len(), &mut |slices| {
             for slice in slices {
                 buffer[filled..filled + slice.len()].copy_from_slice(slice);
                 filled += slice.len();
             }
-        });
-        outcome
+        })
     }
 
     fn read_with(
