@@ -168,15 +168,13 @@ impl Filesystem {
             let held = self.nodes.descriptor(node).ok()?;
             rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok()
         });
-        match after {
-            Some(after) if after.st_nlink > 0 && before.st_nlink > 1 => {
-                self.carry(before, || Ok(after));
-            }
-            // Where link counts are not kept, one name is all a file can have.
-            _ if before.st_nlink <= 1 && self.credentials.become_daemon().is_ok() => {
-                self.service.removed(id_of(before));
-            }
-            _ => {}
+        if let Some(after) = after {
+            // Who has the file open goes on with what is cached, also after its last name went.
+            self.carry(before, || Ok(after));
+        }
+        // Where link counts are not kept, one name is all a file can have.
+        if before.st_nlink <= 1 && self.credentials.become_daemon().is_ok() {
+            self.service.removed(id_of(before));
         }
     }
 }

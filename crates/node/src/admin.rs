@@ -228,6 +228,9 @@ fn unknown(what: &str) -> Error {
 
 fn pin_file(file: &FileState) -> Result<()> {
     let mut inner = file.inner.lock();
+    if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
+        return Ok(()); // it is in memory and nowhere else
+    }
     let segment = inner.content.as_ref().and_then(|content| content.segment().cloned());
     let Some(segment) = segment else {
         return Err(Error::new(ErrorKind::Unsupported, "pinning", "small files are packed")

@@ -318,15 +318,13 @@ fn transfer(
     Ok(total)
 }
 
-/// Whether the file still is at the content's version, asked of the PFS. A file whose last name
-/// went away but whose bytes did not change counts as unchanged: nobody can open it any more.
+/// Whether the file still is at the content's version, asked of the PFS. Names that come and go
+/// through this node are carried along; those that another program moves make another version, for
+/// its change of content could hide behind them.
 pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>) -> Result<bool> {
     let now = lower.version()?;
     let ours = content.version();
-    let same_bytes = now.size == ours.size && now.modified_ns == ours.modified_ns;
-    let unlinked =
-        || same_bytes && rustix::fs::fstat(lower.descriptor()).is_ok_and(|stat| stat.st_nlink == 0);
-    if now != ours && !unlinked() {
+    if now != ours {
         content.supersede();
         core.transient.forget(content.number);
         return Ok(false);

@@ -246,7 +246,10 @@ impl Node {
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
             let _changing = file.gate.write();
             let mut inner = file.inner.lock();
-            handle.begin_memory_only(&mut inner)?;
+            let current = inner.content.clone();
+            if let Some(content) = current.filter(|content| !content.is_memory_only()) {
+                handle.begin_memory_only(&mut inner, &content)?;
+            }
         }
         Ok(handle)
     }

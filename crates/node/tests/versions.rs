@@ -7,7 +7,10 @@ use support::*;
 use tidepool_proto::{Access, ErrorKind, FileService, Level};
 
 fn stat(path: &std::path::Path) -> tidepool_proto::Version {
-    let data = std::fs::metadata(path).unwrap();
+    version_of(&std::fs::metadata(path).unwrap())
+}
+
+fn version_of(data: &std::fs::Metadata) -> tidepool_proto::Version {
     let ns = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
     tidepool_proto::Version {
         id: tidepool_proto::FileId { device: data.dev(), inode: data.ino() },
@@ -93,13 +96,31 @@ fn one_open_never_mixes_versions() {
 }
 
 #[test]
-fn a_file_unlinked_while_open_is_read_to_its_end() {
+fn a_name_that_goes_through_this_node_does_not_cut_readers_off() {
     let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
     let path = fixture.put("f", &content(1, 16 << 20));
     let open = fixture.open("f");
     open.read_at(0, &mut [0; 10]).unwrap();
+    let held = std::fs::File::open(&path).unwrap();
+    let before = stat(&path);
     std::fs::remove_file(path).unwrap();
+    fixture.node.carry_version(&before, &version_of(&held.metadata().unwrap()));
+    fixture.node.removed(before.id);
     assert_eq!(read_all(&*open).unwrap().0, content(1, 16 << 20));
+}
+
+#[test]
+fn a_change_hidden_behind_an_unlinked_name_is_not_mixed_in() {
+    let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
+    let path = fixture.put("f", &content(1, 16 << 20));
+    let open = fixture.open("f");
+    open.read_at(0, &mut [0; 10]).unwrap();
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    overwrite(&path, 0, &content(2, 16 << 20));
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let error = open.read_at(12 << 20, &mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed);
 }
 
 #[test]

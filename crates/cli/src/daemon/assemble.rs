@@ -136,7 +136,8 @@ fn prepare_mount_point(mount_point: &Path) -> Result<()> {
     if metadata.is_dir() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory"))
+    Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory")
+        .remedy("give --mount a directory, or a path that does not exist yet"))
 }
 
 fn surround(

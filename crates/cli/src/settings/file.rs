@@ -30,6 +30,7 @@ pub fn parse(text: &str, path: &Path) -> Result<RawConfig> {
     let table = DeTable::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         file.error(offset, error.message())
+            .remedy("the file is TOML: `name = \"value\"` lines, `[[rule]]` and `[[quota]]` tables")
     })?;
     let mut raw = RawConfig::default();
     for (key, value) in table.get_ref() {

@@ -210,6 +210,9 @@ impl Handle {
     /// Brings a whole file in, `ahead` bytes of transfers under way at a time, counting no read.
     pub(crate) fn bring_in(&self, ahead: u64) -> Result<()> {
         let content = self.content();
+        if content.is_memory_only() {
+            return Ok(());
+        }
         let size = content.size();
         if size <= self.core.config.small_file_bytes_max && content.segment().is_none() {
             return self.read_packed(&content, 0, size as usize, &mut |_| ()).map(|_| ());

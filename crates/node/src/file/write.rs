@@ -130,7 +130,7 @@ impl Handle {
         }
         if size == 0 && self.write_mode == WriteMode::Memory {
             self.lower.set_size(0)?;
-            return self.begin_memory_only(&mut inner);
+            return self.begin_memory_only(&mut inner, &content);
         }
         if let Err(error) = self.lower.set_size(size) {
             drop(inner);
@@ -147,8 +147,23 @@ impl Handle {
         self.changed_by_us(&content)
     }
 
-    /// Turns an empty file into a memory-only one.
-    pub(crate) fn begin_memory_only(&self, inner: &mut Inner) -> Result<()> {
+    /// Turns a file that was just created or cut to nothing into a memory-only one. Other handles
+    /// go along. Call with the gate held exclusively.
+    pub(crate) fn begin_memory_only(
+        &self,
+        inner: &mut Inner,
+        content: &Arc<Content>,
+    ) -> Result<()> {
+        self.core.store.remove_small(self.file.id);
+        self.core.transient.forget(content.number);
+        inner.capture = Default::default();
+        if let Some(segment) = content.segment() {
+            segment.set_size(0)?;
+        }
+        if !content.is_lent() {
+            return memory_only::begin(&self.core, inner, content, &self.lower);
+        }
+        // The kernel would read memory-only bytes before they are there: it stays at the end.
         let now = self.lower.version()?;
         let content = self.fresh_content(inner, now);
         memory_only::begin(&self.core, inner, &content, &self.lower)

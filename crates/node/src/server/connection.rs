@@ -368,8 +368,9 @@ impl Drop for Leaver {
         let Some(connection) = self.0.take() else { return };
         if thread::panicking() {
             connection.cut_off("a request of it made the node panic");
-            *connection.turn.lock() = true;
+            // First, because whoever receives holds the turn until the socket ends.
             connection.shut_down();
+            *connection.turn.lock() = true;
         }
         let shared = Arc::clone(&connection.shared);
         shared.threads.fetch_sub(1, Ordering::AcqRel);

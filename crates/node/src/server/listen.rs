@@ -75,12 +75,21 @@ pub(super) fn listen(path: &Path) -> Result<Listener> {
     lock_path.push(".lock");
     let lock_path = PathBuf::from(lock_path);
     let lock = take_lock(path, &lock_path)?;
+    // While it is ours, nothing of it may stay behind when the socket cannot be had.
+    let bound = bind(path).inspect_err(|_| {
+        let _ = fs::remove_file(&lock_path);
+    });
+    let socket = bound?;
+    let inode = fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    Ok(Listener { socket, path: path.to_owned(), lock_path, inode, _lock: lock })
+}
+
+fn bind(path: &Path) -> Result<UnixListener> {
     clear_stale(path)?;
     let socket = UnixListener::bind(path).map_err(|error| failed(path, "cannot bind", error))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
         .map_err(|error| failed(path, "cannot open it to all users", error))?;
-    let inode = fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    Ok(Listener { socket, path: path.to_owned(), lock_path, inode, _lock: lock })
+    Ok(socket)
 }
 
 fn take_lock(path: &Path, lock_path: &Path) -> Result<File> {
