@@ -411,6 +411,13 @@ impl<'a> Driver<'a> {
             OutsideChange::Overwrite { offset, length, .. } if offset + length > size => {
                 return Ok(Applied::PassedOver);
             }
+            // Calls that change nothing make no version.
+            OutsideChange::Overwrite { length: 0, .. } | OutsideChange::Append { length: 0 } => {
+                return Ok(Applied::PassedOver);
+            }
+            OutsideChange::Truncate { size: same } if same == size => {
+                return Ok(Applied::PassedOver);
+            }
             OutsideChange::Overwrite { length, .. }
             | OutsideChange::Replace { length, .. }
             | OutsideChange::Recreate { length }
