@@ -22,6 +22,8 @@ pub struct MountainSetting {
     pub request: Bytes,
     /// ν of one reader.
     pub memory: BytesPerSecond,
+    /// Time of a pass beyond that of its reads: opening and closing.
+    pub opening: Seconds,
     /// Time of a read beyond that of its bytes.
     pub memory_latency: Seconds,
     /// Rate of one node's fills from the PFS.
@@ -69,8 +71,8 @@ pub fn blocks_touched(size: u64, request: u64, skip: u64, block: u64) -> (u64, u
 /// Predicts one point: the throughput of a pass over `size` bytes that follows another such pass.
 ///
 /// With n reads of b bytes, k blocks of B bytes touched and f their hit ratio, a pass takes
-/// n·(b/ν + ℓ) + (1 − f)·k·(B/q + ℓ'/t), where ℓ and ℓ' are the latencies of memory and PFS and t
-/// the transfers under way; for skip 0 and no latency this is equation (7). Every byte is copied
+/// o + n·(b/ν + ℓ) + (1 − f)·k·(B/q + ℓ'/t), where o is the opening, ℓ and ℓ' are the latencies of
+/// memory and PFS and t the transfers under way; with none of these and no skip it is equation (7). Every byte is copied
 /// from memory once, also after a miss.
 pub fn predict(setting: &MountainSetting, size: u64, skip: u64) -> Result<MountainPoint> {
     let refuse = |detail: &str| {
@@ -91,7 +93,7 @@ pub fn predict(setting: &MountainSetting, size: u64, skip: u64) -> Result<Mounta
     let moved = Bytes::whole((blocks * block).min(size));
     let misses = hits.rest();
     let from_pfs = (moved * misses) / setting.pfs + overlapped * (blocks as f64 * misses.get());
-    let rate = BytesPerSecond::new(useful.get() / (from_memory + from_pfs).get());
+    let rate = BytesPerSecond::new(useful.get() / (setting.opening + from_memory + from_pfs).get());
     let rate = rate.map_err(|_| refuse("a pass that takes no time"))?;
     Ok(MountainPoint { rate, hits, useful })
 }

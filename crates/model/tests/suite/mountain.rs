@@ -15,6 +15,7 @@ fn setting() -> MountainSetting {
         block: Bytes::whole(4 * MIB),
         request: Bytes::whole(MIB),
         memory: megabytes(8_000.0),
+        opening: Seconds::default(),
         memory_latency: Seconds::new(2e-6).unwrap(),
         pfs: megabytes(400.0),
         pfs_latency: Seconds::new(1e-3).unwrap(),
@@ -84,6 +85,14 @@ fn without_latency_and_skip_it_is_equation_7() {
     // A missed byte is moved and then copied, so 1/q of the lower level includes 1/nu.
     let expected = 1.0 / (1.0 / 8_000.0 + (1.0 - hits) / 400.0);
     assert!((point.rate.get() / 1e6 / expected - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn opening_counts_for_small_data() {
+    let slow = MountainSetting { opening: Seconds::new(1e-3).unwrap(), ..setting() };
+    let rate = |setting, size| predict(setting, size, 0).unwrap().rate.get();
+    assert!(rate(&slow, MIB) < rate(&setting(), MIB) * 0.15);
+    assert!(rate(&slow, 200 * MIB) > rate(&setting(), 200 * MIB) * 0.9);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub struct MountainArguments {
     /// About two minutes on a small machine: less capacity, fewer points and repeats
     #[arg(long)]
     pub quick: bool,
-    /// Capacity of the store [default: 1GiB; with --quick 128MiB]
+    /// Capacity of the store [default: 1GiB; with --quick 256MiB]
     #[arg(long, value_name = "SIZE", conflicts_with = "socket")]
     pub memory: Option<ByteSize>,
     /// Data sizes, separated by commas [default: parts and multiples of the capacity]
@@ -61,6 +61,9 @@ pub struct MountainArguments {
     /// Hold the PFS to this rate, to see what a slower one would give
     #[arg(long, value_name = "RATE", conflicts_with = "socket")]
     pub pfs_rate: Option<BytesPerSecond>,
+    /// Farthest that the node reads ahead [default: the node's own]
+    #[arg(long, value_name = "SIZE", conflicts_with = "socket")]
+    pub read_ahead: Option<ByteSize>,
     /// Leave out the check of equation (7) at f = 0, 0.25, 0.5, 0.75 and 1
     #[arg(long)]
     pub no_shares: bool,

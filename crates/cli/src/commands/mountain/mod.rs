@@ -63,7 +63,7 @@ pub fn mountain(arguments: &MountainArguments) -> Result<Outcome> {
     let settings = settings(arguments, &site)?;
     let earlier = Results::resume(directory, &settings)?;
     let largest = settings.sizes.iter().copied().max().unwrap_or_default();
-    let total = largest + 3 * PROBE_BYTES.min(settings.capacity_bytes);
+    let total = largest.max(settings.capacity_bytes) + PROBE_BYTES;
     volume::check_room(site.scratch.path(), total)?;
     let outcome = run(arguments, &site, settings, earlier, &interrupted);
     match outcome {
@@ -95,16 +95,19 @@ fn remove_earlier(directory: &Path) -> Result<()> {
 impl Site {
     fn open(arguments: &MountainArguments) -> Result<Site> {
         if let Some(pfs) = &arguments.pfs {
-            let usual = if arguments.quick { 128 * MIB } else { 1 << 30 };
+            let usual = if arguments.quick { 256 * MIB } else { 1 << 30 };
             let capacity = arguments.memory.map_or(usual, |size| size.0);
             has_memory(capacity)?;
             let scratch = Scratch::below(pfs)?;
-            let rate = arguments
-                .pfs_rate
-                .map(|rate| vec!["--fault".to_owned(), format!("io:rate={:.0}B/s", rate.get())]);
+            let mut options = Vec::new();
+            if let Some(rate) = arguments.pfs_rate {
+                options.extend(["--fault".to_owned(), format!("io:rate={:.0}B/s", rate.get())]);
+            }
+            if let Some(farthest) = arguments.read_ahead {
+                options.extend(["--read-ahead-bytes-max".to_owned(), farthest.0.to_string()]);
+            }
             let mounted = arguments.via == Via::Mount;
-            let node =
-                OwnNode::start(scratch.path(), capacity, mounted, &rate.unwrap_or_default())?;
+            let node = OwnNode::start(scratch.path(), capacity, mounted, &options)?;
             let mount = node.mount().map(Path::to_path_buf);
             let connection = node.connect();
             let status = connection.status()?;
@@ -166,6 +169,7 @@ fn settings(arguments: &MountainArguments, site: &Site) -> Result<Settings> {
             .as_ref()
             .map_or(site.status.pfs.clone(), |pfs| pfs.display().to_string()),
         pfs_rate: arguments.pfs_rate.map(BytesPerSecond::get),
+        read_ahead_bytes: arguments.read_ahead.map(|size| size.0),
         capacity_bytes,
         sizes,
         skips,
@@ -238,9 +242,6 @@ fn points(
         .flat_map(|size| settings.skips.iter().map(move |skip| (*size, *skip)));
     let missing: Vec<(u64, u64)> =
         all.filter(|(size, skip)| results.point(*size, *skip).is_none()).collect();
-    let Some(largest) = missing.iter().map(|(size, _)| *size).max() else { return Ok(()) };
-    let path = site.scratch.path().join("data");
-    memory::fill(&path, largest)?;
     let passes = f64::from(settings.repeats) + 1.0;
     let expected = |size: u64, skip: u64| -> Result<u64> {
         let point = predict(&results.probe, size, skip)?;
@@ -250,16 +251,37 @@ fn points(
     let expected: Vec<u64> =
         missing.iter().map(|(size, skip)| expected(*size, *skip)).collect::<Result<_>>()?;
     let bar = progress(expected.iter().sum());
+    let mut data: Option<(u64, PathBuf)> = None;
     for ((size, skip), expected) in missing.into_iter().zip(expected) {
         bar.set_message(format!("{} skip {}", output::size(size), output::size(skip)));
+        let path = match data.take() {
+            Some((present, path)) if present == size => path,
+            // A file of exactly this size, or reading ahead would go beyond it.
+            other => renew(site, other, size)?,
+        };
         let point = point(arguments, site, results, &path, (size, skip), interrupted)?;
+        data = Some((size, path));
         results.points.push(point);
         results.write(&arguments.output)?;
         bar.inc(expected);
     }
     bar.finish_and_clear();
-    site.reader.evict(&path)?;
-    remove(&path)
+    if let Some((_, path)) = data {
+        site.reader.evict(&path)?;
+        remove(&path)?;
+    }
+    Ok(())
+}
+
+/// Removes the last file, if there was one, and makes one of `size` bytes.
+fn renew(site: &Site, last: Option<(u64, PathBuf)>, size: u64) -> Result<PathBuf> {
+    if let Some((_, path)) = last {
+        site.reader.evict(&path)?;
+        remove(&path)?;
+    }
+    let path = site.scratch.path().join(format!("data-{size}"));
+    memory::fill(&path, size)?;
+    Ok(path)
 }
 
 /// A bar whose length is the expected time, so that what remains is told well.
@@ -286,9 +308,11 @@ fn point(
     site.reader.pass(path, size, skip, interrupted)?;
     let (mut rates, mut hits) = (Vec::new(), Vec::new());
     for _ in 0..settings.repeats {
-        let pass = site.reader.pass(path, size, skip, interrupted)?;
+        let before = site.reader.pfs_read_bytes()?;
+        let pass = site.reader.timed(path, size, skip, interrupted)?;
+        let read = site.reader.pfs_read_bytes()?.saturating_sub(before);
         rates.push(pass.rate());
-        hits.extend(pass.from_memory.map(|bytes| bytes as f64 / pass.bytes.max(1) as f64));
+        hits.push((1.0 - read as f64 / pass.bytes.max(1) as f64).max(0.0));
         if begun.elapsed().as_secs() >= arguments.seconds_max {
             break;
         }
@@ -303,7 +327,7 @@ fn point(
         skip_bytes: skip,
         passes: rates,
         bytes_per_second,
-        hits: (!hits.is_empty()).then(|| median(&hits)),
+        hits: (skip == 0).then(|| median(&hits)),
         predicted: predicted.rate.get(),
         predicted_hits: predicted.hits.get(),
         error: predicted.rate.get() / bytes_per_second - 1.0,
@@ -316,19 +340,13 @@ fn shares(
     results: &Results,
     interrupted: &AtomicBool,
 ) -> Result<Vec<ShareCheck>> {
-    let readers = results.machine.processors.clamp(1, 4);
+    let count = results.machine.processors.clamp(1, 4);
     let block = results.probe.block.get() as u64;
-    let size =
-        (PROBE_BYTES.min(results.settings.capacity_bytes / u64::from(readers))) / block * block;
-    let mut files = Vec::new();
-    for number in 0..readers {
-        let path = site.scratch.path().join(format!("reader-{number}"));
-        memory::fill(&path, size)?;
-        files.push(path);
-    }
+    // A part of the store stays free for what is on its way.
+    let total = results.settings.capacity_bytes / 8 * 7;
+    let readers = Readers::make(&site.scratch, count, total, block)?;
     let known = arguments.pfs_rate.unwrap_or(results.probe.pfs);
-    let readers = Readers { files, size };
-    shares::check_all(&site.reader, &readers, &results.probe, known, interrupted)
+    shares::check_all(&site.reader, &readers, known, interrupted)
 }
 
 fn print(results: &Results, paths: &[PathBuf], json: bool) -> Result<()> {

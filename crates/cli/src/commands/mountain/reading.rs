@@ -21,6 +21,8 @@ use crate::target::Target;
 pub const REQUEST_BYTES: u64 = 1 << 20;
 /// Transfers that a node has under way for a reader with skips.
 const TRANSFERS: u32 = 4;
+/// Shortest time that is taken for a measurement.
+pub const SECONDS_MIN: f64 = 0.1;
 /// Passes of each part of the probe.
 const PROBE_PASSES: usize = 5;
 /// Blocks whose first byte is waited for.
@@ -39,13 +41,11 @@ pub struct Reader {
     pub root: PathBuf,
 }
 
-/// What a pass brought.
-#[derive(Clone, Copy, Debug)]
+/// What one or more passes brought.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Pass {
     /// Bytes given to the reader.
     pub bytes: u64,
-    /// Of these, bytes that memory had; counted by the library alone.
-    pub from_memory: Option<u64>,
     /// Seconds.
     pub seconds: f64,
 }
@@ -95,7 +95,29 @@ impl Reader {
             let wanted = REQUEST_BYTES.min(size - offset) as usize;
             bytes += file.read_at(&mut buffer[..wanted], offset).map_err(failed)? as u64;
         }
-        Ok(Pass { bytes, from_memory: None, seconds: begun.elapsed().as_secs_f64() })
+        Ok(Pass { bytes, seconds: begun.elapsed().as_secs_f64() })
+    }
+
+    /// Passes until the clock can tell: at least one, and a tenth of a second.
+    pub fn timed(
+        &self,
+        path: &Path,
+        size: u64,
+        skip: u64,
+        interrupted: &AtomicBool,
+    ) -> Result<Pass> {
+        let mut sum = Pass::default();
+        while sum.seconds < SECONDS_MIN {
+            let pass = self.pass(path, size, skip, interrupted)?;
+            sum.bytes += pass.bytes;
+            sum.seconds += pass.seconds;
+        }
+        Ok(sum)
+    }
+
+    /// Bytes that the node has read from the PFS so far.
+    pub fn pfs_read_bytes(&self) -> Result<u64> {
+        Ok(self.connection.status()?.pfs_read_bytes)
     }
 
     /// Drops what node and kernel have of a file.
@@ -124,16 +146,13 @@ pub fn library_pass(
     let begun = Instant::now();
     let file = client.open(path, OpenOptions::read())?;
     let mut buffer = vec![0; REQUEST_BYTES as usize];
-    let (mut bytes, mut from_pfs) = (0, 0);
+    let mut bytes = 0;
     for offset in offsets(size, skip) {
         check(interrupted)?;
         let wanted = REQUEST_BYTES.min(size - offset) as usize;
-        let outcome = file.read_at(offset, &mut buffer[..wanted])?;
-        bytes += outcome.bytes as u64;
-        from_pfs += outcome.levels.pfs;
+        bytes += file.read_at(offset, &mut buffer[..wanted])?.bytes as u64;
     }
-    let seconds = begun.elapsed().as_secs_f64();
-    Ok(Pass { bytes, from_memory: Some(bytes - from_pfs), seconds })
+    Ok(Pass { bytes, seconds: begun.elapsed().as_secs_f64() })
 }
 
 /// Measures what the predictions need, on the file `path` of `size` bytes, which fits the store.
@@ -152,8 +171,12 @@ pub fn probe(
     load(&reader.connection, path)?;
     // The first pass maps the segment, and is not counted.
     reader.pass(path, size, 0, interrupted)?;
-    let hot = passes(|| reader.pass(path, size, 0, interrupted))?;
+    let hot = passes(|| reader.timed(path, size, 0, interrupted))?;
+    let open = passes(|| reader.timed(path, REQUEST_BYTES, 0, interrupted))?;
+    let opening = ((open - hot) * REQUEST_BYTES as f64).max(0.0);
     let client = reader.connection.client();
+    // A pass holds one opening beside its reads.
+    let hot = (hot - opening / size as f64).max(0.5 * hot);
     let small = small_reads(&client.open(path, OpenOptions::read())?, 3)? * 1e-6;
     let memory_latency = small.min(0.5 * hot * REQUEST_BYTES as f64);
     let cold = passes(|| {
@@ -169,6 +192,7 @@ pub fn probe(
         capacity: Bytes::whole(status.store.capacity_bytes),
         block: Bytes::whole(block),
         request: Bytes::whole(REQUEST_BYTES),
+        opening: Seconds::new(opening)?,
         memory: rate(hot - memory_latency / REQUEST_BYTES as f64)?,
         memory_latency: Seconds::new(memory_latency)?,
         pfs,

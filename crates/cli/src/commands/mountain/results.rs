@@ -22,6 +22,8 @@ pub struct Settings {
     pub pfs: String,
     /// Rate that the PFS was held to, in bytes per second.
     pub pfs_rate: Option<f64>,
+    /// Farthest read-ahead of the node in bytes, where it was not the node's own.
+    pub read_ahead_bytes: Option<u64>,
     /// Capacity of the store in bytes.
     pub capacity_bytes: u64,
     /// Data sizes in bytes, rising.
@@ -47,7 +49,8 @@ pub struct Point {
     pub passes: Vec<f64>,
     /// Median of them.
     pub bytes_per_second: f64,
-    /// Share of the bytes that memory had; unknown through the mount.
+    /// Bytes given less bytes that the node read from the PFS, as a share; read-ahead is no hit.
+    /// Unknown where skips make the node read more than it gives.
     pub hits: Option<f64>,
     /// What the model says.
     pub predicted: f64,
@@ -181,6 +184,7 @@ pub mod tests {
             block: Bytes::whole(4 * MIB),
             request: Bytes::whole(MIB),
             memory: BytesPerSecond::new(8e9).unwrap(),
+            opening: Seconds::default(),
             memory_latency: Seconds::new(2e-6).unwrap(),
             pfs: BytesPerSecond::new(4e8).unwrap(),
             pfs_latency: Seconds::new(1e-3).unwrap(),
@@ -191,6 +195,7 @@ pub mod tests {
             version: VERSION,
             pfs: "/pfs".to_owned(),
             pfs_rate: None,
+            read_ahead_bytes: None,
             capacity_bytes: 128 * MIB,
             sizes: [32, 64, 128, 160, 256, 512].map(|size| size * MIB).to_vec(),
             skips: [0, 1, 4, 16, 64].map(|skip| skip * MIB).to_vec(),

@@ -1,48 +1,67 @@
 //! The check of equation (7): aggregate read throughput of several readers with a given share of
-//! the data in memory, predicted and measured. The share is set through the capacity of the store.
+//! the data in memory, predicted and measured. The share is exact: whole files are resident or were
+//! evicted just before they are read, so that no policy decides.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use tidepool_model::{
-    BytesPerSecond, Cluster, Direction, Extensions, MountainSetting, NodeCount, Pfs, Share,
-    Storage, per_node,
+    BytesPerSecond, Cluster, Direction, Extensions, NodeCount, Pfs, Share, Storage, per_node,
 };
-use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::reading::{Pass, Reader, library_pass};
+use super::own_node::{Scratch, check};
+use super::reading::{Pass, Reader, SECONDS_MIN, library_pass};
 use super::results::ShareCheck;
 use crate::commands::calibrate::file::median;
+use crate::commands::calibrate::memory::{fill, load};
 
-const SHARES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
-/// Passes that bring the store into its steady state.
-const WARM_PASSES: usize = 2;
-const TIMED_PASSES: usize = 3;
+/// Files of a reader; shares are multiples of one part.
+const PARTS: usize = 4;
+const TIMED_PASSES: usize = 5;
 
 /// What is read.
 pub struct Readers {
-    /// One file a reader, all of the same size.
-    pub files: Vec<PathBuf>,
-    /// Size of each in bytes.
-    pub size: u64,
+    /// The files of each reader, in the order they are read.
+    files: Vec<[PathBuf; PARTS]>,
+    /// Size of each file in bytes.
+    size: u64,
 }
 
-/// Checks all shares; `pfs` is the known rate of the PFS.
+impl Readers {
+    /// Files for `count` readers, `total` bytes together.
+    pub fn make(scratch: &Scratch, count: u32, total: u64, block: u64) -> Result<Self> {
+        let size = (total / (u64::from(count) * PARTS as u64) / block * block).max(block);
+        let mut files = Vec::new();
+        for reader in 0..count {
+            let name = |part| scratch.path().join(format!("reader-{reader}-{part}"));
+            let parts = [name(0), name(1), name(2), name(3)];
+            for path in &parts {
+                fill(path, size)?;
+            }
+            files.push(parts);
+        }
+        Ok(Readers { files, size })
+    }
+
+    /// The first `parts` files of every reader, and the others.
+    fn split(&self, parts: usize) -> (Vec<&PathBuf>, Vec<&PathBuf>) {
+        let of = |range: fn(&[PathBuf; PARTS], usize) -> &[PathBuf]| {
+            self.files.iter().flat_map(|files| range(files, parts)).collect()
+        };
+        (of(|files, parts| &files[..parts]), of(|files, parts| &files[parts..]))
+    }
+}
+
+/// Checks all shares; `pfs` is the known rate of the PFS. All files fit the store together.
 pub fn check_all(
     reader: &Reader,
     readers: &Readers,
-    probe: &MountainSetting,
     pfs: BytesPerSecond,
     interrupted: &AtomicBool,
 ) -> Result<Vec<ShareCheck>> {
-    let total = readers.size * readers.files.len() as u64;
-    let capacity = probe.capacity.get() as u64;
-    if capacity < total {
-        let detail = "the files of the readers do not fit the store";
-        return Err(Error::new(ErrorKind::Internal, "checking equation (7)", detail));
-    }
-    let memory = all_in_memory(reader, readers, capacity, interrupted)?;
+    // ν of all readers together, in a measurement of its own.
+    let memory = BytesPerSecond::new(measure(reader, readers, PARTS, interrupted)?.0)?;
     let cluster = Cluster {
         // Neither network nor disks of the node are on the path.
         network: pfs.times(1e3),
@@ -54,61 +73,53 @@ pub fn check_all(
         extensions: Extensions::default(),
     };
     let mut checks = Vec::new();
-    for share in SHARES {
-        let hits = Share::new(share)?;
-        let predicted =
-            per_node(&cluster, Storage::TwoLevel { hits }, Direction::Read, NodeCount::ONE)?;
-        let predicted = predicted.rate.get();
-        resize(reader, capacity_for(share, total, probe.block.get() as u64, capacity))?;
-        let (rate, counted) = measure(reader, readers, interrupted)?;
+    for parts in 0..=PARTS {
+        let hits = Share::new(parts as f64 / PARTS as f64)?;
+        let storage = Storage::TwoLevel { hits };
+        let predicted = per_node(&cluster, storage, Direction::Read, NodeCount::ONE)?.rate.get();
+        let (rate, counted) = measure(reader, readers, parts, interrupted)?;
         let error = predicted / rate - 1.0;
-        checks.push(ShareCheck { f: share, counted, bytes_per_second: rate, predicted, error });
+        checks.push(ShareCheck {
+            f: hits.get(),
+            counted,
+            bytes_per_second: rate,
+            predicted,
+            error,
+        });
     }
-    resize(reader, capacity)?;
     Ok(checks)
 }
 
-/// The capacity with which the default policy keeps `share` of a loop: it lets one block in a
-/// hundred pass through.
-fn capacity_for(share: f64, total: u64, block: u64, capacity: u64) -> u64 {
-    if share >= 1.0 {
-        return capacity;
-    }
-    let kept = (share * (total / block) as f64).round();
-    let passing = if kept == 0.0 { 0.0 } else { (kept / 99.0).floor().max(1.0) };
-    (kept + passing) as u64 * block
-}
-
-fn resize(reader: &Reader, capacity_bytes: u64) -> Result<()> {
-    reader.connection.free(AdminRequest::Resize { capacity_bytes }, None).map(drop)
-}
-
-/// ν of all readers together.
-fn all_in_memory(
+/// With `parts` of each reader's files resident: median rate of all readers together, and the share
+/// of the bytes that cost the PFS no read.
+fn measure(
     reader: &Reader,
     readers: &Readers,
-    capacity: u64,
+    parts: usize,
     interrupted: &AtomicBool,
-) -> Result<BytesPerSecond> {
-    resize(reader, capacity)?;
-    for file in &readers.files {
-        crate::commands::calibrate::memory::load(&reader.connection, file)?;
+) -> Result<(f64, f64)> {
+    let (resident, others) = readers.split(parts);
+    for path in resident {
+        load(&reader.connection, path)?;
     }
-    let (rate, _) = measure(reader, readers, interrupted)?;
-    BytesPerSecond::new(rate)
-}
-
-/// Median rate of all readers together, and the share that memory had.
-fn measure(reader: &Reader, readers: &Readers, interrupted: &AtomicBool) -> Result<(f64, f64)> {
     let (mut rates, mut hits) = (Vec::new(), Vec::new());
-    for number in 0..WARM_PASSES + TIMED_PASSES {
-        let passes = together(reader, readers, interrupted)?;
-        let bytes: u64 = passes.iter().map(|pass| pass.bytes).sum();
-        let from_memory: u64 = passes.iter().filter_map(|pass| pass.from_memory).sum();
-        let seconds = passes.iter().map(|pass| pass.seconds).fold(0.0, f64::max);
-        if number >= WARM_PASSES {
-            rates.push(bytes as f64 / seconds.max(1e-9));
-            hits.push(from_memory as f64 / bytes.max(1) as f64);
+    // The first pass only maps what is resident.
+    for number in 0..=TIMED_PASSES {
+        let (mut bytes, mut seconds, mut read) = (0, 0.0, 0);
+        while seconds < SECONDS_MIN {
+            check(interrupted)?;
+            for path in &others {
+                reader.evict(path)?;
+            }
+            let before = reader.pfs_read_bytes()?;
+            let passes = together(reader, readers, interrupted)?;
+            read += reader.pfs_read_bytes()?.saturating_sub(before);
+            bytes += passes.iter().map(|pass| pass.bytes).sum::<u64>();
+            seconds += passes.iter().map(|pass| pass.seconds).fold(0.0, f64::max);
+        }
+        if number > 0 {
+            rates.push(bytes as f64 / seconds);
+            hits.push((1.0 - read as f64 / bytes.max(1) as f64).max(0.0));
         }
     }
     rates.sort_by(f64::total_cmp);
@@ -116,14 +127,21 @@ fn measure(reader: &Reader, readers: &Readers, interrupted: &AtomicBool) -> Resu
     Ok((median(&rates), median(&hits)))
 }
 
+/// One pass of every reader over its files, at the same time.
 fn together(reader: &Reader, readers: &Readers, interrupted: &AtomicBool) -> Result<Vec<Pass>> {
     let client = reader.connection.client();
+    let one = |files: &[PathBuf; PARTS]| -> Result<Pass> {
+        let mut sum = Pass::default();
+        for path in files {
+            let pass = library_pass(client, path, readers.size, 0, interrupted)?;
+            sum.bytes += pass.bytes;
+            sum.seconds += pass.seconds;
+        }
+        Ok(sum)
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = readers
-            .files
-            .iter()
-            .map(|file| scope.spawn(|| library_pass(client, file, readers.size, 0, interrupted)))
-            .collect();
+        let threads: Vec<_> =
+            readers.files.iter().map(|files| scope.spawn(|| one(files))).collect();
         let passes = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Internal, "checking equation (7)", "a reader failed"))
@@ -136,17 +154,18 @@ fn together(reader: &Reader, readers: &Readers, interrupted: &AtomicBool) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidepool_model::{Access, Bytes, Policy, hit_ratio};
 
     #[test]
-    fn the_capacity_gives_the_share() {
-        let (block, total) = (4_u64 << 20, 512_u64 << 20);
-        for share in SHARES {
-            let capacity = capacity_for(share, total, block, total);
-            let sizes = (Bytes::whole(capacity), Bytes::whole(total), Bytes::whole(block));
-            let found = hit_ratio(sizes.0, sizes.1, sizes.2, Policy::Cyclic, Access::Cyclic);
-            let found = found.unwrap().get();
-            assert!((found - share).abs() < 0.01, "{share}: {found}");
+    fn files_are_whole_blocks_and_split_by_parts() {
+        let directory = tempfile::tempdir().unwrap();
+        let scratch = Scratch::below(directory.path()).unwrap();
+        let readers = Readers::make(&scratch, 2, 100 << 10, 4 << 10).unwrap();
+        assert_eq!(readers.size, 12 << 10);
+        for (parts, expected) in [(0, (0, 8)), (1, (2, 6)), (4, (8, 0))] {
+            let (resident, others) = readers.split(parts);
+            assert_eq!((resident.len(), others.len()), expected);
         }
+        let length = std::fs::metadata(readers.split(0).1[0]).unwrap().len();
+        assert_eq!(length, readers.size);
     }
 }
