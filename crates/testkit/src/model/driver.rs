@@ -173,7 +173,8 @@ impl<'a> Driver<'a> {
             // else may have shortened is at the reader's own risk.
             let size = file.bytes.len() as u64;
             range.length = range.length.min(size.saturating_sub(range.offset));
-            if range.length == 0 || file.epoch != handle.epoch {
+            let unsure = range.offset + range.length > Reference::shortest_end(&handle);
+            if range.length == 0 || file.epoch != handle.epoch || unsure {
                 return Ok(Applied::PassedOver);
             }
         }
@@ -193,6 +194,9 @@ impl<'a> Driver<'a> {
             candidates.push(Candidate::whole(&self.model.file(handle.file).bytes));
         }
         let seen = &self.actors[usize::from(actor)].buffer()[..answer.value as usize];
+        if handle.grown.iter().any(|grown| grown.allows(offset, length, seen)) {
+            return Ok(Applied::Yes);
+        }
         bytes_match(range, seen, &candidates)?;
         Ok(Applied::Yes)
     }
@@ -209,7 +213,9 @@ impl<'a> Driver<'a> {
         let size = self.model.file(handle.file).bytes.len() as u64;
         let at = if handle.opening.append { size } else { offset };
         let data = &self.actors[usize::from(key.0)].buffer()[..length as usize];
+        let size_before = self.model.file(handle.file).bytes.len() as u64;
         self.model.write(handle.file, at, data);
+        self.model.note_growth(handle.file, size_before);
         Ok(Applied::Yes)
     }
 

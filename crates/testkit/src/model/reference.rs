@@ -48,6 +48,25 @@ pub struct ModelHandle {
     pub epoch: u64,
     /// The bytes at the open, where the product may have sent them along with it.
     pub sent_along: Option<Arc<Vec<u8>>>,
+    /// What writes that made the file longer left behind, while this handle was open.
+    pub grown: Vec<Grown>,
+}
+
+/// A file after a write that made it longer. Where there was no memory for the growth, a reader
+/// whose bytes the kernel reads by itself stays at an end between the old and the new one.
+#[derive(Clone, Debug)]
+pub struct Grown {
+    bytes: Arc<Vec<u8>>,
+    size_before: u64,
+}
+
+impl Grown {
+    /// Whether a reader that stays here may see `seen` at `offset` when it asks for `length`.
+    pub fn allows(&self, offset: u64, length: u64, seen: &[u8]) -> bool {
+        let all = Candidate::whole(&self.bytes).range(offset, length);
+        let least = self.size_before.saturating_sub(offset).min(all.len() as u64);
+        all.starts_with(seen) && seen.len() as u64 >= least
+    }
 }
 
 /// One outcome of a read that is right.
@@ -165,8 +184,15 @@ impl Reference {
         }
         file.handles += 1;
         let epoch = file.epoch;
-        let handle =
-            ModelHandle { file: number, opening, read_mode, write_mode, epoch, sent_along: None };
+        let handle = ModelHandle {
+            file: number,
+            opening,
+            read_mode,
+            write_mode,
+            epoch,
+            sent_along: None,
+            grown: Vec::new(),
+        };
         self.handles.insert(key, handle);
         created
     }
@@ -233,6 +259,27 @@ impl Reference {
             bytes.resize(end, 0);
         }
         bytes[start..end].copy_from_slice(data);
+    }
+
+    /// Notes that a write through the product made the file longer than `size_before`.
+    pub fn note_growth(&mut self, number: FileNumber, size_before: u64) {
+        if self.file(number).bytes.len() as u64 <= size_before {
+            return;
+        }
+        let stays =
+            |handle: &&mut ModelHandle| handle.file == number && !handle.opening.access.writes();
+        if !self.handles.values().any(|h| h.file == number && !h.opening.access.writes()) {
+            return;
+        }
+        let bytes = Arc::new(self.file(number).bytes.clone());
+        for handle in self.handles.values_mut().filter(stays) {
+            handle.grown.push(Grown { bytes: bytes.clone(), size_before });
+        }
+    }
+
+    /// The first end at which this handle may have stayed.
+    pub fn shortest_end(handle: &ModelHandle) -> u64 {
+        handle.grown.first().map_or(u64::MAX, |grown| grown.size_before)
     }
 
     /// Sets the length.
