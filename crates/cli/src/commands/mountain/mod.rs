@@ -32,6 +32,8 @@ use crate::output;
 use crate::target::Roots;
 
 const MIB: u64 = 1 << 20;
+/// Least capacity of the store.
+const CAPACITY_MIN: u64 = 32 * MIB;
 /// Data sizes in eighths of the capacity.
 const SIZES: [u64; 9] = [1, 2, 4, 7, 8, 10, 12, 16, 32];
 const SIZES_QUICK: [u64; 6] = [2, 4, 8, 10, 16, 32];
@@ -97,6 +99,7 @@ impl Site {
         if let Some(pfs) = &arguments.pfs {
             let usual = if arguments.quick { 256 * MIB } else { 1 << 30 };
             let capacity = arguments.memory.map_or(usual, |size| size.0);
+            large_enough(capacity)?;
             has_memory(capacity)?;
             let scratch = Scratch::below(pfs)?;
             let mut options = Vec::new();
@@ -124,6 +127,17 @@ impl Site {
     }
 }
 
+/// Refuses a store that is too small to have a mountain.
+fn large_enough(capacity: u64) -> Result<()> {
+    if capacity >= CAPACITY_MIN {
+        return Ok(());
+    }
+    let least = output::size(CAPACITY_MIN);
+    let detail = format!("the store holds less than {least}");
+    Err(Error::new(ErrorKind::InvalidInput, "preparing the mountain", detail)
+        .remedy("give it more with --memory"))
+}
+
 /// Refuses a store that would push other work out of memory.
 fn has_memory(capacity: u64) -> Result<()> {
     let available = machine::available_bytes().unwrap_or(u64::MAX);
@@ -141,9 +155,7 @@ fn settings(arguments: &MountainArguments, site: &Site) -> Result<Settings> {
     let refuse = |detail: &str, remedy: &str| {
         Err(Error::new(ErrorKind::InvalidInput, "preparing the mountain", detail).remedy(remedy))
     };
-    if capacity_bytes < 32 * MIB {
-        return refuse("the store holds less than 32MiB", "give it more with --memory");
-    }
+    large_enough(capacity_bytes)?;
     let parts: &[u64] = if arguments.quick { &SIZES_QUICK } else { &SIZES };
     let usual_skips: &[u64] = if arguments.quick { &SKIPS_QUICK } else { &SKIPS };
     let given = |list: &[tidepool_proto::ByteSize]| list.iter().map(|size| size.0).collect();

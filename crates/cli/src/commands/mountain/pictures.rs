@@ -68,8 +68,9 @@ fn decades(series: &[Series]) -> std::ops::Range<f64> {
     let all = || series.iter().flat_map(|one| &one.points).map(|(_, y)| *y);
     let low = all().fold(f64::INFINITY, f64::min);
     let high = all().fold(0.0, f64::max);
-    // Half a decade above the lines is the legend's.
-    10_f64.powf((low.log10() * 2.0 - 0.2).floor() / 2.0)..10_f64.powf(high.log10() + 0.6)
+    // The decades above the lines are the legend's.
+    let room = 0.15 + 0.2 * series.len() as f64;
+    10_f64.powf((low.log10() * 2.0 - 0.2).floor() / 2.0)..10_f64.powf(high.log10() + room)
 }
 
 fn both(name: &str, colour: usize, points: &[(f64, &Point)]) -> [Series; 2] {
@@ -150,7 +151,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut results = example();
         assert_eq!(draw(&results, directory.path()).unwrap().len(), 8);
-        results.points.truncate(7);
+        results.points.truncate(12);
         let part = directory.path().join("part");
         assert_eq!(draw(&results, &part).unwrap().len(), 4, "no surface with holes");
         results.points.clear();
