@@ -2,7 +2,7 @@
 //! by direct reply, small files, and uncached reads and writes. Prints medians and ratios. The
 //! service is that of the tests, so the node's own costs are not in it.
 //!
-//! `mount_bench [FILE_MIB] [SMALL_FILES] [THREADS]`, by default 2048, 20000 and 2. Needs root and
+//! `mount_bench [FILE_MIB] [SMALL_FILES] [THREADS]`, by default 2048, 10000 and 2. Needs root and
 //! memory for two copies of the file.
 
 #[path = "../tests/support/mod.rs"]
@@ -153,7 +153,7 @@ fn main() {
     }
     let arguments: Vec<usize> = std::env::args().skip(1).flat_map(|word| word.parse()).collect();
     let file_mib = arguments.first().copied().unwrap_or(2048);
-    let small_files = arguments.get(1).copied().unwrap_or(20_000);
+    let small_files = arguments.get(1).copied().unwrap_or(10_000);
     let threads = arguments.get(2).copied().unwrap_or(2);
     let tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
     let mounts = tempfile::tempdir().unwrap();

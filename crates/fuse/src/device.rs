@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
 use crate::abi::{BackingMap, OutHeader};
+use crate::reply_pipe::{self, Outcome};
 
 const DEVICE_PATH: &str = "/dev/fuse";
 
@@ -17,6 +18,11 @@ const IOCTL_BACKING_CLOSE: u64 = 0x4004_e502;
 
 /// More slices than this are copied together; the kernel takes at most 1,024.
 const SLICES_MAX: usize = 1_000;
+
+/// Whether this error of an answer means that nobody waits for it any more.
+fn is_unheard(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::ENOENT | libc::ENODEV))
+}
 
 /// A descriptor of `/dev/fuse` that belongs to a mount.
 #[derive(Debug)]
@@ -75,6 +81,16 @@ impl Device {
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let header =
             OutHeader { length: (size_of::<OutHeader>() + bytes) as u32, error: -errno, unique };
+        if bytes >= reply_pipe::REPLY_BYTES_MIN
+            && let Outcome::Sent(sent) =
+                reply_pipe::send(self.descriptor.as_fd(), header.as_bytes(), payload)
+        {
+            return match sent {
+                Ok(_) => Ok(true),
+                Err(error) if is_unheard(error.raw_os_error()) => Ok(false),
+                Err(error) => Err(error),
+            };
+        }
         let result = match payload {
             [] => rustix::io::write(&self.descriptor, header.as_bytes()),
             [one] => {
@@ -90,7 +106,7 @@ impl Device {
         };
         match result {
             Ok(_) => Ok(true),
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(false),
+            Err(error) if is_unheard(Some(error.raw_os_error())) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

@@ -24,6 +24,7 @@ mod mounting;
 mod names;
 mod nodes;
 mod opens;
+mod reply_pipe;
 mod request;
 mod session;
 mod stale;

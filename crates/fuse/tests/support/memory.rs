@@ -17,8 +17,9 @@ use tidepool_proto::{
 
 use super::bypass::{allocate, failed, read_all, sync, version, write_all};
 
-/// Address space set aside for a file, so that it can grow under its mapping.
-const MAPPING_BYTES: usize = 16 << 30;
+/// Address space set aside for a file at least, so that it can grow under its mapping. Bytes beyond
+/// are copied.
+const MAPPING_BYTES_MIN: usize = 1 << 30;
 const STEP_BYTES: usize = 4 << 20;
 
 /// See the file's first line.
@@ -42,6 +43,7 @@ struct Shared {
 struct Content {
     memory: OwnedFd,
     mapping: usize,
+    mapping_bytes: usize,
     segment_id: u64,
     state: RwLock<Version>,
 }
@@ -50,7 +52,7 @@ impl Drop for Content {
     fn drop(&mut self) {
         // SAFETY: the region was mapped by `load` with this length, and no slice of it outlives
         // the content.
-        let _ = unsafe { rustix::mm::munmap(self.mapping as *mut _, MAPPING_BYTES) };
+        let _ = unsafe { rustix::mm::munmap(self.mapping as *mut _, self.mapping_bytes) };
     }
 }
 
@@ -118,12 +120,13 @@ impl Shared {
             write_all(&memory, false, offset, &buffer[..bytes])?;
             offset += bytes as u64;
         }
+        let mapping_bytes = MAPPING_BYTES_MIN.max(state.size as usize);
         // SAFETY: a new mapping at an address of the kernel's choice; it stays until the content
         // drops, and reads of it are bounded by the file's length under the content's lock.
         let mapping = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                MAPPING_BYTES,
+                mapping_bytes,
                 ProtFlags::READ,
                 MapFlags::SHARED | MapFlags::NORESERVE,
                 &memory,
@@ -134,6 +137,7 @@ impl Shared {
         Ok(Content {
             memory,
             mapping: mapping.map_err(failed)? as usize,
+            mapping_bytes,
             segment_id: self.last_segment.fetch_add(1, Ordering::SeqCst) + 1,
             state: RwLock::new(state),
         })
@@ -182,6 +186,12 @@ impl OpenFile for MemoryFile {
         let state = self.content.state.read().unwrap();
         let left = state.size.saturating_sub(offset) as usize;
         let bytes = length.min(left);
+        if offset as usize + bytes > self.content.mapping_bytes && bytes > 0 {
+            let mut copy = vec![0; bytes];
+            read_all(&self.content.memory, offset, &mut copy)?;
+            sink(&[IoSlice::new(&copy)]);
+            return Ok(ReadOutcome { bytes, levels: BytesByLevel::of(Level::Store, bytes as u64) });
+        }
         // SAFETY: the range lies within the file's length, which cannot change while `state` is
         // borrowed, and within the mapping, which lives as long as the content.
         let slice = unsafe {
