@@ -111,6 +111,19 @@ fn bypass_keeps_nothing() {
 }
 
 #[test]
+fn a_bypassing_reader_follows_a_file_that_another_program_appends_to() {
+    let fixture = Fixture::new();
+    let path = fixture.put("log", b"one ");
+    let reader = fixture.try_open("log", Access::Read, read_mode(ReadMode::Bypass)).unwrap();
+    let mut buffer = [0; 100];
+    assert_eq!(reader.read_at(0, &mut buffer).unwrap().bytes, 4);
+    overwrite(&path, 4, b"two");
+    assert_eq!(reader.read_at(4, &mut buffer).unwrap().bytes, 3);
+    assert_eq!(&buffer[..3], b"two");
+    assert_eq!(reader.size().unwrap(), 7);
+}
+
+#[test]
 fn reading_from_memory_only_never_goes_to_the_pfs() {
     for size in [3000, 5 << 20] {
         let fixture = Fixture::new();

@@ -144,7 +144,10 @@ impl OpenFile for Handle {
     }
 
     fn size(&self) -> Result<u64> {
-        Ok(self.content().size())
+        match self.content_to_read() {
+            Some(content) => Ok(content.size()),
+            None => Ok(self.lower.version()?.size),
+        }
     }
 
     fn is_resident(&self, offset: u64, length: usize) -> bool {

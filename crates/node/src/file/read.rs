@@ -47,14 +47,27 @@ impl Handle {
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
-        let content = self.content();
-        let length = content.size().saturating_sub(offset).min(length as u64) as usize;
-        let result = self.read_content(&content, offset, length, sink);
+        let (result, length) = match self.content_to_read() {
+            Some(content) => {
+                let length = content.size().saturating_sub(offset).min(length as u64) as usize;
+                (self.read_content(&content, offset, length, sink), length)
+            }
+            None => (self.read_from_pfs(offset, length, sink), length),
+        };
         match &result {
             Ok(outcome) => self.core.ledger.served(&outcome.levels),
             Err(_) => self.core.ledger.failed(length as u64),
         }
         result
+    }
+
+    /// What reads come from; `None` is the PFS as it is now, which is what mode `bypass` sees
+    /// unless the file's bytes are in memory only.
+    pub(super) fn content_to_read(&self) -> Option<Arc<Content>> {
+        if self.read_mode == ReadMode::Bypass {
+            return self.file.content().filter(|content| content.is_memory_only());
+        }
+        Some(self.content())
     }
 
     fn read_content(
@@ -64,9 +77,6 @@ impl Handle {
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
-        if self.read_mode == ReadMode::Bypass && !content.is_memory_only() {
-            return self.read_from_pfs(offset, length, sink);
-        }
         if length == 0 {
             sink(&[]);
             return Ok(ReadOutcome::default());
@@ -270,12 +280,9 @@ impl Handle {
 
     /// Whether a range can be read without the PFS.
     pub(super) fn range_is_resident(&self, offset: u64, length: usize) -> bool {
-        let content = self.content();
+        let Some(content) = self.content_to_read() else { return false };
         if content.is_memory_only() {
             return true;
-        }
-        if self.read_mode == ReadMode::Bypass {
-            return false;
         }
         let end = content.size().min(offset.saturating_add(length as u64));
         if offset >= end {
