@@ -90,7 +90,7 @@ fn without_latency_and_skip_it_is_equation_7() {
 #[test]
 fn opening_counts_for_small_data() {
     let slow = MountainSetting { opening: Seconds::new(1e-3).unwrap(), ..setting() };
-    let rate = |setting, size| predict(setting, size, 0).unwrap().rate.get();
+    let rate = |setting: &MountainSetting, size| predict(setting, size, 0).unwrap().rate.get();
     assert!(rate(&slow, MIB) < rate(&setting(), MIB) * 0.15);
     assert!(rate(&slow, 200 * MIB) > rate(&setting(), 200 * MIB) * 0.9);
 }
