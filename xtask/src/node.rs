@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -65,8 +67,10 @@ impl Node {
         start.arg("--socket").arg(&self.socket).args(&self.options.arguments);
         let (binary, socket, mount) =
             (self.binary.clone(), self.socket.clone(), self.mount.clone());
+        let process_id = Arc::new(AtomicU32::new(0));
+        let known = Arc::clone(&process_id);
         // Registered before the start: a start that fails half-way leaves nothing either.
-        let guard = cleanup::guard(move || stop(&binary, &socket, &mount));
+        let guard = cleanup::guard(move || stop(&binary, &socket, &mount, &known));
         let output = process::capture_within(&mut start, START_LIMIT).context("node start")?;
         if !output.status.success() {
             anyhow::bail!(
@@ -81,6 +85,8 @@ impl Node {
         }
         self.forget_guard();
         self.stop = Some(guard);
+        // Asked for now: a node that hangs later answers no more, and must still be ended.
+        process_id.store(self.process_id()?, Ordering::Relaxed);
         Ok(())
     }
 
@@ -143,24 +149,15 @@ impl Node {
     }
 }
 
-fn stop(binary: &Path, socket: &Path, mount: &Path) {
-    let process_id = daemon_of(binary, socket);
+fn stop(binary: &Path, socket: &Path, mount: &Path, process_id: &AtomicU32) {
     let mut stop = Command::new(binary);
     stop.args(["node", "stop", "--socket"]).arg(socket);
     let stopped = process::capture_within(&mut stop, Duration::from_secs(20))
         .is_ok_and(|output| output.status.success());
-    if !stopped && let Some(process_id) = process_id {
-        process::signal(process_id, libc::SIGKILL);
+    if !stopped {
+        process::signal(process_id.load(Ordering::Relaxed), libc::SIGKILL);
     }
     if is_mounted(mount) {
         unmount_hard(mount);
     }
-}
-
-fn daemon_of(binary: &Path, socket: &Path) -> Option<u32> {
-    let mut status = Command::new(binary);
-    status.args(["status", "--json", "--socket"]).arg(socket);
-    let output = process::capture_within(&mut status, Duration::from_secs(5)).ok()?;
-    let value: Value = serde_json::from_slice(&output.stdout).ok()?;
-    u32::try_from(value["process_id"].as_u64()?).ok()
 }

@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cleanup;
+
+const POLL: Duration = Duration::from_millis(2);
+
 /// The command line as a person would type it.
 pub fn describe(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
@@ -66,22 +70,21 @@ pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> 
         .spawn()
         .with_context(|| format!("starting `{}`", describe(command)))?;
     let process_id = child.id();
-    let (sender, receiver) = std::sync::mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        let expired = receiver.recv_timeout(limit).is_err();
-        if expired {
-            signal(process_id, libc::SIGKILL);
-        }
-        expired
-    });
+    let kill = cleanup::guard(move || signal(process_id, libc::SIGKILL));
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = child.wait()?;
-    let _ = sender.send(());
-    let expired = watchdog.join().unwrap_or(false);
-    if expired {
-        bail!("`{}` was still running after {:?}", describe(command), started.elapsed());
-    }
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() > limit {
+            drop(kill);
+            // Not waited for: a program that hangs in a mount ends only when the mount does.
+            bail!("`{}` was still running after {:?}", describe(command), started.elapsed());
+        }
+        std::thread::sleep(POLL);
+    };
+    cleanup::forget(kill);
     let collect = |reader: std::thread::JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
     Ok(Output { status, stdout: collect(stdout), stderr: collect(stderr) })
 }

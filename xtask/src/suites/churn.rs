@@ -32,9 +32,12 @@ pub fn during<T>(node: &Node, file: &Path, work: impl FnOnce() -> Result<T>) -> 
         let result = work();
         over.store(true, Ordering::Release);
         let unrest = unrest.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the unrest panicked")));
-        let result = result?;
-        unrest?;
-        Ok((result, done.load(Ordering::Relaxed)))
+        // Both, where both failed: a node that hangs shows in its commands as well.
+        match (result, unrest) {
+            (Ok(result), Ok(())) => Ok((result, done.load(Ordering::Relaxed))),
+            (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
+            (Err(error), Err(other)) => Err(error.context(format!("{other:#}"))),
+        }
     })
 }
 
@@ -54,8 +57,7 @@ fn trouble(node: &Node, file: &Path, over: &AtomicBool, done: &AtomicU64) -> Res
         round += 1;
         std::thread::sleep(PAUSE);
     }
-    node.ask(&["resize", "256MiB"])?;
-    Ok(())
+    order(node, &["resize".into(), "256MiB".into()])
 }
 
 /// Runs one command. That bytes are in use and stay is an answer, not a failure.
