@@ -28,10 +28,12 @@ pub struct Crossover {
     pub gain_over_pfs: Option<f64>,
 }
 
-/// Reads: HDFS (local) against two-level storage with the share `hits` in memory; 0 is the bare PFS.
+/// Reads: HDFS (local) against two-level storage with the share `hits` in memory; 0 is the bare
+/// PFS.
 ///
 /// Smallest N with N·μ > N·q(N), q of equation (7). In closed form, with A the least of Φ, Mρ and
-/// Mμ' and X = (1/μ − f/ν) / (1 − f): N = 1 if X < 1/ρ, else ⌊A·X⌋ + 1. For f = 0 that is ⌊A/μ⌋ + 1.
+/// Mμ' and X = (1/μ − f/ν) / (1 − f): N = 1 if X < 1/ρ, else ⌊A·X⌋ + 1. For f = 0 that is
+/// ⌊A/μ⌋ + 1.
 pub fn read_crossover(cluster: &Cluster, hits: Share) -> Result<Crossover> {
     let other = Storage::TwoLevel { hits };
     let nodes = search(cluster, other, Direction::Read)?;

@@ -72,8 +72,8 @@ pub fn blocks_touched(size: u64, request: u64, skip: u64, block: u64) -> (u64, u
 ///
 /// With n reads of b bytes, k blocks of B bytes touched and f their hit ratio, a pass takes
 /// o + n·(b/ν + ℓ) + (1 − f)·k·(B/q + ℓ'/t), where o is the opening, ℓ and ℓ' are the latencies of
-/// memory and PFS and t the transfers under way; with none of these and no skip it is equation (7). Every byte is copied
-/// from memory once, also after a miss.
+/// memory and PFS and t the transfers under way; with none of these and no skip it is equation (7).
+/// Every byte is copied from memory once, also after a miss.
 pub fn predict(setting: &MountainSetting, size: u64, skip: u64) -> Result<MountainPoint> {
     let refuse = |detail: &str| {
         Error::new(ErrorKind::InvalidInput, "predicting a point of the mountain", detail)

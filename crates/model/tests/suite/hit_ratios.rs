@@ -143,7 +143,10 @@ fn odd_inputs() {
 proptest! {
     #[test]
     fn more_memory_never_hurts_and_no_policy_beats_the_optimum(
-        frames in 0_u32..3_000, more in 0_u32..500, blocks in 1_u32..3_000, exponent in 0.0..2.0_f64,
+        frames in 0_u32..3_000,
+        more in 0_u32..500,
+        blocks in 1_u32..3_000,
+        exponent in 0.0..2.0_f64,
     ) {
         for access in [Access::Cyclic, Access::Zipf { exponent }] {
             let best = modelled(frames, blocks, Policy::Optimum, access);

@@ -217,7 +217,8 @@ proptest! {
         let two_level = total(StorageChoice::TwoLevel);
         prop_assert!(two_level <= total(StorageChoice::Pfs) * (1.0 + 1e-9));
         prop_assert!(two_level <= total(StorageChoice::PageCache) * (1.0 + 1e-2));
-        let worth = total(StorageChoice::Pfs).min(total(StorageChoice::PageCache)) > two_level * 1.1;
+        let without = total(StorageChoice::Pfs).min(total(StorageChoice::PageCache));
+        let worth = without > two_level * 1.1;
         prop_assert_eq!(found.advice.worth_it, worth, "{}", found.advice.text);
     }
 }

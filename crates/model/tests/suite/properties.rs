@@ -161,7 +161,7 @@ proptest! {
                 for storage in storages(hits) {
                     let before = rate(&cluster, storage, direction, count);
                     let after = rate(&faster, storage, direction, count);
-                    prop_assert!(after * SLACK >= before, "{} {:?} {:?}", number, storage, direction);
+                    prop_assert!(after * SLACK >= before, "{} {:?}", number, storage);
                 }
             }
         }

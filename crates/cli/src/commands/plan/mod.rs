@@ -134,7 +134,8 @@ pub fn remarks(input: &PlanInput, found: &Plan) -> Vec<String> {
             |memory| format!("{memory} of memory a node will do, jobs included"),
         );
         lines.push(format!(
-            "Target of {}: with {} of memory a node, {}; with {} nodes, {memory}; on the bare PFS, {}.",
+            "Target of {}: with {} of memory a node, {}; with {} nodes, {memory}; on the bare PFS, \
+             {}.",
             time(target.time.get()),
             input.workload.memory_per_node,
             nodes(answer.nodes),
