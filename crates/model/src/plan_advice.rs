@@ -42,7 +42,7 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
             worth_it: false,
             speedup,
             text: format!(
-                "Not worth it: HDFS on local disks (nodes: {}) takes {}, Tidepool over this PFS {}. \
+                "Not worth it: HDFS on local disks (nodes: {}) takes {}, Tidepool here {}. \
                  The limit is the {}.",
                 input.workload.nodes,
                 hdfs.total,
