@@ -2,6 +2,7 @@
 //!
 //! It never undoes what a guard did not register, and it does not help against SIGKILL.
 
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,9 +58,29 @@ pub fn on_interrupt() {
     }
 }
 
-/// One thing is undone at a time.
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// The right to undo: one thread has it at a time, and may take it again while it has it, because
+/// what is undone runs programs that are guarded themselves.
+struct Turn(Option<std::sync::MutexGuard<'static, ()>>);
+
+thread_local! {
+    static HAS_TURN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn turn() -> Turn {
+    if HAS_TURN.get() {
+        return Turn(None);
+    }
+    let guard = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    HAS_TURN.set(true);
+    Turn(Some(guard))
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            HAS_TURN.set(false);
+        }
+    }
 }
 
 fn pending() -> std::sync::MutexGuard<'static, Vec<(u64, Undo)>> {
@@ -69,4 +90,25 @@ fn pending() -> std::sync::MutexGuard<'static, Vec<(u64, Undo)>> {
 /// Takes a guard out without undoing: something newer undoes the same.
 pub fn forget(guard: Guard) {
     pending().retain(|(id, _)| *id != guard.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{forget, guard};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn undoing_may_guard_and_undo_in_turn() {
+        let count = Arc::new(AtomicU32::new(0));
+        let (outer, inner) = (count.clone(), count.clone());
+        let guarded = guard(move || {
+            drop(guard(move || drop(inner.fetch_add(1, Ordering::Relaxed))));
+            forget(guard(|| panic!("what was forgotten is not undone")));
+            outer.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        drop(guarded);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
 }
