@@ -124,6 +124,8 @@ fn count_tests(text: &str, long: bool) -> Outcome {
                 // is text, not a check.
                 match reason.trim_start_matches(", ") {
                     "" if name.contains(" - ") => {}
+                    // Started by another test as a process of its own.
+                    reason if reason.starts_with("a part of") => {}
                     reason if reason.starts_with("long") => {
                         outcome.notes.push(format!("by `./x test --long`: {name}: {reason}"));
                     }

@@ -36,14 +36,14 @@ fn seconds(work: impl FnOnce()) -> f64 {
 }
 
 fn sequential(path: &Path) -> f64 {
-    let mut file = File::open(path).unwrap();
+    let mut file = File::open(path).expect("a file of the benchmark");
     let mut buffer: Bytes = vec![0; TRANSFER_BYTES];
-    seconds(|| while file.read(&mut buffer).unwrap() > 0 {})
+    seconds(|| while file.read(&mut buffer).expect("a file of the benchmark") > 0 {})
 }
 
 fn random(path: &Path) -> f64 {
-    let file = File::open(path).unwrap();
-    let blocks = file.metadata().unwrap().len() / RANDOM_BYTES as u64;
+    let file = File::open(path).expect("a file of the benchmark");
+    let blocks = file.metadata().expect("a file of the benchmark").len() / RANDOM_BYTES as u64;
     let mut buffer: Bytes = vec![0; RANDOM_BYTES];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     seconds(|| {
@@ -51,7 +51,8 @@ fn random(path: &Path) -> f64 {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            file.read_exact_at(&mut buffer, state % blocks * RANDOM_BYTES as u64).unwrap();
+            file.read_exact_at(&mut buffer, state % blocks * RANDOM_BYTES as u64)
+                .expect("a file of the benchmark");
         }
     })
 }
@@ -61,22 +62,31 @@ fn small(directory: &Path, files: usize) -> f64 {
     let names: Vec<_> = (0..files).map(|index| directory.join(format!("small{index}"))).collect();
     seconds(|| {
         for name in &names {
-            let file = File::open(name).unwrap();
-            assert_eq!(file.read_at(&mut buffer, 0).unwrap(), RANDOM_BYTES);
+            let file = File::open(name).expect("a file of the benchmark");
+            assert_eq!(
+                file.read_at(&mut buffer, 0).expect("a file of the benchmark"),
+                RANDOM_BYTES
+            );
         }
     })
 }
 
 fn write(path: &Path) -> f64 {
     let buffer: Bytes = vec![1; TRANSFER_BYTES];
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .expect("a file of the benchmark");
     let taken = seconds(|| {
         for step in 0..WRITE_BYTES / TRANSFER_BYTES {
-            file.write_all_at(&buffer, (step * TRANSFER_BYTES) as u64).unwrap();
+            file.write_all_at(&buffer, (step * TRANSFER_BYTES) as u64)
+                .expect("a file of the benchmark");
         }
     });
     drop(file);
-    fs::remove_file(path).unwrap();
+    fs::remove_file(path).expect("a file of the benchmark");
     taken
 }
 
@@ -111,7 +121,7 @@ fn view(
     service: Arc<dyn FileService>,
 ) -> View {
     let path = root.join(name);
-    fs::create_dir(&path).unwrap();
+    fs::create_dir(&path).expect("a file of the benchmark");
     let mut config = MountConfig::new(support::open_directory(lower), lower.into(), path.clone());
     config.threads = threads;
     let mount = tidepool_fuse::mount(service, config).expect("the mount succeeds");
@@ -155,15 +165,16 @@ fn main() {
     let file_mib = arguments.first().copied().unwrap_or(2048);
     let small_files = arguments.get(1).copied().unwrap_or(10_000);
     let threads = arguments.get(2).copied().unwrap_or(2);
-    let tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
-    let mounts = tempfile::tempdir().unwrap();
-    let big = File::create(tmpfs.path().join("big")).unwrap();
+    let tmpfs = tempfile::tempdir_in("/dev/shm").expect("a file of the benchmark");
+    let mounts = tempfile::tempdir().expect("a file of the benchmark");
+    let big = File::create(tmpfs.path().join("big")).expect("a file of the benchmark");
     let block: Bytes = (0..TRANSFER_BYTES).map(|index| index as u8).collect();
     for step in 0..file_mib {
-        big.write_all_at(&block, (step * TRANSFER_BYTES) as u64).unwrap();
+        big.write_all_at(&block, (step * TRANSFER_BYTES) as u64).expect("a file of the benchmark");
     }
     for index in 0..small_files {
-        fs::write(tmpfs.path().join(format!("small{index}")), &block[..RANDOM_BYTES]).unwrap();
+        fs::write(tmpfs.path().join(format!("small{index}")), &block[..RANDOM_BYTES])
+            .expect("a file of the benchmark");
     }
     let make = |name, service| view(name, tmpfs.path(), mounts.path(), threads, service);
     let raw = View { name: "tmpfs", path: tmpfs.path().into(), _mount: None };

@@ -280,7 +280,8 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
         .collect();
     if content.is_unsettled() {
         answer.why_not.push(
-            "it changed within the granularity of the PFS's time stamps: the next open reads it again"
+            "it changed within the granularity of the PFS's time stamps: the next open reads it \
+             again"
                 .into(),
         );
     }

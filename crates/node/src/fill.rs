@@ -83,7 +83,7 @@ impl FillPool {
                 .spawn(move || {
                     while let Some(strong) = core.upgrade() {
                         let Some(job) = strong.fills.next() else { return };
-                        run(&strong, &job.file, &job.lower, &job.ticket);
+                        run(&strong, &job.file, &job.lower, &job.ticket, true);
                     }
                 })
                 .map_err(|error| {
@@ -147,6 +147,9 @@ pub fn prefetch(
     content: &Arc<Content>,
     block: u64,
 ) {
+    if core.transient.is_nearly_full() {
+        return;
+    }
     let Some((ticket, is_new)) = ticket_for(core, content, block) else { return };
     if is_new {
         core.ledger.read_ahead_blocks.add(1);
@@ -157,27 +160,29 @@ pub fn prefetch(
     }
 }
 
-/// Brings `block` in and waits for it.
+/// Brings `block` in and waits for it. A block that a reader `streams` through is kept only where
+/// the policy gains by it, as with read-ahead.
 pub fn fetch(
     core: &Arc<Core>,
     file: &Arc<FileState>,
     lower: &Arc<dyn LowerFile>,
     content: &Arc<Content>,
     block: u64,
+    streams: bool,
 ) -> Filled {
     let Some((ticket, is_new)) = ticket_for(core, content, block) else { return Filled::Kept };
     if is_new {
-        run(core, file, lower, &ticket);
+        run(core, file, lower, &ticket, streams);
         return ticket.wait();
     }
     core.ledger.fills_joined.add(1);
-    run(core, file, lower, &ticket);
+    run(core, file, lower, &ticket, streams);
     let filled = ticket.wait();
     // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
     if matches!(filled, Filled::Failed(..))
         && let Some((again, _)) = ticket_for(core, content, block)
     {
-        run(core, file, lower, &again);
+        run(core, file, lower, &again, streams);
         return again.wait();
     }
     filled
@@ -221,7 +226,13 @@ fn ticket_for(core: &Core, content: &Arc<Content>, block: u64) -> Option<(Arc<Ti
 }
 
 /// Runs a ticket unless somebody else has taken it.
-fn run(core: &Arc<Core>, file: &FileState, lower: &Arc<dyn LowerFile>, ticket: &Arc<Ticket>) {
+fn run(
+    core: &Arc<Core>,
+    file: &FileState,
+    lower: &Arc<dyn LowerFile>,
+    ticket: &Arc<Ticket>,
+    streams: bool,
+) {
     {
         let mut progress = ticket.progress.lock();
         if !matches!(*progress, Progress::Queued) {
@@ -231,7 +242,7 @@ fn run(core: &Arc<Core>, file: &FileState, lower: &Arc<dyn LowerFile>, ticket: &
     }
     // A panic must not leave the readers of this block waiting for ever.
     let attempt = std::panic::AssertUnwindSafe(|| {
-        fill(core, file, lower, &ticket.content, ticket.block)
+        fill(core, file, lower, ticket, streams)
             .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
     });
     let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
@@ -251,9 +262,11 @@ fn fill(
     core: &Arc<Core>,
     file: &FileState,
     lower: &Arc<dyn LowerFile>,
-    content: &Arc<Content>,
-    block: u64,
+    ticket: &Ticket,
+    streams: bool,
 ) -> Result<Filled> {
+    let Ticket { content, block, .. } = ticket;
+    let block = *block;
     let _unchanged_by_us = file.gate.read();
     if content.is_superseded() {
         return Ok(Filled::Changed);
@@ -265,7 +278,8 @@ fn fill(
         return Ok(Filled::Kept);
     }
     let start = if content.admit {
-        content.segment_or_create(&core.store)?.begin_fill(block)
+        let segment = content.segment_or_create(&core.store)?;
+        if streams { segment.begin_read_ahead(block) } else { segment.begin_fill(block) }
     } else {
         FillStart::NotAdmitted
     };
@@ -273,7 +287,8 @@ fn fill(
         FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
         FillStart::Started(mut fill) => {
             let read = transfer(core, lower, offset, &mut fill)?;
-            if read < length || !still_current(core, content, lower)? {
+            let current = still_current(core, content, lower)?;
+            if read < length || !current {
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
             }
@@ -288,7 +303,8 @@ fn fill(
                 Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
             })?;
             let read = transfer(core, lower, offset, buffer.bytes_mut())?;
-            if read < length || !still_current(core, content, lower)? {
+            let current = still_current(core, content, lower)?;
+            if read < length || !current {
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
             }

@@ -24,8 +24,8 @@ use crate::ledger::Ledger;
 use crate::striping;
 use crate::transient::TransientBlocks;
 
-/// Blocks per transfer thread that may pass through without being kept.
-const TRANSIENT_BLOCKS_PER_TRANSFER: usize = 2;
+/// Blocks that may pass through beyond the window of one reader.
+const TRANSIENT_BLOCKS_MORE: u64 = 8;
 /// How often records of files that nobody needs, and contents past their time, are dropped.
 const UPKEEP: Duration = Duration::from_secs(1);
 
@@ -87,10 +87,7 @@ impl Node {
             pfs,
             files: FileTable::default(),
             fills: FillPool::default(),
-            transient: TransientBlocks::new(
-                transfers as usize * TRANSIENT_BLOCKS_PER_TRANSFER,
-                config.block_bytes,
-            ),
+            transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
             ledger: Ledger::default(),
             memory_only_files: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -137,6 +134,12 @@ impl Node {
         }
         self.core.fills.stop();
     }
+}
+
+/// Blocks that pass through without being kept: one reader's window, and some for others.
+fn transient_blocks(config: &NodeConfig) -> usize {
+    let window = config.read_ahead_bytes_max.min(config.capacity_bytes / 4);
+    (window / config.block_bytes + TRANSIENT_BLOCKS_MORE) as usize
 }
 
 fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {

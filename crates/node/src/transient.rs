@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+/// Places left to blocks that a reader needs at once.
+const SPARE_PLACES: usize = 4;
+
 /// A page-aligned buffer, so that direct I/O can fill it.
 #[derive(Debug)]
 pub struct AlignedBuffer {
@@ -154,6 +157,11 @@ impl TransientBlocks {
             pool.drop_where(2, |entry| Some((entry.content, entry.block)) == oldest);
         }
         pool.entries.push_back(Entry { content, block, buffer });
+    }
+
+    /// Whether more read-ahead would push out what its readers still wait for.
+    pub fn is_nearly_full(&self) -> bool {
+        self.pool.lock().entries.len() + SPARE_PLACES >= self.blocks_max
     }
 
     /// A block that is still here.

@@ -151,3 +151,25 @@ fn a_set_larger_than_the_store_is_read_right_by_many_threads() {
     assert_eq!(status.asked_bytes, status.served.total() + status.failed_bytes);
     assert_eq!(status.asked_bytes, 24 * 9_000_000);
 }
+
+#[test]
+fn reads_across_blocks_and_truncations_do_not_wait_for_each_other() {
+    let fixture = Arc::new(Fixture::with(|config| config.read_ahead_bytes_max = 0));
+    fixture.put("f", &content(1, 9 << 20));
+    let changing = fixture.clone();
+    let writer = std::thread::spawn(move || {
+        let file = changing.writer("f", Wish::default());
+        for round in 0..300u64 {
+            file.set_size((4 << 20) + round % 5).unwrap();
+            file.write_at(8 << 20, &content(round, 1 << 20)).unwrap();
+            let evict = tidepool_proto::admin::AdminRequest::EvictAll;
+            tidepool_proto::admin::AdminService::admin(&*changing.node, evict, None, 0).unwrap();
+        }
+    });
+    let reader = fixture.open("f");
+    let mut buffer = vec![0; 1 << 20];
+    while !writer.is_finished() {
+        reader.read_at((4 << 20) - (1 << 19), &mut buffer).unwrap();
+    }
+    writer.join().unwrap();
+}

@@ -126,25 +126,32 @@ impl ErrorKind {
     pub fn explanation(self) -> &'static str {
         match self {
             ErrorKind::InvalidInput => {
-                "An option or argument has no valid meaning; the message names it and what would be valid."
+                "An option or argument has no valid meaning; the message names it and what would \
+                 be valid."
             }
             ErrorKind::Pfs => {
-                "The parallel file system refused or failed; the message carries its errno. Check the same path there."
+                "The parallel file system refused or failed; the message carries its errno. \
+                 Check the same path there."
             }
             ErrorKind::Changed => {
-                "Another program changed the file while it was open. Open it again to read the new version."
+                "Another program changed the file while it was open. Open it again to read the \
+                 new version."
             }
             ErrorKind::NotResident => {
-                "Read mode `memory` never goes to the PFS. Load the file (`tidepool load`) or read `two-level`."
+                "Read mode `memory` never goes to the PFS. Load the file (`tidepool load`) or \
+                 read `two-level`."
             }
             ErrorKind::Lost => {
-                "The file was written in mode `memory` and its node is gone. Write it again, or use mode `through`."
+                "The file was written in mode `memory` and its node is gone. Write it again, or \
+                 use mode `through`."
             }
             ErrorKind::StoreFull => {
-                "All of the store is pinned or owed to the PFS. Unpin files or enlarge the store (`tidepool resize`)."
+                "All of the store is pinned or owed to the PFS. Unpin files or enlarge the store \
+                 (`tidepool resize`)."
             }
             ErrorKind::QuotaExceeded => {
-                "A quota of the user or directory is used up. Evict or unpin files, or ask for a larger quota."
+                "A quota of the user or directory is used up. Evict or unpin files, or ask for a \
+                 larger quota."
             }
             ErrorKind::LimitReached => {
                 "A limit per client or user is reached. Close files or connections, then try again."
@@ -153,13 +160,15 @@ impl ErrorKind {
                 "The caller may not do this; the owner of the node or root may."
             }
             ErrorKind::NodeUnavailable => {
-                "No node answers at this socket. Start one (`tidepool node start`) or pass the right --socket."
+                "No node answers at this socket. Start one (`tidepool node start`) or pass the \
+                 right --socket."
             }
             ErrorKind::Protocol => {
                 "The two sides do not speak the same protocol. Use the same release on both sides."
             }
             ErrorKind::Unsupported => {
-                "This machine lacks what the operation needs; `tidepool doctor` lists what is missing."
+                "This machine lacks what the operation needs; `tidepool doctor` lists what is \
+                 missing."
             }
             ErrorKind::InUse => {
                 "Something else uses the name, socket or mount point; the message names it."

@@ -68,6 +68,11 @@ pub(crate) struct Catalog {
     block_bytes: u64,
 }
 
+/// A sweep comes after one part in so many of the entries changed.
+const SWEEP_SHARE: u32 = 1024;
+/// Up to so many entries a sweep costs little beside a transfer.
+const SWEPT_ALWAYS: u32 = 4096;
+
 impl Catalog {
     pub fn new(kind: PolicyKind, block_bytes: u64, capacity_bytes: u64) -> Self {
         let mut this = Catalog {
@@ -163,6 +168,8 @@ impl Catalog {
     }
 
     pub fn admits(&mut self, content: &Content, block: u64) -> bool {
+        // What was read meanwhile makes room in the queues of read-ahead.
+        self.sweep(false);
         self.ranking.admits(content.history, block as u32)
     }
 
@@ -220,7 +227,7 @@ impl Catalog {
     /// Brings hits to the policy: those marked in cells and those that clients marked.
     pub fn sweep(&mut self, forced: bool) {
         let ticks = self.ranking.tick().wrapping_sub(self.swept_tick);
-        if !forced && ticks < self.ranking.entries().len() / 64 {
+        if !forced && ticks < self.ranking.entries().len() / SWEEP_SHARE {
             return;
         }
         for content in self.contents.iter().flatten() {
@@ -242,7 +249,9 @@ impl Catalog {
 
     /// Makes blocks unreadable in the order of eviction until `bytes` are found. Returns how many.
     pub fn select(&mut self, filter: Filter, bytes: u64, victims: &mut Vec<Victim>) -> u64 {
-        self.sweep(false);
+        // What was just read must not look unread, nor the other way round, where the order of
+        // eviction turns on it; in a large store one sweep serves several selections.
+        self.sweep(self.ranking.entries().len() <= SWEPT_ALWAYS);
         let first = victims.len();
         let mut found = self.select_pass(filter, bytes, false, victims);
         if found < bytes {

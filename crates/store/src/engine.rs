@@ -321,8 +321,13 @@ impl Engine {
         self.free(victims)
     }
 
-    /// Begins to fill a block.
-    pub fn begin_fill(self: &Arc<Self>, content: &Arc<Content>, block: u64) -> FillStart {
+    /// Begins to fill a block. Read-ahead comes in only where the policy wants it.
+    pub fn begin_fill(
+        self: &Arc<Self>,
+        content: &Arc<Content>,
+        block: u64,
+        is_read_ahead: bool,
+    ) -> FillStart {
         let mut patience = Patience::default();
         let length = loop {
             let mut state = content.state.lock();
@@ -348,7 +353,7 @@ impl Engine {
             // Its memory is being freed, which does not take long.
             patience.wait();
         };
-        let admitted = self.catalog.lock().admits(content, block);
+        let admitted = !is_read_ahead || self.catalog.lock().admits(content, block);
         let charge = charge_of(length);
         if !admitted || !self.reserve(content.owner, charge) {
             self.end_fill(content, block);

@@ -37,13 +37,18 @@ pub(crate) enum Offer {
 /// The answer to an offer; may look at and change the entry, but not link or unlink it.
 pub(crate) type Offered<'a> = &'a mut dyn FnMut(&mut Entries, u32) -> Offer;
 
+/// Whether an entry waits for its first read.
+pub(crate) type Waits<'a> = &'a dyn Fn(&Entry) -> bool;
+
 /// An order of eviction.
 pub(crate) trait Policy: Send {
     /// Tells how many entries the capacity holds at their present average size.
     fn set_target(&mut self, _target_entries: u32) {}
 
-    /// Whether a block may come in at all, before room is made for it.
-    fn admits(&mut self, _key: u64) -> bool {
+    /// Whether a block may come in ahead of its first read, before room is made for it. `waits`
+    /// tells of an entry
+    /// that it is read-ahead which nobody has read yet, and so goes last.
+    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32, _waits: Waits<'_>) -> bool {
         true
     }
 

@@ -79,7 +79,13 @@ impl Segment {
 
     /// Begins to fill an absent block. Evicts others, and asks the pressure hook, to make room.
     pub fn begin_fill(&self, block: u64) -> FillStart {
-        self.engine.begin_fill(&self.content, block)
+        self.engine.begin_fill(&self.content, block, false)
+    }
+
+    /// Begins to fill a block that nobody has asked for yet. `NotAdmitted` also where the policy
+    /// would have to give up something better for it.
+    pub fn begin_read_ahead(&self, block: u64) -> FillStart {
+        self.engine.begin_fill(&self.content, block, true)
     }
 
     /// Pins a resident block for a short read, and counts a hit.

@@ -305,7 +305,7 @@ impl SmallFiles {
         let end = (u64::from(number) + 1) * content.block_bytes;
         let generation = self.engine.set_size_at_least(content, end).ok().and_then(|()| match self
             .engine
-            .begin_fill(content, u64::from(number))
+            .begin_fill(content, u64::from(number), false)
         {
             FillStart::Started(fill) => fill.commit_generation(BlockState::Clean),
             _ => None,

@@ -41,6 +41,11 @@ pub fn parse(text: &str, path: &Path) -> Result<RawConfig> {
                     file.fill(table, "rule", RULE_KEYS, |name, setting| {
                         rule.slot(name).map(|slot| *slot = Some(setting))
                     })?;
+                    if rule.path.is_none() {
+                        let place = table.values().map(|value| value.span().start).min();
+                        let error = file.error(place.unwrap_or(0), "a `[[rule]]` lacks its `path`");
+                        return Err(error.remedy("name the directory below the PFS directory"));
+                    }
                     raw.rules.push(rule);
                 }
             }

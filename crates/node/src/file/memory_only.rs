@@ -107,8 +107,8 @@ pub fn write(
     let end = offset + data.len() as u64;
     let size = content.size().max(end);
     let segment = content.segment_or_create(&core.store)?.clone();
-    if size > segment.size() {
-        segment.set_size(size)?;
+    if size > segment.size() && !grow(core, file, content, &segment, size)? {
+        return Ok(false);
     }
     let block_bytes = segment.block_bytes();
     let mut at = offset;
@@ -133,6 +133,24 @@ pub fn write(
     }
     content.set_size(size);
     Ok(true)
+}
+
+/// Makes room for growth; false when the file had to be written down.
+fn grow(
+    core: &Arc<Core>,
+    file: &FileState,
+    content: &Arc<Content>,
+    segment: &Arc<tidepool_store::Segment>,
+    size: u64,
+) -> Result<bool> {
+    match segment.set_size(size) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::StoreFull => {
+            spill_gated(core, file, content)?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a block of zeros; false when the file had to be written down.

@@ -2,6 +2,7 @@
 //! the level that served it.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidepool_proto::table::BlockState;
@@ -18,6 +19,8 @@ use crate::transient::AlignedBuffer;
 const SMALL_READ_BYTES: usize = 128 << 10;
 /// Times that a block is asked for again after it went away between its fill and its use.
 const ATTEMPTS: usize = 3;
+/// The same for bytes that are nowhere else: they only move while somebody changes the file.
+const ATTEMPTS_IN_MEMORY: usize = 10_000;
 
 /// Part of a reply, kept alive until it was sent.
 enum Piece {
@@ -48,10 +51,7 @@ impl Handle {
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         let (result, length) = match self.content_to_read() {
-            Some(content) => {
-                let length = content.size().saturating_sub(offset).min(length as u64) as usize;
-                (self.read_content(&content, offset, length, sink), length)
-            }
+            Some(content) => self.read_to_end(&content, offset, length, sink),
             None => (self.read_from_pfs(offset, length, sink), length),
         };
         match &result {
@@ -59,6 +59,27 @@ impl Handle {
             Err(_) => self.core.ledger.failed(length as u64),
         }
         result
+    }
+
+    /// Reads up to the end of the file as it is. Where a writer of this node moved the end during
+    /// the read, the read begins anew. Also tells how many bytes could have been had.
+    fn read_to_end(
+        &self,
+        content: &Arc<Content>,
+        offset: u64,
+        length: usize,
+        sink: &mut Sink<'_>,
+    ) -> (Result<ReadOutcome>, usize) {
+        for attempt in 0.. {
+            let length = content.size().saturating_sub(offset).min(length as u64) as usize;
+            let result = self.read_content(content, offset, length, sink);
+            let moved = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed)
+                && !content.is_superseded();
+            if !moved || attempt >= ATTEMPTS_IN_MEMORY {
+                return (result, length);
+            }
+        }
+        unreachable!("the loop ends by its last attempt")
     }
 
     /// What reads come from; `None` is the PFS as it is now, which is what mode `bypass` sees
@@ -84,64 +105,75 @@ impl Handle {
         if let Some(outcome) = self.read_packed(content, offset, length, sink)? {
             return Ok(outcome);
         }
-        let mut pieces = Vec::with_capacity(2);
-        let mut levels = BytesByLevel::default();
         self.plan_ahead(content, offset, length);
-        let block_bytes = self.core.block_bytes();
-        let end = offset + length as u64;
-        let mut at = offset;
-        while at < end {
-            let block = at / block_bytes;
-            let stop = end.min((block + 1) * block_bytes);
-            let within = (at - block * block_bytes) as usize..(stop - block * block_bytes) as usize;
-            let piece = self.piece(content, block, within, length)?;
-            let from_pfs = match &piece {
-                Piece::Resident(..) => content.take_fresh(block, stop - at),
-                Piece::Zeros(_) => 0,
-                Piece::Passing(..) | Piece::Copied(_) => stop - at,
-            };
-            levels.add(Level::Pfs, from_pfs);
-            levels.add(Level::Store, stop - at - from_pfs);
-            pieces.push(piece);
-            at = stop;
+        let range = offset..offset + length as u64;
+        let attempts = if content.is_memory_only() { ATTEMPTS_IN_MEMORY } else { ATTEMPTS };
+        for _ in 0..attempts {
+            let obtained = self.obtain(content, &range)?;
+            if let Some(pieces) = self.pin(content, &range, obtained) {
+                return Ok(self.send(content, &range, &pieces, sink));
+            }
+            std::thread::yield_now();
         }
-        let slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p.bytes())).collect();
-        sink(&slices);
+        let mut bytes = vec![0; length];
+        self.read_checked(content, offset, &mut bytes)?;
+        sink(&[IoSlice::new(&bytes)]);
+        let levels = BytesByLevel::of(Level::Pfs, length as u64);
         Ok(ReadOutcome { bytes: length, levels })
     }
 
-    /// Bytes of one block.
-    fn piece(
+    /// Blocks that a range touches, each with the part of it that is inside.
+    fn parts(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+        let (block_bytes, range) = (self.core.block_bytes(), range.clone());
+        (range.start / block_bytes..range.end.div_ceil(block_bytes)).map(move |block| {
+            let start = block * block_bytes;
+            let stop = range.end.min(start + block_bytes);
+            (block, (range.start.max(start) - start) as usize..(stop - start) as usize)
+        })
+    }
+
+    /// Brings in what is not resident. No pin is held here: who changes the file waits for pins
+    /// while he keeps fetches out.
+    fn obtain(&self, content: &Arc<Content>, range: &Range<u64>) -> Result<Vec<Option<Piece>>> {
+        let request_bytes = (range.end - range.start) as usize;
+        self.parts(range)
+            .map(|(block, within)| self.obtain_part(content, block, within, request_bytes))
+            .collect()
+    }
+
+    /// Bytes of one block that are not in the store, or `None` where they should be there now.
+    fn obtain_part(
         &self,
         content: &Arc<Content>,
         block: u64,
-        within: std::ops::Range<usize>,
+        within: Range<usize>,
         request_bytes: usize,
-    ) -> Result<Piece> {
-        for _ in 0..ATTEMPTS {
-            let pin = content.segment().and_then(|segment| segment.pin_block(block));
-            if let Some(pin) = pin.filter(|pin| pin.len() >= within.end) {
-                return Ok(Piece::Resident(pin, within.start, within.end));
-            }
-            if content.is_memory_only() {
-                return Ok(Piece::Zeros(vec![0; within.len()]));
-            }
-            if self.read_mode == ReadMode::Memory {
-                return Err(self.not_resident(block));
-            }
-            let random = self.read_ahead.lock().pattern() == Pattern::Random;
-            if random && request_bytes <= SMALL_READ_BYTES && !content.miss_is_hot(block) {
-                break;
-            }
-            match fill::fetch(&self.core, &self.file, &self.lower, content, block) {
-                Filled::Kept => {}
+    ) -> Result<Option<Piece>> {
+        let resident = |segment: &Arc<tidepool_store::Segment>| {
+            block < segment.blocks() && segment.state(block) != BlockState::Absent
+        };
+        if content.segment().is_some_and(resident) {
+            return Ok(None);
+        }
+        if content.is_memory_only() {
+            return Ok(Some(Piece::Zeros(vec![0; within.len()])));
+        }
+        if self.read_mode == ReadMode::Memory {
+            return Err(self.not_resident(block));
+        }
+        let pattern = self.read_ahead.lock().pattern();
+        let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
+        if !small || content.miss_is_hot(block) {
+            let streams = pattern == Pattern::Sequential;
+            match fill::fetch(&self.core, &self.file, &self.lower, content, block, streams) {
+                Filled::Kept => return Ok(None),
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
                         self.core.transient.remove(content.number, block);
                     }
-                    return Ok(Piece::Passing(buffer, within.start, within.end));
+                    return Ok(Some(Piece::Passing(buffer, within.start, within.end)));
                 }
-                Filled::Passing(_) => break,
+                Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
             }
@@ -149,7 +181,46 @@ impl Handle {
         let offset = block * self.core.block_bytes() + within.start as u64;
         let mut bytes = vec![0; within.len()];
         self.read_checked(content, offset, &mut bytes)?;
-        Ok(Piece::Copied(bytes))
+        Ok(Some(Piece::Copied(bytes)))
+    }
+
+    /// Pins what was not obtained otherwise; `None` where a block went away meanwhile.
+    fn pin(
+        &self,
+        content: &Content,
+        range: &Range<u64>,
+        obtained: Vec<Option<Piece>>,
+    ) -> Option<Vec<Piece>> {
+        let pinned = |(block, within): (u64, Range<usize>)| {
+            let pin = content.segment()?.pin_block(block)?;
+            (pin.len() >= within.end).then(|| Piece::Resident(pin, within.start, within.end))
+        };
+        let parts = self.parts(range).zip(obtained);
+        parts.map(|(part, piece)| piece.or_else(|| pinned(part))).collect()
+    }
+
+    /// Passes the pieces on and tells which level each byte came from.
+    fn send(
+        &self,
+        content: &Content,
+        range: &Range<u64>,
+        pieces: &[Piece],
+        sink: &mut Sink<'_>,
+    ) -> ReadOutcome {
+        let mut levels = BytesByLevel::default();
+        for ((block, within), piece) in self.parts(range).zip(pieces) {
+            let bytes = within.len() as u64;
+            let from_pfs = match piece {
+                Piece::Resident(..) => content.take_fresh(block, bytes),
+                Piece::Zeros(_) => 0,
+                Piece::Passing(..) | Piece::Copied(_) => bytes,
+            };
+            levels.add(Level::Pfs, from_pfs);
+            levels.add(Level::Store, bytes - from_pfs);
+        }
+        let slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p.bytes())).collect();
+        sink(&slices);
+        ReadOutcome { bytes: (range.end - range.start) as usize, levels }
     }
 
     /// Reads from the PFS under the version rule: the bytes are those of `content` or an error.
@@ -236,7 +307,7 @@ impl Handle {
                 self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            match fill::fetch(&self.core, &self.file, &self.lower, &content, block) {
+            match fill::fetch(&self.core, &self.file, &self.lower, &content, block, false) {
                 Filled::Kept | Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),

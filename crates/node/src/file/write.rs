@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidepool_proto::{Result, WriteMode};
+use tidepool_proto::{ErrorKind, Result, WriteMode};
 
 use super::capture::{Capture, Written};
 use super::content::Content;
@@ -126,7 +126,14 @@ impl Handle {
         let mut inner = self.file.inner.lock();
         let content = self.content_for_change(&mut inner)?;
         if content.is_memory_only() {
-            return memory_only::set_size(&content, size);
+            match memory_only::set_size(&content, size) {
+                Err(error) if error.kind() == ErrorKind::StoreFull => {
+                    drop(inner);
+                    memory_only::spill_gated(&self.core, &self.file, &content)?;
+                    inner = self.file.inner.lock();
+                }
+                done => return done,
+            }
         }
         if size == 0 && self.write_mode == WriteMode::Memory {
             self.lower.set_size(0)?;

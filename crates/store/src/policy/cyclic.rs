@@ -9,14 +9,21 @@
 //! "was read after the coldest stable block". A loop that moved on is found by the same rule.
 
 use super::ghost::Ghosts;
-use super::{Entries, List, NONE, Offered, Policy};
+use super::{Entries, List, NONE, Offered, Policy, Waits};
 
 const STABLE: u32 = 1;
 /// Passing blocks hold one entry in a hundred.
 const PASSING_SHARE: u32 = 100;
+/// But enough that one of them is neither being read nor waiting for its reader.
+const PASSING_LEAST: u32 = 4;
 /// Departed blocks remembered per two entries of capacity: finds loops of up to three times the
 /// capacity.
 const GHOSTS_PER_TWO_ENTRIES: u32 = 5;
+
+/// Read-ahead holds one part in so many of the capacity at the most.
+const READ_AHEAD_SHARE: u32 = 4;
+/// Entries of the queue that an admission looks at.
+const QUEUE_LOOKED_AT: usize = 32;
 
 #[derive(Default)]
 pub(crate) struct Cyclic {
@@ -26,6 +33,7 @@ pub(crate) struct Cyclic {
     passing: List,
     ghosts: Ghosts,
     stable_max: u32,
+    passing_max: u32,
     now: u32,
 }
 
@@ -33,6 +41,32 @@ impl Cyclic {
     fn coldest_age(&self, entries: &Entries) -> Option<u32> {
         let coldest = self.stable.first();
         (coldest != NONE).then(|| self.now.wrapping_sub(entries.get(coldest).tick))
+    }
+
+    /// Whether a block that comes in `age` ticks after it was last read comes back sooner than the
+    /// coldest stable block. It may come in ahead of its reader, so its reuse takes longer than its
+    /// age by the read-ahead, which is a quarter of the capacity at the most.
+    fn returns_early(&self, entries: &Entries, age: Option<u32>) -> bool {
+        let ahead = self.stable_max / READ_AHEAD_SHARE;
+        match (age, self.coldest_age(entries)) {
+            (Some(age), Some(coldest_age)) => age.saturating_add(ahead) < coldest_age,
+            _ => false,
+        }
+    }
+
+    /// Whether all of the queue, as far as it is looked at, waits for its first read.
+    fn queue_waits(&self, entries: &Entries, waits: Waits<'_>) -> bool {
+        let mut index = self.passing.first();
+        for _ in 0..QUEUE_LOOKED_AT {
+            if index == NONE {
+                break;
+            }
+            if !waits(entries.get(index)) {
+                return false;
+            }
+            index = List::after(entries, index);
+        }
+        true
     }
 
     fn make_stable(&mut self, entries: &mut Entries, index: u32) {
@@ -48,18 +82,36 @@ impl Cyclic {
 
 impl Policy for Cyclic {
     fn set_target(&mut self, target_entries: u32) {
-        self.stable_max = target_entries.saturating_sub((target_entries / PASSING_SHARE).max(1));
+        let least = PASSING_LEAST.min(target_entries / 8).max(1);
+        self.passing_max = (target_entries / PASSING_SHARE).max(least);
+        self.stable_max = target_entries.saturating_sub(self.passing_max);
         self.ghosts.resize(target_entries.saturating_mul(GHOSTS_PER_TWO_ENTRIES) / 2);
+    }
+
+    /// Read-ahead that fills the short queue must not drain the stable blocks: what finds the queue
+    /// full of blocks that wait for their reader passes through without being kept, unless it comes
+    /// back soon enough to become stable.
+    fn admits(&mut self, entries: &Entries, key: u64, tick: u32, waits: Waits<'_>) -> bool {
+        if self.stable.len() < self.stable_max || self.passing.len() < self.passing_max {
+            return true;
+        }
+        self.now = tick;
+        let age = self.ghosts.recall(key, tick);
+        let returns_early = self.returns_early(entries, age);
+        if returns_early || !self.queue_waits(entries, waits) {
+            if let Some(age) = age {
+                self.ghosts.remember(key, tick.wrapping_sub(age), tick);
+            }
+            return true;
+        }
+        self.ghosts.remember(key, tick, tick);
+        false
     }
 
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64) {
         self.now = entries.get(index).tick;
         let age = self.ghosts.recall(key, self.now);
-        let returns_early = match (age, self.coldest_age(entries)) {
-            (Some(age), Some(coldest_age)) => age < coldest_age,
-            _ => false,
-        };
-        if returns_early || self.stable.len() < self.stable_max {
+        if self.returns_early(entries, age) || self.stable.len() < self.stable_max {
             self.make_stable(entries, index);
         } else {
             entries.get_mut(index).meta = 0;

@@ -2,7 +2,7 @@
 //! blocks first, and changes the policy while blocks are resident.
 
 use super::fifo::Fifo;
-use super::{Entries, Offer, Policy, block_key, create};
+use super::{Entries, Entry, Offer, Policy, block_key, create};
 use crate::config::PolicyKind;
 
 /// Nobody read the block since it came in.
@@ -13,6 +13,11 @@ const SUPERSEDED: u16 = 2;
 /// Reads of one block within this many ticks are one read: applications read a block in pieces,
 /// and several streams interleave.
 const PIECES_TICKS_MAX: u32 = 32;
+
+/// Whether a block was read ahead and still waits for its reader, for a turnover at most.
+fn is_waiting(entry: &Entry, tick: u32, turnover_ticks: u32) -> bool {
+    entry.flags & (UNREAD | SUPERSEDED) == UNREAD && tick.wrapping_sub(entry.tick) <= turnover_ticks
+}
 
 /// All resident blocks in their order of eviction.
 pub(crate) struct Ranking {
@@ -50,7 +55,15 @@ impl Ranking {
     }
 
     pub fn admits(&mut self, history: u64, block: u32) -> bool {
-        self.policy.admits(block_key(history, block))
+        let (tick, turnover_ticks) = (self.tick, self.target_entries);
+        let waits = |entry: &Entry| is_waiting(entry, tick, turnover_ticks);
+        let key = block_key(history, block);
+        let admitted = self.policy.admits(&self.entries, key, tick, &waits);
+        if !admitted {
+            // It is read all the same, so time goes on for the others.
+            self.tick = self.tick.wrapping_add(1);
+        }
+        admitted
     }
 
     /// Tells how many entries the capacity holds at their present average size.
@@ -125,9 +138,7 @@ impl Ranking {
                     return Offer::Stop;
                 }
                 let entry = entries.get(index);
-                let waiting = entry.flags & (UNREAD | SUPERSEDED) == UNREAD
-                    && tick.wrapping_sub(entry.tick) <= turnover_ticks;
-                if waiting != unread_too {
+                if is_waiting(entry, tick, turnover_ticks) != unread_too {
                     return Offer::Skip;
                 }
                 let answer = offer(entries, index);

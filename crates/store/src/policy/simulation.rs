@@ -26,8 +26,8 @@ impl Simulation {
     /// Reads a block, bringing it in if it is not resident; tells whether it was.
     pub fn read(&mut self, block: u32) -> bool {
         let hit = self.resident.contains_key(&block);
-        if !hit {
-            self.bring_in(block);
+        if !hit && self.capacity_blocks > 0 {
+            self.insert(block);
         }
         if let Some(index) = self.resident.get(&block) {
             self.ranking.touch(*index);
@@ -37,11 +37,17 @@ impl Simulation {
         hit
     }
 
-    /// Brings a block in ahead of its first read.
+    /// Brings a block in ahead of its first read, if the policy admits it.
     pub fn bring_in(&mut self, block: u32) {
         if self.resident.contains_key(&block) || self.capacity_blocks == 0 {
             return;
         }
+        if self.ranking.admits(0, block) {
+            self.insert(block);
+        }
+    }
+
+    fn insert(&mut self, block: u32) {
         if self.resident.len() as u32 >= self.capacity_blocks {
             self.evict_one();
         }
