@@ -173,3 +173,22 @@ fn reads_across_blocks_and_truncations_do_not_wait_for_each_other() {
     }
     writer.join().unwrap();
 }
+
+#[test]
+fn a_loop_larger_than_the_store_hits_with_read_ahead() {
+    let capacity = 256 << 20;
+    let fixture = Fixture::with(|config| config.capacity_bytes = capacity);
+    let size = capacity as usize * 4 / 3;
+    let bytes = content(1, size);
+    fixture.put("f", &bytes);
+    let pass = || assert!(fixture.read("f").0 == bytes);
+    pass();
+    let before = fixture.pfs_read_bytes();
+    for _ in 0..4 {
+        pass();
+    }
+    let read = fixture.pfs_read_bytes() - before;
+    let hit_ratio = 1.0 - read as f64 / (4 * size) as f64;
+    eprintln!("hit ratio {hit_ratio:.3}, optimum 0.75");
+    assert!(hit_ratio >= 0.65, "{hit_ratio:.3}");
+}

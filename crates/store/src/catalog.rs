@@ -11,7 +11,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use crate::cell::Cell;
 use crate::config::{Owner, PolicyKind, QuotaKey};
 use crate::content::{Content, State};
-use crate::policy::{Entries, Entry, NONE, Offer, Ranking, block_key};
+use crate::policy::{Admission, Entries, Entry, NONE, Offer, Ranking, block_key};
 
 /// A block that was made unreadable and whose memory is to be freed.
 pub(crate) struct Victim {
@@ -167,10 +167,14 @@ impl Catalog {
         }
     }
 
-    pub fn admits(&mut self, content: &Content, block: u64) -> bool {
-        // What was read meanwhile makes room in the queues of read-ahead.
+    pub fn admits(&mut self, content: &Content, block: u64) -> Admission {
         self.sweep(false);
         self.ranking.admits(content.history, block as u32)
+    }
+
+    /// A block found no room on the terms of its admission.
+    pub fn refused(&mut self, content: &Content, block: u64) {
+        self.ranking.refused(content.history, block as u32);
     }
 
     /// Books bytes on an owner.
@@ -248,15 +252,22 @@ impl Catalog {
     }
 
     /// Makes blocks unreadable in the order of eviction until `bytes` are found. Returns how many.
-    pub fn select(&mut self, filter: Filter, bytes: u64, victims: &mut Vec<Victim>) -> u64 {
+    pub fn select(
+        &mut self,
+        filter: Filter,
+        bytes: u64,
+        admission: Admission,
+        victims: &mut Vec<Victim>,
+    ) -> u64 {
+        let cheap_only = admission == Admission::IfCheap;
         // What was just read must not look unread, nor the other way round, where the order of
         // eviction turns on it; in a large store one sweep serves several selections.
         self.sweep(self.ranking.entries().len() <= SWEPT_ALWAYS);
         let first = victims.len();
-        let mut found = self.select_pass(filter, bytes, false, victims);
+        let mut found = self.select_pass(filter, bytes, (false, cheap_only), victims);
         if found < bytes {
             self.sweep(true);
-            found += self.select_pass(filter, bytes - found, true, victims);
+            found += self.select_pass(filter, bytes - found, (true, cheap_only), victims);
         }
         for victim in &victims[first..] {
             self.discharge(victim.content.owner, victim.charge);
@@ -268,12 +279,12 @@ impl Catalog {
         &mut self,
         filter: Filter,
         bytes: u64,
-        touched_too: bool,
+        (touched_too, cheap_only): (bool, bool),
         victims: &mut Vec<Victim>,
     ) -> u64 {
         let Catalog { ranking, contents, payers, .. } = self;
         let mut found = 0;
-        ranking.select(|entries, index| {
+        ranking.select(cheap_only, |entries, index| {
             let entry = entries.get(index);
             if found >= bytes {
                 return Offer::Stop;

@@ -19,6 +19,7 @@ use crate::config::{Owner, QuotaKey, StoreConfig};
 use crate::content::{ActiveFill, Content, ContentOptions, charge_of};
 use crate::fill::{BlockFill, FillStart};
 use crate::mappings::Mappings;
+use crate::policy::Admission;
 
 /// Called with the number of bytes wanted.
 pub(crate) type PressureHook = Arc<dyn Fn(u64) + Send + Sync>;
@@ -140,6 +141,11 @@ impl Engine {
 
     /// Books `bytes` for an owner, evicting where needed. False: they cannot be had.
     pub fn reserve(&self, payer: u16, bytes: u64) -> bool {
+        self.reserve_on(payer, bytes, Admission::Always)
+    }
+
+    /// As `reserve`, evicting only what the terms allow.
+    fn reserve_on(&self, payer: u16, bytes: u64, admission: Admission) -> bool {
         let mut asked_hook = false;
         let mut patience = Patience::default();
         loop {
@@ -150,7 +156,7 @@ impl Engine {
                 let missing = match catalog.quota_shortfall(payer, bytes) {
                     Some((_, None)) => return false,
                     Some((key, Some(missing))) => {
-                        catalog.select(Filter::Quota(key), missing, &mut victims);
+                        catalog.select(Filter::Quota(key), missing, admission, &mut victims);
                         within_quota = false;
                         missing
                     }
@@ -161,9 +167,17 @@ impl Engine {
                         }
                         Err(_) if bytes > self.budget.capacity() => return false,
                         Err(missing) => {
-                            let batch = self.batch_bytes().max(missing);
+                            let ahead = match admission {
+                                Admission::Always => self.batch_bytes(),
+                                Admission::IfCheap => 0,
+                            };
                             self.refresh_target(&mut catalog);
-                            catalog.select(Filter::All, batch, &mut victims);
+                            catalog.select(
+                                Filter::All,
+                                ahead.max(missing),
+                                admission,
+                                &mut victims,
+                            );
                             missing
                         }
                     },
@@ -173,6 +187,9 @@ impl Engine {
             };
             if self.free(victims) > 0 {
                 continue;
+            }
+            if admission == Admission::IfCheap {
+                return false;
             }
             if self.budget.freeing() > 0 {
                 // Somebody else is freeing memory; it may do for us too.
@@ -279,7 +296,8 @@ impl Engine {
         {
             let mut catalog = self.catalog.lock();
             self.refresh_target(&mut catalog);
-            catalog.select(Filter::All, wanted.min(SHRINK_STEP_BYTES), &mut victims);
+            let step = wanted.min(SHRINK_STEP_BYTES);
+            catalog.select(Filter::All, step, Admission::Always, &mut victims);
             self.announce_freeing(&victims);
         }
         self.free(victims)
@@ -315,7 +333,7 @@ impl Engine {
         {
             let mut catalog = self.catalog.lock();
             let excess = catalog.quota_excess(key);
-            catalog.select(Filter::Quota(key), excess, &mut victims);
+            catalog.select(Filter::Quota(key), excess, Admission::Always, &mut victims);
             self.announce_freeing(&victims);
         }
         self.free(victims)
@@ -353,9 +371,15 @@ impl Engine {
             // Its memory is being freed, which does not take long.
             patience.wait();
         };
-        let admitted = !is_read_ahead || self.catalog.lock().admits(content, block);
+        let admission = match is_read_ahead {
+            true => self.catalog.lock().admits(content, block),
+            false => Admission::Always,
+        };
         let charge = charge_of(length);
-        if !admitted || !self.reserve(content.owner, charge) {
+        if !self.reserve_on(content.owner, charge, admission) {
+            if is_read_ahead {
+                self.catalog.lock().refused(content, block);
+            }
             self.end_fill(content, block);
             return FillStart::NotAdmitted;
         }

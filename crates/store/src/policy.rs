@@ -37,20 +37,27 @@ pub(crate) enum Offer {
 /// The answer to an offer; may look at and change the entry, but not link or unlink it.
 pub(crate) type Offered<'a> = &'a mut dyn FnMut(&mut Entries, u32) -> Offer;
 
-/// Whether an entry waits for its first read.
-pub(crate) type Waits<'a> = &'a dyn Fn(&Entry) -> bool;
+/// On which terms a block comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Others go for it.
+    Always,
+    /// Only what the policy holds for little goes for it.
+    IfCheap,
+}
 
 /// An order of eviction.
 pub(crate) trait Policy: Send {
     /// Tells how many entries the capacity holds at their present average size.
     fn set_target(&mut self, _target_entries: u32) {}
 
-    /// Whether a block may come in ahead of its first read, before room is made for it. `waits`
-    /// tells of an entry
-    /// that it is read-ahead which nobody has read yet, and so goes last.
-    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32, _waits: Waits<'_>) -> bool {
-        true
+    /// On which terms a block may come in ahead of its first read.
+    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32) -> Admission {
+        Admission::Always
     }
+
+    /// A block found no room on its terms; it is read all the same, at `tick`.
+    fn refused(&mut self, _key: u64, _tick: u32) {}
 
     /// A block came in. `key` names it across evictions.
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64);
@@ -63,8 +70,9 @@ pub(crate) trait Policy: Send {
     /// A block left for a reason other than selection.
     fn remove(&mut self, entries: &mut Entries, index: u32);
 
-    /// Offers entries in the order of eviction until told to stop; unlinks those that go.
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>);
+    /// Offers entries in the order of eviction until told to stop; unlinks those that go. With
+    /// `cheap_only` just those that it would give for a block that comes in `IfCheap`.
+    fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>);
 
     /// Bytes of bookkeeping beside the entries.
     fn bookkeeping_bytes(&self) -> u64 {

@@ -9,7 +9,7 @@
 //! "was read after the coldest stable block". A loop that moved on is found by the same rule.
 
 use super::ghost::Ghosts;
-use super::{Entries, List, NONE, Offered, Policy, Waits};
+use super::{Admission, Entries, List, NONE, Offered, Policy};
 
 const STABLE: u32 = 1;
 /// Passing blocks hold one entry in a hundred.
@@ -22,9 +22,6 @@ const GHOSTS_PER_TWO_ENTRIES: u32 = 5;
 
 /// Read-ahead holds one part in so many of the capacity at the most.
 const READ_AHEAD_SHARE: u32 = 4;
-/// Entries of the queue that an admission looks at.
-const QUEUE_LOOKED_AT: usize = 32;
-
 #[derive(Default)]
 pub(crate) struct Cyclic {
     /// By last read.
@@ -33,7 +30,6 @@ pub(crate) struct Cyclic {
     passing: List,
     ghosts: Ghosts,
     stable_max: u32,
-    passing_max: u32,
     now: u32,
 }
 
@@ -54,21 +50,6 @@ impl Cyclic {
         }
     }
 
-    /// Whether all of the queue, as far as it is looked at, waits for its first read.
-    fn queue_waits(&self, entries: &Entries, waits: Waits<'_>) -> bool {
-        let mut index = self.passing.first();
-        for _ in 0..QUEUE_LOOKED_AT {
-            if index == NONE {
-                break;
-            }
-            if !waits(entries.get(index)) {
-                return false;
-            }
-            index = List::after(entries, index);
-        }
-        true
-    }
-
     fn make_stable(&mut self, entries: &mut Entries, index: u32) {
         entries.get_mut(index).meta = STABLE;
         self.stable.push(entries, index);
@@ -83,29 +64,25 @@ impl Cyclic {
 impl Policy for Cyclic {
     fn set_target(&mut self, target_entries: u32) {
         let least = PASSING_LEAST.min(target_entries / 8).max(1);
-        self.passing_max = (target_entries / PASSING_SHARE).max(least);
-        self.stable_max = target_entries.saturating_sub(self.passing_max);
+        let passing = (target_entries / PASSING_SHARE).max(least);
+        self.stable_max = target_entries.saturating_sub(passing);
         self.ghosts.resize(target_entries.saturating_mul(GHOSTS_PER_TWO_ENTRIES) / 2);
     }
 
-    /// Read-ahead that fills the short queue must not drain the stable blocks: what finds the queue
-    /// full of blocks that wait for their reader passes through without being kept, unless it comes
-    /// back soon enough to become stable.
-    fn admits(&mut self, entries: &Entries, key: u64, tick: u32, waits: Waits<'_>) -> bool {
-        if self.stable.len() < self.stable_max || self.passing.len() < self.passing_max {
-            return true;
-        }
+    /// Read-ahead must not drain the stable blocks: it takes the place of a passing one, or passes
+    /// through without being kept, unless it comes back soon enough to become stable.
+    fn admits(&mut self, entries: &Entries, key: u64, tick: u32) -> Admission {
         self.now = tick;
         let age = self.ghosts.recall(key, tick);
-        let returns_early = self.returns_early(entries, age);
-        if returns_early || !self.queue_waits(entries, waits) {
-            if let Some(age) = age {
-                self.ghosts.remember(key, tick.wrapping_sub(age), tick);
-            }
-            return true;
+        if let Some(age) = age {
+            self.ghosts.remember(key, tick.wrapping_sub(age), tick);
         }
+        if self.returns_early(entries, age) { Admission::Always } else { Admission::IfCheap }
+    }
+
+    fn refused(&mut self, key: u64, tick: u32) {
+        self.ghosts.recall(key, tick);
         self.ghosts.remember(key, tick, tick);
-        false
     }
 
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64) {
@@ -138,12 +115,12 @@ impl Policy for Cyclic {
         list.remove(entries, index);
     }
 
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+    fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>) {
         let Cyclic { stable, passing, ghosts, now, .. } = self;
         let mut depart = |entries: &Entries, index: u32, key: u64| {
             ghosts.remember(key, entries.get(index).tick, *now);
         };
-        if passing.offer_all(entries, offer, &mut depart) {
+        if passing.offer_all(entries, offer, &mut depart) && !cheap_only {
             stable.offer_all(entries, offer, &mut depart);
         }
     }

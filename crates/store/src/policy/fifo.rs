@@ -25,7 +25,7 @@ impl Policy for Fifo {
         self.queue.remove(entries, index);
     }
 
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+    fn select(&mut self, entries: &mut Entries, _cheap_only: bool, offer: Offered<'_>) {
         self.queue.offer_all(entries, offer, |_, _, _| {});
     }
 }

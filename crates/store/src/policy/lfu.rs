@@ -60,7 +60,7 @@ impl Policy for Lfu {
         self.entries_held -= 1;
     }
 
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+    fn select(&mut self, entries: &mut Entries, _cheap_only: bool, offer: Offered<'_>) {
         for list in &mut self.by_count {
             let held = &mut self.entries_held;
             if !list.offer_all(entries, offer, |_, _, _| *held -= 1) {

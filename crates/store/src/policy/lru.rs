@@ -21,7 +21,7 @@ impl Policy for Lru {
         self.by_recency.remove(entries, index);
     }
 
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+    fn select(&mut self, entries: &mut Entries, _cheap_only: bool, offer: Offered<'_>) {
         self.by_recency.offer_all(entries, offer, |_, _, _| {});
     }
 }

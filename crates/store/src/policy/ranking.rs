@@ -2,7 +2,7 @@
 //! blocks first, and changes the policy while blocks are resident.
 
 use super::fifo::Fifo;
-use super::{Entries, Entry, Offer, Policy, block_key, create};
+use super::{Admission, Entries, Entry, Offer, Policy, block_key, create};
 use crate::config::PolicyKind;
 
 /// Nobody read the block since it came in.
@@ -54,16 +54,14 @@ impl Ranking {
         self.tick
     }
 
-    pub fn admits(&mut self, history: u64, block: u32) -> bool {
-        let (tick, turnover_ticks) = (self.tick, self.target_entries);
-        let waits = |entry: &Entry| is_waiting(entry, tick, turnover_ticks);
-        let key = block_key(history, block);
-        let admitted = self.policy.admits(&self.entries, key, tick, &waits);
-        if !admitted {
-            // It is read all the same, so time goes on for the others.
-            self.tick = self.tick.wrapping_add(1);
-        }
-        admitted
+    pub fn admits(&mut self, history: u64, block: u32) -> Admission {
+        self.policy.admits(&self.entries, block_key(history, block), self.tick)
+    }
+
+    /// A block found no room. It is read all the same, so time goes on for the others.
+    pub fn refused(&mut self, history: u64, block: u32) {
+        self.tick = self.tick.wrapping_add(1);
+        self.policy.refused(block_key(history, block), self.tick);
     }
 
     /// Tells how many entries the capacity holds at their present average size.
@@ -127,8 +125,9 @@ impl Ranking {
     }
 
     /// Offers blocks in the order of eviction until `offer` says stop: superseded ones, then those
-    /// that were read, then read-ahead that waited for a whole turnover or that is all there is.
-    pub fn select(&mut self, mut offer: impl FnMut(&Entries, u32) -> Offer) {
+    /// that were read, then read-ahead that waited for a whole turnover or that is all there is. With
+    /// `cheap_only` none of which the policy thinks much, and no read-ahead.
+    pub fn select(&mut self, cheap_only: bool, mut offer: impl FnMut(&Entries, u32) -> Offer) {
         let mut gone = Vec::new();
         let mut stopped = false;
         let (tick, turnover_ticks) = (self.tick, self.target_entries);
@@ -149,9 +148,9 @@ impl Ranking {
                 }
                 answer
             };
-            self.superseded.select(&mut self.entries, &mut ask);
-            self.policy.select(&mut self.entries, &mut ask);
-            if stopped {
+            self.superseded.select(&mut self.entries, cheap_only, &mut ask);
+            self.policy.select(&mut self.entries, cheap_only, &mut ask);
+            if stopped || cheap_only {
                 break;
             }
         }
@@ -163,7 +162,7 @@ impl Ranking {
     /// Changes the policy. What is resident is handed over in the old order of eviction.
     pub fn set_policy(&mut self, kind: PolicyKind, key_of: impl Fn(&Entries, u32) -> u64) {
         let mut order = Vec::new();
-        self.policy.select(&mut self.entries, &mut |entries, index| {
+        self.policy.select(&mut self.entries, false, &mut |entries, index| {
             order.push((index, key_of(entries, index)));
             Offer::Take(0)
         });
@@ -188,8 +187,8 @@ impl Ranking {
             order.push(index);
             Offer::Skip
         };
-        self.superseded.select(&mut self.entries, &mut note);
-        self.policy.select(&mut self.entries, &mut note);
+        self.superseded.select(&mut self.entries, false, &mut note);
+        self.policy.select(&mut self.entries, false, &mut note);
         let place = order.iter().position(|index| wanted(&self.entries, *index))?;
         Some(place as f64 / (order.len().max(2) - 1) as f64)
     }

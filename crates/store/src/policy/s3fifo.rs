@@ -111,7 +111,7 @@ impl Policy for S3Fifo {
         self.queue(entries, index).remove(entries, index);
     }
 
-    fn select(&mut self, entries: &mut Entries, offer: Offered<'_>) {
+    fn select(&mut self, entries: &mut Entries, _cheap_only: bool, offer: Offered<'_>) {
         let (mut in_small, mut in_main) = (Cursor(self.small.first()), Cursor(self.main.first()));
         loop {
             let held = self.small.len() + self.main.len();

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Offer, Ranking};
+use super::{Admission, Offer, Ranking};
 use crate::config::PolicyKind;
 
 /// A store of equal blocks that only counts.
@@ -27,7 +27,7 @@ impl Simulation {
     pub fn read(&mut self, block: u32) -> bool {
         let hit = self.resident.contains_key(&block);
         if !hit && self.capacity_blocks > 0 {
-            self.insert(block);
+            self.insert(block, false);
         }
         if let Some(index) = self.resident.get(&block) {
             self.ranking.touch(*index);
@@ -42,17 +42,20 @@ impl Simulation {
         if self.resident.contains_key(&block) || self.capacity_blocks == 0 {
             return;
         }
-        if self.ranking.admits(0, block) {
-            self.insert(block);
+        let cheap_only = self.ranking.admits(0, block) == Admission::IfCheap;
+        if !self.insert(block, cheap_only) {
+            self.ranking.refused(0, block);
         }
     }
 
-    fn insert(&mut self, block: u32) {
-        if self.resident.len() as u32 >= self.capacity_blocks {
-            self.evict_one();
+    fn insert(&mut self, block: u32, cheap_only: bool) -> bool {
+        let full = self.resident.len() as u32 >= self.capacity_blocks;
+        if full && !self.evict_one(cheap_only) {
+            return false;
         }
         let index = self.ranking.insert(0, block, 0, 0);
         self.resident.insert(block, index);
+        true
     }
 
     /// Whether a block is resident.
@@ -73,9 +76,9 @@ impl Simulation {
         (reads > 0).then(|| hits as f64 / reads as f64)
     }
 
-    fn evict_one(&mut self) {
+    fn evict_one(&mut self, cheap_only: bool) -> bool {
         let mut victim = None;
-        self.ranking.select(|entries, index| {
+        self.ranking.select(cheap_only, |entries, index| {
             if victim.is_some() {
                 return Offer::Stop;
             }
@@ -83,7 +86,6 @@ impl Simulation {
             victim = Some(block);
             Offer::Take(super::block_key(0, block))
         });
-        let block = victim.expect("a full store has an entry to offer");
-        self.resident.remove(&block);
+        victim.is_some_and(|block| self.resident.remove(&block).is_some())
     }
 }
