@@ -125,8 +125,8 @@ impl Ranking {
     }
 
     /// Offers blocks in the order of eviction until `offer` says stop: superseded ones, then those
-    /// that were read, then read-ahead that waited for a whole turnover or that is all there is. With
-    /// `cheap_only` none of which the policy thinks much, and no read-ahead.
+    /// that were read, then read-ahead that waited for a whole turnover or that is all there is.
+    /// With `cheap_only` neither what the policy thinks much of nor read-ahead.
     pub fn select(&mut self, cheap_only: bool, mut offer: impl FnMut(&Entries, u32) -> Offer) {
         let mut gone = Vec::new();
         let mut stopped = false;
