@@ -103,7 +103,7 @@ mod tests {
         let count = Arc::new(AtomicU32::new(0));
         let (outer, inner) = (count.clone(), count.clone());
         let guarded = guard(move || {
-            drop(guard(move || drop(inner.fetch_add(1, Ordering::Relaxed))));
+            drop(guard(move || _ = inner.fetch_add(1, Ordering::Relaxed)));
             forget(guard(|| panic!("what was forgotten is not undone")));
             outer.fetch_add(1, Ordering::Relaxed);
         });
