@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{FillStart, Segment, Store};
@@ -20,6 +21,15 @@ use crate::transient::AlignedBuffer;
 const GATHERED_MAX: usize = 16;
 
 static GATHERED: AtomicUsize = AtomicUsize::new(0);
+
+/// Buffers of blocks that were gathered a moment ago: fresh memory would have to be zeroed first.
+static SPARE: Mutex<Vec<AlignedBuffer>> = Mutex::new(Vec::new());
+const SPARE_MAX: usize = 2;
+
+/// Gives the memory of spare buffers back.
+pub fn trim_spare() {
+    SPARE.lock().clear();
+}
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
@@ -37,7 +47,8 @@ pub enum Capture {
 #[derive(Debug)]
 pub struct GatheredBlock {
     block: u64,
-    buffer: AlignedBuffer,
+    /// Taken out when this is dropped.
+    buffer: Option<AlignedBuffer>,
     filled: usize,
 }
 
@@ -48,11 +59,13 @@ impl GatheredBlock {
             GATHERED.fetch_sub(1, Ordering::AcqRel);
             return None;
         }
-        let Ok(buffer) = AlignedBuffer::new(block_bytes as usize) else {
+        let spare = SPARE.lock().pop().filter(|spare| spare.bytes().len() as u64 == block_bytes);
+        let buffer = spare.map_or_else(|| AlignedBuffer::new(block_bytes as usize), Ok);
+        let Ok(buffer) = buffer else {
             GATHERED.fetch_sub(1, Ordering::AcqRel);
             return None;
         };
-        let mut this = GatheredBlock { block, buffer, filled: 0 };
+        let mut this = GatheredBlock { block, buffer: Some(buffer), filled: 0 };
         this.take(0, first);
         Some(this)
     }
@@ -63,7 +76,8 @@ impl GatheredBlock {
             return false;
         }
         let end = within + part.len();
-        self.buffer.bytes_mut()[within..end].copy_from_slice(part);
+        let buffer = self.buffer.as_mut().expect("there until the drop");
+        buffer.bytes_mut()[within..end].copy_from_slice(part);
         self.filled = self.filled.max(end);
         true
     }
@@ -75,8 +89,9 @@ impl GatheredBlock {
             return;
         }
         if let FillStart::Started(mut fill) = segment.begin_fill(self.block) {
-            let length = fill.len();
-            fill.copy_from_slice(&self.buffer.bytes()[..length]);
+            let (length, buffer) = (fill.len(), self.buffer.as_ref());
+            let bytes = buffer.expect("there until the drop").bytes();
+            fill.copy_from_slice(&bytes[..length]);
             fill.commit(BlockState::Clean);
         }
     }
@@ -85,6 +100,10 @@ impl GatheredBlock {
 impl Drop for GatheredBlock {
     fn drop(&mut self) {
         GATHERED.fetch_sub(1, Ordering::AcqRel);
+        let mut spare = SPARE.lock();
+        if spare.len() < SPARE_MAX {
+            spare.extend(self.buffer.take());
+        }
     }
 }
 
