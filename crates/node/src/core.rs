@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};
 use tidepool_proto::config::{DirectoryRule, NodeConfig};
-use tidepool_proto::{Error, ErrorKind, ReadMode, Result, WriteMode};
+use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
+use crate::file::content::Content;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::ledger::Ledger;
@@ -50,6 +51,14 @@ impl Core {
         self.config
             .timestamp_granularity_ns
             .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
+    }
+
+    /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
+    /// time stamps of `version`.
+    pub fn weigh_stamps(&self, content: &Content, version: &Version) {
+        if !version.is_settled(self.pfs.now_ns(), self.granularity_ns()) {
+            content.mark_unsettled();
+        }
     }
 
     /// The directory rule of a file, by the name its descriptor has now.

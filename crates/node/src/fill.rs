@@ -171,15 +171,14 @@ pub fn fetch(
     streams: bool,
 ) -> Filled {
     let Some((ticket, is_new)) = ticket_for(core, content, block) else { return Filled::Kept };
-    if is_new {
-        run(core, file, lower, &ticket, streams);
-        return ticket.wait();
+    if !is_new {
+        core.ledger.fills_joined.add(1);
     }
-    core.ledger.fills_joined.add(1);
     run(core, file, lower, &ticket, streams);
     let filled = ticket.wait();
     // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
-    if matches!(filled, Filled::Failed(..))
+    if !is_new
+        && matches!(filled, Filled::Failed(..))
         && let Some((again, _)) = ticket_for(core, content, block)
     {
         run(core, file, lower, &again, streams);
@@ -345,8 +344,6 @@ pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>)
         core.transient.forget(content.number);
         return Ok(false);
     }
-    if !now.is_settled(core.pfs.now_ns(), core.granularity_ns()) {
-        content.mark_unsettled();
-    }
+    core.weigh_stamps(content, &now);
     Ok(true)
 }

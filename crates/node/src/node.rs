@@ -295,9 +295,7 @@ impl FileService for Node {
         let inner = file.inner.lock();
         if let Some(content) = inner.content.as_ref().filter(|c| c.version() == *before) {
             content.set_version(*after);
-            if !after.is_settled(self.core.pfs.now_ns(), self.core.granularity_ns()) {
-                content.mark_unsettled();
-            }
+            self.core.weigh_stamps(content, after);
         }
     }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+/// Buffers that are kept to be used again.
+const SPARE_MAX: usize = 2;
 /// Places left to blocks that a reader needs at once.
 const SPARE_PLACES: usize = 4;
 
@@ -110,7 +112,7 @@ struct Entry {
 
 impl Pool {
     /// Takes out the entries that `gone` names, keeping their memory for the next block.
-    fn drop_where(&mut self, spare_max: usize, gone: impl Fn(&Entry) -> bool) {
+    fn drop_where(&mut self, gone: impl Fn(&Entry) -> bool) {
         let mut at = 0;
         while at < self.entries.len() {
             if !gone(&self.entries[at]) {
@@ -120,7 +122,7 @@ impl Pool {
             let Some(entry) = self.entries.remove(at) else { return };
             // A reader may still hold it; then its memory goes when the reader is done.
             if let Some(buffer) = Arc::into_inner(entry.buffer)
-                && self.spare.len() < spare_max
+                && self.spare.len() < SPARE_MAX
             {
                 self.spare.push(buffer);
             }
@@ -154,7 +156,7 @@ impl TransientBlocks {
         let mut pool = self.pool.lock();
         if pool.entries.len() >= self.blocks_max {
             let oldest = pool.entries.front().map(|entry| (entry.content, entry.block));
-            pool.drop_where(2, |entry| Some((entry.content, entry.block)) == oldest);
+            pool.drop_where(|entry| Some((entry.content, entry.block)) == oldest);
         }
         pool.entries.push_back(Entry { content, block, buffer });
     }
@@ -173,12 +175,12 @@ impl TransientBlocks {
 
     /// Forgets one block, because its reader went past its end.
     pub fn remove(&self, content: u64, block: u64) {
-        self.pool.lock().drop_where(2, |entry| (entry.content, entry.block) == (content, block));
+        self.pool.lock().drop_where(|entry| (entry.content, entry.block) == (content, block));
     }
 
     /// Forgets all blocks of a content, because it was written to or superseded.
     pub fn forget(&self, content: u64) {
-        self.pool.lock().drop_where(2, |entry| entry.content == content);
+        self.pool.lock().drop_where(|entry| entry.content == content);
     }
 
     /// Gives the memory of spare buffers back.

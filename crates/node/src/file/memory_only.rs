@@ -263,9 +263,7 @@ pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -
     let segment = content.segment();
     content.set_memory_only(false);
     content.set_version(version);
-    if !version.is_settled(core.pfs.now_ns(), core.granularity_ns()) {
-        content.mark_unsettled();
-    }
+    core.weigh_stamps(content, &version);
     if let Some(segment) = segment {
         for block in 0..segment.blocks() {
             if segment.state(block) == BlockState::MemoryOnly {

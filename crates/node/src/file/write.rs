@@ -48,9 +48,7 @@ impl Handle {
     fn changed_by_us(&self, content: &Content) -> Result<()> {
         let now = self.lower.version()?;
         content.set_version(now);
-        if !now.is_settled(self.core.pfs.now_ns(), self.core.granularity_ns()) {
-            content.mark_unsettled();
-        }
+        self.core.weigh_stamps(content, &now);
         self.core.transient.forget(content.number);
         Ok(())
     }
