@@ -9,6 +9,7 @@
 //! all.
 
 mod cluster;
+pub mod control;
 mod crossover;
 mod demand;
 mod hit_ratio;

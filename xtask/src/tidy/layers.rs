@@ -11,11 +11,12 @@ use crate::environment;
 use crate::process;
 
 /// Crates of the product and the crates of ours they may use. `*` is any.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("tidepool-proto", &[]),
     ("tidepool-store", &["tidepool-proto"]),
     ("tidepool-pfs", &["tidepool-proto"]),
     ("tidepool-model", &["tidepool-proto"]),
+    ("tidepool-control", &["tidepool-proto", "tidepool-model", "tidepool-client"]),
     ("tidepool-client", &["tidepool-proto", "tidepool-pfs"]),
     ("tidepool-node", &["tidepool-proto", "tidepool-store", "tidepool-pfs", "tidepool-model"]),
     ("tidepool-fuse", &["tidepool-proto", "tidepool-pfs"]),

@@ -1,0 +1,35 @@
+//! Stores that can be resized, behind one trait.
+//!
+//! A store confirms bytes only when the operating system has them back; what it merely promises
+//! is not counted.
+
+use std::time::Duration;
+
+use tidepool_model::control::StoreState;
+use tidepool_proto::Result;
+
+/// A store of this node whose capacity the controller sets.
+pub trait Actuator: Send + Sync {
+    /// Name of the store, unique on the node.
+    fn name(&self) -> &str;
+
+    /// What the store holds now. Called at every decision: a fast store answers in microseconds, a
+    /// slow one from what it last saw.
+    fn state(&self) -> Result<StoreState>;
+
+    /// Sets the capacity and returns when the bytes above it are back with the operating system, or
+    /// when `deadline` has passed. Called by one thread a store, never twice at a time. Repeating a
+    /// command is harmless.
+    fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized>;
+}
+
+/// What a resize did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Resized {
+    /// Bytes that came back to the operating system and were seen there.
+    pub freed_bytes: u64,
+    /// Bytes the store still holds.
+    pub resident_bytes: u64,
+    /// Time it took.
+    pub elapsed: Duration,
+}

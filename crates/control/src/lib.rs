@@ -1,0 +1,7 @@
+//! The memory controller of a node: reads the sensors, asks a policy, resizes the stores.
+//!
+//! The policy itself is pure and lives in `tidepool_model::control`. This crate brings it
+//! snapshots and carries its decisions out, on Tidepool's own store and on others of the node.
+//! It never frees bytes that a store did not confirm, and never opens the PFS.
+
+pub mod actuator;

@@ -1,0 +1,117 @@
+//! What a policy is told: one reading of all sensors and of all stores, as plain numbers.
+//!
+//! A sensor that could not be read is `None`, never zero.
+
+use serde::{Deserialize, Serialize};
+
+/// One reading of the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Monotonic time of the reading in nanoseconds since the controller's start.
+    pub at_ns: u64,
+    /// Memory of the node in bytes (`MemTotal`).
+    pub memory_total_bytes: u64,
+    /// Bytes that jobs could have without touching a store: `MemAvailable` plus free pages in
+    /// per-CPU lists. `None`: unreadable or implausible.
+    pub available_bytes: Option<u64>,
+    /// Bytes used by everything, stores included, summed from the kinds of pages that cannot be
+    /// dropped: the second estimate. `None`: unreadable.
+    pub used_kinds_bytes: Option<u64>,
+    /// Stall totals of memory pressure. `None`: the kernel does not count them.
+    pub pressure: Option<Pressure>,
+    /// Pages swapped out since boot.
+    pub swapped_out_pages: Option<u64>,
+    /// Pages of files that were dropped and read again since boot (`workingset_refault_file`).
+    pub refaulted_pages: Option<u64>,
+    /// Limits other than the node's memory within which store and jobs must fit together.
+    pub limits: Vec<Limit>,
+    /// NUMA nodes; empty or one entry where memory is uniform.
+    pub memory_nodes: Vec<MemoryNode>,
+    /// The stores that are controlled, in the order in which they are asked to give.
+    pub stores: Vec<StoreState>,
+}
+
+impl Snapshot {
+    /// Bytes held by all stores together, as the operating system sees them.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stores.iter().map(|store| store.resident_bytes).sum()
+    }
+}
+
+/// Microseconds in which some, or all, runnable tasks waited for memory, since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some_us: u64,
+    /// All tasks waited.
+    pub full_us: u64,
+}
+
+/// A limit of a control group that the store's pages are charged to, or of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Path of the control group.
+    pub name: String,
+    /// The limit in bytes.
+    pub limit_bytes: u64,
+    /// Bytes charged to it that cannot be dropped.
+    pub used_bytes: u64,
+    /// Whether the store's pages are charged to it. A job at its own limit is no reason to shrink.
+    pub holds_store: bool,
+    /// Times the limit was hit (`memory.events` max plus oom).
+    pub hits: u64,
+}
+
+/// Memory of one NUMA node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNode {
+    /// Number of the node.
+    pub number: u32,
+    /// Its memory in bytes.
+    pub total_bytes: u64,
+    /// Free bytes plus clean file pages.
+    pub available_bytes: u64,
+    /// Bytes of stores on it (shared memory pages).
+    pub stored_bytes: u64,
+}
+
+/// How fast a store gives memory back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreSpeed {
+    /// Milliseconds: Tidepool's own store, the page cache.
+    #[default]
+    Fast,
+    /// Seconds, or only after confirmation: HDFS, Alluxio, Redis with small values.
+    Slow,
+}
+
+/// One store that can be resized.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreState {
+    /// Name of the store, unique on the node.
+    pub name: String,
+    /// Bytes it really holds, seen from the operating system where it can be.
+    pub resident_bytes: u64,
+    /// Bytes it may hold now.
+    pub capacity_bytes: u64,
+    /// Bytes it never goes below: its guaranteed part.
+    pub capacity_min_bytes: u64,
+    /// Bytes it never goes above.
+    pub capacity_max_bytes: u64,
+    /// Bytes that cannot be given back now: pinned, lent, owed.
+    pub held_bytes: u64,
+    /// Bytes that must be written somewhere before they can be given back.
+    pub memory_only_bytes: u64,
+    /// Measured rate at which memory comes back; 0 while nothing was measured.
+    pub release_bytes_per_s: u64,
+    /// Rate at which `memory_only_bytes` are written down.
+    pub spill_bytes_per_s: u64,
+    /// Class of its speed.
+    pub speed: StoreSpeed,
+    /// Unit in which its capacity changes, in bytes.
+    pub block_bytes: u64,
+    /// Bytes of a command that is under way and not confirmed yet.
+    pub outstanding_bytes: u64,
+    /// The store does not answer, or missed the deadline of its last command.
+    pub failed: bool,
+}
