@@ -5,3 +5,4 @@
 //! It never frees bytes that a store did not confirm, and never opens the PFS.
 
 pub mod actuator;
+pub mod sensor;

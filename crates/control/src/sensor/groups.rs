@@ -1,0 +1,141 @@
+//! Where the control groups are: the hierarchies that count memory, the group of a process, and the
+//! groups of Slurm jobs. Finds directories; reads no limit.
+
+use std::path::{Path, PathBuf};
+
+/// The two versions of the kernel's interface, which name their files differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupVersion {
+    /// `memory.limit_in_bytes` and its kin.
+    V1,
+    /// `memory.max` and its kin.
+    V2,
+}
+
+/// A process' place in one hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlace {
+    /// Version of the hierarchy.
+    pub version: GroupVersion,
+    /// Where the hierarchy is mounted.
+    pub top: PathBuf,
+    /// Directory of the process' group.
+    pub directory: PathBuf,
+}
+
+impl GroupPlace {
+    /// The group and those above it, without the top, which has no limit of its own.
+    pub fn levels(&self) -> impl Iterator<Item = &Path> {
+        self.directory.ancestors().take_while(|level| level.starts_with(&self.top))
+    }
+}
+
+/// For every hierarchy with the memory controller: where it is mounted, and the directory of the
+/// process whose `cgroup` file is `groups`.
+pub fn places(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
+    let mut found = Vec::new();
+    for line in mountinfo.lines() {
+        // 36 35 98:0 /root /mount/point options - type source super-options
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let mut before = before.split(' ').skip(3);
+        let (Some(root), Some(point)) = (before.next(), before.next()) else { continue };
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next().unwrap_or(""), after.nth(1).unwrap_or(""));
+        let version = match kind {
+            "cgroup2" => GroupVersion::V2,
+            "cgroup" if options.split(',').any(|name| name == "memory") => GroupVersion::V1,
+            _ => continue,
+        };
+        let Some(path) = groups.lines().find_map(|group| path_in(group, version)) else { continue };
+        // Inside a container the mount shows a part of the tree; a path outside it is its top.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        let below = if plain(below) { below } else { Path::new("") };
+        let directory = if below.as_os_str().is_empty() {
+            PathBuf::from(point)
+        } else {
+            Path::new(point).join(below)
+        };
+        found.push(GroupPlace { version, top: PathBuf::from(point), directory });
+    }
+    found
+}
+
+/// The path of a line of `/proc/PID/cgroup` if the line is about the wanted hierarchy.
+fn path_in(line: &str, version: GroupVersion) -> Option<&str> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    let ours = match version {
+        GroupVersion::V1 => controllers.split(',').any(|name| name == "memory"),
+        GroupVersion::V2 => controllers.is_empty(),
+    };
+    ours.then_some(path)
+}
+
+/// A process outside our view of the tree has a path with `..` in it.
+fn plain(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+/// Most groups of jobs that are watched; a node runs far fewer.
+const JOBS_MAX: usize = 64;
+
+/// Directories of the groups of Slurm's jobs under a hierarchy, sorted.
+pub fn slurm_jobs(version: GroupVersion, top: &Path) -> Vec<PathBuf> {
+    let mut jobs = Vec::new();
+    match version {
+        // <top>/system.slice/[node_]slurmstepd.scope/job_<number>
+        GroupVersion::V2 => {
+            for scope in
+                children(&top.join("system.slice"), |name| name.ends_with("slurmstepd.scope"))
+            {
+                jobs.extend(children(&scope, |name| name.starts_with("job_")));
+            }
+        }
+        // <top>/slurm[_node]/uid_<number>/job_<number>
+        GroupVersion::V1 => {
+            for slurm in children(top, |name| name.starts_with("slurm")) {
+                for user in children(&slurm, |name| name.starts_with("uid_")) {
+                    jobs.extend(children(&user, |name| name.starts_with("job_")));
+                }
+            }
+        }
+    }
+    jobs.sort();
+    jobs.truncate(JOBS_MAX);
+    jobs
+}
+
+fn children(directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(&wanted));
+    named.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let mountinfo = "30 25 0:26 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n\
+                         31 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+                         32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        let groups = "4:memory:/slurm/job1\n1:cpu:/\n0::/user.slice\n";
+        let found = places(groups, mountinfo);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].version, GroupVersion::V1);
+        assert_eq!(found[0].directory, Path::new("/sys/fs/cgroup/memory/slurm/job1"));
+        assert_eq!(found[0].levels().count(), 3);
+        assert_eq!(found[1].directory, Path::new("/sys/fs/cgroup/unified/user.slice"));
+    }
+
+    #[test]
+    fn a_group_outside_the_view_is_the_top() {
+        let contained = "30 25 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let top = Path::new("/sys/fs/cgroup");
+        for groups in ["0::/docker/x\n", "0::/elsewhere\n", "0::/docker/x/../../y\n"] {
+            assert_eq!(places(groups, contained)[0].directory, top, "{groups}");
+        }
+        assert!(places("garbage", "30 - \n\n - x").is_empty());
+    }
+}
