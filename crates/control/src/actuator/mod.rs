@@ -3,10 +3,21 @@
 //! A store confirms bytes only when the operating system has them back; what it merely promises
 //! is not counted.
 
+mod configuration;
+mod connection;
+mod credentials;
+mod ledger;
+mod memcached;
+mod server_process;
+mod watch;
+
 use std::time::Duration;
 
 use tidepool_model::control::StoreState;
 use tidepool_proto::Result;
+
+pub use configuration::{StoreConfiguration, open};
+pub use memcached::{Memcached, MemcachedConfiguration};
 
 /// A store of this node whose capacity the controller sets.
 pub trait Actuator: Send + Sync {

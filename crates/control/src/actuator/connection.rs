@@ -1,0 +1,180 @@
+//! A connection to a store's server on this node, with a time limit on every step.
+//!
+//! It speaks lines and blocks of bytes, knows no protocol, and refuses servers on other machines:
+//! their memory is not this node's.
+
+use std::io::{BufRead, BufReader, ErrorKind as IoKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// Longest time for one answer, whatever the deadline of the command.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// No answer of a store is a longer line.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn limit(&self, time: Duration) -> std::io::Result<()> {
+        let time = Some(time.max(Duration::from_millis(1)));
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buffer),
+            Stream::Unix(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One connection.
+pub(super) struct Connection {
+    address: String,
+    stream: BufReader<Stream>,
+}
+
+impl Connection {
+    /// Connects to `host:port`, or to a Unix socket where the address holds a `/`.
+    pub fn open(address: &str) -> Result<Self> {
+        let stream = if address.contains('/') { open_unix(address) } else { open_tcp(address) }?;
+        Ok(Connection { address: address.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// Sends `request`; its answer must be there by `deadline`, and within [`ANSWER_TIME`].
+    pub fn send(&mut self, request: &[u8], deadline: Instant) -> Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.late());
+        }
+        let stream = self.stream.get_mut();
+        let sent = stream.limit(left.min(ANSWER_TIME)).and_then(|()| stream.write_all(request));
+        sent.map_err(|error| self.broken(error))
+    }
+
+    /// Reads a line without its end.
+    pub fn line(&mut self) -> Result<String> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.stream).take(LINE_BYTES_MAX);
+        let read = limited.read_until(b'\n', &mut line);
+        read.map_err(|error| self.broken(error))?;
+        if line.pop() != Some(b'\n') {
+            return Err(match line.len() {
+                0..2 => self.broken(IoKind::UnexpectedEof.into()),
+                _ => self.garbage("an answer without end"),
+            });
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        String::from_utf8(line).map_err(|_| self.garbage("an answer that is no text"))
+    }
+
+    /// Reads exactly `length` bytes.
+    pub fn block(&mut self, length: usize) -> Result<Vec<u8>> {
+        let mut block = vec![0; length];
+        let read = self.stream.read_exact(&mut block);
+        read.map_err(|error| self.broken(error))?;
+        Ok(block)
+    }
+
+    /// The error of an answer that makes no sense.
+    pub fn garbage(&self, answer: &str) -> Error {
+        let shown: String = answer.chars().take(80).collect();
+        let operation = format!("asking the store at {}", self.address);
+        Error::new(ErrorKind::Protocol, operation, format!("not understood: `{shown}`"))
+            .remedy("check that `kind` and `address` name the same server")
+    }
+
+    /// The error of a command that the server refused.
+    pub fn refused(&self, kind: ErrorKind, what: &str, remedy: &str) -> Error {
+        let operation = format!("asking the store at {}", self.address);
+        Error::new(kind, operation, what).remedy(remedy)
+    }
+
+    fn late(&self) -> Error {
+        let operation = format!("asking the store at {}", self.address);
+        Error::new(ErrorKind::TimedOut, operation, "the deadline passed")
+    }
+
+    fn broken(&self, error: std::io::Error) -> Error {
+        let operation = format!("asking the store at {}", self.address);
+        match error.kind() {
+            IoKind::WouldBlock | IoKind::TimedOut => {
+                Error::new(ErrorKind::TimedOut, operation, "no answer in time")
+                    .remedy("the server hangs, or `address` names something else")
+            }
+            _ => Error::new(ErrorKind::NodeUnavailable, operation, "the connection ended")
+                .caused_by(error)
+                .remedy("the server ended or dropped us; look at its log"),
+        }
+    }
+}
+
+fn unreachable(address: &str, error: std::io::Error) -> Error {
+    let operation = format!("connecting to the store at {address}");
+    Error::new(ErrorKind::NodeUnavailable, operation, "")
+        .caused_by(error)
+        .remedy("start the server, or correct `address`")
+}
+
+fn open_unix(path: &str) -> Result<Stream> {
+    UnixStream::connect(path).map(Stream::Unix).map_err(|error| unreachable(path, error))
+}
+
+fn open_tcp(address: &str) -> Result<Stream> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        let operation = format!("connecting to the store at {address}");
+        Error::new(ErrorKind::InvalidInput, operation, "")
+            .caused_by(error)
+            .remedy("write `address` as host:port, or as the path of a Unix socket")
+    })?;
+    let mut last = std::io::Error::from(IoKind::NotFound);
+    for place in found {
+        let stream = match TcpStream::connect_timeout(&place, ANSWER_TIME) {
+            Ok(stream) => stream,
+            Err(error) => {
+                last = error;
+                continue;
+            }
+        };
+        let own = stream.local_addr().map_err(|error| unreachable(address, error))?;
+        // Who connects to an address of this machine has that address as its own.
+        if !place.ip().is_loopback() && own.ip() != place.ip() {
+            let operation = format!("connecting to the store at {address}");
+            return Err(Error::new(ErrorKind::InvalidInput, operation, "on another machine")
+                .remedy("control a store on the node whose memory it uses"));
+        }
+        let _ = stream.set_nodelay(true);
+        return Ok(Stream::Tcp(stream));
+    }
+    Err(unreachable(address, last))
+}

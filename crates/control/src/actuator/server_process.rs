@@ -1,0 +1,95 @@
+//! Memory of a server process as the operating system sees it.
+//!
+//! A reading is bound to one process: when that ends, readings fail and never show another one
+//! that got the same number.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// A process of this machine, found by the number its server told.
+#[derive(Debug)]
+pub(super) struct ServerProcess {
+    pid: u32,
+    statm: File,
+}
+
+impl ServerProcess {
+    /// Opens process `pid`; its command name must begin with one of `names`, else the number comes
+    /// from another machine or PID namespace.
+    pub fn open(pid: u32, names: &[&str]) -> Result<Self> {
+        let statm = File::open(format!("/proc/{pid}/statm"));
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        let operation = || format!("reading the memory of process {pid}");
+        let remedy = "run the controller in the PID namespace of the server, on its node";
+        let (Ok(statm), Ok(comm)) = (statm, comm) else {
+            let what = "no such process is seen here";
+            return Err(Error::new(ErrorKind::Unsupported, operation(), what).remedy(remedy));
+        };
+        if !names.iter().any(|name| comm.starts_with(name)) {
+            let what = format!("it is `{}`, not `{}`", comm.trim(), names.join("` or `"));
+            return Err(Error::new(ErrorKind::Unsupported, operation(), what).remedy(remedy));
+        }
+        Ok(ServerProcess { pid, statm })
+    }
+
+    /// Number of the process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// This process if it still runs and has number `pid`, else the one that has it now.
+    pub fn unless_replaced_by(self: &Arc<Self>, pid: u32, names: &[&str]) -> Result<Arc<Self>> {
+        if pid == self.pid && self.resident_bytes().is_ok() {
+            return Ok(Arc::clone(self));
+        }
+        ServerProcess::open(pid, names).map(Arc::new)
+    }
+
+    /// Resident bytes (`statm`, second field): one system call, a few microseconds.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let operation = || format!("reading the memory of process {}", self.pid);
+        let mut buffer = [0; 128];
+        let length = self.statm.read_at(&mut buffer, 0).map_err(|error| {
+            Error::new(ErrorKind::NodeUnavailable, operation(), "it has ended").caused_by(error)
+        })?;
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+        // A process that waits to be collected by its parent shows zeros.
+        match pages {
+            Some(pages) if pages > 0 => Ok(pages * rustix::param::page_size() as u64),
+            _ => Err(Error::new(ErrorKind::NodeUnavailable, operation(), "it has ended")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_name() {
+        let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let process = ServerProcess::open(std::process::id(), &[own.trim()]).unwrap();
+        assert!(process.resident_bytes().unwrap() > 0);
+        let wrong = ServerProcess::open(std::process::id(), &["redis-server"]).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn an_ended_process_is_no_other() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = loop {
+            // Until the new program has replaced the copy of this one.
+            if let Ok(process) = ServerProcess::open(child.id(), &["sleep"]) {
+                break process;
+            }
+            std::thread::yield_now();
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.resident_bytes().unwrap_err().kind(), ErrorKind::NodeUnavailable);
+    }
+}

@@ -1,0 +1,135 @@
+//! Servers that end with the test, and a second opinion on their memory.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tidepool_control::actuator::{Actuator, StoreConfiguration, open};
+use tidepool_proto::Result;
+
+pub const MIB: u64 = 1 << 20;
+pub const DEADLINE: Duration = Duration::from_secs(20);
+const START_TIME: Duration = Duration::from_secs(20);
+
+/// Path of a program, or a printed reason to skip `test`.
+pub fn program(name: &str, test: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = directories.map(|directory| directory.join(name)).find(|path| path.is_file());
+    if found.is_none() {
+        skip(test, &format!("`{name}` is not installed"));
+    }
+    found
+}
+
+/// Says that a test is skipped, past the capture of the test runner.
+pub fn skip(test: &str, reason: &str) {
+    let line = format!("SKIPPED {test}: {reason}\n");
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// A server process; killed and collected when dropped.
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts a program in `directory`; it is up when `answers` says so.
+    pub fn start<A: AsRef<OsStr>>(
+        program: &Path,
+        arguments: &[A],
+        directory: &Path,
+        answers: impl Fn() -> bool,
+    ) -> Server {
+        let log = std::fs::File::create(directory.join("server.log")).unwrap();
+        let child = Command::new(program)
+            .args(arguments)
+            .current_dir(directory)
+            // As the guide has it.
+            .env("MALLOC_MMAP_THRESHOLD_", "131072")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut server = Server { child };
+        let started = Instant::now();
+        while !answers() {
+            let ended = server.child.try_wait().unwrap();
+            if ended.is_some() || started.elapsed() > START_TIME {
+                let log = std::fs::read_to_string(directory.join("server.log"));
+                panic!("{} does not start ({ended:?}): {log:?}", program.display());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// Bytes resident, from a file that the product does not read.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory with a short path, for sockets.
+pub fn directory() -> TempDir {
+    tempfile::Builder::new().prefix("store-").tempdir_in("/tmp").unwrap()
+}
+
+/// Whether something listens at a Unix socket.
+pub fn listens(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+/// A port that nobody uses now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Opens a store from the text of its configuration entry.
+pub fn open_store(entry: &str) -> Result<Box<dyn Actuator>> {
+    open(&toml::from_str::<StoreConfiguration>(entry).unwrap())
+}
+
+/// The error of a store that must not open.
+pub fn refusal(entry: &str) -> tidepool_proto::Error {
+    match open_store(entry) {
+        Ok(_) => panic!("opened: {entry}"),
+        Err(error) => error,
+    }
+}
+
+/// A listener that answers every connection with `answer` and then stays silent.
+pub fn impostor(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.write_all(answer);
+            kept.push(stream);
+        }
+    });
+    port
+}
