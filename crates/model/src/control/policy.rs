@@ -1,5 +1,9 @@
-//! One trait for all control policies.
+//! One trait for all control policies, and the way to one by its name. A policy decides sizes; it
+//! never asks a sensor, a clock or a store itself.
 
+use super::dynims::Dynims;
+use super::fixed::Fixed;
+use super::tidepool::Tidepool;
 use super::{ControlPolicy, Decision, Parameters, Snapshot};
 
 /// A control law. Its state is in `self`; the same snapshots and parameters in the same order give
@@ -12,25 +16,9 @@ pub trait Policy: Send {
 /// A policy of the given kind without history.
 pub fn policy(kind: ControlPolicy) -> Box<dyn Policy> {
     match kind {
-        ControlPolicy::Static
-        | ControlPolicy::Tidepool
-        | ControlPolicy::Dynims
-        | ControlPolicy::DynimsPrinted => Box::new(Fixed),
-    }
-}
-
-/// The fixed size.
-struct Fixed;
-
-impl Policy for Fixed {
-    fn decide(&mut self, snapshot: &Snapshot, _: &Parameters) -> Decision {
-        Decision {
-            target_bytes: snapshot.stores.iter().map(|store| store.capacity_max_bytes).sum(),
-            demand_bytes: 0,
-            slope_bytes_per_s: 0,
-            reason: super::Reason::Fixed,
-            level: super::Level::Normal,
-            alarms: Vec::new(),
-        }
+        ControlPolicy::Tidepool => Box::new(Tidepool::default()),
+        ControlPolicy::Dynims => Box::new(Dynims::corrected()),
+        ControlPolicy::DynimsPrinted => Box::new(Dynims::printed()),
+        ControlPolicy::Static => Box::new(Fixed),
     }
 }

@@ -34,7 +34,12 @@ pub struct Snapshot {
 impl Snapshot {
     /// Bytes held by all stores together, as the operating system sees them.
     pub fn stored_bytes(&self) -> u64 {
-        self.stores.iter().map(|store| store.resident_bytes).sum()
+        self.sum(|store| store.resident_bytes)
+    }
+
+    /// Sum of `part` over all stores; stays at the largest number instead of overflowing.
+    pub(super) fn sum(&self, part: impl Fn(&StoreState) -> u64) -> u64 {
+        self.stores.iter().fold(0, |sum: u64, store| sum.saturating_add(part(store)))
     }
 }
 
@@ -108,10 +113,22 @@ pub struct StoreState {
     pub spill_bytes_per_s: u64,
     /// Class of its speed.
     pub speed: StoreSpeed,
+    /// Its part of the growth relative to that of other stores; 0 counts as 1.
+    pub weight: u32,
     /// Unit in which its capacity changes, in bytes.
     pub block_bytes: u64,
     /// Bytes of a command that is under way and not confirmed yet.
     pub outstanding_bytes: u64,
     /// The store does not answer, or missed the deadline of its last command.
     pub failed: bool,
+}
+
+impl StoreState {
+    /// Bytes below which nothing can be taken now: the guaranteed part, or what is held and what
+    /// must be written first, or all of it where the store failed.
+    pub fn floor_bytes(&self) -> u64 {
+        let unavailable = self.held_bytes.saturating_add(self.memory_only_bytes);
+        let unavailable = if self.failed { self.resident_bytes } else { unavailable };
+        self.capacity_min_bytes.max(unavailable.min(self.resident_bytes))
+    }
 }

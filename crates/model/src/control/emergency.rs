@@ -1,0 +1,131 @@
+//! What is worse than a demand: headroom nearly gone, tasks that stall, limits that are hit, pages
+//! swapped out. It never makes an emergency of what no store can cure: a job at its own limit, or
+//! stores that are at their guaranteed part.
+
+use super::estimate::Estimate;
+use super::tidepool::{Bounds, MILLISECOND_NS};
+use super::{Parameters, Snapshot};
+
+/// An emergency is over this long after its last cause.
+const QUIET_NS: u64 = 100 * MILLISECOND_NS;
+/// Growth waits this long after a stall, and after files were read again.
+const STALL_BRAKE_NS: u64 = 500 * MILLISECOND_NS;
+const REFAULT_BRAKE_NS: u64 = 1_000 * MILLISECOND_NS;
+/// Share of time in which a task waited for memory that counts as a stall.
+const STALL_SHARE: f64 = 0.01;
+/// Pages read again per second that count, and least number at once.
+const REFAULTS_PER_S: f64 = 10_000.0;
+const REFAULTS_MIN: u64 = 64;
+
+/// What counters of the kernel did since the last snapshot.
+#[derive(Default)]
+pub(super) struct Events {
+    some_us: Option<u64>,
+    full_us: Option<u64>,
+    swapped_pages: Option<u64>,
+    refaulted_pages: Option<u64>,
+    hits: Option<u64>,
+    stalled_until_ns: u64,
+    refaulted_until_ns: u64,
+    /// All tasks waited for memory.
+    pub full: bool,
+    /// Pages were swapped out.
+    pub swapped: bool,
+    /// A control group that holds store pages hit its limit.
+    pub hit: bool,
+}
+
+impl Events {
+    pub(super) fn update(&mut self, snapshot: &Snapshot, dt_s: f64) {
+        let at = snapshot.at_ns;
+        let some = rise(&mut self.some_us, snapshot.pressure.map(|pressure| pressure.some_us));
+        let full = rise(&mut self.full_us, snapshot.pressure.map(|pressure| pressure.full_us));
+        let refaulted = rise(&mut self.refaulted_pages, snapshot.refaulted_pages);
+        self.full = full > 0;
+        self.swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages) > 0;
+        let holders = snapshot.limits.iter().filter(|limit| limit.holds_store);
+        let hits = holders.fold(0, |sum: u64, limit| sum.saturating_add(limit.hits));
+        self.hit = rise(&mut self.hits, Some(hits)) > 0;
+        if some as f64 > STALL_SHARE * dt_s * 1e6 {
+            self.stalled_until_ns = at.saturating_add(STALL_BRAKE_NS);
+        }
+        if refaulted >= REFAULTS_MIN && refaulted as f64 > REFAULTS_PER_S * dt_s {
+            self.refaulted_until_ns = at.saturating_add(REFAULT_BRAKE_NS);
+        }
+    }
+
+    /// Whether growth should wait. Stalls count only where memory is `scarce`: with plenty of it
+    /// they come from a job at its own limit.
+    pub(super) fn stalled(&self, at: u64, scarce: bool) -> bool {
+        at < self.refaulted_until_ns || (scarce && at < self.stalled_until_ns)
+    }
+}
+
+/// Growth of a counter; none where it was not readable, or started again.
+fn rise(before: &mut Option<u64>, now: Option<u64>) -> u64 {
+    let rise = before.zip(now).map_or(0, |(before, now)| now.saturating_sub(before));
+    *before = now.or(*before);
+    rise
+}
+
+/// State of the emergency.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Now {
+    /// New bytes are refused.
+    pub active: bool,
+    /// It should have been over by now: more must go than the demand asks for.
+    pub late: bool,
+}
+
+/// Recognises emergencies.
+#[derive(Default)]
+pub(super) struct Emergency {
+    since_ns: Option<u64>,
+    until_ns: u64,
+    due_ns: u64,
+}
+
+impl Emergency {
+    /// Weighs one snapshot. `before` is the last target.
+    #[expect(clippy::too_many_arguments, reason = "one call, all of it needed")]
+    pub(super) fn update(
+        &mut self,
+        snapshot: &Snapshot,
+        estimate: &Estimate,
+        bounds: &Bounds,
+        events: &Events,
+        headroom: u64,
+        before: u64,
+        p: &Parameters,
+    ) -> Now {
+        let at = snapshot.at_ns;
+        let used = estimate.demand_bytes.saturating_add(bounds.stored);
+        let left = snapshot.memory_total_bytes.saturating_sub(used);
+        let cause = left < headroom / 2 || (events.full && left < headroom) || events.hit;
+        let can_give = bounds.stored > bounds.floor || before > bounds.floor;
+        if !can_give {
+            *self = Emergency::default();
+            return Now::default();
+        }
+        if cause {
+            self.until_ns = at.saturating_add(QUIET_NS);
+            if self.since_ns.is_none() {
+                self.since_ns = Some(at);
+                self.due_ns =
+                    at.saturating_add(expected_ns(snapshot, headroom.saturating_sub(left), p));
+            }
+        } else if at >= self.until_ns {
+            self.since_ns = None;
+        }
+        Now { active: self.since_ns.is_some(), late: cause && at > self.due_ns }
+    }
+}
+
+/// Time within which `bytes` should be back, twice over.
+fn expected_ns(snapshot: &Snapshot, bytes: u64, p: &Parameters) -> u64 {
+    let action_ms = p.interval_ms.saturating_mul(3).saturating_add(p.actuation_delay_ms);
+    let action_ns = action_ms.min(1 << 30) * MILLISECOND_NS;
+    let rate = super::headroom::release_bytes_per_s(snapshot);
+    let release_s = rate.map_or(0.0, |rate| bytes as f64 / rate as f64);
+    2 * (action_ns + (release_s.min(60.0) * 1e9) as u64)
+}

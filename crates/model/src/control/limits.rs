@@ -1,0 +1,108 @@
+//! How high the stores may be now: the lowest of the node, of the control groups that hold store
+//! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink.
+
+use super::estimate::{Estimate, signed};
+use super::tidepool::Bounds;
+use super::{MemoryNode, Reason, Snapshot};
+
+/// Control groups whose demand is remembered from one decision to the next.
+const REMEMBERED: usize = 8;
+
+/// A bound of the stores and what sets it. Below zero where jobs want more than there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ceiling {
+    pub bytes: i64,
+    pub reason: Reason,
+}
+
+/// Computes the ceilings.
+#[derive(Default)]
+pub(super) struct Ceilings {
+    demands: [Option<u64>; REMEMBERED],
+    /// The lowest ceiling of a control group; the largest number where there is none.
+    pub limits_bytes: i64,
+    /// A NUMA node has no room for growth.
+    pub node_short: bool,
+}
+
+impl Ceilings {
+    /// The lowest ceiling. `foresight_s` is the time by which the demand is foreseen.
+    pub(super) fn lowest(
+        &mut self,
+        snapshot: &Snapshot,
+        estimate: &Estimate,
+        bounds: &Bounds,
+        headroom: u64,
+        foresight_s: f64,
+        dt_s: f64,
+    ) -> Ceiling {
+        let total = snapshot.memory_total_bytes;
+        let ahead = (estimate.slope_bytes_per_s as f64 * foresight_s) as i64;
+        let demand = signed(estimate.demand_bytes);
+        let node = signed(total) - signed(headroom) - demand;
+        let follows = node - ahead < signed(bounds.stored) && node >= signed(bounds.stored);
+        let reason = if follows { Reason::Slope } else { Reason::Demand };
+        let mut lowest = Ceiling { bytes: node - ahead, reason };
+        self.limits_bytes = self.limits(snapshot, headroom, ahead, foresight_s, dt_s);
+        if self.limits_bytes < lowest.bytes {
+            lowest = Ceiling { bytes: self.limits_bytes, reason: Reason::Limit };
+        }
+        let nodes = self.memory_nodes(snapshot, estimate, bounds, headroom);
+        if nodes < lowest.bytes {
+            lowest = Ceiling { bytes: nodes, reason: Reason::MemoryNode };
+        }
+        lowest
+    }
+
+    fn limits(&mut self, s: &Snapshot, headroom: u64, ahead: i64, ahead_s: f64, dt_s: f64) -> i64 {
+        let stored = s.stored_bytes();
+        let mut lowest = i64::MAX;
+        for (index, limit) in s.limits.iter().enumerate() {
+            if !limit.holds_store {
+                continue;
+            }
+            let demand = limit.used_bytes.saturating_sub(stored);
+            let mut own_ahead = 0;
+            if let Some(before) = self.demands.get_mut(index) {
+                let rise = before.map_or(0, |before| demand.saturating_sub(before));
+                *before = Some(demand);
+                if rise > 0 && dt_s > 0.0 {
+                    own_ahead = ((rise as f64 / dt_s * ahead_s) as i64).min(ahead);
+                }
+            }
+            let headroom = headroom.min(limit.limit_bytes / 20);
+            let ceiling = signed(limit.limit_bytes) - signed(headroom) - signed(demand);
+            lowest = lowest.min(ceiling - own_ahead);
+        }
+        lowest
+    }
+
+    /// Stores cannot say which node they free, so what one node lacks is asked of all of them in
+    /// the proportion in which they lie on it.
+    fn memory_nodes(&mut self, s: &Snapshot, e: &Estimate, b: &Bounds, headroom: u64) -> i64 {
+        self.node_short = false;
+        let mut lowest = i64::MAX;
+        if s.memory_nodes.len() < 2 || s.memory_total_bytes == 0 {
+            return lowest;
+        }
+        let on_nodes: u64 =
+            s.memory_nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.stored_bytes));
+        let left = signed(b.stored.saturating_sub(b.under_way));
+        for node in s.memory_nodes.iter().filter(|node| node.stored_bytes > 0) {
+            let share = node.total_bytes as f64 / s.memory_total_bytes as f64;
+            let part = node.stored_bytes as f64 / on_nodes as f64;
+            let coming = b.under_way as f64 * part + e.hidden_bytes as f64 * share;
+            let lacking = lacking(node, headroom as f64 * share, coming);
+            self.node_short |= lacking + b.band as f64 * share > 0.0;
+            if lacking > 0.0 {
+                lowest = lowest.min(left - (lacking / part) as i64);
+            }
+        }
+        lowest
+    }
+}
+
+/// Bytes that a node lacks to its part of the headroom; below zero where it has more.
+fn lacking(node: &MemoryNode, headroom: f64, coming: f64) -> f64 {
+    headroom - node.available_bytes as f64 - coming
+}

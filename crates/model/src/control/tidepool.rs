@@ -1,0 +1,278 @@
+//! The law of Tidepool: an absolute target from the demand of jobs, shrinking at once, growing
+//! slowly and late. It needs no model of the actuator, because it never integrates its own
+//! commands: what is under way changes neither the demand nor the target.
+//!
+//! `target = total - H - x - g (T + t_act)`, with H from [`super::headroom_bytes`], x the demand
+//! and g its growth; the lowest of the node, of control groups that hold store pages, and of every
+//! NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand grows or
+//! tasks stall, and to believe sensors that are late or contradict each other.
+
+use super::emergency::{Emergency, Events};
+use super::estimate::{Estimate, Estimator, signed};
+use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
+use super::hold::Hold;
+use super::limits::{Ceiling, Ceilings};
+use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot};
+
+pub(super) const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long an alarm of a moment stays visible.
+const ALARM_NS: u64 = SECOND_NS;
+const SWAP_ALARM_NS: u64 = 10 * SECOND_NS;
+/// Time without a sensor after which stores fall to their guaranteed part.
+const BLIND_NS: u64 = SECOND_NS;
+/// Longest time by which slow spilling moves the feed-forward ahead, in seconds.
+const SPILL_AHEAD_S: f64 = 1.0;
+
+/// The law.
+#[derive(Default)]
+pub(super) struct Tidepool {
+    estimator: Estimator,
+    hold: Hold,
+    learned: Learned,
+    ceilings: Ceilings,
+    events: Events,
+    emergency: Emergency,
+    target_bytes: Option<u64>,
+    last_ns: Option<u64>,
+    limited_until_ns: u64,
+    swapped_until_ns: u64,
+}
+
+/// What the stores allow.
+pub(super) struct Bounds {
+    /// Nothing can be taken below this now.
+    pub floor: u64,
+    /// Nothing may be held above this.
+    pub max: u64,
+    /// Bytes held.
+    pub stored: u64,
+    /// Bytes of commands under way, by the stores or by the last target.
+    pub under_way: u64,
+    /// Smallest unit of a capacity.
+    block: u64,
+    /// Capacity that may be unused.
+    slack: u64,
+    /// Growth ends this far below the target.
+    pub band: u64,
+}
+
+impl Bounds {
+    fn of(snapshot: &Snapshot, p: &Parameters, before: Option<u64>) -> Self {
+        let spilled_s = action_s(p);
+        let blocks = || snapshot.stores.iter().map(|store| store.block_bytes.max(1));
+        let max = snapshot.sum(|store| store.capacity_max_bytes);
+        let floor = snapshot.sum(|store| {
+            let spilled = (store.spill_bytes_per_s as f64 * spilled_s) as u64;
+            let lead = if store.failed { 0 } else { spilled.min(store.memory_only_bytes) };
+            let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
+            bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
+        });
+        let stored = snapshot.stored_bytes();
+        let outstanding = snapshot.sum(|store| store.outstanding_bytes).min(stored);
+        let commanded = before.map_or(0, |before| stored.saturating_sub(before));
+        let largest = blocks().max().unwrap_or(1);
+        let share = p.growth_band_share.max(0.0) * snapshot.memory_total_bytes as f64;
+        Bounds {
+            floor: floor.min(max),
+            max,
+            stored,
+            under_way: outstanding.max(commanded),
+            block: blocks().min().unwrap_or(1),
+            slack: largest.saturating_mul(2).max(p.growth_bytes_per_s / 10),
+            band: largest.saturating_mul(2).max(share as u64),
+        }
+    }
+}
+
+/// Time from one decision to memory given back by the next.
+fn action_s(p: &Parameters) -> f64 {
+    p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
+}
+
+/// Time by which the demand is foreseen: until the next command has acted, and longer where the
+/// bytes that will be needed must be written first.
+fn horizon_s(snapshot: &Snapshot, slope: u64) -> f64 {
+    let unwritten = snapshot.sum(|store| store.memory_only_bytes);
+    let spill = snapshot.sum(|store| store.spill_bytes_per_s);
+    if unwritten == 0 || spill == 0 || slope == 0 {
+        return 0.0;
+    }
+    let ready = snapshot.stored_bytes().saturating_sub(snapshot.sum(|s| s.floor_bytes()));
+    let needed = slope as f64 * SPILL_AHEAD_S - ready as f64;
+    (needed.max(0.0) / spill as f64).min(SPILL_AHEAD_S)
+}
+
+impl Policy for Tidepool {
+    fn decide(&mut self, snapshot: &Snapshot, p: &Parameters) -> Decision {
+        let at = snapshot.at_ns;
+        let dt_s = self.last_ns.map_or(0.0, |last| at.saturating_sub(last) as f64 / 1e9);
+        self.last_ns = Some(at);
+        let bounds = Bounds::of(snapshot, p, self.target_bytes);
+        let present = snapshot.sum(|store| store.capacity_bytes);
+        let before = self.target_bytes.unwrap_or(present).min(bounds.max);
+        let estimate = self.estimator.update(snapshot, p);
+        self.events.update(snapshot, dt_s);
+        if estimate.stale_ns == 0 {
+            self.hold.observe(at, estimate.demand_bytes, bounds.band, p);
+        }
+        if self.events.swapped {
+            // Memory that is free because pages were swapped out is not free.
+            self.hold.restart(at);
+            self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
+        }
+        let headroom = headroom_bytes(snapshot.memory_total_bytes, p);
+        let foresight = action_s(p) + horizon_s(snapshot, estimate.slope_bytes_per_s);
+        let ceiling = self.ceilings.lowest(snapshot, &estimate, &bounds, headroom, foresight, dt_s);
+        let extra = self.learned.update(estimate.slope_bytes_per_s, dt_s, snapshot, p);
+        let emergency =
+            self.emergency.update(snapshot, &estimate, &bounds, &self.events, headroom, before, p);
+        let mut wanted = ceiling;
+        if emergency.late {
+            wanted = Ceiling { bytes: wanted.bytes - signed(headroom), reason: Reason::Emergency };
+        }
+        let level = self.level(&estimate, emergency.active, p);
+        let (target, reason) = if level == Level::Safe {
+            self.blind(&estimate, wanted, before, &bounds, at)
+        } else if wanted.bytes < signed(before) {
+            self.shrink(wanted, &bounds, at, p)
+        } else {
+            let ceiling = self.growth_ceiling(snapshot, headroom + extra, &bounds);
+            self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
+        };
+        let target = target.max(bounds.floor).min(bounds.max);
+        self.target_bytes = Some(target);
+        Decision {
+            target_bytes: target,
+            demand_bytes: estimate.demand_bytes,
+            slope_bytes_per_s: estimate.slope_bytes_per_s,
+            reason,
+            level,
+            alarms: self.alarms(snapshot, &estimate, wanted, &bounds, p),
+        }
+    }
+}
+
+impl Tidepool {
+    fn level(&self, estimate: &Estimate, emergency: bool, p: &Parameters) -> Level {
+        if is_stale(estimate, p) {
+            Level::Safe
+        } else if emergency {
+            Level::Emergency
+        } else {
+            Level::Normal
+        }
+    }
+
+    /// Sensors are stale: no growth, and after a while nothing but the guaranteed part. What the
+    /// second reading still shows is followed meanwhile.
+    fn blind(
+        &mut self,
+        estimate: &Estimate,
+        wanted: Ceiling,
+        before: u64,
+        bounds: &Bounds,
+        at: u64,
+    ) -> (u64, Reason) {
+        self.hold.restart(at);
+        if estimate.stale_ns > BLIND_NS {
+            return (bounds.floor, Reason::Sensors);
+        }
+        let frozen = before.min(bounds.stored.max(bounds.floor));
+        (frozen.min(wanted.bytes.max(0) as u64), Reason::Sensors)
+    }
+
+    /// Down to the target at once, whole blocks toward the job.
+    fn shrink(&mut self, to: Ceiling, b: &Bounds, at: u64, p: &Parameters) -> (u64, Reason) {
+        let to_bytes = to.bytes.max(0) as u64;
+        let target = (to_bytes - to_bytes % b.block).max(b.floor).min(b.max);
+        if target < b.stored {
+            self.hold.shrunk(at, b.band, p);
+        } else {
+            self.hold.restart(at);
+        }
+        (target, to.reason)
+    }
+
+    /// How far the store may grow: the room that the highest demand of the hold left, less a band.
+    fn growth_ceiling(&mut self, snapshot: &Snapshot, headroom: u64, bounds: &Bounds) -> u64 {
+        let peak = self.hold.peak_bytes(snapshot.at_ns);
+        let room = snapshot.memory_total_bytes.saturating_sub(headroom).saturating_sub(peak);
+        let limits = self.ceilings.limits_bytes.max(0) as u64;
+        room.min(limits).saturating_sub(bounds.band).min(bounds.max)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call, all of it needed")]
+    fn grow(
+        &mut self,
+        before: u64,
+        ceiling: u64,
+        estimate: &Estimate,
+        b: &Bounds,
+        emergency: bool,
+        dt_s: f64,
+        snapshot: &Snapshot,
+        p: &Parameters,
+    ) -> (u64, Reason) {
+        // Unused capacity is taken back, so that a burst finds the store at its limit; not for
+        // every byte, or each eviction would be a command.
+        let bound = b.stored.saturating_add(b.slack);
+        let before = if before > bound.saturating_add(b.slack) { bound } else { before };
+        if ceiling <= before || bound <= before {
+            return (before, Reason::Steady);
+        }
+        if !self.hold.is_over(snapshot.at_ns) {
+            return (before, Reason::Hold);
+        }
+        if self.ceilings.node_short {
+            return (before, Reason::MemoryNode);
+        }
+        let moving = estimate.slope_bytes_per_s > 0 || estimate.rising;
+        let doubtful = estimate.disagree || estimate.stale_ns > 0;
+        let scarce = ceiling < b.stored.saturating_add(b.band.saturating_mul(4));
+        let stalled = self.events.stalled(snapshot.at_ns, scarce);
+        if moving || doubtful || stalled || emergency {
+            return (before, Reason::Brake);
+        }
+        // A pause of the controller is no reason to grow faster after it.
+        let dt_s = dt_s.min(2.0 * p.interval_ms as f64 / 1e3);
+        let step = (p.growth_bytes_per_s as f64 * dt_s) as u64;
+        let target = before.saturating_add(step).min(ceiling).min(bound);
+        self.hold.grew(target - before);
+        (target, Reason::Growth)
+    }
+
+    fn alarms(
+        &mut self,
+        snapshot: &Snapshot,
+        estimate: &Estimate,
+        wanted: Ceiling,
+        bounds: &Bounds,
+        p: &Parameters,
+    ) -> Vec<Alarm> {
+        let at = snapshot.at_ns;
+        let slope = estimate.slope_bytes_per_s;
+        let shrinking = wanted.bytes < signed(bounds.stored);
+        if shrinking && release_bytes_per_s(snapshot).is_some_and(|rate| slope > rate) {
+            self.limited_until_ns = at.saturating_add(ALARM_NS);
+        }
+        let mut alarms = Vec::new();
+        let mut raise = |condition: bool, alarm| {
+            if condition {
+                alarms.push(alarm);
+            }
+        };
+        raise(at < self.limited_until_ns, Alarm::ActuatorLimited);
+        raise(estimate.disagree, Alarm::SensorDisagreement);
+        raise(is_stale(estimate, p), Alarm::SensorStale);
+        raise(wanted.bytes < signed(bounds.floor), Alarm::AtMinimum);
+        raise(at < self.swapped_until_ns, Alarm::SwapOut);
+        raise(snapshot.stores.iter().any(|store| store.failed), Alarm::StoreFailed);
+        alarms
+    }
+}
+
+/// Whether more than three readings in a row are missing.
+fn is_stale(estimate: &Estimate, p: &Parameters) -> bool {
+    estimate.stale_ns > 3 * p.interval_ms.clamp(1, 1 << 30) * MILLISECOND_NS
+}
