@@ -13,15 +13,28 @@ mod fixed;
 mod headroom;
 mod hold;
 mod limits;
+mod measures;
 mod parameters;
+mod plant;
 mod policy;
+mod random;
+mod simulate;
 mod snapshot;
 mod split;
 mod tidepool;
+mod trace;
 
 pub use decision::{Alarm, Decision, Level, Reason};
 pub use headroom::headroom_bytes;
+pub use measures::{Goal, Measures};
 pub use parameters::{ControlPolicy, Parameters};
+pub use plant::{
+    Fault, FaultKind, LimitConfig, MemoryNodeConfig, Plant, PlantConfig, StoreConfig, Truth,
+};
 pub use policy::{Policy, policy};
+pub use simulate::{
+    Absence, Decided, Observer, Run, Sample, Simulation, simulate, simulate_observed,
+};
 pub use snapshot::{Limit, MemoryNode, Pressure, Snapshot, StoreSpeed, StoreState};
 pub use split::split;
+pub use trace::{Bursts, Storm, Trace, TracePoint};
