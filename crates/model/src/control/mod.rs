@@ -12,6 +12,7 @@ mod estimate;
 mod fixed;
 mod headroom;
 mod hold;
+mod journal;
 mod limits;
 mod measures;
 mod parameters;
@@ -26,6 +27,7 @@ mod trace;
 
 pub use decision::{Alarm, Decision, Level, Reason};
 pub use headroom::headroom_bytes;
+pub use journal::{Journal, JournalBytes, JournalEntry, JournalWriter, Mismatch, Replay};
 pub use measures::{Goal, Measures};
 pub use parameters::{ControlPolicy, Parameters};
 pub use plant::{

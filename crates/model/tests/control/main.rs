@@ -1,0 +1,4 @@
+//! Tests of memory control through its public functions: scenarios in the simulator, properties
+//! over random nodes, and logs of decisions.
+
+mod journal;
