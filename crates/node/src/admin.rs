@@ -7,6 +7,7 @@ use std::time::Instant;
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
 };
+use tidepool_proto::control::ControlStatus;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Access, Error, ErrorKind, OpenFile, OpenRequest, ReadMode, Result};
 
@@ -42,7 +43,7 @@ impl AdminService for Node {
             AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
             AdminRequest::EvictAll => AdminReply::Freed(self.core.store.evict_all()),
             AdminRequest::Resize { capacity_bytes } => {
-                AdminReply::Freed(self.core.store.resize(capacity_bytes))
+                AdminReply::Freed(self.core.governor.resize(capacity_bytes))
             }
             AdminRequest::SetPolicy { policy } => {
                 self.core.store.set_policy(policy.parse()?);
@@ -59,7 +60,23 @@ impl AdminService for Node {
             AdminRequest::Metrics => {
                 AdminReply::Metrics(tidepool_proto::metric::render(&self.status()))
             }
+            AdminRequest::Govern(request) => {
+                self.core.publish_memory_only();
+                AdminReply::Governed(Box::new(self.core.governor.govern(request)?))
+            }
+            AdminRequest::ControlStatus => {
+                self.core.publish_owed();
+                AdminReply::Control(Box::new(self.control_status()))
+            }
+            AdminRequest::SetControl { name, value } => {
+                self.core.governor.set(&name, &value)?;
+                AdminReply::Done
+            }
         })
+    }
+
+    fn control_page(&self) -> Result<OwnedFd> {
+        self.core.store.control_page_descriptor()
     }
 }
 
@@ -92,12 +109,28 @@ impl Node {
             open_files: ledger.open_files.get(),
             clients: surroundings.clients.as_ref().map_or(0, |clients| clients()),
             memory_only_files: core.memory_only_files.load(Ordering::Acquire),
+            transfers: ledger.transfers(),
             degraded: self.notes().iter().chain(&surroundings.notes).cloned().collect(),
             ..Status::default()
         };
         drop(surroundings);
         self.add_owed(&mut status);
+        status.control = self.control_status();
         status
+    }
+
+    /// The memory control as operators see it.
+    pub fn control_status(&self) -> ControlStatus {
+        let mut status = self.core.governor.status();
+        if let Some(add) = &self.surroundings.lock().control {
+            add(&mut status);
+        }
+        status
+    }
+
+    /// Takes the store away from its controller; the capacity is the configured one again.
+    pub fn release_control(&self) {
+        self.core.governor.release();
     }
 
     fn add_owed(&self, status: &mut Status) {

@@ -13,6 +13,7 @@ use tidepool_store::{Owner, Store};
 use crate::file::content::Content;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
+use crate::governor::Governor;
 use crate::ledger::Ledger;
 use crate::transient::TransientBlocks;
 
@@ -32,6 +33,8 @@ pub struct Core {
     pub transient: TransientBlocks,
     /// Counters.
     pub ledger: Ledger,
+    /// Between the store and a controller of its size.
+    pub(crate) governor: Arc<Governor>,
     /// Files whose bytes live in memory only.
     pub memory_only_files: AtomicU64,
     /// No new opens: the node is stopping.
@@ -51,6 +54,25 @@ impl Core {
         self.config
             .timestamp_granularity_ns
             .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
+    }
+
+    /// Counts memory-only bytes into the control page.
+    pub fn publish_memory_only(&self) {
+        let mut bytes = 0;
+        if self.memory_only_files.load(Ordering::Acquire) > 0 {
+            let contents = self.files.all().into_iter().filter_map(|file| file.content());
+            let memory_only = contents.filter(|content| content.is_memory_only());
+            bytes = memory_only.map(|content| content.resident_bytes()).sum();
+        }
+        self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts all owed bytes into the control page.
+    pub fn publish_owed(&self) {
+        self.publish_memory_only();
+        let files = self.files.all().into_iter();
+        let bytes = files.map(|file| file.unsynced_bytes.load(Ordering::Acquire)).sum();
+        self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Marks `content` as not to be trusted by later opens if a change could still hide behind the

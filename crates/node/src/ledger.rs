@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tidepool_proto::admin::TransferStatus;
 use tidepool_proto::{BytesByLevel, Level};
 
 /// One monotonic counter.
@@ -63,6 +64,21 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// What happened to transfers.
+    pub fn transfers(&self) -> TransferStatus {
+        TransferStatus {
+            fills: self.fills.get(),
+            fills_joined: self.fills_joined.get(),
+            fills_discarded: self.fills_discarded.get(),
+            fills_not_admitted: self.fills_not_admitted.get(),
+            read_ahead_blocks: self.read_ahead_blocks.get(),
+            passthrough_opens: self.passthrough_opens.get(),
+            passthrough_lent_bytes: self.passthrough_lent_bytes.get(),
+            versions_superseded: self.versions_superseded.get(),
+            spilled_bytes: self.spilled_bytes.get(),
+        }
+    }
+
     /// Records a finished read.
     pub fn served(&self, levels: &BytesByLevel) {
         self.asked_bytes.add(levels.total());

@@ -7,6 +7,8 @@ mod admin;
 pub mod core;
 pub mod file;
 pub mod fill;
+mod governor;
+mod lease;
 pub mod ledger;
 mod node;
 pub mod read_ahead;
@@ -14,4 +16,5 @@ pub mod server;
 mod striping;
 pub mod transient;
 
+pub use governor::check_setting;
 pub use node::{Node, Surroundings};

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use std::thread::JoinHandle;
 use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::config::{Backing, NodeConfig};
+use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
     Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, Result, Version,
     WriteMode,
@@ -20,6 +21,7 @@ use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
 use crate::file::state::{FileState, FileTable};
 use crate::fill::FillPool;
+use crate::governor::Governor;
 use crate::ledger::Ledger;
 use crate::striping;
 use crate::transient::TransientBlocks;
@@ -48,6 +50,8 @@ pub struct Surroundings {
     pub clients: Option<Box<dyn Fn() -> u64 + Send>>,
     /// What the front ends lack on this machine.
     pub notes: Vec<String>,
+    /// Adds what the process knows of the memory control.
+    pub control: Option<Box<dyn Fn(&mut ControlStatus) + Send>>,
     /// Called when `drain` asks the node to stop.
     pub on_stop: Option<Box<dyn Fn() + Send>>,
 }
@@ -82,6 +86,7 @@ impl Node {
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
+        let governor = Arc::new(Governor::new(store.clone(), &config));
         let core = Arc::new(Core {
             store,
             pfs,
@@ -89,6 +94,7 @@ impl Node {
             fills: FillPool::default(),
             transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
             ledger: Ledger::default(),
+            governor,
             memory_only_files: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             started: Instant::now(),
@@ -132,6 +138,7 @@ impl Node {
         if let Some(thread) = self.upkeep.lock().take() {
             let _ = thread.join();
         }
+        self.core.governor.stop();
         self.core.fills.stop();
     }
 }
@@ -156,7 +163,9 @@ fn spill_under_pressure(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            memory_only::spill_some(&core, bytes_wanted);
+            let begun = Instant::now();
+            let bytes = memory_only::spill_some(&core, bytes_wanted);
+            core.governor.note_spill(bytes, begun.elapsed());
         }
     }));
 }
@@ -169,6 +178,7 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
             let Some(core) = core.upgrade() else { return };
             core.store.expire(Instant::now());
             core.files.sweep();
+            core.publish_owed();
             core.pfs.close_idle();
             core.transient.trim();
             crate::file::capture::trim_spare();

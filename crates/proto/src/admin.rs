@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::{ControlStatus, Govern, Governed};
 use crate::error::{ErrorKind, Result};
 use crate::level::BytesByLevel;
 
@@ -42,6 +43,17 @@ pub enum AdminRequest {
     },
     /// The metrics, in the Prometheus text format.
     Metrics,
+    /// A controller attaches, renews its lease, sets the capacity, reports.
+    Govern(Govern),
+    /// The memory control of the node.
+    ControlStatus,
+    /// Changes a setting of the control.
+    SetControl {
+        /// Name of the option.
+        name: String,
+        /// New value, in the grammar of the option.
+        value: String,
+    },
 }
 
 /// The answer to a request.
@@ -59,6 +71,10 @@ pub enum AdminReply {
     Config(Vec<ConfigEntry>),
     /// To `Metrics`.
     Metrics(String),
+    /// To `Govern`; the descriptor of the control page comes along at attachment.
+    Governed(Box<Governed>),
+    /// To `ControlStatus`.
+    Control(Box<ControlStatus>),
     /// To requests without facts to report.
     Done,
     /// The request failed.
@@ -121,8 +137,35 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Age of the oldest owed byte in milliseconds.
     pub dirty_age_ms: Option<u64>,
+    /// What happened to transfers since the start.
+    pub transfers: TransferStatus,
+    /// The memory control.
+    pub control: ControlStatus,
     /// What this machine lacks, one line each.
     pub degraded: Vec<String>,
+}
+
+/// What happened to transfers of a node since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferStatus {
+    /// Blocks brought in from the PFS.
+    pub fills: u64,
+    /// Requests for a block that joined a fill under way.
+    pub fills_joined: u64,
+    /// Fills thrown away because the file changed meanwhile.
+    pub fills_discarded: u64,
+    /// Fills whose bytes the policy or a lack of room kept out of the store.
+    pub fills_not_admitted: u64,
+    /// Blocks asked for by read-ahead.
+    pub read_ahead_blocks: u64,
+    /// Opens answered with a segment that the kernel reads by itself.
+    pub passthrough_opens: u64,
+    /// Length of the files behind those opens; what was read of them is not reported to the node.
+    pub passthrough_lent_bytes: u64,
+    /// Opens that found the cached version out of date.
+    pub versions_superseded: u64,
+    /// Bytes of memory-only files written down to the PFS.
+    pub spilled_bytes: u64,
 }
 
 /// The store of a node.
@@ -253,4 +296,10 @@ pub trait AdminService: Send + Sync + 'static {
         descriptor: Option<std::os::fd::OwnedFd>,
         user_id: u32,
     ) -> Result<AdminReply>;
+
+    /// Read-only descriptor of the control page, for a controller that attached.
+    fn control_page(&self) -> Result<std::os::fd::OwnedFd> {
+        let detail = "this node has no control page";
+        Err(crate::Error::new(ErrorKind::Unsupported, "governing the store", detail))
+    }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin::ConfigEntry;
+use crate::control::ControlSetting;
 use crate::mode::{ReadMode, WriteMode};
 use crate::size::MemorySize;
 
@@ -129,6 +130,31 @@ pub struct UserQuota {
     pub quota_bytes: u64,
 }
 
+/// Memory control of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Whether the node runs a controller; see [`ControlConfig::is_wanted`].
+    pub control: Feature,
+    /// Guaranteed part of the store in bytes, if one is set.
+    pub memory_min_bytes: Option<u64>,
+    /// Time without a word of the controller after which it counts as dead, in milliseconds.
+    pub lease_ms: u64,
+    /// Parameters of the policies, each valid by the grammar of its option.
+    pub parameters: Vec<ControlSetting>,
+}
+
+impl ControlConfig {
+    /// Whether the node runs a controller: `auto` does where a guaranteed part is set, because
+    /// only then has the operator said how low the store may go.
+    pub fn is_wanted(&self) -> bool {
+        match self.control {
+            Feature::On => true,
+            Feature::Auto => self.memory_min_bytes.is_some(),
+            Feature::Off => false,
+        }
+    }
+}
+
 /// Configuration of a node, validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeConfig {
@@ -182,6 +208,8 @@ pub struct NodeConfig {
     pub client_limits: ClientLimits,
     /// Granularity of the PFS's time stamps instead of the measured one.
     pub timestamp_granularity_ns: Option<u64>,
+    /// Memory control.
+    pub control: ControlConfig,
     /// Faults to inject below the PFS side; development only.
     pub fault: Option<String>,
     /// Settings per directory.

@@ -5,6 +5,8 @@
 
 pub mod admin;
 pub mod config;
+pub mod control;
+pub mod control_page;
 pub mod error;
 pub mod level;
 pub mod metric;

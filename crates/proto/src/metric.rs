@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use crate::admin::Status;
+use crate::control::{ALARMS, ControlReport};
 use crate::level::Level;
 
 /// How a metric moves.
@@ -58,6 +59,11 @@ fn one(value: u64) -> Vec<Sample> {
     vec![Sample { label_values: Vec::new(), value }]
 }
 
+/// A number that a controller reported; 0 where none did.
+fn reported(status: &Status, value: fn(&ControlReport) -> u64) -> u64 {
+    status.control.report.as_ref().map_or(0, value)
+}
+
 macro_rules! metrics {
     ($($name:literal $kind:ident $unit:literal $value:expr, $doc:literal;)+) => {
         [$(MetricSpec {
@@ -71,7 +77,7 @@ macro_rules! metrics {
     };
 }
 
-const LABELLED: [MetricSpec; 2] = [
+const LABELLED: [MetricSpec; 3] = [
     MetricSpec {
         name: "tidepool_node_info",
         kind: MetricKind::Gauge,
@@ -98,9 +104,23 @@ const LABELLED: [MetricSpec; 2] = [
             Level::ALL.map(sample).to_vec()
         },
     },
+    MetricSpec {
+        name: "tidepool_control_alarm",
+        kind: MetricKind::Gauge,
+        unit: "",
+        labels: &["alarm"],
+        doc: "1 while the alarm of the memory control is up.",
+        samples: |status| {
+            let sample = |(name, _): (&str, &str)| Sample {
+                label_values: vec![name.to_owned()],
+                value: status.control.has_alarm(name).into(),
+            };
+            ALARMS.map(sample).to_vec()
+        },
+    },
 ];
 
-const PLAIN: [MetricSpec; 25] = metrics! {
+const PLAIN: [MetricSpec; 46] = metrics! {
     "tidepool_read_bytes_asked_total" Counter "bytes" |s| s.asked_bytes,
         "Bytes that readers asked for: those served by any level plus those that failed.";
     "tidepool_read_bytes_failed_total" Counter "bytes" |s| s.failed_bytes,
@@ -145,6 +165,49 @@ const PLAIN: [MetricSpec; 25] = metrics! {
         "Bytes whose durable copy is owed to the PFS.";
     "tidepool_dirty_age_milliseconds" Gauge "milliseconds" |s| s.dirty_age_ms.unwrap_or(0),
         "Age of the oldest owed byte; 0 where none is owed.";
+    "tidepool_fills_total" Counter "" |s| s.transfers.fills,
+        "Blocks brought in from the PFS.";
+    "tidepool_fills_joined_total" Counter "" |s| s.transfers.fills_joined,
+        "Requests for a block that joined a fill under way.";
+    "tidepool_fills_discarded_total" Counter "" |s| s.transfers.fills_discarded,
+        "Fills thrown away because the file changed meanwhile.";
+    "tidepool_fills_not_admitted_total" Counter "" |s| s.transfers.fills_not_admitted,
+        "Fills whose bytes the policy or a lack of room kept out of the store.";
+    "tidepool_read_ahead_blocks_total" Counter "" |s| s.transfers.read_ahead_blocks,
+        "Blocks asked for by read-ahead.";
+    "tidepool_passthrough_opens_total" Counter "" |s| s.transfers.passthrough_opens,
+        "Opens answered with a segment that the kernel reads by itself.";
+    "tidepool_passthrough_lent_bytes_total" Counter "bytes" |s| s.transfers.passthrough_lent_bytes,
+        "Length of the files behind those opens; reads of them are not reported to the node.";
+    "tidepool_versions_superseded_total" Counter "" |s| s.transfers.versions_superseded,
+        "Opens that found the cached version out of date.";
+    "tidepool_spilled_bytes_total" Counter "bytes" |s| s.transfers.spilled_bytes,
+        "Bytes of memory-only files written down to the PFS.";
+    "tidepool_control_enabled" Gauge "" |s| s.control.enabled.into(),
+        "1 if the node runs a controller of its memory.";
+    "tidepool_control_governed" Gauge "" |s| (s.control.lease == "governed").into(),
+        "1 while a controller governs the store.";
+    "tidepool_control_demand_bytes" Gauge "bytes" |s| reported(s, |r| r.demand_bytes),
+        "Memory demand of everything that is no store.";
+    "tidepool_control_demand_slope_bytes_per_second" Gauge "bytes_per_second"
+        |s| reported(s, |r| r.slope_bytes_per_s), "Growth of that demand.";
+    "tidepool_control_target_bytes" Gauge "bytes" |s| reported(s, |r| r.target_bytes),
+        "Bytes that all stores together may hold, as the controller decided.";
+    "tidepool_control_headroom_bytes" Gauge "bytes" |s| reported(s, |r| r.headroom_bytes),
+        "Bytes kept free for jobs above their demand.";
+    "tidepool_control_guaranteed_bytes" Gauge "bytes" |s| s.control.guaranteed_bytes,
+        "Guaranteed part of the store, never less than what is pinned.";
+    "tidepool_control_spill_bytes_per_second" Gauge "bytes_per_second"
+        |s| s.control.spill_bytes_per_s,
+        "Measured rate at which memory-only bytes are written down; 0 before the first time.";
+    "tidepool_control_lease_expirations_total" Counter "" |s| s.control.expirations,
+        "Times a controller fell silent and the store fell to its guaranteed part.";
+    "tidepool_control_restarts_total" Counter "" |s| s.control.restarts,
+        "Starts of the node's controller after the first.";
+    "tidepool_control_refusals_total" Counter "" |s| s.control.refusals,
+        "Messages of controllers refused because another one governs.";
+    "tidepool_control_foreign_changes_total" Counter "" |s| s.control.foreign_changes,
+        "Times the capacity of a governed store was changed by somebody else.";
     "tidepool_degraded" Gauge "" |s| s.degraded.len() as u64,
         "Number of things that this machine lacks; `tidepool status` names them.";
     "tidepool_mounted" Gauge "" |s| u64::from(s.mount.is_some()),
@@ -154,9 +217,10 @@ const PLAIN: [MetricSpec; 25] = metrics! {
 };
 
 /// All metrics.
-pub static METRICS: [MetricSpec; 27] = {
-    let mut all = [LABELLED[0]; 27];
+pub static METRICS: [MetricSpec; 49] = {
+    let mut all = [LABELLED[0]; 49];
     all[1] = LABELLED[1];
+    all[2] = LABELLED[2];
     let mut index = 0;
     while index < PLAIN.len() {
         all[LABELLED.len() + index] = PLAIN[index];

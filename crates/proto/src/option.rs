@@ -28,6 +28,7 @@ const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 const LOG_FORMATS: &[&str] = &["text", "json"];
+const CONTROL_POLICY_NAMES: &[&str] = &["tidepool", "dynims", "dynims-printed", "static"];
 
 /// Grammar of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,6 +55,11 @@ pub enum OptionKind {
     },
     /// A number from 0 to 1.
     Share,
+    /// A number from 0 to `max`.
+    Number {
+        /// Largest number.
+        max: f64,
+    },
     /// True or false; a flag without value on the command line.
     Switch,
     /// One of a few names.
@@ -92,11 +98,8 @@ impl OptionKind {
                 Ok(_) => Err("is out of range".to_owned()),
                 Err(_) => Err("is not a whole number".to_owned()),
             },
-            OptionKind::Share => match trimmed.parse::<f64>() {
-                Ok(share) if (0.0..=1.0).contains(&share) => Ok(()),
-                Ok(_) => Err("is out of range".to_owned()),
-                Err(_) => Err("is not a number".to_owned()),
-            },
+            OptionKind::Share => check_number(trimmed, 1.0),
+            OptionKind::Number { max } => check_number(trimmed, max),
             OptionKind::Switch => trimmed.parse::<Switch>().map(drop),
             OptionKind::Choice(names) if names.contains(&trimmed) => Ok(()),
             OptionKind::Choice(_) => Err("is not one of the names".to_owned()),
@@ -116,6 +119,7 @@ impl OptionKind {
             OptionKind::Count { min, max: u64::MAX } => format!("a whole number from {min}"),
             OptionKind::Count { min, max } => format!("a whole number from {min} to {max}"),
             OptionKind::Share => "a number from 0 to 1".to_owned(),
+            OptionKind::Number { max } => format!("a number from 0 to {max}"),
             OptionKind::Switch => "true or false".to_owned(),
             OptionKind::Choice(names) => names.join(", "),
             OptionKind::Address => "an address such as 127.0.0.1:9464".to_owned(),
@@ -131,12 +135,21 @@ impl OptionKind {
             OptionKind::Bytes { .. } | OptionKind::Memory => "SIZE",
             OptionKind::Count { .. } => "COUNT",
             OptionKind::Share => "SHARE",
+            OptionKind::Number { .. } => "NUMBER",
             OptionKind::Switch => "BOOL",
             OptionKind::Choice(_) => "NAME",
             OptionKind::Address => "ADDRESS",
             OptionKind::Names => "NAMES",
             OptionKind::Text => "TEXT",
         }
+    }
+}
+
+fn check_number(text: &str, max: f64) -> Result<(), String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=max).contains(&number) => Ok(()),
+        Ok(_) => Err("is out of range".to_owned()),
+        Err(_) => Err("is not a number".to_owned()),
     }
 }
 
@@ -356,6 +369,38 @@ table! {
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,
         "Granularity of the PFS's time stamps instead of the one measured at the start; too \
          small a value can hide changes.";
+    control: OptionKind::Choice(FEATURES), "", Some("auto"), true,
+        "Follow the memory demand of jobs: the store shrinks when they need memory and grows back \
+         after. `auto`: where `memory_min` is set.";
+    memory_min: OptionKind::Memory, "bytes or %", None, true,
+        "Guaranteed part of the store: a controller never takes it below, and without a living \
+         controller it falls to it; pinned bytes stay in any case. 0 where it is not set.";
+    control_lease_ms: OptionKind::Count { min: 100, max: 60_000 }, "ms", Some("1000"), true,
+        "Time without a word of the controller after which the store falls to its guaranteed part.";
+    control_policy: OptionKind::Choice(CONTROL_POLICY_NAMES), "", Some("tidepool"), true,
+        "Control policy.";
+    control_interval_ms: OptionKind::Count { min: 1, max: 10_000 }, "ms", Some("10"), true,
+        "Time between two decisions.";
+    control_headroom_bytes: ANY_BYTES, "bytes", Some("0"), true,
+        "Bytes kept free for jobs above their present demand; 0 derives it from the node.";
+    control_actuation_delay_ms: OptionKind::Count { min: 0, max: 60_000 }, "ms", Some("10"), true,
+        "Time from a command until its memory is back, for the feed-forward of growing demand.";
+    control_slope_window_ms: OptionKind::Count { min: 1, max: 60_000 }, "ms", Some("40"), true,
+        "Window over which the growth of the demand is measured.";
+    control_hold_ms: OptionKind::Count { min: 0, max: 3_600_000 }, "ms", Some("2000"), true,
+        "Time without growth after a shrink; doubles when demand comes and goes.";
+    control_hold_max_ms: OptionKind::Count { min: 0, max: 3_600_000 }, "ms", Some("60000"), true,
+        "Upper bound of the doubled hold.";
+    control_growth_bytes_per_s: ANY_BYTES, "bytes/s", Some("1GiB"), true,
+        "Rate at which the store may grow back.";
+    control_growth_band_share: OptionKind::Share, "", Some("0.005"), true,
+        "Growth stops this share of the node's memory below the target, at least two blocks.";
+    control_disagreement_share: OptionKind::Share, "", Some("0.03"), true,
+        "Share of the node's memory by which two estimates of used memory may differ.";
+    control_gain: OptionKind::Number { max: 10.0 }, "", Some("0.5"), true,
+        "Gain of the law of the DynIMS paper.";
+    control_used_share_target: OptionKind::Share, "", Some("0.95"), true,
+        "Share of used memory that the law of the DynIMS paper aims at.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

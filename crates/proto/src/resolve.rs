@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use crate::admin::ConfigEntry;
 use crate::config::{
-    Backing, ClientLimits, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig, StripeHints,
-    UserQuota,
+    Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
+    StripeHints, UserQuota,
 };
+use crate::control::{ControlSetting, check_lease, parameter_options};
 use crate::error::{Error, ErrorKind, Result};
 use crate::option::{
     OPTIONS, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions, RawQuota, RawRule,
@@ -44,6 +45,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
     let entries = entries(&options);
+    let control_parameters = control_parameters(&options)?;
     #[rustfmt::skip]
     let RawOptions {
         pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
@@ -51,6 +53,12 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
+        control, memory_min, control_lease_ms,
+        // Parameters of the control policies are taken by `control_parameters`, all alike.
+        control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
+        control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
+        control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
+        control_disagreement_share: _, control_gain: _, control_used_share_target: _,
     } = options;
     let o = Reader { specs: OPTIONS, place: "option" };
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
@@ -89,6 +97,14 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         },
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
+        control: ControlConfig {
+            control: o.required("control", &control)?,
+            memory_min_bytes: o
+                .optional::<MemorySize>("memory_min", &memory_min)?
+                .map(|size| size.resolve(machine.memory_bytes)),
+            lease_ms: o.required("control_lease_ms", &control_lease_ms)?,
+            parameters: control_parameters,
+        },
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         entries,
@@ -142,6 +158,17 @@ fn entries(options: &RawOptions) -> Vec<ConfigEntry> {
         }
     };
     OPTIONS.iter().map(entry).collect()
+}
+
+/// The parameters of the control policies as written, each checked by its grammar.
+fn control_parameters(options: &RawOptions) -> Result<Vec<ControlSetting>> {
+    let reader = Reader { specs: OPTIONS, place: "option" };
+    let setting = |spec: &OptionSpec| {
+        let written = options.get(spec.name).cloned();
+        let value: String = reader.required(spec.name, &written)?;
+        Ok(ControlSetting { name: spec.name.to_owned(), value })
+    };
+    parameter_options().map(setting).collect()
 }
 
 /// Reads settings by the rules of their table.
@@ -238,6 +265,14 @@ fn check_relations(config: &NodeConfig) -> Result<()> {
             ByteSize(config.block_bytes)
         );
         return refuse("small_file_bytes_max", detail, "lower it or raise block_bytes");
+    }
+    let interval = config.control.parameters.iter().find(|it| it.name == "control_interval_ms");
+    let interval_ms = interval.and_then(|it| it.value.trim().parse().ok()).unwrap_or(0);
+    check_lease(config.control.lease_ms, interval_ms)?;
+    if let Some(bytes) = config.control.memory_min_bytes.filter(|it| *it > config.capacity_bytes) {
+        let (min, memory) = (ByteSize(bytes), ByteSize(config.capacity_bytes));
+        let detail = format!("{min} is more than the store of {memory}");
+        return refuse("memory_min", detail, "lower it or raise memory");
     }
     let socket_bytes = config.socket.as_os_str().len();
     if socket_bytes > SOCKET_PATH_BYTES_MAX {

@@ -1,43 +1,50 @@
-//! The account of memory: how much there may be, how much there is. Counters only.
+//! The account of memory: how much there may be, how much there is. Counters only; those that a
+//! controller needs are words of the control page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidepool_proto::Result;
+use tidepool_proto::control_page::ControlPage;
+
+use crate::account_page::AccountPage;
 
 /// Bytes of the store. Memory is reserved here before it is taken, and released after it is freed,
 /// so that the memory held never exceeds what is booked.
 pub(crate) struct Budget {
-    capacity: AtomicU64,
-    used: AtomicU64,
+    page: AccountPage,
     peak: AtomicU64,
-    held: AtomicU64,
-    /// Selected for freeing but not free yet.
-    freeing: AtomicU64,
     evicted_blocks: AtomicU64,
     held_share_max: f64,
 }
 
 impl Budget {
-    pub fn new(capacity_bytes: u64, held_share_max: f64) -> Self {
-        Budget {
-            capacity: AtomicU64::new(capacity_bytes),
-            used: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
-            held: AtomicU64::new(0),
-            freeing: AtomicU64::new(0),
-            evicted_blocks: AtomicU64::new(0),
-            held_share_max,
-        }
+    pub fn new(capacity_bytes: u64, block_bytes: u64, held_share_max: f64) -> Result<Self> {
+        let page = AccountPage::new(block_bytes)?;
+        page.words().capacity_bytes.store(capacity_bytes, Ordering::SeqCst);
+        page.words().capacity_max_bytes.store(capacity_bytes, Ordering::SeqCst);
+        let (peak, evicted_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Budget { page, peak, evicted_blocks, held_share_max })
+    }
+
+    /// The page that holds the account.
+    pub fn page(&self) -> &AccountPage {
+        &self.page
+    }
+
+    fn words(&self) -> &ControlPage {
+        self.page.words()
     }
 
     pub fn capacity(&self) -> u64 {
-        self.capacity.load(Ordering::Relaxed)
+        self.words().capacity_bytes.load(Ordering::Relaxed)
     }
 
     pub fn set_capacity(&self, bytes: u64) {
-        self.capacity.store(bytes, Ordering::SeqCst);
+        self.words().capacity_bytes.store(bytes, Ordering::SeqCst);
     }
 
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::SeqCst)
+        self.words().resident_bytes.load(Ordering::SeqCst)
     }
 
     pub fn peak(&self) -> u64 {
@@ -45,11 +52,11 @@ impl Budget {
     }
 
     pub fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
+        self.words().held_bytes.load(Ordering::Relaxed)
     }
 
     pub fn freeing(&self) -> u64 {
-        self.freeing.load(Ordering::SeqCst)
+        self.words().freeing_bytes.load(Ordering::SeqCst)
     }
 
     pub fn evicted_blocks(&self) -> u64 {
@@ -62,15 +69,17 @@ impl Budget {
     }
 
     /// Books `bytes`, or tells how many are missing.
-    pub fn reserve(&self, bytes: u64) -> Result<(), u64> {
+    pub fn reserve(&self, bytes: u64) -> std::result::Result<(), u64> {
+        let words = self.words();
         let mut used = self.used();
         loop {
             let after = used.saturating_add(bytes);
-            let missing = after.saturating_sub(self.capacity.load(Ordering::SeqCst));
+            let missing = after.saturating_sub(words.capacity_bytes.load(Ordering::SeqCst));
             if missing > 0 {
                 return Err(missing);
             }
-            match self.used.compare_exchange_weak(used, after, Ordering::SeqCst, Ordering::SeqCst) {
+            let resident = &words.resident_bytes;
+            match resident.compare_exchange_weak(used, after, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => {
                     self.peak.fetch_max(after, Ordering::Relaxed);
                     return Ok(());
@@ -82,24 +91,25 @@ impl Budget {
 
     /// Returns bytes whose memory is free.
     pub fn release(&self, bytes: u64) {
-        let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
+        let before = self.words().resident_bytes.fetch_sub(bytes, Ordering::SeqCst);
         debug_assert!(before >= bytes, "released {bytes} of {before} bytes");
     }
 
     pub fn start_freeing(&self, bytes: u64) {
-        self.freeing.fetch_add(bytes, Ordering::SeqCst);
+        self.words().freeing_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
 
     pub fn finish_freeing(&self, bytes: u64, blocks: u64) {
         self.release(bytes);
-        self.freeing.fetch_sub(bytes, Ordering::SeqCst);
+        self.words().freeing_bytes.fetch_sub(bytes, Ordering::SeqCst);
         self.evicted_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Books `bytes` as held, within the cap.
     pub fn hold(&self, bytes: u64) -> bool {
         let cap = (self.capacity() as f64 * self.held_share_max) as u64;
-        self.held
+        self.words()
+            .held_bytes
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
                 held.checked_add(bytes).filter(|after| *after <= cap)
             })
@@ -107,6 +117,6 @@ impl Budget {
     }
 
     pub fn unhold(&self, bytes: u64) {
-        self.held.fetch_sub(bytes, Ordering::SeqCst);
+        self.words().held_bytes.fetch_sub(bytes, Ordering::SeqCst);
     }
 }

@@ -66,7 +66,7 @@ impl Engine {
         config.check()?;
         let StoreConfig { capacity_bytes, block_bytes, policy, .. } = *config;
         Ok(Arc::new(Engine {
-            budget: Arc::new(Budget::new(capacity_bytes, config.pinned_share_max)),
+            budget: Arc::new(Budget::new(capacity_bytes, block_bytes, config.pinned_share_max)?),
             backing: Arc::new(backing),
             mappings,
             catalog: Mutex::new(Catalog::new(policy, block_bytes, capacity_bytes)),

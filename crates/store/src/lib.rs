@@ -6,6 +6,7 @@
 //! blocks and says when they are clean. It never evicts what is not clean, never takes more memory
 //! than its capacity, and never shows bytes that were not put there.
 
+mod account_page;
 mod backing;
 mod budget;
 mod catalog;

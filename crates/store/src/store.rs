@@ -1,10 +1,12 @@
 //! The store: the front door to segments, small files, capacity and policy.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tidepool_proto::admin::{FreeReport, StoreStatus};
+use tidepool_proto::control_page::ControlPage;
 use tidepool_proto::{FileId, Result, Version};
 
 use crate::backing::Backing;
@@ -101,11 +103,32 @@ impl Store {
     /// Sets the capacity. A shrink evicts before this returns, waits for short pins and asks the
     /// pressure hook; what cannot go is reported as held, and goes when it is let go of.
     pub fn resize(&self, capacity_bytes: u64) -> FreeReport {
-        let start = Instant::now();
+        self.set_capacity(capacity_bytes);
+        self.settle()
+    }
+
+    /// The first half of a resize: no more bytes than this come in from now on. Never waits.
+    pub fn set_capacity(&self, capacity_bytes: u64) {
         self.engine.budget.set_capacity(capacity_bytes);
+    }
+
+    /// The second half of a resize: evicts what is above the capacity.
+    pub fn settle(&self) -> FreeReport {
+        let start = Instant::now();
         self.engine.refresh_target(&mut self.engine.catalog.lock());
         let freed_bytes = self.engine.shrink();
         self.report(start, freed_bytes, self.engine.budget.excess())
+    }
+
+    /// The words that a controller sees. The account is the store's; the words about leases,
+    /// limits and owed bytes are for the node to keep.
+    pub fn control_page(&self) -> &ControlPage {
+        self.engine.budget.page().words()
+    }
+
+    /// A read-only descriptor of the same page.
+    pub fn control_page_descriptor(&self) -> Result<OwnedFd> {
+        self.engine.budget.page().read_only_copy()
     }
 
     /// Evicts all that may go at once.

@@ -2,6 +2,7 @@
 //! cannot change are named, and stay as they are.
 
 use tidepool_proto::admin::{AdminRequest, AdminService, ConfigEntry};
+use tidepool_proto::config::ControlConfig;
 use tidepool_proto::option::option;
 use tidepool_proto::{NodeConfig, Result};
 
@@ -44,7 +45,20 @@ pub fn apply(
                 level.set(wanted.log_level);
                 in_force.log_level = wanted.log_level;
             }
-            other => unreachable!("the live option {other} is applied above"),
+            "memory_min" => {
+                let bytes = wanted.control.memory_min_bytes;
+                set_control(node, name, &bytes.unwrap_or(0).to_string())?;
+                in_force.control.memory_min_bytes = bytes;
+            }
+            // All that is left are settings of the memory control.
+            name => {
+                let entry = wanted.entries.iter().find(|entry| entry.name == name);
+                set_control(node, name, entry.map_or("", |entry| &entry.value))?;
+                in_force.control = ControlConfig {
+                    memory_min_bytes: in_force.control.memory_min_bytes,
+                    ..wanted.control.clone()
+                };
+            }
         }
         take_entry(&mut in_force.entries, &wanted.entries, name);
         tracing::info!(option = name, "changed");
@@ -53,6 +67,11 @@ pub fn apply(
         tracing::warn!("changed rules and quotas need a restart of the node");
     }
     Ok(in_force)
+}
+
+fn set_control(node: &dyn AdminService, name: &str, value: &str) -> Result<()> {
+    let request = AdminRequest::SetControl { name: name.to_owned(), value: value.to_owned() };
+    node.admin(request, None, 0).map(drop)
 }
 
 fn take_entry(into: &mut [ConfigEntry], from: &[ConfigEntry], name: &str) {
@@ -67,12 +86,22 @@ fn take_entry(into: &mut [ConfigEntry], from: &[ConfigEntry], name: &str) {
 mod tests {
     use super::*;
     use std::path::Path;
+    use tidepool_node::check_setting;
     use tidepool_proto::option::OPTIONS;
 
     #[test]
     fn every_live_option_is_one_that_a_reload_applies() {
         let live = OPTIONS.iter().filter(|spec| spec.live).map(|spec| spec.name);
-        assert!(live.eq(["memory", "policy", "log_level"]), "extend `apply`, then this list");
+        let own = ["memory", "policy", "log_level"];
+        for name in live {
+            let known = own.contains(&name) || check_setting(name, "").is_err_and(is_a_value);
+            assert!(known, "extend `apply` by {name}");
+        }
+    }
+
+    /// Whether only the empty value was refused, not the name.
+    fn is_a_value(error: tidepool_proto::Error) -> bool {
+        error.to_string().contains("empty")
     }
 
     #[test]

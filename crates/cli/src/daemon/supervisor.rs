@@ -24,7 +24,8 @@ impl Supervisor {
 
     /// Values that were changed by command show as such.
     fn present(&self, mut entries: Vec<ConfigEntry>) -> Vec<ConfigEntry> {
-        let store = self.node.status().store;
+        let status = self.node.status();
+        let store = status.store;
         let mut overlay = |name: &str, value: String, unchanged: &dyn Fn(&str) -> bool| {
             let entry = entries.iter_mut().find(|entry| entry.name == name);
             if let Some(entry) = entry.filter(|entry| !unchanged(&entry.value)) {
@@ -34,9 +35,13 @@ impl Supervisor {
         };
         let policy = store.policy.clone();
         overlay("policy", policy.clone(), &|value| value == policy);
+        // What a controller does below its ceiling is no change of the configuration.
+        let ceiling = status.control.ceiling_bytes;
         let started_with = self.configured_capacity_bytes;
-        let capacity = ByteSize(store.capacity_bytes).to_string();
-        overlay("memory", capacity, &|_| store.capacity_bytes == started_with);
+        overlay("memory", ByteSize(ceiling).to_string(), &|_| ceiling == started_with);
+        for setting in status.control.settings {
+            overlay(&setting.name, setting.value.clone(), &|value| value == setting.value);
+        }
         entries
     }
 }

@@ -40,8 +40,8 @@ fn options() -> String {
     text += "An option is set in the configuration file (`--config FILE`, TOML), overridden by its \
              environment variable, overridden by its flag. `tidepool config` prints what is in \
              force and where it comes from. Options marked *live* are changed in a running node \
-             by `tidepool resize`, `tidepool policy`, or a new file and SIGHUP; all others need a \
-             restart.\n\nSizes are written as `8GiB`, `400MB` or plain bytes. Paths in a file are \
+             by `tidepool resize`, `tidepool policy`, `tidepool control set`, or a new file and \
+             SIGHUP; all others need a restart.\n\nSizes are written as `8GiB`, `400MB` or plain bytes. Paths in a file are \
              absolute.\n\n";
     text += "| option | flag | environment | default | valid | unit | live |\n";
     text += "|---|---|---|---|---|---|---|\n";
@@ -197,7 +197,7 @@ fn sample(spec: &OptionSpec) -> &'static str {
         (_, OptionKind::Path) => "/some/path",
         (_, OptionKind::Bytes { .. } | OptionKind::Memory) => "16MiB",
         (_, OptionKind::Count { .. }) => "4",
-        (_, OptionKind::Share) => "0.5",
+        (_, OptionKind::Share | OptionKind::Number { .. }) => "0.5",
         (_, OptionKind::Switch) => "true",
         (_, OptionKind::Choice(names)) => names[0],
         (_, OptionKind::Address) => "127.0.0.1:9464",
@@ -208,7 +208,10 @@ fn sample(spec: &OptionSpec) -> &'static str {
 
 fn toml_value(spec: &OptionSpec, value: &str) -> String {
     match spec.kind {
-        OptionKind::Count { .. } | OptionKind::Share | OptionKind::Switch => value.to_owned(),
+        OptionKind::Count { .. }
+        | OptionKind::Share
+        | OptionKind::Number { .. }
+        | OptionKind::Switch => value.to_owned(),
         OptionKind::Names => {
             let names: Vec<String> = value.split(',').map(|name| format!("\"{name}\"")).collect();
             format!("[{}]", names.join(", "))

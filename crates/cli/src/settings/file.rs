@@ -164,10 +164,13 @@ fn plain_text(kind: OptionKind, value: &DeValue<'_>) -> Option<String> {
             | OptionKind::Memory
             | OptionKind::Count { .. }
             | OptionKind::Share
+            | OptionKind::Number { .. }
             | OptionKind::Text,
             DeValue::Integer(integer),
         ) if integer.radix() == 10 => Some(integer.as_str().to_owned()),
-        (OptionKind::Share, DeValue::Float(float)) => Some(float.as_str().to_owned()),
+        (OptionKind::Share | OptionKind::Number { .. }, DeValue::Float(float)) => {
+            Some(float.as_str().to_owned())
+        }
         (OptionKind::Switch, DeValue::Boolean(switch)) => Some(switch.to_string()),
         (OptionKind::Names, DeValue::Array(array)) => {
             let names = array.iter().map(|entry| plain_text(OptionKind::Text, entry.get_ref()));

@@ -11,7 +11,7 @@ fn sample(spec: &OptionSpec) -> &'static str {
         OptionKind::Bytes { .. } => "64MiB",
         OptionKind::Memory => "60%",
         OptionKind::Count { .. } => "16",
-        OptionKind::Share => "0.25",
+        OptionKind::Share | OptionKind::Number { .. } => "0.25",
         OptionKind::Switch => "true",
         OptionKind::Choice(names) => names[names.len() - 1],
         OptionKind::Address => "127.0.0.1:9464",

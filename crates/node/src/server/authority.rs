@@ -89,7 +89,10 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Config
         | AdminRequest::Drain { .. }
-        | AdminRequest::Metrics => false,
+        | AdminRequest::Metrics
+        | AdminRequest::Govern(_)
+        | AdminRequest::ControlStatus
+        | AdminRequest::SetControl { .. } => false,
     }
 }
 
@@ -98,7 +101,9 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         AdminRequest::EvictAll
         | AdminRequest::Resize { .. }
         | AdminRequest::SetPolicy { .. }
-        | AdminRequest::Drain { .. } => true,
+        | AdminRequest::Drain { .. }
+        | AdminRequest::Govern(_)
+        | AdminRequest::SetControl { .. } => true,
         AdminRequest::Status
         | AdminRequest::Explain
         | AdminRequest::Load
@@ -106,7 +111,8 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Pin
         | AdminRequest::Unpin
         | AdminRequest::Config
-        | AdminRequest::Metrics => false,
+        | AdminRequest::Metrics
+        | AdminRequest::ControlStatus => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use tidepool_proto::admin::AdminService;
+use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::wire::{
     Open, Opened, REPLY_PAYLOAD_BYTES_MAX, Reply, Request, SegmentLayout, TRANSFER_WRITE_BYTES_MAX,
     Want, WriteSource,
@@ -306,11 +306,7 @@ impl Session {
         Ok(&scratch[..length])
     }
 
-    fn administer(
-        &self,
-        request: tidepool_proto::admin::AdminRequest,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<Answer> {
+    fn administer(&self, request: AdminRequest, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         authority::check_admin(&request, self.user_id)?;
         let descriptor = if authority::concerns_a_file(&request) {
             let descriptor = only_descriptor(descriptors)?;
@@ -319,8 +315,10 @@ impl Session {
         } else {
             None
         };
+        let attaches = matches!(&request, AdminRequest::Govern(govern) if govern.fence == 0);
         let reply = self.admin.admin(request, descriptor, self.user_id)?;
-        Ok(Reply::Admin(reply).into())
+        let page = attaches.then(|| self.admin.control_page()).transpose()?;
+        Ok(Answer::with(Reply::Admin(reply), page.into_iter().collect()))
     }
 
     fn descriptors(&self, handle: u64) -> Result<Answer> {

@@ -1,0 +1,399 @@
+//! Carries out what a controller of the memory asks for, and watches over its lease: when the
+//! controller falls silent, the store falls to its guaranteed part until somebody governs again.
+//!
+//! Decides nothing about sizes itself. It never lets a controller go below the guaranteed part or
+//! above the ceiling, which is what the operator configured or set by `resize`.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use std::thread::JoinHandle;
+use tidepool_proto::admin::{ConfigEntry, FreeReport};
+use tidepool_proto::control::{
+    ControlEvent, ControlReport, ControlSetting, ControlStatus, Govern, Governed, LEASE_OPTION,
+    check_lease, parameter_options,
+};
+use tidepool_proto::control_page::{ControlPage, LeaseState};
+use tidepool_proto::option::option;
+use tidepool_proto::{ByteSize, Error, ErrorKind, NodeConfig, Result};
+use tidepool_store::Store;
+
+use crate::lease::Lease;
+
+/// Decisions kept for operators.
+const EVENTS_MAX: usize = 64;
+/// Origin of settings that were changed by command.
+const LIVE_CHANGE: &str = "live change";
+
+/// Between the store and its controller.
+pub struct Governor {
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+    watchdog: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lease: Lease,
+    /// Settings of the control with their origins, `control` itself included.
+    entries: Vec<ConfigEntry>,
+    /// Guaranteed part as it was set, before it is cut to the ceiling.
+    memory_min_bytes: u64,
+    foreign_changes: u64,
+    report: Option<ControlReport>,
+    events: VecDeque<ControlEvent>,
+    stopping: bool,
+}
+
+impl Governor {
+    /// For a store of the given configuration, governed by nobody yet.
+    pub fn new(store: Arc<Store>, config: &NodeConfig) -> Governor {
+        let ours = |entry: &&ConfigEntry| is_setting(&entry.name);
+        let entries = config.entries.iter().filter(ours).cloned().collect();
+        let memory_min_bytes = config.control.memory_min_bytes.unwrap_or(0);
+        let page = store.control_page();
+        page.capacity_min_bytes.store(memory_min_bytes, Ordering::Relaxed);
+        page.settings_generation.store(1, Ordering::Relaxed);
+        let state = State { entries, memory_min_bytes, ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        Governor { store, shared, watchdog: Mutex::new(None) }
+    }
+
+    fn page(&self) -> &ControlPage {
+        self.store.control_page()
+    }
+
+    /// Answers a message of a controller. A shrink evicts before this returns.
+    pub fn govern(self: &Arc<Self>, request: Govern) -> Result<Governed> {
+        let page = self.page();
+        let mut state = self.shared.state.lock();
+        let lease_max_ms = state.lease_ms();
+        let lease_ms = match request.lease_ms {
+            0 => lease_max_ms,
+            wanted => wanted.min(lease_max_ms),
+        };
+        let lease = Duration::from_millis(lease_ms);
+        let before = state.lease.state();
+        let granted = state.lease.grant(request.fence, request.process_id, lease, Instant::now());
+        let fence = granted.inspect_err(|error| tracing::warn!(%error, "refused a controller"))?;
+        if before != LeaseState::Governed || fence != request.fence {
+            let process_id = request.process_id;
+            tracing::info!(process_id, was = before.name(), "a controller governs the store");
+        }
+        page.lease.store(LeaseState::Governed as u64, Ordering::Release);
+        state.note(request.report.map(|report| *report));
+        if let Some(wanted) = request.capacity_bytes {
+            let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
+            let capacity_bytes = wanted.max(page.guaranteed()).min(ceiling);
+            // Under the lock: a command of a controller whose lease ran out never comes after the
+            // watchdog's.
+            self.store.set_capacity(capacity_bytes);
+        }
+        let generation = page.settings_generation.load(Ordering::Relaxed);
+        let is_news = generation != request.settings_generation;
+        let settings = is_news.then(|| state.parameters());
+        drop(state);
+        self.shared.changed.notify_all();
+        self.start_watchdog()?;
+        let freed = match request.capacity_bytes {
+            Some(_) => self.settle_and_renew(fence),
+            None => FreeReport::default(),
+        };
+        Ok(Governed {
+            fence,
+            lease_ms,
+            freed_bytes: freed.freed_bytes,
+            elapsed_ms: freed.elapsed_ms,
+            resident_bytes: page.resident_bytes.load(Ordering::Relaxed),
+            held_bytes: page.held_bytes.load(Ordering::Relaxed),
+            capacity_bytes: page.capacity_bytes.load(Ordering::Relaxed),
+            guaranteed_bytes: page.guaranteed(),
+            settings_generation: generation,
+            settings,
+        })
+    }
+
+    /// A long eviction is no silence of the controller: it waits for our answer.
+    fn settle_and_renew(&self, fence: u64) -> FreeReport {
+        let report = self.store.settle();
+        let mut state = self.shared.state.lock();
+        let holder = state.lease.holder().copied();
+        if let Some(holder) = holder.filter(|holder| holder.fence == fence)
+            && state.lease.state() == LeaseState::Governed
+        {
+            let now = Instant::now();
+            // It holds the lease, so this cannot be refused.
+            let _ = state.lease.grant(fence, holder.process_id, holder.lease, now);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        report
+    }
+
+    /// Somebody other than a controller sets the capacity. While a controller governs, this is
+    /// its new ceiling: the store shrinks to it at once, and grows only as the controller says.
+    pub fn resize(&self, capacity_bytes: u64) -> FreeReport {
+        let page = self.page();
+        let mut state = self.shared.state.lock();
+        page.capacity_max_bytes.store(capacity_bytes, Ordering::Relaxed);
+        state.keep_minimum(page);
+        if state.lease.state() == LeaseState::Governed {
+            state.foreign_changes += 1;
+            let in_force = page.capacity_bytes.load(Ordering::Relaxed).min(capacity_bytes);
+            self.store.set_capacity(in_force);
+            page.settings_generation.fetch_add(1, Ordering::Relaxed);
+            let ceiling = ByteSize(capacity_bytes);
+            tracing::warn!(%ceiling, "the capacity of a governed store was set: its new ceiling");
+        } else {
+            self.store.set_capacity(capacity_bytes);
+        }
+        drop(state);
+        self.store.settle()
+    }
+
+    /// Changes a setting. Refuses unknown names and values that cannot work, with the figure.
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
+        let page = self.page();
+        let mut state = self.shared.state.lock();
+        check_setting(name, value)?;
+        let number = || value.trim().parse::<u64>().unwrap_or(0);
+        match name {
+            "memory_min" => {
+                let bytes = value.trim().parse::<ByteSize>().map_err(|_| share_of_nothing())?.0;
+                let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
+                if bytes > ceiling {
+                    let (min, max) = (ByteSize(bytes), ByteSize(ceiling));
+                    return Err(invalid(name, format!("{min} is more than the store of {max}"))
+                        .remedy("ask for less, or enlarge the store first"));
+                }
+                state.memory_min_bytes = bytes;
+                state.keep_minimum(page);
+            }
+            LEASE_OPTION => check_lease(number(), state.number("control_interval_ms"))?,
+            "control_interval_ms" => check_lease(state.lease_ms(), number())?,
+            _ => {}
+        }
+        if let Some(entry) = state.entries.iter_mut().find(|entry| entry.name == name) {
+            (entry.value, entry.origin) = (value.trim().to_owned(), LIVE_CHANGE.to_owned());
+        }
+        page.settings_generation.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(name, value, "memory control changed");
+        let fell = name == "memory_min" && self.keep_guaranteed(state.lease.state());
+        drop(state);
+        if fell {
+            self.store.settle();
+        }
+        Ok(())
+    }
+
+    /// Takes the control away: the capacity is the ceiling again.
+    pub fn release(&self) {
+        let page = self.page();
+        let mut state = self.shared.state.lock();
+        if state.lease.state() != LeaseState::Never {
+            state.lease.release();
+            page.lease.store(state.lease.state() as u64, Ordering::Release);
+            self.store.set_capacity(page.capacity_max_bytes.load(Ordering::Relaxed));
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// The control as operators see it; what only the process around the node knows is left out.
+    pub fn status(&self) -> ControlStatus {
+        let page = self.page();
+        let state = self.shared.state.lock();
+        let (lease, holder) = (&state.lease, state.lease.holder());
+        let now = Instant::now();
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let load = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        ControlStatus {
+            lease: lease.state().name().to_owned(),
+            lease_ms: holder.map_or(state.lease_ms(), |holder| holder.lease.as_millis() as u64),
+            process_id: holder.map(|holder| holder.process_id),
+            attached_s: holder.map(|holder| since(holder.since).as_secs()),
+            silent_ms: holder.map(|holder| since(holder.heard).as_millis() as u64),
+            attachments: lease.attachments,
+            expirations: lease.expirations,
+            refusals: lease.refusals,
+            foreign_changes: state.foreign_changes,
+            guaranteed_bytes: page.guaranteed(),
+            ceiling_bytes: load(&page.capacity_max_bytes),
+            capacity_bytes: load(&page.capacity_bytes),
+            resident_bytes: load(&page.resident_bytes),
+            held_bytes: load(&page.held_bytes),
+            memory_only_bytes: load(&page.memory_only_bytes),
+            spill_bytes_per_s: load(&page.spill_bytes_per_s),
+            report: state.report.clone(),
+            decisions: state.events.iter().cloned().collect(),
+            settings: state.entries.clone(),
+            ..ControlStatus::default()
+        }
+    }
+
+    /// Remembers how fast memory-only bytes were written down.
+    pub fn note_spill(&self, bytes: u64, elapsed: Duration) {
+        if bytes == 0 {
+            return;
+        }
+        let rate = (bytes as f64 / elapsed.as_secs_f64().max(1e-6)) as u64;
+        let word = &self.page().spill_bytes_per_s;
+        let known = word.load(Ordering::Relaxed);
+        // The latest counts most: a PFS is as fast as its other users let it be.
+        let smoothed = if known == 0 { rate } else { known / 2 + rate / 2 };
+        word.store(smoothed.max(1), Ordering::Relaxed);
+    }
+
+    /// Ends the watchdog.
+    pub fn stop(&self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.watchdog.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn start_watchdog(self: &Arc<Self>) -> Result<()> {
+        let mut watchdog = self.watchdog.lock();
+        if watchdog.is_some() || self.shared.state.lock().stopping {
+            return Ok(());
+        }
+        let (weak, shared) = (Arc::downgrade(self), self.shared.clone());
+        let builder = std::thread::Builder::new().name("lease".into()).stack_size(256 << 10);
+        let spawned = builder.spawn(move || watch(&weak, &shared)).map_err(|error| {
+            Error::new(ErrorKind::Unsupported, "watching over a controller", "no thread")
+                .caused_by(error)
+        });
+        *watchdog = Some(spawned?);
+        Ok(())
+    }
+
+    /// Follows a changed guaranteed part; whether the store may have to shrink.
+    fn keep_guaranteed(&self, state: LeaseState) -> bool {
+        let guaranteed = self.page().guaranteed();
+        let capacity = self.page().capacity_bytes.load(Ordering::Relaxed);
+        match state {
+            LeaseState::Governed => self.store.set_capacity(capacity.max(guaranteed)),
+            LeaseState::Expired => self.store.set_capacity(guaranteed),
+            LeaseState::Never | LeaseState::Released => {}
+        }
+        state == LeaseState::Expired
+    }
+
+    /// Nobody governs: only the guaranteed part stays.
+    fn fall_back(&self, state: &State) {
+        let page = self.page();
+        let guaranteed = page.guaranteed();
+        let capacity = page.capacity_bytes.load(Ordering::Relaxed).min(guaranteed);
+        page.lease.store(LeaseState::Expired as u64, Ordering::Release);
+        self.store.set_capacity(capacity);
+        let process_id = state.lease.holder().map_or(0, |holder| holder.process_id);
+        let capacity = ByteSize(capacity);
+        tracing::warn!(
+            process_id,
+            %capacity,
+            "the controller fell silent: the store falls to its guaranteed part"
+        );
+    }
+}
+
+impl Drop for Governor {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn watch(governor: &Weak<Governor>, shared: &Shared) {
+    let mut state = shared.state.lock();
+    while !state.stopping {
+        if !state.lease.expire(Instant::now()) {
+            match state.lease.until() {
+                Some(until) => drop(shared.changed.wait_until(&mut state, until)),
+                None => shared.changed.wait(&mut state),
+            }
+            continue;
+        }
+        let Some(governor) = governor.upgrade() else { return };
+        governor.fall_back(&state);
+        drop(state);
+        governor.store.settle();
+        drop(governor);
+        state = shared.state.lock();
+    }
+}
+
+impl State {
+    fn number(&self, name: &str) -> u64 {
+        let entry = self.entries.iter().find(|entry| entry.name == name);
+        entry.and_then(|entry| entry.value.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn lease_ms(&self) -> u64 {
+        self.number(LEASE_OPTION)
+    }
+
+    /// The guaranteed part is never more than the ceiling.
+    fn keep_minimum(&self, page: &ControlPage) {
+        let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
+        page.capacity_min_bytes.store(self.memory_min_bytes.min(ceiling), Ordering::Relaxed);
+    }
+
+    fn parameters(&self) -> Vec<ControlSetting> {
+        let value = |name: &str| {
+            let entry = self.entries.iter().find(|entry| entry.name == name);
+            entry.map(|entry| entry.value.clone()).unwrap_or_default()
+        };
+        let setting = |name: &str| ControlSetting { name: name.to_owned(), value: value(name) };
+        parameter_options().map(|spec| setting(spec.name)).collect()
+    }
+
+    fn note(&mut self, report: Option<ControlReport>) {
+        let Some(mut report) = report else { return };
+        report.fit();
+        self.events.extend(report.events.drain(..));
+        let surplus = self.events.len().saturating_sub(EVENTS_MAX);
+        self.events.drain(..surplus);
+        self.report = Some(report);
+    }
+}
+
+fn is_setting(name: &str) -> bool {
+    name == "control"
+        || name == "memory_min"
+        || name == LEASE_OPTION
+        || parameter_options().any(|spec| spec.name == name)
+}
+
+fn invalid(name: &str, detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("setting `{name}`"), detail)
+}
+
+fn share_of_nothing() -> Error {
+    invalid("memory_min", "a share means nothing to the store").remedy("give a size such as 8GiB")
+}
+
+/// Refuses what is no setting of the control, or not valid by its grammar.
+pub fn check_setting(name: &str, value: &str) -> Result<()> {
+    let spec = option(name).filter(|spec| is_setting(spec.name)).ok_or_else(|| {
+        let names: Vec<&str> = tidepool_proto::option::OPTIONS
+            .iter()
+            .map(|spec| spec.name)
+            .filter(|name| is_setting(name))
+            .collect();
+        invalid(name, "no setting of the memory control has this name")
+            .remedy(format!("valid: {}", names.join(", ")))
+    })?;
+    spec.kind.check(value).map_err(|why| {
+        invalid(name, format!("`{value}` {why}")).remedy(format!("valid: {}", spec.kind.valid()))
+    })
+}

@@ -1,0 +1,208 @@
+//! Who governs the store, and until when: grants, renewals, expiry, fencing. Pure bookkeeping with
+//! the time given by the caller; what follows from it is the governor's.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidepool_proto::control_page::LeaseState;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// A controller that governs, or governed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Number of its attachment.
+    pub fence: u64,
+    /// Its process.
+    pub process_id: u32,
+    /// When it attached.
+    pub since: Instant,
+    /// When it was heard last.
+    pub heard: Instant,
+    /// How long it counts as alive without a word.
+    pub lease: Duration,
+}
+
+impl Holder {
+    /// When it counts as dead unless it is heard before.
+    pub fn until(&self) -> Instant {
+        self.heard + self.lease
+    }
+}
+
+/// The lease of a store.
+#[derive(Debug)]
+pub struct Lease {
+    holder: Option<Holder>,
+    state: LeaseState,
+    last_fence: u64,
+    /// Times a controller attached.
+    pub attachments: u64,
+    /// Times the lease ran out.
+    pub expirations: u64,
+    /// Messages refused because another controller governs.
+    pub refusals: u64,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        // Fences of an earlier node at the same socket must mean nothing here.
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let last_fence = u64::try_from(epoch.as_micros()).unwrap_or(0);
+        let (holder, state) = (None, LeaseState::Never);
+        Lease { holder, state, last_fence, attachments: 0, expirations: 0, refusals: 0 }
+    }
+}
+
+impl Lease {
+    /// State as of the last call.
+    pub fn state(&self) -> LeaseState {
+        self.state
+    }
+
+    /// Who governs, or governed last.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// When the lease runs out, if somebody governs.
+    pub fn until(&self) -> Option<Instant> {
+        let governing = self.state == LeaseState::Governed;
+        self.holder.filter(|_| governing).map(|holder| holder.until())
+    }
+
+    /// Takes a message of a controller at `now`: attaches where `fence` is 0, renews otherwise.
+    /// A lease that ran out may be renewed by its holder as long as nobody else took it. Returns
+    /// the fence in force; refuses with the name of the controller that governs.
+    pub fn grant(
+        &mut self,
+        fence: u64,
+        process_id: u32,
+        lease: Duration,
+        now: Instant,
+    ) -> Result<u64> {
+        let granted = self.check(fence, process_id, now).inspect_err(|_| self.refusals += 1)?;
+        if let Some(holder) = granted {
+            self.holder = Some(Holder { heard: now, lease, ..holder });
+        } else {
+            self.last_fence += 1;
+            self.attachments += 1;
+            let fence = self.last_fence;
+            self.holder = Some(Holder { fence, process_id, since: now, heard: now, lease });
+        }
+        self.state = LeaseState::Governed;
+        Ok(self.holder.as_ref().map_or(0, |holder| holder.fence))
+    }
+
+    /// The holder that renews, `None` for a new one.
+    fn check(&self, fence: u64, process_id: u32, now: Instant) -> Result<Option<Holder>> {
+        let holder = self.holder.as_ref();
+        if fence != 0 {
+            return match holder {
+                Some(holder) if holder.fence == fence => Ok(Some(*holder)),
+                Some(holder) => Err(governed(holder, now)),
+                None => Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    OPERATION,
+                    "this controller is not attached, or was taken away by command",
+                )
+                .remedy("attach again")),
+            };
+        }
+        match holder {
+            // The same process attaches anew after it lost its connection.
+            Some(holder)
+                if self.state == LeaseState::Governed
+                    && now < holder.until()
+                    && holder.process_id != process_id =>
+            {
+                Err(governed(holder, now))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the lease ran out by `now`; true once.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        if self.until().is_none_or(|until| now < until) {
+            return false;
+        }
+        self.state = LeaseState::Expired;
+        self.expirations += 1;
+        true
+    }
+
+    /// Takes the lease away from whoever has it, by command.
+    pub fn release(&mut self) {
+        self.holder = None;
+        if self.state != LeaseState::Never {
+            self.state = LeaseState::Released;
+        }
+    }
+}
+
+const OPERATION: &str = "governing the store";
+
+fn governed(holder: &Holder, now: Instant) -> Error {
+    let since_s = now.saturating_duration_since(holder.since).as_secs();
+    let detail = format!("process {} governs it, since {since_s} s", holder.process_id);
+    Error::new(ErrorKind::InUse, OPERATION, detail)
+        .remedy("stop that controller (`tidepool control set control off`), or leave it be")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_runs_out_once_and_comes_back_with_its_holder() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        assert_eq!(lease.state(), LeaseState::Never);
+        let fence = lease.grant(0, 7, SECOND, now).unwrap();
+        assert!(!lease.expire(now + SECOND / 2));
+        lease.grant(fence, 7, SECOND, now + SECOND / 2).unwrap();
+        assert!(!lease.expire(now + SECOND), "renewed");
+        assert!(lease.expire(now + 2 * SECOND));
+        assert!(!lease.expire(now + 3 * SECOND), "told once");
+        assert_eq!(lease.state(), LeaseState::Expired);
+        assert_eq!(lease.grant(fence, 7, SECOND, now + 9 * SECOND).unwrap(), fence);
+        assert_eq!((lease.state(), lease.attachments), (LeaseState::Governed, 1));
+    }
+
+    #[test]
+    fn a_second_controller_is_told_of_the_first() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        let first = lease.grant(0, 7, SECOND, now).unwrap();
+        let error = lease.grant(0, 8, SECOND, now + SECOND / 2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        assert!(error.to_string().contains("process 7"), "{error}");
+        assert_eq!(lease.refusals, 1);
+        let second = lease.grant(0, 8, SECOND, now + 2 * SECOND).unwrap();
+        assert_ne!(first, second, "what ran out may be taken over");
+        let error = lease.grant(first, 7, SECOND, now + 2 * SECOND).unwrap_err();
+        assert!(error.to_string().contains("process 8"), "the first is fenced off: {error}");
+        assert_ne!(lease.grant(0, 8, SECOND, now + 2 * SECOND).unwrap(), second, "the same again");
+    }
+
+    #[test]
+    fn a_released_controller_must_attach_again() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        lease.release();
+        assert_eq!(lease.state(), LeaseState::Never, "nobody was there");
+        let fence = lease.grant(0, 7, SECOND, now).unwrap();
+        lease.release();
+        assert_eq!((lease.state(), lease.until()), (LeaseState::Released, None));
+        let error = lease.grant(fence, 7, SECOND, now).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(!lease.expire(now + 9 * SECOND));
+    }
+
+    #[test]
+    fn fences_of_another_node_mean_nothing() {
+        let mut lease = Lease::default();
+        assert!(lease.grant(1, 7, SECOND, Instant::now()).is_err());
+    }
+}

@@ -1,0 +1,286 @@
+//! The memory control of a node: leases, limits, fencing, and what operators may change meanwhile.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{BLOCK, CAPACITY, Fixture};
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::control::{ControlReport, ControlStatus, Govern, Governed};
+use tidepool_proto::{ErrorKind, Result};
+
+const MINIMUM: u64 = 2 * BLOCK;
+/// So long that only tests which want it see a lease run out.
+const LEASE_MS: u64 = 60_000;
+
+/// A node with a guaranteed part, and a store full of clean blocks.
+fn full() -> Fixture {
+    let fixture = Fixture::with(|config| {
+        config.control.memory_min_bytes = Some(MINIMUM);
+        let lease = config.entries.iter_mut().find(|entry| entry.name == "control_lease_ms");
+        lease.unwrap().value = LEASE_MS.to_string();
+    });
+    fixture.put("data", &vec![7; CAPACITY as usize]);
+    std::thread::sleep(Duration::from_millis(50)); // time stamps settle
+    fixture.read("data");
+    assert!(control(&fixture).resident_bytes > MINIMUM, "there is something to give back");
+    fixture
+}
+
+fn govern(fixture: &Fixture, request: Govern) -> Result<Governed> {
+    match fixture.node.admin(AdminRequest::Govern(request), None, 0)? {
+        AdminReply::Governed(governed) => Ok(*governed),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attach(fixture: &Fixture, process_id: u32) -> Result<Governed> {
+    govern(fixture, Govern { process_id, ..Govern::default() })
+}
+
+/// The last word of a controller whose lease is over a moment later.
+fn fall_silent(fixture: &Fixture, fence: u64) {
+    govern(fixture, Govern { fence, process_id: 7, lease_ms: 1, ..Govern::default() }).unwrap();
+    wait_for(fixture, "the fall", |status| status.lease == "expired");
+}
+
+fn command(fixture: &Fixture, fence: u64, capacity_bytes: u64) -> Governed {
+    let capacity_bytes = Some(capacity_bytes);
+    govern(fixture, Govern { fence, process_id: 7, capacity_bytes, ..Govern::default() }).unwrap()
+}
+
+fn control(fixture: &Fixture) -> ControlStatus {
+    match fixture.node.admin(AdminRequest::ControlStatus, None, 0).unwrap() {
+        AdminReply::Control(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn set(fixture: &Fixture, name: &str, value: &str) -> Result<()> {
+    let request = AdminRequest::SetControl { name: name.into(), value: value.into() };
+    fixture.node.admin(request, None, 0).map(drop)
+}
+
+/// Waits for what the watchdog does in its own time.
+fn wait_for(fixture: &Fixture, what: &str, holds: impl Fn(&ControlStatus) -> bool) {
+    for _ in 0..2000 {
+        if holds(&control(fixture)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{what} never came: {:?}", control(fixture));
+}
+
+#[test]
+fn without_a_controller_the_capacity_stays_as_configured() {
+    let fixture = full();
+    let status = control(&fixture);
+    assert_eq!((status.lease.as_str(), status.capacity_bytes), ("never", CAPACITY));
+}
+
+#[test]
+fn a_silent_controller_loses_all_but_the_guaranteed_part_and_gets_it_back() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    assert_eq!(control(&fixture).capacity_bytes, CAPACITY, "attaching changes nothing");
+    fall_silent(&fixture, fence);
+    wait_for(&fixture, "the room", |status| status.resident_bytes <= MINIMUM);
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.expirations), (MINIMUM, 1));
+    let governed = command(&fixture, fence, CAPACITY);
+    assert_eq!(governed.capacity_bytes, CAPACITY, "its holder goes on where nobody else came");
+    assert_eq!(control(&fixture).lease, "governed");
+}
+
+#[test]
+fn commands_stay_between_guaranteed_part_and_ceiling() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let low = command(&fixture, fence, 0);
+    assert_eq!((low.capacity_bytes, low.resident_bytes), (MINIMUM, MINIMUM));
+    assert!(low.freed_bytes > 0);
+    assert_eq!(command(&fixture, fence, 9 * CAPACITY).capacity_bytes, CAPACITY);
+}
+
+#[test]
+fn pinned_bytes_are_never_promised() {
+    let fixture = full();
+    fixture.put("kept", &vec![1; 4 * BLOCK as usize]);
+    std::thread::sleep(Duration::from_millis(50));
+    fixture.node.admin(AdminRequest::EvictAll, None, 0).unwrap();
+    let kept = std::fs::File::open(fixture.path("kept")).unwrap();
+    fixture.node.admin(AdminRequest::Pin, Some(kept.into()), 0).unwrap();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let governed = command(&fixture, fence, 0);
+    assert_eq!(governed.held_bytes, 4 * BLOCK);
+    assert_eq!((governed.guaranteed_bytes, governed.capacity_bytes), (4 * BLOCK, 4 * BLOCK));
+    fall_silent(&fixture, fence);
+    assert_eq!(control(&fixture).capacity_bytes, 4 * BLOCK);
+}
+
+#[test]
+fn a_second_controller_is_refused_until_the_first_is_silent() {
+    let fixture = full();
+    let first = attach(&fixture, 7).unwrap().fence;
+    let error = attach(&fixture, 8).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains("process 7"), "{error}");
+    fall_silent(&fixture, first);
+    attach(&fixture, 8).unwrap();
+    let late = Govern { fence: first, capacity_bytes: Some(CAPACITY), ..Govern::default() };
+    assert_eq!(govern(&fixture, late).unwrap_err().kind(), ErrorKind::InUse);
+    let status = control(&fixture);
+    assert_eq!((status.process_id, status.refusals), (Some(8), 2));
+    assert_eq!(status.capacity_bytes, MINIMUM, "a controller fenced off commands nothing");
+}
+
+#[test]
+fn a_resize_while_governed_is_the_new_ceiling() {
+    let fixture = full();
+    let attached = attach(&fixture, 7).unwrap();
+    let fence = attached.fence;
+    command(&fixture, fence, 8 * BLOCK);
+    let resize = |blocks: u64| {
+        let request = AdminRequest::Resize { capacity_bytes: blocks * BLOCK };
+        fixture.node.admin(request, None, 0).unwrap()
+    };
+    resize(12);
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.ceiling_bytes), (8 * BLOCK, 12 * BLOCK));
+    assert_eq!(status.foreign_changes, 1);
+    resize(4);
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.resident_bytes), (4 * BLOCK, 4 * BLOCK));
+    let governed = command(&fixture, fence, CAPACITY);
+    assert_eq!(governed.capacity_bytes, 4 * BLOCK);
+    assert!(governed.settings_generation > attached.settings_generation, "it is told");
+    resize(1);
+    assert_eq!(control(&fixture).guaranteed_bytes, BLOCK, "never more than the ceiling");
+}
+
+#[test]
+fn a_resize_of_a_store_without_its_controller_wins() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    fall_silent(&fixture, fence);
+    let request = AdminRequest::Resize { capacity_bytes: 8 * BLOCK };
+    fixture.node.admin(request, None, 0).unwrap();
+    assert_eq!(control(&fixture).capacity_bytes, 8 * BLOCK);
+}
+
+#[test]
+fn a_controller_taken_away_leaves_the_configured_capacity() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    command(&fixture, fence, 4 * BLOCK);
+    fixture.node.release_control();
+    let status = control(&fixture);
+    assert_eq!((status.lease.as_str(), status.capacity_bytes), ("released", CAPACITY));
+    let late = Govern { fence, capacity_bytes: Some(0), ..Govern::default() };
+    assert_eq!(govern(&fixture, late).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(control(&fixture).capacity_bytes, CAPACITY);
+}
+
+#[test]
+fn settings_reach_the_controller_once() {
+    let fixture = full();
+    let attached = attach(&fixture, 7).unwrap();
+    let value = |governed: &Governed, name: &str| {
+        let settings = governed.settings.as_ref().expect("settings are news");
+        settings.iter().find(|setting| setting.name == name).unwrap().value.clone()
+    };
+    assert_eq!(value(&attached, "control_gain"), "0.5");
+    let renew = |generation: u64| {
+        let fence = attached.fence;
+        let request = Govern { fence, settings_generation: generation, ..Govern::default() };
+        govern(&fixture, request).unwrap()
+    };
+    assert_eq!(renew(attached.settings_generation).settings, None);
+    set(&fixture, "control_gain", "0.25").unwrap();
+    let governed = renew(attached.settings_generation);
+    assert_eq!(value(&governed, "control_gain"), "0.25");
+    let entry = control(&fixture).settings.into_iter().find(|it| it.name == "control_gain");
+    assert_eq!(entry.unwrap().origin, "live change");
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_the_figure() {
+    let fixture = full();
+    let cases = [
+        ("control_gain", "11", "from 0 to 10"),
+        ("control_interval_ms", "0", "from 1 to 10000"),
+        ("control_policy", "guess", "dynims-printed"),
+        ("memory_min", "1TiB", "64MiB"),
+        ("memory_min", "many", "size"),
+        ("memory", "1GiB", "control_gain"),
+        ("no_such", "1", "control_gain"),
+    ];
+    for (name, value, figure) in cases {
+        let error = set(&fixture, name, value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(figure), "{name} {value}: {error}");
+    }
+    set(&fixture, "control_interval_ms", "9000").unwrap();
+    let error = set(&fixture, "control_lease_ms", "10000").unwrap_err();
+    assert!(error.to_string().contains("at most 5000 ms"), "{error}");
+}
+
+#[test]
+fn a_raised_guaranteed_part_holds_at_once() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    command(&fixture, fence, 0);
+    set(&fixture, "memory_min", &(8 * BLOCK).to_string()).unwrap();
+    assert_eq!(control(&fixture).capacity_bytes, 8 * BLOCK);
+    fall_silent(&fixture, fence);
+    set(&fixture, "memory_min", &(3 * BLOCK).to_string()).unwrap();
+    assert_eq!(control(&fixture).capacity_bytes, 3 * BLOCK);
+}
+
+#[test]
+fn reports_are_kept_for_operators_and_their_alarms_end_with_them() {
+    let fixture = full();
+    let report = |at_ms: u64| ControlReport {
+        demand_bytes: 5,
+        alarms: vec!["actuator-limited".into()],
+        events: vec![tidepool_proto::control::ControlEvent { at_ms, ..Default::default() }],
+        ..ControlReport::default()
+    };
+    let request = Govern { report: Some(Box::new(report(0))), ..Govern::default() };
+    let fence = govern(&fixture, request).unwrap().fence;
+    for at_ms in 1..100 {
+        let report = Some(Box::new(report(at_ms)));
+        govern(&fixture, Govern { fence, report, ..Govern::default() }).unwrap();
+    }
+    let status = control(&fixture);
+    assert_eq!(status.decisions.len(), 64);
+    assert_eq!(status.decisions.last().unwrap().at_ms, 99);
+    assert!(status.has_alarm("actuator-limited"));
+    let text = || match fixture.node.admin(AdminRequest::Metrics, None, 0).unwrap() {
+        AdminReply::Metrics(text) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(text().contains("tidepool_control_alarm{alarm=\"actuator-limited\"} 1"));
+    fall_silent(&fixture, fence);
+    assert!(text().contains("tidepool_control_alarm{alarm=\"actuator-limited\"} 0"));
+    assert!(text().contains("tidepool_control_lease_expirations_total 1"));
+}
+
+#[test]
+fn spilling_is_measured() {
+    let fixture = full();
+    let wish = support::Wish {
+        write: Some(tidepool_proto::WriteMode::Memory),
+        ..support::Wish::default()
+    };
+    let file = fixture.writer("scratch", wish);
+    file.write_at(0, &vec![3; 4 * BLOCK as usize]).unwrap();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let before = control(&fixture);
+    assert_eq!((before.memory_only_bytes, before.spill_bytes_per_s), (4 * BLOCK, 0));
+    command(&fixture, fence, 0);
+    let after = control(&fixture);
+    assert_eq!(after.memory_only_bytes, 0, "written down to make room");
+    assert!(after.spill_bytes_per_s > 0);
+}

@@ -1,0 +1,159 @@
+//! The control page: the store's account of memory in shared memory, so that a controller reads it
+//! at every decision without a message.
+//!
+//! The node keeps the numbers of its store in this page and hands a read-only descriptor of it to
+//! whoever governs the store. Every word is an atomic of its own: a reader sees each value whole,
+//! and two values possibly of slightly different times. This module holds the layout; it maps no
+//! memory and decides nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Magic number at the start of the page: `TIDECTRL`.
+pub const CONTROL_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDECTRL");
+/// Version of the layout; a reader of another version refuses the page.
+pub const CONTROL_PAGE_LAYOUT: u64 = 1;
+/// Length of the memory file in bytes.
+pub const CONTROL_PAGE_BYTES: u64 = 4096;
+
+/// What the page holds. Written by the node alone.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ControlPage {
+    /// [`CONTROL_PAGE_MAGIC`].
+    pub magic: AtomicU64,
+    /// [`CONTROL_PAGE_LAYOUT`].
+    pub layout: AtomicU64,
+    /// Process id of the node.
+    pub process_id: AtomicU64,
+    /// Unit in which memory comes and goes, in bytes.
+    pub block_bytes: AtomicU64,
+    /// Bytes that the store may hold.
+    pub capacity_bytes: AtomicU64,
+    /// Bytes that the store holds, those under eviction included.
+    pub resident_bytes: AtomicU64,
+    /// Bytes that cannot be evicted now: pinned, lent, or open by passthrough.
+    pub held_bytes: AtomicU64,
+    /// Bytes that were selected for eviction and are not free yet.
+    pub freeing_bytes: AtomicU64,
+    /// Bytes that exist in memory only; they must be written down before they can go. Counted
+    /// once a second and at every message of a controller.
+    pub memory_only_bytes: AtomicU64,
+    /// Bytes whose durable copy is owed to the PFS. Counted once a second.
+    pub dirty_bytes: AtomicU64,
+    /// Configured guaranteed part; see [`ControlPage::guaranteed`].
+    pub capacity_min_bytes: AtomicU64,
+    /// Bytes that a controller may give the store at most.
+    pub capacity_max_bytes: AtomicU64,
+    /// Rises with every change of a setting of the control.
+    pub settings_generation: AtomicU64,
+    /// State of the lease, a [`LeaseState`].
+    pub lease: AtomicU64,
+    /// Measured rate at which memory-only bytes are written down; 0 before the first time.
+    pub spill_bytes_per_s: AtomicU64,
+}
+
+const _: () = assert!(size_of::<ControlPage>() as u64 <= CONTROL_PAGE_BYTES, "it fits its file");
+
+impl ControlPage {
+    /// Sets the words that never change.
+    pub fn initialise(&self, block_bytes: u64) {
+        self.layout.store(CONTROL_PAGE_LAYOUT, Ordering::Relaxed);
+        self.process_id.store(std::process::id().into(), Ordering::Relaxed);
+        self.block_bytes.store(block_bytes, Ordering::Relaxed);
+        self.magic.store(CONTROL_PAGE_MAGIC, Ordering::Release);
+    }
+
+    /// Refuses what is no page of this release.
+    pub fn check(&self) -> Result<()> {
+        let (magic, layout) =
+            (self.magic.load(Ordering::Acquire), self.layout.load(Ordering::Relaxed));
+        if (magic, layout) == (CONTROL_PAGE_MAGIC, CONTROL_PAGE_LAYOUT) {
+            return Ok(());
+        }
+        let detail = format!("magic {magic:#x}, layout {layout}, not {CONTROL_PAGE_LAYOUT}");
+        Err(Error::new(ErrorKind::Protocol, "reading the control page", detail)
+            .remedy("use the same release on both sides"))
+    }
+
+    /// Bytes that the store keeps whoever governs it, and when nobody does: the configured part,
+    /// and never less than what is pinned or lent, because those bytes cannot go.
+    pub fn guaranteed(&self) -> u64 {
+        let configured = self.capacity_min_bytes.load(Ordering::Relaxed);
+        configured.max(self.held_bytes.load(Ordering::Relaxed))
+    }
+
+    /// State of the lease.
+    pub fn lease_state(&self) -> LeaseState {
+        LeaseState::from_word(self.lease.load(Ordering::Acquire))
+    }
+}
+
+/// Whether somebody governs the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum LeaseState {
+    /// No controller was ever there: the capacity is the configured one.
+    #[default]
+    Never = 0,
+    /// A controller governs.
+    Governed = 1,
+    /// The controller did not renew its lease: the store fell to its guaranteed part.
+    Expired = 2,
+    /// The controller was taken away by command: the capacity is the configured one again.
+    Released = 3,
+}
+
+impl LeaseState {
+    /// The stable name used in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            LeaseState::Never => "never",
+            LeaseState::Governed => "governed",
+            LeaseState::Expired => "expired",
+            LeaseState::Released => "released",
+        }
+    }
+
+    fn from_word(word: u64) -> LeaseState {
+        match word {
+            1 => LeaseState::Governed,
+            2 => LeaseState::Expired,
+            3 => LeaseState::Released,
+            _ => LeaseState::Never,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_this_layout_are_read() {
+        let page = ControlPage::default();
+        assert_eq!(page.check().unwrap_err().kind(), ErrorKind::Protocol);
+        page.initialise(4 << 20);
+        page.check().unwrap();
+        page.layout.store(CONTROL_PAGE_LAYOUT + 1, Ordering::Relaxed);
+        assert!(page.check().unwrap_err().to_string().contains("layout"));
+    }
+
+    #[test]
+    fn the_guaranteed_part_is_never_below_what_is_pinned() {
+        let page = ControlPage::default();
+        page.capacity_min_bytes.store(8, Ordering::Relaxed);
+        assert_eq!(page.guaranteed(), 8);
+        page.held_bytes.store(20, Ordering::Relaxed);
+        assert_eq!(page.guaranteed(), 20);
+    }
+
+    #[test]
+    fn states_survive_the_page() {
+        use LeaseState::{Expired, Governed, Never, Released};
+        for state in [Never, Governed, Expired, Released] {
+            assert_eq!(LeaseState::from_word(state as u64), state);
+        }
+    }
+}
