@@ -17,4 +17,4 @@ mod striping;
 pub mod transient;
 
 pub use governor::check_setting;
-pub use node::{Node, Surroundings};
+pub use node::{ControlFacts, Node, Surroundings};

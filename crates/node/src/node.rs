@@ -41,6 +41,9 @@ pub struct Node {
     stopping: Arc<(Mutex<bool>, Condvar)>,
 }
 
+/// Adds facts to the status of the memory control.
+pub type ControlFacts = Box<dyn Fn(&mut ControlStatus) + Send>;
+
 /// What the process around the node reports through it.
 #[derive(Default)]
 pub struct Surroundings {
@@ -51,7 +54,7 @@ pub struct Surroundings {
     /// What the front ends lack on this machine.
     pub notes: Vec<String>,
     /// Adds what the process knows of the memory control.
-    pub control: Option<Box<dyn Fn(&mut ControlStatus) + Send>>,
+    pub control: Option<ControlFacts>,
     /// Called when `drain` asks the node to stop.
     pub on_stop: Option<Box<dyn Fn() + Send>>,
 }
