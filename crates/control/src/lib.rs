@@ -5,4 +5,15 @@
 //! It never frees bytes that a store did not confirm, and never opens the PFS.
 
 pub mod actuator;
+mod courier;
+mod governor;
+mod latency;
+mod report;
+mod run;
 pub mod sensor;
+mod store;
+
+pub use governor::{Governor, Record};
+pub use latency::Histogram;
+pub use report::{RecentDecision, Report, StoreReport};
+pub use run::{Handle, start};

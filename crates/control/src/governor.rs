@@ -1,0 +1,213 @@
+//! One decision after another: sensors and stores into a snapshot, the policy's answer into
+//! commands. Knows no clock and no thread but those of the stores: the time is an argument, so
+//! tests drive it as they like.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidepool_model::control::{
+    Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState, policy, split,
+};
+use tidepool_proto::Result;
+
+use crate::actuator::Actuator;
+use crate::latency::Histogram;
+use crate::report::{Recent, Report};
+use crate::sensor::Sense;
+use crate::store::Store;
+
+/// Jobs and stores together cannot fill memory faster than this, in bytes per millisecond
+/// (32 GB/s): several cores that fault huge pages.
+const GROWTH_MAX_BYTES_PER_MS: u64 = 32_000_000;
+/// The longest sleep: a node whose stores are empty.
+const PERIOD_MAX_MS: u64 = 100;
+/// Of a longer pause this much counts as time that a store had: this process did not run either.
+const ELAPSED_MAX_NS: u64 = 200_000_000;
+
+/// Keeps what was decided, for replay.
+pub trait Record: Send {
+    /// Takes one decision. Must not block. `parameters` are those that it was made with; `changed`
+    /// where they are not those of the decision before.
+    fn record(
+        &mut self,
+        snapshot: &Snapshot,
+        parameters: &Parameters,
+        changed: bool,
+        decision: &Decision,
+    );
+
+    /// What went wrong since the last question, at most one line.
+    fn notice(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// The controller without its clock.
+pub struct Governor {
+    sensors: Box<dyn Sense>,
+    stores: Vec<Store>,
+    record: Option<Box<dyn Record>>,
+    policy: Box<dyn Policy>,
+    parameters: Parameters,
+    parameters_changed: bool,
+    snapshot: Snapshot,
+    decision: Decision,
+    capacities: Vec<u64>,
+    recent: Recent,
+    notes: Vec<String>,
+    ticks: u64,
+    late_ticks: u64,
+    /// How long after the last decision this one was due.
+    period_ns: u64,
+    tick_time: Histogram,
+}
+
+impl Governor {
+    /// A controller of `stores`, which are asked to give in this order.
+    ///
+    /// # Errors
+    ///
+    /// `LimitReached` where no thread can be started for a store.
+    pub fn new(
+        sensors: Box<dyn Sense>,
+        stores: Vec<Arc<dyn Actuator>>,
+        parameters: Parameters,
+        record: Option<Box<dyn Record>>,
+    ) -> Result<Self> {
+        let stores: Vec<Store> = stores.into_iter().map(Store::start).collect::<Result<_>>()?;
+        let states = vec![StoreState::default(); stores.len()];
+        Ok(Governor {
+            notes: sensors.notes(),
+            sensors,
+            capacities: Vec::with_capacity(stores.len()),
+            stores,
+            record,
+            policy: policy(parameters.policy),
+            period_ns: parameters.interval_ms.saturating_mul(1_000_000),
+            parameters,
+            parameters_changed: true,
+            snapshot: Snapshot { stores: states, ..Snapshot::default() },
+            decision: nothing(),
+            recent: Recent::new(),
+            ticks: 0,
+            late_ticks: 0,
+            tick_time: Histogram::default(),
+        })
+    }
+
+    /// Decides once, at `at_ns` since the start, and says when to decide next. A time before that
+    /// of the last decision counts as that time.
+    pub fn tick(&mut self, at_ns: u64) -> u64 {
+        let started = Instant::now();
+        let at_ns = at_ns.max(self.snapshot.at_ns);
+        let elapsed_ns = at_ns - self.snapshot.at_ns;
+        if self.ticks > 0 && elapsed_ns > self.period_ns.saturating_mul(3) {
+            self.late_ticks += 1;
+        }
+        self.snapshot.at_ns = at_ns;
+        self.look(elapsed_ns.min(ELAPSED_MAX_NS));
+        self.decision = self.policy.decide(&self.snapshot, &self.parameters);
+        split(self.decision.target_bytes, &self.snapshot.stores, &mut self.capacities);
+        for (store, capacity_bytes) in self.stores.iter_mut().zip(&self.capacities) {
+            store.ask(at_ns, *capacity_bytes);
+        }
+        self.tick_time.add(started.elapsed());
+        self.recent.add(at_ns, &self.decision);
+        self.keep();
+        self.ticks += 1;
+        self.period_ns = self.period_ms().saturating_mul(1_000_000);
+        at_ns.saturating_add(self.period_ns)
+    }
+
+    fn look(&mut self, elapsed_ns: u64) {
+        let mut moved = false;
+        for (store, state) in self.stores.iter_mut().zip(&mut self.snapshot.stores) {
+            moved |= store.look(elapsed_ns, state);
+        }
+        if moved {
+            self.sensors.memory_moved();
+        }
+        let stored_bytes = self.snapshot.stored_bytes();
+        self.sensors.read(self.snapshot.at_ns, stored_bytes, &mut self.snapshot);
+    }
+
+    fn keep(&mut self) {
+        let Some(record) = &mut self.record else { return };
+        let changed = std::mem::take(&mut self.parameters_changed);
+        record.record(&self.snapshot, &self.parameters, changed, &self.decision);
+        if let Some(notice) = record.notice() {
+            self.notes.push(notice);
+        }
+    }
+
+    /// Time until the next decision. The interval, while anything moves. Else the time in which
+    /// jobs and stores cannot possibly use up the room between what is stored and the target, at
+    /// most 100 ms: `clamp((target − stored) / g_max, T, 100 ms)`.
+    fn period_ms(&self) -> u64 {
+        let interval = self.parameters.interval_ms.max(1);
+        let calm = matches!(self.decision.reason, Reason::Steady | Reason::Hold | Reason::Fixed);
+        let moving = self.decision.slope_bytes_per_s > 0 || self.stores.iter().any(Store::is_busy);
+        if !calm || moving || self.decision.level != Level::Normal {
+            return interval;
+        }
+        let stored = self.snapshot.stored_bytes();
+        let room_ms = self.decision.target_bytes.saturating_sub(stored) / GROWTH_MAX_BYTES_PER_MS;
+        room_ms.min(PERIOD_MAX_MS).max(interval)
+    }
+
+    /// Changes the parameters from the next decision on. Another policy starts without history.
+    pub fn set_parameters(&mut self, parameters: Parameters) {
+        if parameters.policy != self.parameters.policy {
+            self.policy = policy(parameters.policy);
+        }
+        self.parameters_changed |= parameters != self.parameters;
+        self.parameters = parameters;
+    }
+
+    /// The present parameters.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Adds a line about this machine to the report.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// The sensors, for what wakes a sleeping loop.
+    pub fn sensors(&self) -> &dyn Sense {
+        &*self.sensors
+    }
+
+    /// What the operator should know now.
+    pub fn alarms(&self) -> &[Alarm] {
+        &self.decision.alarms
+    }
+
+    /// All there is to tell.
+    pub fn report(&self) -> Report {
+        Report {
+            ticks: self.ticks,
+            late_ticks: self.late_ticks,
+            parameters: self.parameters.clone(),
+            snapshot: self.snapshot.clone(),
+            decision: self.decision.clone(),
+            recent: self.recent.list(),
+            stores: self.stores.iter().map(Store::report).collect(),
+            notes: self.notes.clone(),
+            tick_time: self.tick_time.clone(),
+        }
+    }
+}
+
+/// The decision before the first.
+fn nothing() -> Decision {
+    Decision {
+        target_bytes: 0,
+        demand_bytes: 0,
+        slope_bytes_per_s: 0,
+        reason: Reason::Steady,
+        level: Level::Normal,
+        alarms: Vec::new(),
+    }
+}
