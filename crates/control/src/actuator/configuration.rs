@@ -7,6 +7,7 @@ use tidepool_proto::Result;
 
 use super::Actuator;
 use super::memcached::{Memcached, MemcachedConfiguration};
+use super::redis::{Redis, RedisConfiguration};
 
 /// One store of this node, as an entry `kind = "..."` with the entries of that kind.
 #[derive(Clone, Debug, Deserialize)]
@@ -14,6 +15,10 @@ use super::memcached::{Memcached, MemcachedConfiguration};
 pub enum StoreConfiguration {
     /// A memcached server.
     Memcached(MemcachedConfiguration),
+    /// A Redis server.
+    Redis(RedisConfiguration),
+    /// A Valkey server, which is spoken to as Redis.
+    Valkey(RedisConfiguration),
 }
 
 /// Opens the store: connects to it, checks that it can be controlled, and begins to watch it.
@@ -25,5 +30,34 @@ pub enum StoreConfiguration {
 pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
     Ok(match configuration {
         StoreConfiguration::Memcached(configuration) => Box::new(Memcached::open(configuration)?),
+        StoreConfiguration::Redis(configuration) | StoreConfiguration::Valkey(configuration) => {
+            Box::new(Redis::open(configuration)?)
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: &str = "name = 's'\naddress = '/s'\ncapacity_min_bytes = 0\n\
+                         capacity_max_bytes = '1GiB'\n";
+
+    #[test]
+    fn an_unknown_kind_is_answered_with_the_known_ones() {
+        let read =
+            |kind: &str| toml::from_str::<StoreConfiguration>(&format!("kind = '{kind}'\n{ENTRY}"));
+        assert!(read("redis").is_ok());
+        let error = read("riak").unwrap_err().to_string();
+        for kind in ["riak", "memcached", "redis", "valkey"] {
+            assert!(error.contains(kind), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_entry_is_refused() {
+        let text = format!("kind = 'memcached'\ncapacity_maximum = 1\n{ENTRY}");
+        let error = toml::from_str::<StoreConfiguration>(&text).unwrap_err().to_string();
+        assert!(error.contains("capacity_maximum"), "{error}");
+    }
 }

@@ -8,6 +8,7 @@ mod connection;
 mod credentials;
 mod ledger;
 mod memcached;
+mod redis;
 mod server_process;
 mod watch;
 
@@ -18,6 +19,7 @@ use tidepool_proto::Result;
 
 pub use configuration::{StoreConfiguration, open};
 pub use memcached::{Memcached, MemcachedConfiguration};
+pub use redis::{Redis, RedisConfiguration};
 
 /// A store of this node whose capacity the controller sets.
 pub trait Actuator: Send + Sync {

@@ -2,4 +2,5 @@
 //! loopback in a directory of its own. A server that is not installed skips its tests, visibly.
 
 mod memcached;
+mod redis;
 mod support;

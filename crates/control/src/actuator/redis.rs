@@ -1,0 +1,404 @@
+//! Redis and Valkey as a store: `maxmemory`, then the allocator's free pages given back.
+//!
+//! The server's own count says nothing about the operating system, so only its resident memory
+//! counts. Small values may leave pages that never come back. A server that refuses writes at its
+//! limit instead of evicting is refused here.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_proto::size::ByteSize;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::connection::{ANSWER_TIME, Connection};
+use super::credentials::Credentials;
+use super::ledger::{Bounds, Ledger};
+use super::server_process::ServerProcess;
+use super::watch::Watch;
+use super::{Actuator, Resized};
+
+const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Purging blocks the server, so it waits for this many evicted bytes.
+const PURGE_BYTES: u64 = 64 << 20;
+/// Resident memory that does not fall for this long after a purge will not fall soon.
+const STALL_TIME: Duration = Duration::from_millis(100);
+/// What surrounds the data changes as it shrinks; three limits are near enough.
+const ROUNDS_MAX: u32 = 3;
+/// A limit of 0 would mean none at all.
+const LIMIT_BYTES_MIN: u64 = 1 << 20;
+/// Pages are fuller than this where values are just rounded up. Beyond it there are holes, and
+/// evicting more for them would cost data without bringing much back.
+const SPREAD_MAX: f64 = 1.5;
+/// No answer that we ask for is longer.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// A Redis or Valkey server to control.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisConfiguration {
+    /// Name of the store, unique on the node.
+    pub name: String,
+    /// `host:port` on this node, or the path of a Unix socket.
+    pub address: String,
+    /// Bytes of the whole server process it never goes below.
+    pub capacity_min_bytes: ByteSize,
+    /// Bytes of the whole server process it never goes above.
+    pub capacity_max_bytes: ByteSize,
+    /// File with `password`, or `user:password`.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+    /// `maxmemory-eviction-tenacity` while it shrinks, 0 to 99; the server's own where none is
+    /// given. More evicts faster and lets clients wait longer.
+    #[serde(default)]
+    pub eviction_tenacity: Option<u8>,
+}
+
+/// A Redis or Valkey server under control.
+pub struct Redis {
+    configuration: RedisConfiguration,
+    ledger: Ledger,
+    process: Watch<Arc<ServerProcess>>,
+}
+
+impl Redis {
+    /// Connects to the server, checks that it evicts, and begins to watch it.
+    ///
+    /// # Errors
+    /// See [`super::open`].
+    pub fn open(configuration: &RedisConfiguration) -> Result<Self> {
+        let bounds = Bounds {
+            name: configuration.name.clone(),
+            capacity_min_bytes: configuration.capacity_min_bytes.0,
+            capacity_max_bytes: configuration.capacity_max_bytes.0,
+        };
+        bounds.check()?;
+        if configuration.eviction_tenacity.is_some_and(|tenacity| tenacity > 99) {
+            let what = "`eviction_tenacity` above 99 blocks the server until it has evicted all";
+            return Err(Error::new(ErrorKind::InvalidInput, "opening a store", what)
+                .remedy("give 0 to 99, or none"));
+        }
+        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
+        server.check_eviction()?;
+        let process = Arc::new(ServerProcess::open(server.pid()?, &NAMES)?);
+        let overhead_bytes = process.resident_bytes()?.saturating_sub(server.memory()?.used_bytes);
+        let capacity_bytes = match server.setting("maxmemory")?.parse::<u64>() {
+            Ok(limit) if limit > 0 => bounds.clamp(limit + overhead_bytes),
+            _ => bounds.capacity_max_bytes,
+        };
+        // Slow until it has shown otherwise.
+        let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
+        let of_watch = configuration.clone();
+        let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
+            let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
+            last.unless_replaced_by(server.pid()?, &NAMES)
+        })?;
+        Ok(Redis { configuration: configuration.clone(), ledger, process })
+    }
+
+    fn resident_bytes(&self) -> Result<u64> {
+        self.process.newest().0.resident_bytes()
+    }
+
+    /// Brings the server to the capacity, with the tenacity that was configured.
+    fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
+        if self.resident_bytes()? > capacity_bytes {
+            // What is free already comes first, and hides what the server needs besides its data.
+            server.purge()?;
+        }
+        let Some(tenacity) = self.configuration.eviction_tenacity else {
+            return self.approach(server, capacity_bytes);
+        };
+        let usual = server.setting(TENACITY)?;
+        server.set(TENACITY, &tenacity.to_string())?;
+        let approached = self.approach(server, capacity_bytes);
+        // Whatever became of the rest, with a little time of its own.
+        server.deadline = server.deadline.max(Instant::now() + ANSWER_TIME);
+        let restored = server.set(TENACITY, &usual);
+        approached.and(restored)
+    }
+
+    /// Sets the limit, and once more where the server turns out to need more besides its data.
+    fn approach(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
+        let mut last = u64::MAX;
+        for _ in 0..ROUNDS_MAX {
+            let resident = self.resident_bytes()?;
+            let limit_bytes = server.memory()?.limit_bytes(resident, capacity_bytes);
+            if limit_bytes >= last || server.is_late() {
+                break;
+            }
+            server.set("maxmemory", &limit_bytes.to_string())?;
+            last = limit_bytes;
+            if resident <= capacity_bytes {
+                break;
+            }
+            self.follow(server, limit_bytes, capacity_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the server has evicted and the system has the memory, or nothing moves.
+    fn follow(&self, server: &mut Server, limit_bytes: u64, capacity_bytes: u64) -> Result<()> {
+        let mut purged_at = server.memory()?.used_bytes;
+        let mut lowest = u64::MAX;
+        let mut progress = Instant::now();
+        while !server.is_late() {
+            let used = server.memory()?.used_bytes;
+            let evicted = used <= limit_bytes;
+            if evicted || purged_at.saturating_sub(used) >= PURGE_BYTES {
+                server.purge()?;
+                purged_at = used;
+            }
+            let resident = self.resident_bytes()?;
+            if resident <= capacity_bytes {
+                return Ok(());
+            }
+            if resident < lowest || used < purged_at {
+                progress = Instant::now();
+            }
+            lowest = lowest.min(resident);
+            if evicted && progress.elapsed() > STALL_TIME {
+                return Ok(());
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+}
+
+impl Actuator for Redis {
+    fn name(&self) -> &str {
+        &self.configuration.name
+    }
+
+    fn state(&self) -> Result<StoreState> {
+        let (process, failed) = self.process.newest();
+        // A server that ended holds nothing.
+        let resident = process.resident_bytes();
+        Ok(self.ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err()))
+    }
+
+    fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
+        let started = Instant::now();
+        let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
+        // Somebody may have changed the policy since.
+        server.check_eviction()?;
+        let current = self.process.newest().0.unless_replaced_by(server.pid()?, &NAMES)?;
+        self.process.put(current);
+        server.deadline = started + deadline;
+        self.ledger.resize(
+            capacity_bytes,
+            started + deadline,
+            || self.resident_bytes(),
+            |capacity_bytes| self.change(&mut server, capacity_bytes),
+        )
+    }
+}
+
+const TENACITY: &str = "maxmemory-eviction-tenacity";
+
+/// The server's own figures of its memory.
+struct Memory {
+    /// What counts against the limit.
+    used_bytes: u64,
+    /// Whole pages that hold it.
+    active_bytes: u64,
+}
+
+impl Memory {
+    /// The limit with which the process should hold `capacity_bytes`, from what it holds now.
+    fn limit_bytes(&self, resident_bytes: u64, capacity_bytes: u64) -> u64 {
+        let overhead_bytes = resident_bytes.saturating_sub(self.active_bytes);
+        let room = capacity_bytes.saturating_sub(overhead_bytes);
+        let spread = self.active_bytes as f64 / self.used_bytes.max(1) as f64;
+        ((room as f64 / spread.clamp(1.0, SPREAD_MAX)) as u64).max(LIMIT_BYTES_MIN)
+    }
+}
+
+/// An answer of the server, in version 2 of its protocol.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Text(String),
+    Refusal(String),
+    List(Vec<String>),
+}
+
+/// The conversation with the server.
+struct Server {
+    connection: Connection,
+    deadline: Instant,
+}
+
+impl Server {
+    fn connect(configuration: &RedisConfiguration, deadline: Instant) -> Result<Self> {
+        let connection = Connection::open(&configuration.address)?;
+        let mut server = Server { connection, deadline };
+        if let Some(path) = &configuration.password_file {
+            let credentials = Credentials::read(path)?;
+            let user = credentials.user.unwrap_or_else(|| "default".to_owned());
+            server.text(&["AUTH", &user, &credentials.password])?;
+        }
+        Ok(server)
+    }
+
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    fn ask(&mut self, words: &[&str]) -> Result<Answer> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.connection.send(request.as_bytes(), self.deadline)?;
+        let line = self.connection.line()?;
+        let (kind, rest) = line.split_at_checked(1).unwrap_or_default();
+        Ok(match kind {
+            "+" | ":" => Answer::Text(rest.to_owned()),
+            "-" => Answer::Refusal(rest.to_owned()),
+            "$" => Answer::Text(self.bulk(&line)?),
+            "*" => {
+                let count = rest.parse::<usize>().ok().filter(|count| *count <= 1024);
+                let count = count.ok_or_else(|| self.connection.garbage(&line))?;
+                let mut list = Vec::new();
+                for _ in 0..count {
+                    let head = self.connection.line()?;
+                    list.push(self.bulk(&head)?);
+                }
+                Answer::List(list)
+            }
+            _ => return Err(self.connection.garbage(&line)),
+        })
+    }
+
+    /// The string that `head` announces.
+    fn bulk(&mut self, head: &str) -> Result<String> {
+        let length = head.strip_prefix('$').and_then(|length| length.parse::<usize>().ok());
+        let length = length.filter(|length| *length <= ANSWER_BYTES_MAX);
+        let length = length.ok_or_else(|| self.connection.garbage(head))?;
+        let mut block = self.connection.block(length + 2)?;
+        block.truncate(length);
+        String::from_utf8(block).map_err(|_| self.connection.garbage("an answer that is no text"))
+    }
+
+    fn text(&mut self, words: &[&str]) -> Result<String> {
+        match self.ask(words)? {
+            Answer::Text(text) => Ok(text),
+            Answer::Refusal(why) => Err(self.refusal(words[0], &why)),
+            Answer::List(list) => Err(self.connection.garbage(&list.concat())),
+        }
+    }
+
+    fn refusal(&self, command: &str, why: &str) -> Error {
+        let code = why.split(' ').next().unwrap_or_default();
+        let (kind, remedy) = match code {
+            "NOAUTH" => (
+                ErrorKind::PermissionDenied,
+                "set `password_file` to a file with the password, or user:password",
+            ),
+            "WRONGPASS" => (ErrorKind::PermissionDenied, "correct the file of `password_file`"),
+            "NOPERM" => (
+                ErrorKind::PermissionDenied,
+                "allow the user INFO, CONFIG GET, CONFIG SET and MEMORY PURGE",
+            ),
+            "DENIED" => (ErrorKind::PermissionDenied, "use a password, or connect from loopback"),
+            "LOADING" | "BUSY" | "MASTERDOWN" => {
+                (ErrorKind::NodeUnavailable, "wait until the server is ready")
+            }
+            _ => (ErrorKind::Unsupported, "the server must allow CONFIG, INFO and MEMORY"),
+        };
+        self.connection.refused(kind, &format!("{command} is refused: {why}"), remedy)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        self.text(&["CONFIG", "SET", name, value]).map(drop)
+    }
+
+    fn setting(&mut self, name: &str) -> Result<String> {
+        match self.ask(&["CONFIG", "GET", name])? {
+            Answer::List(mut pair) if pair.len() == 2 => Ok(pair.remove(1)),
+            Answer::List(_) => Err(self.connection.refused(
+                ErrorKind::Unsupported,
+                &format!("it has no setting `{name}`"),
+                "use Redis 6.2, Valkey 7.2, or newer",
+            )),
+            Answer::Refusal(why) => Err(self.refusal("CONFIG GET", &why)),
+            Answer::Text(text) => Err(self.connection.garbage(&text)),
+        }
+    }
+
+    fn figures(&mut self, section: &str) -> Result<HashMap<String, String>> {
+        let text = self.text(&["INFO", section])?;
+        let pairs = text.lines().filter_map(|line| line.split_once(':'));
+        Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    fn number(&self, figures: &HashMap<String, String>, name: &str) -> Result<u64> {
+        let value = figures.get(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| self.connection.garbage(&format!("no figure {name}")))
+    }
+
+    fn pid(&mut self) -> Result<u32> {
+        let figures = self.figures("server")?;
+        self.number(&figures, "process_id").map(|pid| pid as u32)
+    }
+
+    fn memory(&mut self) -> Result<Memory> {
+        let figures = self.figures("memory")?;
+        let used = self.number(&figures, "used_memory")?;
+        let uncounted = self.number(&figures, "mem_not_counted_for_evict").unwrap_or(0);
+        let used_bytes = used.saturating_sub(uncounted);
+        // Without jemalloc the server knows only what it asked for.
+        let active_bytes = self.number(&figures, "allocator_active").unwrap_or(used);
+        Ok(Memory { used_bytes, active_bytes: active_bytes.max(used_bytes) })
+    }
+
+    fn purge(&mut self) -> Result<()> {
+        self.text(&["MEMORY", "PURGE"]).map(drop)
+    }
+
+    /// Refuses servers that answer a lower limit with errors, or not at all.
+    fn check_eviction(&mut self) -> Result<()> {
+        if self.setting("maxmemory-policy")? == "noeviction" {
+            return Err(self.connection.refused(
+                ErrorKind::InvalidInput,
+                "its maxmemory-policy is noeviction: a lower limit would fail its writes",
+                "if its data may be evicted: CONFIG SET maxmemory-policy allkeys-lfu",
+            ));
+        }
+        let replication = self.figures("replication")?;
+        let replica = replication.get("role").is_some_and(|role| role == "slave");
+        if replica && self.setting("replica-ignore-maxmemory")? == "yes" {
+            return Err(self.connection.refused(
+                ErrorKind::InvalidInput,
+                "it is a replica that ignores its limit",
+                "control its primary",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_limit_leaves_room_for_what_surrounds_the_data() {
+        let limit = |used: u64, active: u64, resident: u64, capacity: u64| {
+            let memory = Memory { used_bytes: used * MIB, active_bytes: active * MIB };
+            memory.limit_bytes(resident * MIB, capacity * MIB) / MIB
+        };
+        assert_eq!(limit(400, 400, 410, 210), 200, "the process itself");
+        assert_eq!(limit(400, 500, 500, 250), 200, "values rounded up");
+        assert_eq!(limit(100, 900, 900, 300), 200, "holes, up to a bound");
+        assert_eq!(limit(0, 0, 50, 10), 1, "never none");
+    }
+}
