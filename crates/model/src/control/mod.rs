@@ -5,6 +5,8 @@
 //! the same snapshots give the same decisions in the live controller, in the simulator and in the
 //! replay of a log. Bytes are whole numbers, times are nanoseconds since the controller's start.
 
+pub mod analysis;
+mod check;
 mod decision;
 mod dynims;
 mod emergency;
@@ -19,12 +21,15 @@ mod parameters;
 mod plant;
 mod policy;
 mod random;
+mod recommend;
 mod simulate;
 mod snapshot;
 mod split;
 mod tidepool;
 mod trace;
 
+pub use analysis::Behaviour;
+pub use check::{NodeFacts, Warning};
 pub use decision::{Alarm, Decision, Level, Reason};
 pub use headroom::headroom_bytes;
 pub use journal::{Journal, JournalBytes, JournalEntry, JournalWriter, Mismatch, Replay};
@@ -34,6 +39,7 @@ pub use plant::{
     Fault, FaultKind, LimitConfig, MemoryNodeConfig, Plant, PlantConfig, StoreConfig, Truth,
 };
 pub use policy::{Policy, policy};
+pub use recommend::{Reasoned, Recommendation, recommend};
 pub use simulate::{
     Absence, Decided, Observer, Run, Sample, Simulation, simulate, simulate_observed,
 };
