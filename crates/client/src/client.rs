@@ -7,11 +7,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tidepool_proto::admin::{AdminReply, AdminRequest};
+use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -188,6 +189,27 @@ impl Client {
         match answer.reply {
             Reply::Admin(reply) => Ok(reply),
             _ => Err(connection.unexpected("an administrative request").into()),
+        }
+    }
+
+    /// Sends a message of a memory controller and waits for its answer until `timeout`; the node
+    /// may carry it out all the same. The control page comes with the answer to an attachment.
+    pub fn govern(
+        &self,
+        message: Govern,
+        timeout: Duration,
+    ) -> Result<(Governed, Option<OwnedFd>)> {
+        let connection = {
+            let mut attempts = self.link.attempts.lock();
+            self.link.attempt(&mut attempts)?
+        };
+        let request = Request::Admin(AdminRequest::Govern(message));
+        let mut answer = connection.call_within(&request, &[], &[], timeout)?;
+        match answer.reply {
+            Reply::Admin(AdminReply::Governed(governed)) => {
+                Ok((*governed, answer.descriptors.pop()))
+            }
+            _ => Err(connection.unexpected("a message of a controller").into()),
         }
     }
 }

@@ -149,7 +149,18 @@ impl Connection {
         payload: &[u8],
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Answer, CallError> {
-        let deadline = Instant::now() + self.request_timeout;
+        self.call_within(request, payload, descriptors, self.request_timeout)
+    }
+
+    /// As `call`, with a time limit of its own.
+    pub(crate) fn call_within(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<Answer, CallError> {
+        let deadline = Instant::now() + timeout;
         let request_id = self.requests_sent.fetch_add(1, Ordering::Relaxed) + 1;
         self.replies.lock().awaited.insert(request_id, None);
         let sent = self.send(request_id, request, payload, descriptors, SEND_TIMEOUT);

@@ -11,6 +11,7 @@ mod latency;
 mod report;
 mod run;
 pub mod sensor;
+pub mod settings;
 mod store;
 
 pub use governor::{Governor, Record};

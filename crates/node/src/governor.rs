@@ -76,6 +76,7 @@ impl Governor {
     pub fn govern(self: &Arc<Self>, request: Govern) -> Result<Governed> {
         let page = self.page();
         let mut state = self.shared.state.lock();
+        state.check_wanted()?;
         let lease_max_ms = state.lease_ms();
         let lease_ms = match request.lease_ms {
             0 => lease_max_ms,
@@ -340,6 +341,16 @@ impl State {
 
     fn lease_ms(&self) -> u64 {
         self.number(LEASE_OPTION)
+    }
+
+    fn check_wanted(&self) -> Result<()> {
+        let entry = self.entries.iter().find(|entry| entry.name == "control");
+        if entry.is_none_or(|entry| entry.value.trim() != "off") {
+            return Ok(());
+        }
+        let detail = "nobody may: `control` is off";
+        Err(Error::new(ErrorKind::Unsupported, "governing the store", detail)
+            .remedy("`tidepool control set control on`"))
     }
 
     /// The guaranteed part is never more than the ceiling.

@@ -121,6 +121,11 @@ impl Node {
         &self.notes
     }
 
+    /// The store, for what looks at memory alone.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.core.store
+    }
+
     /// Tells the node what its process knows.
     pub fn surround(&self, change: impl FnOnce(&mut Surroundings)) {
         change(&mut self.surroundings.lock());

@@ -10,6 +10,7 @@ mod ledger;
 mod memcached;
 mod redis;
 mod server_process;
+mod tidepool;
 mod watch;
 
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tidepool_proto::Result;
 pub use configuration::{StoreConfiguration, open};
 pub use memcached::{Memcached, MemcachedConfiguration};
 pub use redis::{Redis, RedisConfiguration};
+pub use tidepool::TidepoolStore;
 
 /// A store of this node whose capacity the controller sets.
 pub trait Actuator: Send + Sync {
