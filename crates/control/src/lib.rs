@@ -2,7 +2,7 @@
 //!
 //! The policy itself is pure and lives in `tidepool_model::control`. This crate brings it
 //! snapshots and carries its decisions out, on Tidepool's own store and on others of the node.
-//! It never frees bytes that a store did not confirm, and never opens the PFS.
+//! It never frees bytes that a store did not confirm, and never reads or writes a file of the PFS.
 
 pub mod actuator;
 mod courier;

@@ -7,6 +7,7 @@ use tidepool_proto::Result;
 
 use super::Actuator;
 use super::memcached::{Memcached, MemcachedConfiguration};
+use super::page_cache::{PageCache, PageCacheConfiguration};
 use super::redis::{Redis, RedisConfiguration};
 
 /// One store of this node, as an entry `kind = "..."` with the entries of that kind.
@@ -19,6 +20,8 @@ pub enum StoreConfiguration {
     Redis(RedisConfiguration),
     /// A Valkey server, which is spoken to as Redis.
     Valkey(RedisConfiguration),
+    /// The page cache of a directory.
+    PageCache(PageCacheConfiguration),
 }
 
 /// Opens the store: connects to it, checks that it can be controlled, and begins to watch it.
@@ -33,6 +36,7 @@ pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
         StoreConfiguration::Redis(configuration) | StoreConfiguration::Valkey(configuration) => {
             Box::new(Redis::open(configuration)?)
         }
+        StoreConfiguration::PageCache(configuration) => Box::new(PageCache::open(configuration)?),
     })
 }
 
@@ -49,7 +53,7 @@ mod tests {
             |kind: &str| toml::from_str::<StoreConfiguration>(&format!("kind = '{kind}'\n{ENTRY}"));
         assert!(read("redis").is_ok());
         let error = read("riak").unwrap_err().to_string();
-        for kind in ["riak", "memcached", "redis", "valkey"] {
+        for kind in ["riak", "memcached", "redis", "valkey", "page-cache"] {
             assert!(error.contains(kind), "{error}");
         }
     }

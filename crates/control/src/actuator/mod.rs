@@ -8,7 +8,9 @@ mod connection;
 mod credentials;
 mod ledger;
 mod memcached;
+mod page_cache;
 mod redis;
+mod residency;
 mod server_process;
 mod tidepool;
 mod watch;
@@ -20,6 +22,7 @@ use tidepool_proto::Result;
 
 pub use configuration::{StoreConfiguration, open};
 pub use memcached::{Memcached, MemcachedConfiguration};
+pub use page_cache::{PageCache, PageCacheConfiguration};
 pub use redis::{Redis, RedisConfiguration};
 pub use tidepool::TidepoolStore;
 

@@ -2,5 +2,6 @@
 //! loopback in a directory of its own. A server that is not installed skips its tests, visibly.
 
 mod memcached;
+mod page_cache;
 mod redis;
 mod support;
