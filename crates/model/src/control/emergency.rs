@@ -17,6 +17,9 @@ const STALL_SHARE: f64 = 0.01;
 const REFAULTS_PER_S: f64 = 10_000.0;
 const REFAULTS_MIN: u64 = 64;
 
+/// Release rate while none was measured: pages of 4 KiB by one thread.
+const RELEASE_PRIOR_BYTES_PER_S: f64 = 5e9;
+
 /// What counters of the kernel did since the last snapshot.
 #[derive(Default)]
 pub(super) struct Events {
@@ -126,6 +129,6 @@ fn expected_ns(snapshot: &Snapshot, bytes: u64, p: &Parameters) -> u64 {
     let action_ms = p.interval_ms.saturating_mul(3).saturating_add(p.actuation_delay_ms);
     let action_ns = action_ms.min(1 << 30) * MILLISECOND_NS;
     let rate = super::headroom::release_bytes_per_s(snapshot);
-    let release_s = rate.map_or(0.0, |rate| bytes as f64 / rate as f64);
+    let release_s = bytes as f64 / rate.map_or(RELEASE_PRIOR_BYTES_PER_S, |rate| rate as f64);
     2 * (action_ns + (release_s.min(60.0) * 1e9) as u64)
 }

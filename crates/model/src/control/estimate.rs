@@ -19,7 +19,11 @@ const JUMP_ACCEPTED_NS: u64 = SECOND_NS / 2;
 /// Time constant of the gap's slow drift, in seconds.
 const GAP_DRIFT_S: f64 = 30.0;
 /// Time constant with which freed pages leave the per-CPU lists, in seconds.
-const HIDDEN_DRAIN_S: f64 = 60.0;
+const HIDDEN_DRAIN_S: f64 = 600.0;
+/// What has not shown up this long after it was freed is hidden; the rest of what was freed is not.
+const FREED_SETTLED_NS: u64 = SECOND_NS / 5;
+/// Steepest growth of a demand that is believed: about what a node's memory can take.
+const SLOPE_MAX_BYTES_PER_S: f64 = 64e9;
 /// The kernel keeps at most this part of a zone in per-CPU lists.
 const HIDDEN_PART: u64 = 8;
 
@@ -67,6 +71,7 @@ pub(super) struct Estimator {
     gap: Option<f64>,
     /// Bytes freed lately, which may hide.
     freed: f64,
+    freed_ns: u64,
     /// Since when available memory has jumped without corroboration.
     jumped_ns: Option<u64>,
     /// Since when the readings disagree.
@@ -152,7 +157,7 @@ impl Estimator {
         let dt_ns = at.saturating_sub(self.last_ns);
         let dt_s = dt_ns as f64 / SECOND_NS as f64;
         self.good_ns = at;
-        let hidden = self.hidden(&reading, snapshot.memory_total_bytes, dt_s, allowed);
+        let hidden = self.hidden(&reading, snapshot, dt_s, allowed);
         let corrected = reading.main - hidden;
         let first = self.last.is_none() || dt_ns > 5 * interval_ns || dt_ns == 0;
         let before = self.recent;
@@ -183,16 +188,23 @@ impl Estimator {
 
     /// Freed bytes that available memory does not show: no more than were freed lately, and no
     /// more than the gap grew.
-    fn hidden(&mut self, reading: &Reading, total: u64, dt_s: f64, allowed: i64) -> i64 {
+    fn hidden(&mut self, reading: &Reading, s: &Snapshot, dt_s: f64, allowed: i64) -> i64 {
         let Some(kinds) = reading.kinds else { return 0 };
         let gap = (reading.main - kinds) as f64;
         let usual = *self.gap.get_or_insert(gap.max(-(allowed as f64)));
+        let excess = (gap - usual).max(0.0);
         if let Some((last, before)) = self.last.and_then(|last| Some((last, last.kinds?))) {
             let freed = (last.stored - reading.stored).max(0) + (before - kinds).max(0);
             self.freed -= self.freed * (dt_s / HIDDEN_DRAIN_S).min(1.0);
-            self.freed = (self.freed + freed as f64).min((total / HIDDEN_PART) as f64);
+            self.freed += freed as f64;
+            if freed > 0 {
+                self.freed_ns = s.at_ns;
+            } else if s.at_ns.saturating_sub(self.freed_ns) > FREED_SETTLED_NS {
+                self.freed = self.freed.min(excess);
+            }
+            self.freed = self.freed.min((s.memory_total_bytes / HIDDEN_PART) as f64);
         }
-        (gap - usual).clamp(0.0, self.freed) as i64
+        excess.min(self.freed) as i64
     }
 
     /// Median of three; a rise that the second reading shares counts at once.
@@ -246,7 +258,10 @@ impl Estimator {
         let Some((rate, newest)) = self.slopes.lower_middle(count) else { return 0 };
         let rise = rate * count as f64 * interval as f64 / 1e3;
         let floor = (4 * noise).max(signed(snapshot.memory_total_bytes) / 8_192);
-        if newest <= 0.0 || rise <= floor as f64 { 0 } else { rate as u64 }
+        if newest <= 0.0 || rise <= floor as f64 {
+            return 0;
+        }
+        rate.min(SLOPE_MAX_BYTES_PER_S) as u64
     }
 }
 
@@ -276,7 +291,8 @@ impl Stuck {
         if self.available != Some(available) {
             *self = Stuck { available: Some(available), used };
         }
-        used.abs_diff(self.used) > total / 200
+        // Zero is where a node without memory stays.
+        available > 0 && used.abs_diff(self.used) > total / 200
     }
 }
 
