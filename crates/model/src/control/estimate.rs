@@ -104,7 +104,8 @@ impl Estimator {
         let available = snapshot.available_bytes?;
         let stored = snapshot.stored_bytes();
         let kinds = snapshot.used_kinds_bytes.filter(|used| *used <= total);
-        let stuck = self.stuck.watch(available, kinds.unwrap_or(stored), total);
+        let demand = kinds.map_or(stored, |kinds| kinds.saturating_sub(stored));
+        let stuck = self.stuck.watch(available, demand, total);
         // Stores and free memory cannot be more than all memory; readings are not simultaneous.
         let possible = available <= total && available.saturating_add(stored) <= total + total / 50;
         (possible && total > 0 && !stuck).then(|| Reading {
@@ -279,20 +280,21 @@ fn unsigned(bytes: i64) -> u64 {
     bytes.max(0) as u64
 }
 
-/// Notices an available memory that does not move while used memory does.
+/// Notices an available memory that does not move by a byte while the demand does. A store that
+/// gives just what jobs take keeps it level, but never to the byte.
 #[derive(Default)]
 struct Stuck {
     available: Option<u64>,
-    used: u64,
+    demand: u64,
 }
 
 impl Stuck {
-    fn watch(&mut self, available: u64, used: u64, total: u64) -> bool {
+    fn watch(&mut self, available: u64, demand: u64, total: u64) -> bool {
         if self.available != Some(available) {
-            *self = Stuck { available: Some(available), used };
+            *self = Stuck { available: Some(available), demand };
         }
         // Zero is where a node without memory stays.
-        available > 0 && used.abs_diff(self.used) > total / 200
+        available > 0 && demand.abs_diff(self.demand) > total / 200
     }
 }
 

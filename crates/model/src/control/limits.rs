@@ -37,7 +37,10 @@ impl Ceilings {
         dt_s: f64,
     ) -> Ceiling {
         let total = snapshot.memory_total_bytes;
+        // The headroom is there for surprises: a quarter of it serves what is foreseen, so that a
+        // short burst does not evict for growth that ends.
         let ahead = (estimate.slope_bytes_per_s as f64 * foresight_s) as i64;
+        let ahead = (ahead - signed(headroom) / 4).max(0);
         let demand = signed(estimate.demand_bytes);
         let node = signed(total) - signed(headroom) - demand;
         let follows = node - ahead < signed(bounds.stored) && node >= signed(bounds.stored);

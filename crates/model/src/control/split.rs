@@ -90,21 +90,22 @@ fn grow(mut room: u64, stores: &[StoreState], capacities: &mut [u64]) {
     for (store, capacity) in stores.iter().zip(capacities.iter_mut()) {
         if open(store, *capacity) {
             let part = (shared * weight(store) / weights) as u64;
-            room -= raise(capacity, part, store);
+            room = raise(capacity, part, room, store);
         }
     }
     for (store, capacity) in stores.iter().zip(capacities.iter_mut()) {
         if open(store, *capacity) {
-            room -= raise(capacity, room, store);
+            room = raise(capacity, room, room, store);
         }
     }
 }
 
-/// Raises a capacity by at most `part`, to whole blocks. Returns by how much.
-fn raise(capacity: &mut u64, part: u64, store: &StoreState) -> u64 {
-    let raised = capacity.saturating_add(part).min(ceiling(store));
-    let raised = whole_blocks(raised, store).max(*capacity);
-    let by = raised - *capacity;
+/// Raises a capacity by at most `part` of `room`, to whole blocks; a block that a store holds in
+/// part counts as not held where the rest of it has no room. Returns the room that is left.
+fn raise(capacity: &mut u64, part: u64, room: u64, store: &StoreState) -> u64 {
+    let most = capacity.saturating_add(part).min(ceiling(store));
+    let raised = whole_blocks(most, store).max(floor(store, false).min(*capacity));
+    let left = room.saturating_add(*capacity).saturating_sub(raised);
     *capacity = raised;
-    by
+    left
 }

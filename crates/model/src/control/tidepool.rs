@@ -2,8 +2,8 @@
 //! slowly and late. It needs no model of the actuator, because it never integrates its own
 //! commands: what is under way changes neither the demand nor the target.
 //!
-//! `target = total - H - x - g (T + t_act)`, with H from [`super::headroom_bytes`], x the demand
-//! and g its growth; the lowest of the node, of control groups that hold store pages, and of every
+//! `target = total - H - x - max(0, g (T + t_act) - H / 4)`, with H from [`super::headroom_bytes`],
+//! x the demand and g its growth; the lowest of the node, of control groups that hold store pages, and of every
 //! NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand grows or
 //! tasks stall, and to believe sensors that are late or contradict each other.
 
@@ -138,6 +138,9 @@ impl Policy for Tidepool {
             self.shrink(wanted, &bounds, at, p)
         } else {
             let ceiling = self.growth_ceiling(snapshot, headroom + extra, &bounds);
+            // Somebody else raised the capacities: no reason to take back what still fits.
+            let found = bounds.stored.min(present).min(wanted.bytes.max(0) as u64);
+            let before = before.max(found);
             self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
         };
         let target = target.max(bounds.floor).min(bounds.max);
