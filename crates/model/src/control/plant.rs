@@ -257,7 +257,7 @@ impl Plant {
         if !self.refuse_writes {
             for store in &mut self.stores {
                 let filled = store.fill(step_ns, self.memory.room_bytes(&self.config));
-                self.memory.take(filled);
+                self.memory.take(&self.config, filled);
             }
         }
         self.sensors.note(&self.config, now_ns, &self.memory, &self.stores);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::plant::{Plant, PlantConfig, Truth};
-use super::{ControlPolicy, Decision, Level, Parameters, Policy, Snapshot, Trace, policy, split};
+use super::{Decision, Level, Parameters, Policy, Snapshot, Trace, policy, split};
 
 /// A run to be made.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Simulation {
     pub step: Duration,
     /// Time of the first tick.
     pub phase: Duration,
+    /// Parameters from a moment on.
+    pub changes: Vec<(Duration, Parameters)>,
     /// When the controller does not run.
     pub absences: Vec<Absence>,
     /// A second controller that no fence keeps away, and its first tick.
@@ -52,6 +54,7 @@ impl Simulation {
             duration,
             step: Duration::from_millis(1),
             phase: Duration::ZERO,
+            changes: Vec::new(),
             absences: Vec::new(),
             rival: None,
             foreign: Vec::new(),
@@ -114,6 +117,9 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
     let mut foreign = simulation.foreign.clone();
     foreign.sort_by_key(|(at, ..)| *at);
     let mut foreign = foreign.into_iter().peekable();
+    let mut changes = simulation.changes.clone();
+    changes.sort_by_key(|(at, _)| *at);
+    let mut changes = changes.into_iter().peekable();
     let mut was_away = false;
     let (step_ns, end_ns) = (ns(simulation.step).max(1), ns(simulation.duration));
     let mut now_ns = 0;
@@ -121,6 +127,9 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
         plant.advance(now_ns, &simulation.demand);
         while let Some((_, store, bytes)) = foreign.next_if(|(at, ..)| ns(*at) <= now_ns) {
             plant.foreign_command(store, bytes);
+        }
+        while let Some((_, parameters)) = changes.next_if(|(at, _)| ns(*at) <= now_ns) {
+            main.set(parameters);
         }
         let absence = simulation
             .absences
@@ -156,7 +165,6 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
 /// A policy and when it is asked next.
 struct Controller {
     policy: Box<dyn Policy>,
-    kind: ControlPolicy,
     parameters: Parameters,
     due_ns: u64,
 }
@@ -165,14 +173,22 @@ impl Controller {
     fn new(parameters: &Parameters, phase: Duration) -> Self {
         Controller {
             policy: policy(parameters.policy),
-            kind: parameters.policy,
             parameters: parameters.clone(),
             due_ns: ns(phase),
         }
     }
 
     fn forget(&mut self) {
-        self.policy = policy(self.kind);
+        self.policy = policy(self.parameters.policy);
+    }
+
+    /// Another kind of policy begins without memory of before.
+    fn set(&mut self, parameters: Parameters) {
+        let other = parameters.policy != self.parameters.policy;
+        self.parameters = parameters;
+        if other {
+            self.forget();
+        }
     }
 
     fn is_due(&mut self, now_ns: u64) -> bool {
@@ -208,7 +224,7 @@ fn ns(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fault, FaultKind, StoreConfig};
+    use super::super::{ControlPolicy, Fault, FaultKind, StoreConfig};
     use super::*;
 
     const GIB: u64 = 1 << 30;

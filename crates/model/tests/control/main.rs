@@ -2,3 +2,5 @@
 //! over random nodes, and logs of decisions.
 
 mod journal;
+mod scenarios;
+mod support;

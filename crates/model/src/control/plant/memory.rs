@@ -49,9 +49,14 @@ impl Memory {
         self.empty_bytes(config) + self.clean_bytes
     }
 
-    /// Free bytes above the watermark, which a store may take.
-    pub(super) fn room_bytes(&self, config: &PlantConfig) -> u64 {
+    /// Free bytes above the watermark.
+    pub(super) fn available_bytes(&self, config: &PlantConfig) -> u64 {
         self.free_bytes(config).saturating_sub(config.watermark_bytes)
+    }
+
+    /// Bytes that a store may take: hidden pages are drained when they are wanted.
+    pub(super) fn room_bytes(&self, config: &PlantConfig) -> u64 {
+        (self.free_bytes(config) + self.hidden_bytes).saturating_sub(config.watermark_bytes)
     }
 
     pub(super) fn hidden_bytes(&self) -> u64 {
@@ -73,8 +78,18 @@ impl Memory {
     }
 
     /// A store took bytes.
-    pub(super) fn take(&mut self, filled_bytes: u64) {
+    pub(super) fn take(&mut self, config: &PlantConfig, filled_bytes: u64) {
+        self.drain_for(config, filled_bytes);
+        self.clean_bytes -=
+            self.clean_bytes.min(filled_bytes.saturating_sub(self.empty_bytes(config)));
         self.stored_bytes += filled_bytes;
+    }
+
+    /// Drains hidden pages where `need_bytes` would go below the watermark. Whether a task waits
+    /// for that is not known; here none does.
+    fn drain_for(&mut self, config: &PlantConfig, need_bytes: u64) {
+        let lacking = (need_bytes + config.watermark_bytes).saturating_sub(self.free_bytes(config));
+        self.hidden_bytes = self.hidden_bytes.saturating_sub(lacking);
     }
 
     /// Freed 4 KiB pages go to per-CPU lists first.
@@ -106,10 +121,7 @@ impl Memory {
             self.hide(config, now_ns, exited);
         }
         let mut need = wanted_bytes - self.jobs_bytes;
-        if need > self.free_bytes(config) {
-            // The kernel empties the lists before it makes anyone wait for long.
-            self.hidden_bytes = self.hidden_bytes.saturating_sub(need - self.free_bytes(config));
-        }
+        self.drain_for(config, need);
         let over = self.overcommitted_bytes(config);
         let missing =
             (need + over + config.watermark_bytes).saturating_sub(self.free_bytes(config));
@@ -151,7 +163,7 @@ impl Memory {
     fn cache(&mut self, config: &PlantConfig, now_ns: u64, step_ns: u64) {
         let Some((wanted, rate)) = &config.page_cache else { return };
         let wanted = wanted.demand_bytes(now_ns);
-        let room = self.free_bytes(config).saturating_sub(config.watermark_bytes);
+        let room = self.available_bytes(config);
         let lacking = wanted.saturating_sub(self.clean_bytes);
         let read = lacking.min(moved(*rate, step_ns));
         let grown = (self.clean_bytes + read).min(wanted);

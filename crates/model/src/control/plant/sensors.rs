@@ -52,7 +52,7 @@ impl Sensors {
                 memory.hidden_bytes()
             }
         };
-        let free = memory.room_bytes(config);
+        let free = memory.available_bytes(config);
         self.readings.push_back(Reading {
             at_ns: now_ns,
             available_bytes: free + seen,

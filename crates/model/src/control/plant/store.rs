@@ -87,11 +87,9 @@ impl Store {
             return;
         }
         let most = capacity_bytes.min(self.config.capacity_max_bytes);
-        // Whole blocks, toward the job.
-        let blocks = most / self.config.block_bytes.max(1) * self.config.block_bytes.max(1);
-        let blocks = blocks.max(self.config.capacity_min_bytes);
-        if blocks != self.commanded_bytes() {
-            self.commands.push_back((now_ns + ns(self.config.actuation_delay), blocks));
+        let wanted = most.max(self.config.capacity_min_bytes);
+        if wanted != self.commanded_bytes() {
+            self.commands.push_back((now_ns + ns(self.config.actuation_delay), wanted));
         }
     }
 
@@ -124,7 +122,9 @@ impl Store {
             let spilled = moved(self.config.spill_bytes_per_s, step_ns);
             self.memory_only_bytes = self.memory_only_bytes.saturating_sub(spilled);
         }
-        let keep = self.capacity_bytes.max(self.kept_bytes());
+        let least = self.config.capacity_min_bytes.min(self.capacity_bytes);
+        let keep = self.whole_blocks(self.capacity_bytes).max(least).max(self.kept_bytes());
+        let keep = if self.ledger_bytes <= self.capacity_bytes { self.ledger_bytes } else { keep };
         let excess = self.ledger_bytes.saturating_sub(keep);
         let full = faults.release_bytes_per_s.unwrap_or(self.config.release_bytes_per_s);
         let rate = full as f64 * faults.release_share.unwrap_or(1.0);
@@ -143,6 +143,10 @@ impl Store {
         self.late_bytes -= returned;
         self.watch(now_ns, faults);
         returned
+    }
+
+    fn whole_blocks(&self, bytes: u64) -> u64 {
+        bytes - bytes % self.config.block_bytes.max(1)
     }
 
     fn measure(&mut self, bytes_per_s: f64) {
@@ -167,7 +171,7 @@ impl Store {
 
     /// Fills toward the capacity for a step, within `room_bytes` of free memory.
     pub(super) fn fill(&mut self, step_ns: u64, room_bytes: u64) -> u64 {
-        let wanted = self.capacity_bytes.saturating_sub(self.ledger_bytes);
+        let wanted = self.whole_blocks(self.capacity_bytes).saturating_sub(self.ledger_bytes);
         let filled = wanted.min(moved(self.config.fill_bytes_per_s, step_ns)).min(room_bytes);
         self.ledger_bytes += filled;
         self.filled_bytes += filled;

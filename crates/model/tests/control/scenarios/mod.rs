@@ -1,0 +1,7 @@
+//! What must happen on a node in each situation that memory control is made for. All time is
+//! virtual. Figures are printed; `--nocapture` shows them.
+
+mod demand;
+mod faults;
+mod limits;
+mod stores;
