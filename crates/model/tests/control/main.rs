@@ -2,5 +2,6 @@
 //! over random nodes, and logs of decisions.
 
 mod journal;
+mod properties;
 mod scenarios;
 mod support;

@@ -19,7 +19,7 @@ fn scenario_08_the_nearest_limit_counts() {
     let simulation = tidepool(plant, inside);
     let (run, measures) = run("store within a group of 70 GB", &simulation);
     let last = run.samples.last().unwrap().truth.stored_bytes;
-    assert!(last <= 45 * GB && last >= 40 * GB, "{last}");
+    assert!((40 * GB..=45 * GB).contains(&last), "{last}");
     assert!(measures.evicted_bytes <= 20 * GB, "{measures:?}");
     let reason = first(&run, S, |run, at| run.decisions[at].decision.reason == Reason::Limit);
     assert!(reason.is_some());

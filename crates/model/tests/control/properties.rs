@@ -1,0 +1,127 @@
+//! What must hold on every node: bounds, frugality, no growth against the demand, few commands, and
+//! no oscillation for any delay up to the configured one.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidepool_model::control::{
+    ControlPolicy, Goal, Measures, Parameters, PlantConfig, Simulation, Trace, simulate,
+};
+
+use crate::support::{MS, S, used_target};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// End of the growth of the demand at the latest, and end of a run.
+const GROWN: Duration = Duration::from_secs(5);
+const END: Duration = Duration::from_secs(9);
+
+/// A node, its parameters, and a demand that grows once; with the rate of the growth.
+fn simulations() -> impl Strategy<Value = (Simulation, u64)> {
+    let node = (4_u64..512, 0.1..0.7_f64, 0_u32..5, 1_u64..200, 0.0..0.002_f64);
+    let control = (5_u64..50, 1_u64..50, 0.0..=1.0_f64, any::<u64>());
+    let demand = (0.05..1.0_f64, 0.01..1.0_f64, -0.1..0.3_f64);
+    (node, control, demand).prop_map(|(node, control, demand)| {
+        let (memory_gib, store_share, block_log, release_gib, noise_share) = node;
+        let (interval_ms, actuation_delay_ms, delay_share, seed) = control;
+        let memory = memory_gib * GIB;
+        // Blocks of 1 MiB to 256 MiB, no larger than a hundredth of the node.
+        let block = (MIB << (2 * block_log)).min(memory / 128);
+        let store = (memory as f64 * store_share) as u64 / block * block;
+        let mut plant = PlantConfig::node(memory, store);
+        plant.seed = seed;
+        plant.sensor_noise_bytes = (memory as f64 * noise_share) as u64;
+        let own = &mut plant.stores[0];
+        own.block_bytes = block;
+        own.release_bytes_per_s = release_gib * GIB;
+        own.actuation_delay =
+            Duration::from_micros((1e3 * actuation_delay_ms as f64 * delay_share) as u64);
+        let headroom_bytes = memory / 20;
+        let parameters =
+            Parameters { interval_ms, actuation_delay_ms, headroom_bytes, ..Parameters::default() };
+        // Begins somewhat before or after the node is full, and stays within what it has.
+        let kernel = plant.kernel_bytes + plant.watermark_bytes;
+        let full = memory - headroom_bytes - kernel - store;
+        let begin = (full as f64 * (1.0 - demand.2.max(0.0))) as u64;
+        let begin = begin + (store as f64 * (-demand.2).max(0.0)) as u64;
+        // What the headroom covers until a decision has acted, and what the store gives.
+        let reaction_ms = 3 * interval_ms + actuation_delay_ms + 10;
+        let most = (headroom_bytes / 3 * 1000 / reaction_ms).min(release_gib * GIB / 2);
+        // Grown within 3 s.
+        let height = ((store as f64 * 0.8 * demand.0) as u64).min(3 * most);
+        let least = (height / 3).max(1);
+        let rate = least + ((most - least) as f64 * demand.1) as u64;
+        let trace = Trace::ramp(begin, begin + height, rate, S, END);
+        let mut simulation = Simulation::new(plant, trace, parameters);
+        simulation.duration = END;
+        (simulation, rate)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn nodes_of_all_kinds_keep_the_promises((simulation, rate) in simulations()) {
+        let run = simulate(&simulation);
+        let store = &simulation.plant.stores[0];
+        let bound = store.capacity_max_bytes;
+        let within = |bytes: u64| bytes <= bound;
+        prop_assert!(run.samples.iter().all(|s| within(s.capacity_bytes)));
+        prop_assert!(run.samples.iter().all(|s| within(s.truth.stored_bytes)));
+        prop_assert!(run.decisions.iter().all(|d| within(d.decision.target_bytes)));
+        prop_assert!(run.commands <= run.decisions.len() as u64, "one a tick at most");
+
+        let goal = Goal {
+            used_target_bytes: used_target(&simulation),
+            rest_ns: GROWN.as_nanos() as u64,
+            rest_end_ns: u64::MAX,
+        };
+        let measures = Measures::of(&run, &goal);
+        prop_assert_eq!(measures.over_memory_ns, 0);
+        // A ramp is foreseen by a tick, the actuator and what a slope of noise adds.
+        let p = &simulation.parameters;
+        let foreseen = rate / 1000 * (2 * p.interval_ms + p.actuation_delay_ms);
+        let noise = 8 * simulation.plant.sensor_noise_bytes;
+        let most = measures.needed_bytes / 100 * 105 + store.block_bytes + foreseen + noise;
+        prop_assert!(measures.evicted_bytes <= most, "{} of {most}", measures.evicted_bytes);
+
+        // At rest nothing turns and nothing is evicted any more.
+        prop_assert_eq!(measures.sign_changes, 0);
+        let at_rest = run.samples.iter().filter(|s| s.at_ns >= goal.rest_ns);
+        let evicted: Vec<u64> = at_rest.map(|s| s.truth.evicted_bytes).collect();
+        let late = evicted[evicted.len() - 1] - evicted[0];
+        prop_assert!(late <= noise + store.block_bytes, "{late} evicted at rest");
+    }
+
+    #[test]
+    fn targets_never_rise_while_the_demand_does((simulation, rate) in simulations()) {
+        let run = simulate(&simulation);
+        let p = &simulation.parameters;
+        let known = S + Duration::from_millis(p.slope_window_ms + 3 * p.interval_ms);
+        let end = simulation.demand.last_change_ns();
+        let growing = (known.as_nanos() as u64)..end;
+        // Growth that drowns in the noise of its readings cannot be told.
+        let tick_bytes = rate / 1000 * p.interval_ms;
+        prop_assume!(tick_bytes > 4 * simulation.plant.sensor_noise_bytes);
+        let ticks: Vec<_> =
+            run.decisions.iter().filter(|decided| growing.contains(&decided.at_ns)).collect();
+        for pair in ticks.windows(2) {
+            let (before, after) = (pair[0].decision.target_bytes, pair[1].decision.target_bytes);
+            let block = simulation.plant.stores[0].block_bytes;
+            prop_assert!(after <= before + block, "{before} to {after} at {}", pair[1].at_ns);
+        }
+    }
+
+    #[test]
+    fn the_corrected_law_of_the_paper_keeps_its_bounds((simulation, _) in simulations()) {
+        let mut simulation = simulation;
+        simulation.parameters.policy = ControlPolicy::Dynims;
+        simulation.parameters.interval_ms = 100;
+        simulation.step = 5 * MS;
+        let run = simulate(&simulation);
+        let bound = simulation.plant.stores[0].capacity_max_bytes;
+        prop_assert!(run.samples.iter().all(|sample| sample.capacity_bytes <= bound));
+        prop_assert!(run.commands <= run.decisions.len() as u64);
+    }
+}
