@@ -26,15 +26,8 @@ const ELAPSED_MAX_NS: u64 = 200_000_000;
 
 /// Keeps what was decided, for replay.
 pub trait Record: Send {
-    /// Takes one decision. Must not block. `parameters` are those that it was made with; `changed`
-    /// where they are not those of the decision before.
-    fn record(
-        &mut self,
-        snapshot: &Snapshot,
-        parameters: &Parameters,
-        changed: bool,
-        decision: &Decision,
-    );
+    /// Takes one decision and the parameters that it was made with. Must not block.
+    fn record(&mut self, snapshot: &Snapshot, parameters: &Parameters, decision: &Decision);
 
     /// What went wrong since the last question, at most one line.
     fn notice(&mut self) -> Option<String> {
@@ -49,7 +42,6 @@ pub struct Governor {
     record: Option<Box<dyn Record>>,
     policy: Box<dyn Policy>,
     parameters: Parameters,
-    parameters_changed: bool,
     snapshot: Snapshot,
     decision: Decision,
     capacities: Vec<u64>,
@@ -85,9 +77,8 @@ impl Governor {
             policy: policy(parameters.policy),
             period_ns: parameters.interval_ms.saturating_mul(1_000_000),
             parameters,
-            parameters_changed: true,
             snapshot: Snapshot { stores: states, ..Snapshot::default() },
-            decision: nothing(),
+            decision: before_the_first(),
             recent: Recent::new(),
             ticks: 0,
             late_ticks: 0,
@@ -133,8 +124,7 @@ impl Governor {
 
     fn keep(&mut self) {
         let Some(record) = &mut self.record else { return };
-        let changed = std::mem::take(&mut self.parameters_changed);
-        record.record(&self.snapshot, &self.parameters, changed, &self.decision);
+        record.record(&self.snapshot, &self.parameters, &self.decision);
         if let Some(notice) = record.notice() {
             self.notes.push(notice);
         }
@@ -160,7 +150,6 @@ impl Governor {
         if parameters.policy != self.parameters.policy {
             self.policy = policy(parameters.policy);
         }
-        self.parameters_changed |= parameters != self.parameters;
         self.parameters = parameters;
     }
 
@@ -201,7 +190,7 @@ impl Governor {
 }
 
 /// The decision before the first.
-fn nothing() -> Decision {
+pub(crate) fn before_the_first() -> Decision {
     Decision {
         target_bytes: 0,
         demand_bytes: 0,

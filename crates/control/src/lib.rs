@@ -5,9 +5,13 @@
 //! It never frees bytes that a store did not confirm, and never reads or writes a file of the PFS.
 
 pub mod actuator;
+mod copy;
 mod courier;
 mod governor;
+mod journal_file;
 mod latency;
+mod lock;
+mod process;
 mod report;
 mod run;
 pub mod sensor;
@@ -15,6 +19,9 @@ pub mod settings;
 mod store;
 
 pub use governor::{Governor, Record};
+pub use journal_file::{JournalFile, JournalOptions};
 pub use latency::Histogram;
+pub use lock::{Holder, NodeLock, lock_holder};
+pub use process::prepare_process;
 pub use report::{RecentDecision, Report, StoreReport};
-pub use run::{Handle, start};
+pub use run::{Handle, Priority, start};

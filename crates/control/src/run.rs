@@ -14,6 +14,7 @@ use tidepool_model::control::Parameters;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::governor::Governor;
+use crate::process::prepare_thread;
 use crate::report::Report;
 
 /// A running controller. It stops when this is dropped; the stores keep their capacities.
@@ -28,12 +29,22 @@ struct Shared {
     stop: AtomicBool,
 }
 
+/// How the loop's thread is scheduled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// As any other thread.
+    #[default]
+    Ordinary,
+    /// Before jobs, where that is allowed; where not, one line of the report says so.
+    Raised,
+}
+
 /// Starts the loop.
 ///
 /// # Errors
 ///
 /// `LimitReached` where the system gives no thread or descriptor.
-pub fn start(governor: Governor) -> Result<Handle> {
+pub fn start(governor: Governor, priority: Priority) -> Result<Handle> {
     let refused = |what: &str, error: std::io::Error| {
         Error::new(ErrorKind::LimitReached, "starting the memory controller", what)
             .caused_by(error)
@@ -48,7 +59,14 @@ pub fn start(governor: Governor) -> Result<Handle> {
     let theirs = shared.clone();
     let thread = std::thread::Builder::new()
         .name("governor".to_owned())
-        .spawn(move || govern(&theirs, trigger.as_ref()))
+        .spawn(move || {
+            if priority == Priority::Raised
+                && let Some(note) = prepare_thread()
+            {
+                theirs.governor.lock().note(note);
+            }
+            govern(&theirs, trigger.as_ref());
+        })
         .map_err(|error| refused("no thread", error))?;
     Ok(Handle { shared, thread: Some(thread) })
 }

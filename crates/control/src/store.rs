@@ -8,6 +8,7 @@ use tidepool_model::control::{StoreSpeed, StoreState};
 use tidepool_proto::Result;
 
 use crate::actuator::Actuator;
+use crate::copy;
 use crate::courier::{Courier, Progress};
 use crate::report::StoreReport;
 
@@ -80,7 +81,7 @@ impl Store {
             }
         }
         self.judge_capacity();
-        state.clone_from(&self.last);
+        copy::store(&self.last, state);
         if self.progress.release_bytes_per_s > 0 {
             state.release_bytes_per_s = self.progress.release_bytes_per_s;
         }

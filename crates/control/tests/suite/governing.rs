@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidepool_control::start;
+use tidepool_control::{Priority, start};
 use tidepool_model::control::{Alarm, ControlPolicy, Level, Parameters, Reason};
 
 use crate::fakes::{FakeNode, FakeStore, GIB, MILLISECOND, wait_until};
@@ -19,7 +19,7 @@ fn asks(store: &FakeStore, bytes: u64) {
 #[test]
 fn a_burst_takes_memory_from_the_store_and_gives_it_back_later() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], Parameters::default());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 300);
     node.memory.lock().jobs_bytes = 50 * GIB;
     let report = node.tick_until("room for the jobs", |_| store.resident_bytes() < 14 * GIB);
@@ -46,7 +46,7 @@ impl Quiet for tidepool_control::Report {
 fn without_sensors_the_store_falls_to_its_guaranteed_part_and_comes_back() {
     let store = FakeStore::full("store", 40 * GIB);
     store.change(|state| state.capacity_min_bytes = 2 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], Parameters::default());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 100);
     node.memory.lock().readable = false;
     let blind_ns = node.at_ns;
@@ -63,7 +63,7 @@ fn without_sensors_the_store_falls_to_its_guaranteed_part_and_comes_back() {
 #[test]
 fn one_command_is_under_way_and_only_the_latest_waits() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], fixed());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
     node.tick();
     assert!(store.asked().is_empty(), "nothing to change, nothing to ask");
     store.close_gate();
@@ -93,7 +93,7 @@ fn one_command_is_under_way_and_only_the_latest_waits() {
 #[test]
 fn a_late_answer_costs_trust_and_is_not_asked_for_again() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], fixed());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
     asks(&store, 30 * GIB);
     let report = node.tick_until("a release", |report| report.stores[0].freed_bytes > 0);
     let trusted = report.snapshot.stores[0].release_bytes_per_s;
@@ -138,7 +138,7 @@ fn a_dead_store_keeps_its_bytes_and_the_other_takes_over() {
 fn a_store_that_is_dead_at_the_start_is_no_reason_to_fail() {
     let store = FakeStore::full("store", 20 * GIB);
     store.set_dead(true);
-    let mut node = FakeNode::new(&[store.clone()], Parameters::default());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     let report = node.tick();
     assert!(report.snapshot.stores[0].failed);
     assert_eq!(report.snapshot.stores[0].name, "fake");
@@ -150,7 +150,7 @@ fn a_store_that_is_dead_at_the_start_is_no_reason_to_fail() {
 #[test]
 fn a_capacity_that_something_else_sets_is_noticed_and_set_again() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], fixed());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
     asks(&store, 30 * GIB);
     node.tick_until("the command's end", |report| report.stores[0].freed_bytes > 0);
     let quiet = node.tick();
@@ -166,7 +166,7 @@ fn a_capacity_that_something_else_sets_is_noticed_and_set_again() {
 #[test]
 fn a_clock_that_jumps_makes_no_command_and_no_late_store() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], Parameters::default());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 100);
     let (ticks_ns, asked) = (node.at_ns, store.asked());
     let next = node.governor.tick(ticks_ns / 2);
@@ -191,7 +191,7 @@ fn a_clock_that_jumps_makes_no_command_and_no_late_store() {
 #[test]
 fn a_calm_node_is_looked_at_less_often() {
     let store = FakeStore::full("store", 40 * GIB);
-    let mut node = FakeNode::new(&[store.clone()], fixed());
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
     let pause = |node: &mut FakeNode| {
         node.at_ns += 10 * MILLISECOND;
         (node.governor.tick(node.at_ns) - node.at_ns) / MILLISECOND
@@ -211,8 +211,8 @@ fn a_calm_node_is_looked_at_less_often() {
 #[test]
 fn parameters_change_while_it_runs() {
     let store = FakeStore::full("store", 40 * GIB);
-    let node = FakeNode::new(&[store.clone()], Parameters::default());
-    let handle = start(node.governor).unwrap();
+    let node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
+    let handle = start(node.governor, Priority::Ordinary).unwrap();
     wait_until("decisions", || handle.report().ticks > 3);
     handle.set_parameters(Parameters { interval_ms: 60_000, ..fixed() });
     wait_until("the other policy", || handle.report().decision.reason == Reason::Fixed);
@@ -228,8 +228,8 @@ fn parameters_change_while_it_runs() {
 #[test]
 fn a_hanging_store_does_not_keep_the_controller_from_ending() {
     let store = FakeStore::full("store", 40 * GIB);
-    let node = FakeNode::new(&[store.clone()], fixed());
-    let handle = start(node.governor).unwrap();
+    let node = FakeNode::new(std::slice::from_ref(&store), fixed());
+    let handle = start(node.governor, Priority::Ordinary).unwrap();
     store.close_gate();
     asks(&store, 10 * GIB);
     wait_until("the command", || !store.asked().is_empty());

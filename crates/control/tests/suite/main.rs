@@ -3,5 +3,7 @@
 
 mod fakes;
 mod governing;
+mod journal;
 mod machine;
+mod processes;
 mod sensors;

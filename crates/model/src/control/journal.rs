@@ -123,6 +123,11 @@ impl JournalWriter {
         }
     }
 
+    /// Makes the next decision begin a new part: decisions before it are missing.
+    pub fn begin_part(&mut self) {
+        self.written_bytes = self.bytes_max;
+    }
+
     /// The bytes of one decision.
     pub fn write(
         &mut self,

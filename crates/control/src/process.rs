@@ -1,0 +1,70 @@
+//! Makes this process fit to act while memory is short: its pages stay, it runs before jobs do,
+//! and it is the last to be killed. Meant for the small process of the controller alone: locking
+//! the pages of a node's daemon would lock its store. What is not allowed is one line, no failure.
+
+use std::path::Path;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+
+/// Nice value of the thread where it may not have a real-time priority.
+const NICE: i32 = -15;
+/// The lowest real-time priority: before all jobs, behind everything else that is real-time.
+const REAL_TIME_PRIORITY: i32 = 1;
+/// Killed after everything but what must never be killed (-1000).
+const OUT_OF_MEMORY_SCORE: i32 = -900;
+/// Delay that the kernel may add to wake-ups, in nanoseconds.
+const TIMER_SLACK_NS: u64 = 1_000;
+
+/// Locks the pages of the calling process and protects it from the out-of-memory killer. Answers
+/// what was refused and what that costs, one line each.
+pub fn prepare_process() -> Vec<String> {
+    let steps = [lock_pages(), survive(Path::new("/proc/self/oom_score_adj"))];
+    steps.into_iter().filter_map(Result::err).collect()
+}
+
+/// Lets the calling thread run before jobs and wake up in time; threads that it starts are
+/// ordinary ones. Answers what was refused.
+pub(crate) fn prepare_thread() -> Option<String> {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(TIMER_SLACK_NS));
+    raise_priority().err()
+}
+
+/// Keeps pages that were touched once: the loop touches all it needs in its first decisions, and
+/// code that is never used takes no memory.
+fn lock_pages() -> Result<(), String> {
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    mlockall(flags).map_err(|error| {
+        format!(
+            "pages are not locked ({error}): decisions may wait for the disk when memory is short"
+        )
+    })
+}
+
+/// Real time for this thread, or at least a better nice value.
+fn raise_priority() -> Result<(), String> {
+    let parameters = libc::sched_param { sched_priority: REAL_TIME_PRIORITY };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the call reads one `sched_param`, which lives until it returns; 0 is this thread.
+    if unsafe { libc::sched_setscheduler(0, policy, &parameters) } == 0 {
+        return Ok(());
+    }
+    rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE)
+        .map_err(|error| format!("priority is not raised ({error}): busy jobs may delay decisions"))
+}
+
+fn survive(path: &Path) -> Result<(), String> {
+    std::fs::write(path, OUT_OF_MEMORY_SCORE.to_string()).map_err(|error| {
+        format!("no protection from the out-of-memory killer ({error}): it may choose this process")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_one_line() {
+        let line = survive(Path::new("/proc/self/no such file")).unwrap_err();
+        assert!(line.contains("out-of-memory killer") && !line.contains('\n'), "{line}");
+    }
+}
