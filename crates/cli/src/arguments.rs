@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 
 use crate::commands::calibrate::arguments::CalibrateArguments;
+use crate::commands::control::arguments::ControlCommand;
 use crate::commands::model::arguments::ModelCommand;
 use crate::commands::mountain::arguments::BenchCommand;
 use crate::commands::plan::arguments::PlanArguments;
@@ -50,6 +51,9 @@ pub enum Command {
     Resize(ResizeArguments),
     /// Show or change the eviction policy
     Policy(PolicyArguments),
+    /// Memory control: what it does and why, and how to change it
+    #[command(subcommand)]
+    Control(ControlCommand),
     /// Prove the way of a hit and examine this machine, or examine a PFS directory
     Doctor(DoctorArguments),
     /// Effective configuration with units, origins and documentation

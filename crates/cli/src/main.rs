@@ -34,8 +34,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
-        bench, calibrate, config, doctor, explain, files, load, model, mountain, node, plan,
-        status, store, top,
+        bench, calibrate, config, control, doctor, explain, files, load, model, mountain, node,
+        plan, status, store, top,
     };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
@@ -51,6 +51,7 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Unpin(arguments) => files::unpin(&arguments),
         Command::Resize(arguments) => store::resize(&arguments),
         Command::Policy(arguments) => store::policy(&arguments),
+        Command::Control(command) => control::control(&command),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Config(arguments) => config::config(&arguments),
         Command::Bench(BenchArguments {

@@ -128,6 +128,11 @@ impl Node {
         status
     }
 
+    /// Tells that the process of a controller ended, so that the next may take over at once.
+    pub fn controller_ended(&self, process_id: u32) {
+        self.core.governor.note_end(process_id);
+    }
+
     /// Takes the store away from its controller; the capacity is the configured one again.
     pub fn release_control(&self) {
         self.core.governor.release();

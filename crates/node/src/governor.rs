@@ -209,6 +209,11 @@ impl Governor {
         self.shared.changed.notify_all();
     }
 
+    /// Notes that the process of a controller ended.
+    pub fn note_end(&self, process_id: u32) {
+        self.shared.state.lock().lease.note_end(process_id);
+    }
+
     /// The control as operators see it; what only the process around the node knows is left out.
     pub fn status(&self) -> ControlStatus {
         let page = self.page();

@@ -19,6 +19,8 @@ pub struct Holder {
     pub heard: Instant,
     /// How long it counts as alive without a word.
     pub lease: Duration,
+    /// Its process is known to have ended, so that another may take over before the lease is over.
+    pub ended: bool,
 }
 
 impl Holder {
@@ -81,12 +83,13 @@ impl Lease {
     ) -> Result<u64> {
         let granted = self.check(fence, process_id, now).inspect_err(|_| self.refusals += 1)?;
         if let Some(holder) = granted {
-            self.holder = Some(Holder { heard: now, lease, ..holder });
+            self.holder = Some(Holder { heard: now, lease, ended: false, ..holder });
         } else {
             self.last_fence += 1;
             self.attachments += 1;
             let fence = self.last_fence;
-            self.holder = Some(Holder { fence, process_id, since: now, heard: now, lease });
+            let (since, heard, ended) = (now, now, false);
+            self.holder = Some(Holder { fence, process_id, since, heard, lease, ended });
         }
         self.state = LeaseState::Governed;
         Ok(self.holder.as_ref().map_or(0, |holder| holder.fence))
@@ -112,6 +115,7 @@ impl Lease {
             Some(holder)
                 if self.state == LeaseState::Governed
                     && now < holder.until()
+                    && !holder.ended
                     && holder.process_id != process_id =>
             {
                 Err(governed(holder, now))
@@ -128,6 +132,14 @@ impl Lease {
         self.state = LeaseState::Expired;
         self.expirations += 1;
         true
+    }
+
+    /// Notes that the process of a controller ended. Its lease goes on, so that the next one has
+    /// time to take over before the store falls.
+    pub fn note_end(&mut self, process_id: u32) {
+        if let Some(holder) = self.holder.as_mut().filter(|it| it.process_id == process_id) {
+            holder.ended = true;
+        }
     }
 
     /// Takes the lease away from whoever has it, by command.
@@ -184,6 +196,18 @@ mod tests {
         let error = lease.grant(first, 7, SECOND, now + 2 * SECOND).unwrap_err();
         assert!(error.to_string().contains("process 8"), "the first is fenced off: {error}");
         assert_ne!(lease.grant(0, 8, SECOND, now + 2 * SECOND).unwrap(), second, "the same again");
+    }
+
+    #[test]
+    fn the_next_takes_over_from_one_that_ended() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        let first = lease.grant(0, 7, SECOND, now).unwrap();
+        lease.note_end(6);
+        assert!(lease.grant(0, 8, SECOND, now).is_err(), "somebody else ended");
+        lease.note_end(7);
+        assert!(!lease.expire(now + SECOND / 2), "the store waits for the next one");
+        assert_ne!(lease.grant(0, 8, SECOND, now + SECOND / 2).unwrap(), first);
     }
 
     #[test]

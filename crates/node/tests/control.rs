@@ -239,6 +239,32 @@ fn a_raised_guaranteed_part_holds_at_once() {
 }
 
 #[test]
+fn senseless_numbers_do_no_harm() {
+    let fixture = full();
+    let huge = Govern {
+        fence: 0,
+        process_id: u32::MAX,
+        lease_ms: u64::MAX,
+        capacity_bytes: Some(u64::MAX),
+        settings_generation: u64::MAX,
+        report: Some(Box::new(ControlReport {
+            reason: "\u{1f30a}".repeat(9999),
+            alarms: vec!["no such alarm".into(); 9999],
+            demand_bytes: u64::MAX,
+            ..ControlReport::default()
+        })),
+    };
+    let governed = govern(&fixture, huge).unwrap();
+    assert_eq!((governed.lease_ms, governed.capacity_bytes), (LEASE_MS, CAPACITY));
+    let status = control(&fixture);
+    let report = status.report.as_ref().unwrap();
+    assert!(report.reason.len() <= 128 && report.alarms.len() <= 6);
+    assert!(!status.has_alarm("at-minimum"));
+    let unknown = Govern { fence: u64::MAX, ..Govern::default() };
+    assert_eq!(govern(&fixture, unknown).unwrap_err().kind(), ErrorKind::InUse);
+}
+
+#[test]
 fn reports_are_kept_for_operators_and_their_alarms_end_with_them() {
     let fixture = full();
     let report = |at_ms: u64| ControlReport {

@@ -273,7 +273,7 @@ pub struct FreeReport {
 }
 
 /// One effective configuration value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConfigEntry {
     /// Name in the configuration file; the flag is the same with dashes.
     pub name: String,

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod config;
+pub mod control;
 pub mod doctor;
 pub mod explain;
 pub mod files;

@@ -1,6 +1,7 @@
 //! `tidepool status` and `tidepool metrics`: facts and counters of the node.
 
-use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
+use tidepool_proto::admin::{AdminReply, AdminRequest, Status, TransferStatus};
+use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Error, ErrorKind, Level, Result};
 
 use crate::arguments::Facts;
@@ -47,12 +48,52 @@ fn print(status: &Status) {
     ];
     rows.extend(store_rows(status));
     rows.extend(traffic_rows(status));
+    rows.push(("transfers since start", transfers(&status.transfers)));
+    rows.push(("control", control(&status.control)));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
     rows.push(("owed", owed(status)));
     for degraded in &status.degraded {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));
     }
     output::pairs(&rows);
+}
+
+fn transfers(transfers: &TransferStatus) -> String {
+    let TransferStatus { fills, fills_joined, fills_discarded, fills_not_admitted, .. } = transfers;
+    format!(
+        "{fills} blocks brought in, {} asked for by read-ahead; {fills_joined} requests joined \
+         one, {fills_discarded} thrown away, {fills_not_admitted} not kept; {} passthrough opens \
+         of {}, {} versions superseded, {} written down",
+        transfers.read_ahead_blocks,
+        transfers.passthrough_opens,
+        size(transfers.passthrough_lent_bytes),
+        transfers.versions_superseded,
+        size(transfers.spilled_bytes)
+    )
+}
+
+/// The memory control in a line; `tidepool control status` has the rest.
+fn control(control: &ControlStatus) -> String {
+    let alarms = ALARMS.iter().filter(|(name, _)| control.has_alarm(name));
+    let alarms: Vec<&str> = alarms.map(|(name, _)| *name).collect();
+    let state = match (control.lease.as_str(), control.enabled, &control.report) {
+        ("governed", _, Some(report)) => format!(
+            "demand {}, target {}: {}",
+            size(report.demand_bytes),
+            size(report.target_bytes),
+            report.reason
+        ),
+        ("governed", _, None) => "governed".to_owned(),
+        ("expired", _, _) => {
+            coloured("no controller; only the guaranteed part is kept", Colour::Bad)
+        }
+        (_, true, _) => coloured("waiting for the controller", Colour::Warning),
+        (_, false, _) => "off".to_owned(),
+    };
+    if alarms.is_empty() {
+        return state;
+    }
+    format!("{state}; {}", coloured(&format!("alarms: {}", alarms.join(", ")), Colour::Bad))
 }
 
 fn store_rows(status: &Status) -> Vec<(&'static str, String)> {

@@ -27,6 +27,12 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     } else {
         print_freed("capacity", &report);
     }
+    if report.capacity_bytes < capacity_bytes {
+        output::note(&format!(
+            "a controller governs the store: {} is its new upper limit, and it decides below it",
+            size(capacity_bytes)
+        ));
+    }
     if report.resident_bytes <= report.capacity_bytes {
         return Ok(Outcome::Done);
     }

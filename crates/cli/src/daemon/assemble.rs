@@ -55,7 +55,7 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
         prepare_mount_point(mount_point)?;
     }
     let node = Node::start(config.clone())?;
-    let supervisor = Arc::new(Supervisor::new(node.clone(), config.capacity_bytes));
+    let supervisor = Arc::new(Supervisor::new(node.clone(), &config));
     let limits = server_limits(&config.client_limits);
     let server = Server::start(&config.socket, node.clone(), supervisor.clone(), limits);
     let server = Arc::new(server.inspect_err(|_| node.stop())?);
@@ -65,6 +65,7 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     });
     let (mount, endpoint) = front_ends?;
     surround(&node, &server, &config, mount.as_ref(), sender);
+    supervisor.start_control()?;
     // The working directory must not keep another file system busy.
     let _ = std::env::set_current_dir("/");
     let machine = sources.machine();
@@ -231,6 +232,7 @@ impl Running {
         if let Err(error) = &unmounted {
             tracing::error!("unmounting: {error}");
         }
+        self.supervisor.stop_control();
         drop(self.mount);
         drop(self.endpoint);
         self.server.stop();

@@ -1,6 +1,7 @@
 //! The process around a node: start in front or behind, logs, signals, metrics, stop.
 
 mod assemble;
+mod controller;
 mod detach;
 mod endpoint;
 mod limits;

@@ -4,22 +4,91 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tidepool_node::Node;
+use parking_lot::Mutex;
+use tidepool_control::settings::parameters;
+use tidepool_model::control::NodeFacts;
+use tidepool_node::{Node, check_setting};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, ConfigEntry};
-use tidepool_proto::{ByteSize, Error, ErrorKind, Result};
+use tidepool_proto::config::ControlConfig;
+use tidepool_proto::control::{ControlSetting, ControlStatus, parameter_options};
+use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, NodeConfig, Result};
 
+use super::controller::Controller;
 use crate::machine::memory_limit;
 
 /// The node as the socket and the metrics see it.
 pub struct Supervisor {
     node: Arc<Node>,
     configured_capacity_bytes: u64,
+    controller: Controller,
+    control: Mutex<ControlConfig>,
 }
 
 impl Supervisor {
-    /// Around a `node` that was started with a store of `configured_capacity_bytes`.
-    pub fn new(node: Arc<Node>, configured_capacity_bytes: u64) -> Supervisor {
-        Supervisor { node, configured_capacity_bytes }
+    /// Around a `node` that was started with `config`. Its controller does not run yet.
+    pub fn new(node: Arc<Node>, config: &NodeConfig) -> Supervisor {
+        Supervisor {
+            node,
+            configured_capacity_bytes: config.capacity_bytes,
+            controller: Controller::new(&config.socket),
+            control: Mutex::new(config.control.clone()),
+        }
+    }
+
+    /// Runs the controller if it is wanted. The socket must be served by now.
+    pub fn start_control(self: &Arc<Self>) -> Result<()> {
+        let supervisor = Arc::downgrade(self);
+        self.node.surround(|surroundings| {
+            surroundings.control = Some(Box::new(move |status| {
+                if let Some(supervisor) = supervisor.upgrade() {
+                    supervisor.controller.describe(status);
+                    status.warnings.extend(warnings(status));
+                }
+            }));
+        });
+        let wanted = self.control.lock().is_wanted();
+        if wanted { self.controller.want(true, &self.node) } else { Ok(()) }
+    }
+
+    /// Ends the controller.
+    pub fn stop_control(&self) {
+        self.controller.stop();
+    }
+
+    /// Changes a setting of the control: refused where it cannot work on this machine.
+    fn set_control(&self, name: &str, value: &str) -> Result<()> {
+        check_setting(name, value)?;
+        let mut control = self.control.lock();
+        let mut value = value.trim().to_owned();
+        if name == "memory_min" {
+            let bytes = value.parse::<MemorySize>()?.resolve(memory_limit()?.bytes);
+            value = bytes.to_string();
+        }
+        self.check_parameters(name, &value)?;
+        let request = AdminRequest::SetControl { name: name.to_owned(), value: value.clone() };
+        self.node.admin(request, None, 0)?;
+        match name {
+            "memory_min" => control.memory_min_bytes = value.parse().ok(),
+            "control" => control.control = value.parse()?,
+            _ => {}
+        }
+        if control.is_wanted() {
+            return self.controller.want(true, &self.node);
+        }
+        self.controller.want(false, &self.node)?;
+        self.node.release_control();
+        Ok(())
+    }
+
+    /// Refuses parameters under which the control would be unstable or without meaning here.
+    fn check_parameters(&self, name: &str, value: &str) -> Result<()> {
+        let status = self.node.control_status();
+        let mut settings = parameters_of(&status);
+        let Some(setting) = settings.iter_mut().find(|setting| setting.name == name) else {
+            return Ok(());
+        };
+        setting.value = value.to_owned();
+        parameters(&settings)?.check(&facts(&status)).map(drop)
     }
 
     /// Values that were changed by command show as such.
@@ -62,9 +131,50 @@ impl AdminService for Supervisor {
                     .remedy("ask for less, or for a share such as 60%"));
             }
         }
+        if let AdminRequest::SetControl { name, value } = &request {
+            self.set_control(name, value)?;
+            return Ok(AdminReply::Done);
+        }
         match self.node.admin(request, descriptor, user_id)? {
             AdminReply::Config(entries) => Ok(AdminReply::Config(self.present(entries))),
             reply => Ok(reply),
         }
+    }
+
+    fn control_page(&self) -> Result<OwnedFd> {
+        self.node.control_page()
+    }
+}
+
+fn parameters_of(status: &ControlStatus) -> Vec<ControlSetting> {
+    let is_parameter = |name: &str| parameter_options().any(|spec| spec.name == name);
+    let ours = status.settings.iter().filter(|entry| is_parameter(&entry.name));
+    ours.map(|entry| ControlSetting { name: entry.name.clone(), value: entry.value.clone() })
+        .collect()
+}
+
+/// What the check of parameters can know of this machine.
+fn facts(status: &ControlStatus) -> NodeFacts {
+    let report = status.report.as_ref();
+    NodeFacts {
+        memory_total_bytes: memory_limit().map_or(0, |limit| limit.bytes),
+        capacity_min_bytes: status.guaranteed_bytes.min(status.ceiling_bytes),
+        capacity_max_bytes: status.ceiling_bytes,
+        release_bytes_per_s: report.map_or(0, |report| report.release_bytes_per_s),
+        ..NodeFacts::default()
+    }
+}
+
+/// What the present parameters risk, one line each.
+fn warnings(status: &ControlStatus) -> Vec<String> {
+    if !status.enabled {
+        return Vec::new();
+    }
+    let checked = parameters(&parameters_of(status)).and_then(|it| it.check(&facts(status)));
+    match checked {
+        Ok(warnings) => {
+            warnings.into_iter().map(|it| format!("{}: {}", it.parameter, it.text)).collect()
+        }
+        Err(error) => vec![error.to_string()],
     }
 }

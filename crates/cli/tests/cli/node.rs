@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::{run, stderr, stdout, tidepool};
 
 /// A daemon over a directory of its own; stopped and removed at the end.
-struct Daemon {
+pub struct Daemon {
     directory: tempfile::TempDir,
     mounted: bool,
 }
 
 impl Daemon {
-    fn start(extra: &[&str]) -> Daemon {
+    pub fn start(extra: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("pfs")).unwrap();
         let mounted = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
@@ -39,25 +39,25 @@ impl Daemon {
         command.args(extra).output().unwrap()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("node.sock.log")).unwrap_or_default()
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> Output {
         tidepool().args(arguments).arg("--socket").arg(self.path("node.sock")).output().unwrap()
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}\n{}", stderr(&output), self.log());
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn write(&self, name: &str, bytes: usize) -> String {
+    pub fn write(&self, name: &str, bytes: usize) -> String {
         let path = self.path("pfs").join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, vec![7; bytes]).unwrap();
@@ -73,13 +73,13 @@ impl Drop for Daemon {
 }
 
 /// Whether the process runs; one that ended may wait for its parent to take notice.
-fn runs(process_id: u64) -> bool {
+pub fn runs(process_id: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process_id}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 /// Time stamps settle after a tick of the file system's clock; until then nothing is kept.
-fn settle() {
+pub fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
 

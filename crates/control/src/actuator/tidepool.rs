@@ -114,6 +114,13 @@ impl TidepoolStore {
         (attachment.settings_generation, attachment.settings.clone())
     }
 
+    /// Process id of the node, whose control group the store's pages are charged to.
+    pub fn node_process_id(&self) -> Option<u32> {
+        let attachment = self.shared.attachment.lock();
+        let word = &attachment.page.as_ref()?.words().process_id;
+        u32::try_from(word.load(Ordering::Relaxed)).ok()
+    }
+
     /// Tells the node with the next renewal what the controller thinks. Events of a report that
     /// was not sent yet are kept.
     pub fn report(&self, mut report: ControlReport) {

@@ -31,6 +31,10 @@ pub struct Rates {
     pub resident_bytes: u64,
     /// Capacity at this look.
     pub capacity_bytes: u64,
+    /// Memory demand of everything that is no store, at this look; absent without a controller.
+    pub demand_bytes: Option<u64>,
+    /// Bytes that the controller wants the stores to hold at most; absent without one.
+    pub target_bytes: Option<u64>,
     /// Bytes owed to the PFS at this look.
     pub dirty_bytes: u64,
 }
@@ -85,6 +89,8 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
         served.add(level, per_second(before.served.get(level), after.served.get(level)));
     }
     let all = after.served.total().saturating_sub(before.served.total());
+    let control = &after.control;
+    let governed = control.report.as_ref().filter(|_| control.lease == "governed");
     let missed = after.served.pfs.saturating_sub(before.served.pfs);
     Rates {
         interval_s: seconds,
@@ -96,6 +102,8 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
         evicted_blocks_per_s: per_second(before.store.evicted_blocks, after.store.evicted_blocks),
         resident_bytes: after.store.resident_bytes,
         capacity_bytes: after.store.capacity_bytes,
+        demand_bytes: governed.map(|report| report.demand_bytes),
+        target_bytes: governed.map(|report| report.target_bytes),
         dirty_bytes: after.dirty_bytes,
     }
 }

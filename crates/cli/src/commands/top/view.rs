@@ -7,6 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use tidepool_proto::Level;
 use tidepool_proto::admin::Status;
+use tidepool_proto::control::ALARMS;
 
 use super::history::{History, Rates};
 use crate::output::{duration, percent, share, size};
@@ -31,7 +32,7 @@ pub fn draw(frame: &mut Frame<'_>, history: &History, trouble: Option<&str>) {
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(2 * Level::ALL.len() as u16 + 2),
-        Constraint::Length(6),
+        Constraint::Length(7),
         Constraint::Length(notes),
         Constraint::Min(0),
         Constraint::Length(1),
@@ -121,6 +122,16 @@ fn draw_levels(frame: &mut Frame<'_>, area: Rect, history: &History) {
     }
 }
 
+fn control_words(status: &Status, rates: &Rates) -> String {
+    let (Some(demand), Some(target)) = (rates.demand_bytes, rates.target_bytes) else {
+        let why = if status.control.enabled { "no controller governs" } else { "off" };
+        return format!("control   {why}");
+    };
+    let alarms = ALARMS.iter().filter(|(name, _)| status.control.has_alarm(name));
+    let alarms: Vec<String> = alarms.map(|(name, _)| format!("  {name}!")).collect();
+    format!("control   demand {}, target {}{}", size(demand), size(target), alarms.concat())
+}
+
 fn draw_traffic(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rates) {
     let block = Block::bordered().title(" transfers ");
     let age = status.dirty_age_ms.map(|age| format!(", oldest {age} ms")).unwrap_or_default();
@@ -144,6 +155,7 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rate
             size(status.dirty_bytes),
             size(status.memory_only_bytes)
         )),
+        Line::from(control_words(status, rates)),
     ];
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
@@ -155,11 +167,15 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::time::{Duration, Instant};
     use tidepool_proto::BytesByLevel;
+    use tidepool_proto::control::ControlReport;
 
     fn drawn(width: u16, height: u16, trouble: Option<&str>) -> String {
         let mut status = Status { process_id: 7, pfs: "/lustre".into(), ..Status::default() };
         status.store.capacity_bytes = 8 << 30;
         status.store.resident_bytes = 2 << 30;
+        status.control.lease = "governed".into();
+        let report = ControlReport { demand_bytes: 3 << 30, ..ControlReport::default() };
+        status.control.report = Some(report);
         let begun = Instant::now();
         let mut history = History::new(status.clone(), begun);
         status.served = BytesByLevel { store: 300 << 20, pfs: 100 << 20, ..Default::default() };
@@ -173,7 +189,9 @@ mod tests {
     #[test]
     fn the_view_shows_the_facts() {
         let screen = drawn(100, 30, None);
-        for fact in ["node 7", "/lustre", "2GiB of 8GiB", "now 75.0%", "300MiB/s", "q quit"] {
+        for fact in
+            ["node 7", "/lustre", "2GiB of 8GiB", "now 75.0%", "300MiB/s", "demand 3GiB", "q quit"]
+        {
             assert!(screen.contains(fact), "{fact} is missing in\n{screen}");
         }
     }

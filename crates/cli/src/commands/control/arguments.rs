@@ -1,0 +1,52 @@
+//! Arguments of `tidepool control`.
+
+use clap::{Args, Subcommand};
+
+use crate::arguments::Facts;
+use crate::connection::SocketArgument;
+
+/// Commands of the memory control.
+#[derive(Debug, Subcommand)]
+pub enum ControlCommand {
+    /// Demand, target, headroom, alarms and settings of the memory control
+    Status(Facts),
+    /// Change a setting of the memory control while it runs
+    Set(SetArguments),
+    /// Latest decisions that changed something, with their reasons
+    Decisions(DecisionsArguments),
+    /// Govern the store of a node from this process; the node starts this by itself
+    Run(RunArguments),
+}
+
+/// Arguments of `control set`.
+#[derive(Args, Debug)]
+pub struct SetArguments {
+    /// Name of the setting: control, memory_min, or a parameter such as gain or control_gain
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// New value, in the grammar of the option
+    #[arg(value_name = "VALUE")]
+    pub value: String,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `control decisions`.
+#[derive(Args, Debug)]
+pub struct DecisionsArguments {
+    /// Print this many of the latest
+    #[arg(long, short, value_name = "COUNT", default_value_t = 64)]
+    pub count: usize,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `control run`.
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+}

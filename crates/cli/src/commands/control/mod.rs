@@ -1,0 +1,35 @@
+//! `tidepool control`: the memory control of a node, from the controller itself to what operators
+//! ask and change.
+
+pub mod arguments;
+mod decisions;
+mod reporting;
+mod run;
+mod set;
+mod status;
+
+use tidepool_proto::admin::{AdminReply, AdminRequest};
+use tidepool_proto::control::ControlStatus;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::connection::Connection;
+use crate::exit::Outcome;
+use arguments::ControlCommand;
+
+/// Runs a command of the memory control.
+pub fn control(command: &ControlCommand) -> Result<Outcome> {
+    match command {
+        ControlCommand::Status(facts) => status::status(facts),
+        ControlCommand::Set(arguments) => set::set(arguments),
+        ControlCommand::Decisions(arguments) => decisions::decisions(arguments),
+        ControlCommand::Run(arguments) => run::run(arguments),
+    }
+}
+
+fn ask(node: &Connection) -> Result<ControlStatus> {
+    match node.ask(AdminRequest::ControlStatus, None)? {
+        AdminReply::Control(status) => Ok(*status),
+        _ => Err(Error::new(ErrorKind::Protocol, "asking for the control", "the answer is none")
+            .remedy("use the same release on both sides")),
+    }
+}

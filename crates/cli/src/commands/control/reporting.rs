@@ -1,0 +1,92 @@
+//! From what the loop knows of itself to what the node shows its operators.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use tidepool_control::{RecentDecision, Report};
+use tidepool_model::control::headroom_bytes;
+use tidepool_proto::control::{ControlEvent, ControlReport, ControlledStore};
+
+/// Turns reports of the loop into those for the node; remembers what was told.
+pub struct Reporter {
+    /// Start of the loop on the clock of the wall.
+    begun: SystemTime,
+    /// Begin of the latest decision that was told, in nanoseconds since the start.
+    told_ns: Option<u64>,
+}
+
+impl Reporter {
+    /// For a loop that starts now.
+    pub fn new() -> Reporter {
+        Reporter { begun: SystemTime::now(), told_ns: None }
+    }
+
+    /// What the node is to know now. Decisions come once, when the next one has ended them.
+    pub fn report(&mut self, report: &Report) -> ControlReport {
+        let snapshot = &report.snapshot;
+        let own = report.stores.first();
+        let reaction =
+            |share: f64| own.and_then(|own| own.release_time.quantile_us(share)).unwrap_or(0);
+        let release = snapshot.stores.first().map_or(0, |store| store.release_bytes_per_s);
+        ControlReport {
+            policy: name(&report.parameters.policy),
+            level: name(&report.decision.level),
+            reason: report.recent.last().map(RecentDecision::words).unwrap_or_default(),
+            demand_bytes: report.decision.demand_bytes,
+            slope_bytes_per_s: report.decision.slope_bytes_per_s,
+            target_bytes: report.decision.target_bytes,
+            memory_total_bytes: snapshot.memory_total_bytes,
+            available_bytes: snapshot.available_bytes,
+            headroom_bytes: headroom_bytes(snapshot.memory_total_bytes, &report.parameters),
+            release_bytes_per_s: release,
+            decisions: report.ticks,
+            reaction_us_median: reaction(0.5),
+            reaction_us_max: reaction(1.0),
+            alarms: report.decision.alarms.iter().map(name).collect(),
+            notes: report.notes.clone(),
+            stores: snapshot.stores.iter().map(store).collect(),
+            events: self.events(report),
+        }
+    }
+
+    fn events(&mut self, report: &Report) -> Vec<ControlEvent> {
+        let ended = report.recent.split_last().map_or(&[][..], |(_, ended)| ended);
+        let told_ns = self.told_ns;
+        let news = ended.iter().filter(|it| told_ns.is_none_or(|told| it.from_ns > told));
+        let changes = news.filter(|it| it.before_bytes != it.target_bytes);
+        let resident_bytes = report.snapshot.stored_bytes();
+        let events = changes.map(|it| self.event(it, resident_bytes)).collect();
+        self.told_ns = ended.last().map(|last| last.from_ns).or(told_ns);
+        events
+    }
+
+    fn event(&self, decision: &RecentDecision, resident_bytes: u64) -> ControlEvent {
+        let at = self.begun + Duration::from_nanos(decision.from_ns);
+        let at_ms = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        ControlEvent {
+            at_ms: u64::try_from(at_ms).unwrap_or(u64::MAX),
+            target_bytes: decision.target_bytes,
+            demand_bytes: decision.demand_bytes,
+            slope_bytes_per_s: decision.slope_bytes_per_s,
+            resident_bytes,
+            reason: decision.words(),
+        }
+    }
+}
+
+fn store(state: &tidepool_model::control::StoreState) -> ControlledStore {
+    ControlledStore {
+        name: state.name.clone(),
+        resident_bytes: state.resident_bytes,
+        capacity_bytes: state.capacity_bytes,
+        failed: state.failed,
+    }
+}
+
+/// The stable name of a plain value.
+fn name<T: Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}

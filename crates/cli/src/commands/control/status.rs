@@ -1,0 +1,133 @@
+//! `tidepool control status`: the memory control as an operator wants to know it.
+
+use tidepool_proto::Result;
+use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus};
+
+use super::decisions;
+use crate::arguments::Facts;
+use crate::exit::Outcome;
+use crate::output::{self, Colour, coloured, duration, size};
+
+/// Decisions shown below the facts.
+const DECISIONS_SHOWN: usize = 5;
+
+/// Runs `control status`. It is not so where a controller should govern and does not.
+pub fn status(facts: &Facts) -> Result<Outcome> {
+    let status = super::ask(&facts.socket.connect())?;
+    if facts.json {
+        output::json(&status)?;
+    } else {
+        print(&status);
+    }
+    let is_missing = status.enabled && status.lease != "governed";
+    Ok(if is_missing { Outcome::NotSo } else { Outcome::Done })
+}
+
+fn print(status: &ControlStatus) {
+    output::line(&coloured(&title(status), Colour::Strong));
+    let mut rows = vec![("store", store(status))];
+    if let Some(report) = &status.report {
+        rows.extend(report_rows(status, report));
+    }
+    if status.memory_only_bytes > 0 || status.spill_bytes_per_s > 0 {
+        let rate = match status.spill_bytes_per_s {
+            0 => "not measured yet".to_owned(),
+            rate => format!("{}/s when measured", size(rate)),
+        };
+        rows.push(("in memory only", format!("{}, {rate}", size(status.memory_only_bytes))));
+    }
+    rows.push(("history", history(status)));
+    for setting in status.settings.iter().filter(|setting| setting.origin != "default") {
+        rows.push((
+            "setting",
+            format!("{} = {} ({})", setting.name, setting.value, setting.origin),
+        ));
+    }
+    for warning in &status.warnings {
+        rows.push(("warning", coloured(warning, Colour::Warning)));
+    }
+    output::pairs(&rows);
+    let events = &status.decisions[status.decisions.len().saturating_sub(DECISIONS_SHOWN)..];
+    if !events.is_empty() {
+        decisions::print(events);
+    }
+}
+
+fn title(status: &ControlStatus) -> String {
+    let process = status.process_id.map_or_else(String::new, |id| format!(" process {id}"));
+    match (status.lease.as_str(), status.enabled) {
+        ("governed", _) => {
+            let since = status.attached_s.map(duration).unwrap_or_default();
+            format!("memory control: governed by{process} for {since}")
+        }
+        ("expired", _) => {
+            let silent = status.silent_ms.unwrap_or(0);
+            format!(
+                "memory control: the controller{process} has been silent for {silent} ms; the \
+                 store keeps its guaranteed part until one governs again"
+            )
+        }
+        (_, true) => "memory control: waiting for the controller to attach".to_owned(),
+        (_, false) => "memory control: off; the capacity stays as it is set".to_owned(),
+    }
+}
+
+fn store(status: &ControlStatus) -> String {
+    format!(
+        "{} resident of {}, between {} guaranteed and {}; {} pinned or lent",
+        size(status.resident_bytes),
+        size(status.capacity_bytes),
+        size(status.guaranteed_bytes),
+        size(status.ceiling_bytes),
+        size(status.held_bytes)
+    )
+}
+
+fn report_rows(status: &ControlStatus, report: &ControlReport) -> Vec<(&'static str, String)> {
+    let free = report.available_bytes.map_or("unknown".to_owned(), size);
+    let mut rows = vec![
+        (
+            "demand",
+            format!(
+                "{} of {}, growing {}/s; {free} available",
+                size(report.demand_bytes),
+                size(report.memory_total_bytes),
+                size(report.slope_bytes_per_s)
+            ),
+        ),
+        ("target", format!("{} for all stores: {}", size(report.target_bytes), report.reason)),
+        ("headroom", format!("{} kept free above the demand", size(report.headroom_bytes))),
+        ("policy", format!("{}, {} decisions, {}", report.policy, report.decisions, report.level)),
+    ];
+    if report.reaction_us_max > 0 {
+        let (median, max) = (report.reaction_us_median, report.reaction_us_max);
+        let rate = size(report.release_bytes_per_s);
+        let text = format!("half within {median} us, all within {max} us; {rate}/s come back");
+        rows.push(("releases", text));
+    }
+    let others = report.stores.iter().filter(|store| store.name != "tidepool" || store.failed);
+    for store in others {
+        let failed = if store.failed { ", failed" } else { "" };
+        let (held, of) = (size(store.resident_bytes), size(store.capacity_bytes));
+        rows.push(("other store", format!("{}: {held} of {of}{failed}", store.name)));
+    }
+    for (name, meaning) in ALARMS.iter().filter(|(name, _)| status.has_alarm(name)) {
+        rows.push(("alarm", coloured(&format!("{name}: {meaning}"), Colour::Bad)));
+    }
+    for note in &report.notes {
+        rows.push(("degraded", coloured(note, Colour::Warning)));
+    }
+    rows
+}
+
+fn history(status: &ControlStatus) -> String {
+    format!(
+        "{} attached, {} leases of {} ms ran out, {} restarts, {} refused, {} foreign changes",
+        status.attachments,
+        status.expirations,
+        status.lease_ms,
+        status.restarts,
+        status.refusals,
+        status.foreign_changes
+    )
+}

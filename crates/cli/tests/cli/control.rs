@@ -1,0 +1,254 @@
+//! The memory control by the real program: a node, the controller it starts, and operators.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::node::{Daemon, runs, settle};
+use super::{run, stderr, stdout};
+
+const MINIMUM: u64 = 8 << 20;
+const MEMORY: u64 = 64 << 20;
+
+fn governed(extra: &[&str]) -> Daemon {
+    let daemon = Daemon::start(&[&["--memory-min", "8MiB"], extra].concat());
+    until(&daemon, "a controller", |status| status["report"]["decisions"].as_u64() > Some(0));
+    daemon
+}
+
+/// What the control says, whether or not all is well.
+fn status(daemon: &Daemon) -> Value {
+    let output = daemon.run(&["control", "status", "--json"]);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}\n{}", stderr(&output), daemon.log()))
+}
+
+fn until(daemon: &Daemon, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let status = status(daemon);
+        if holds(&status) {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{what} never came: {}\n{}", status(daemon), daemon.log());
+}
+
+fn set(daemon: &Daemon, name: &str, value: &str) -> String {
+    let output = daemon.run(&["control", "set", name, value]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+/// Fills the store, and has the controller think that jobs want all memory.
+fn burst(daemon: &Daemon) {
+    let file = daemon.write("data", 48 << 20);
+    settle();
+    assert!(daemon.run(&["load", &file]).status.success(), "{}", daemon.log());
+    let total = status(daemon)["report"]["memory_total_bytes"].as_u64().unwrap();
+    set(daemon, "headroom-bytes", &(total / 10 * 9).to_string());
+    set(daemon, "headroom-bytes", &(total - (64 << 20)).to_string());
+}
+
+fn controller(status: &Value) -> Pid {
+    Pid::from_raw(status["process_id"].as_i64().unwrap() as i32).unwrap()
+}
+
+#[test]
+fn a_node_with_a_guaranteed_part_governs_itself() {
+    let daemon = governed(&[]);
+    let status = status(&daemon);
+    for key in [
+        "enabled",
+        "lease",
+        "lease_ms",
+        "process_id",
+        "attached_s",
+        "silent_ms",
+        "attachments",
+        "expirations",
+        "refusals",
+        "foreign_changes",
+        "restarts",
+        "guaranteed_bytes",
+        "ceiling_bytes",
+        "capacity_bytes",
+        "resident_bytes",
+        "held_bytes",
+        "memory_only_bytes",
+        "spill_bytes_per_s",
+        "report",
+        "decisions",
+        "settings",
+        "warnings",
+    ] {
+        assert!(status.get(key).is_some(), "{key} is missing in {status}");
+    }
+    for key in [
+        "policy",
+        "level",
+        "reason",
+        "demand_bytes",
+        "slope_bytes_per_s",
+        "target_bytes",
+        "memory_total_bytes",
+        "available_bytes",
+        "headroom_bytes",
+        "alarms",
+        "notes",
+        "stores",
+    ] {
+        assert!(status["report"].get(key).is_some(), "{key} is missing in {status}");
+    }
+    assert_eq!(
+        (status["lease"].as_str(), status["enabled"].as_bool()),
+        (Some("governed"), Some(true))
+    );
+    assert_eq!(status["guaranteed_bytes"], MINIMUM);
+    assert_eq!(daemon.json(&["status"])["control"]["lease"], "governed");
+    let words = stdout(&daemon.run(&["control", "status"]));
+    for word in ["governed by process", "guaranteed", "demand", "target", "headroom"] {
+        assert!(words.contains(word), "{word} is missing in\n{words}");
+    }
+    let metrics = stdout(&daemon.run(&["metrics"]));
+    assert!(metrics.contains("tidepool_control_governed 1"), "{metrics}");
+    let process = controller(&status);
+    assert!(daemon.run(&["node", "stop"]).status.success());
+    assert!(!runs(process.as_raw_nonzero().get() as u64), "the controller ends with its node");
+}
+
+#[test]
+fn without_a_guaranteed_part_nothing_governs_until_it_is_switched_on() {
+    let daemon = Daemon::start(&[]);
+    let off = status(&daemon);
+    assert_eq!((off["enabled"].as_bool(), off["lease"].as_str()), (Some(false), Some("never")));
+    set(&daemon, "control", "on");
+    until(&daemon, "a controller", |status| status["lease"] == "governed");
+    set(&daemon, "control", "off");
+    let off = status(&daemon);
+    assert_eq!(
+        (off["lease"].as_str(), off["capacity_bytes"].as_u64()),
+        (Some("released"), Some(MEMORY))
+    );
+    let output = daemon.run(&["control", "run"]);
+    assert!(stderr(&output).contains("`control` is off"), "{}", stderr(&output));
+}
+
+#[test]
+fn demand_shrinks_the_store_and_the_decision_is_told() {
+    let daemon = governed(&[]);
+    burst(&daemon);
+    until(&daemon, "the room", |status| status["resident_bytes"].as_u64() <= Some(MINIMUM));
+    until(&daemon, "an alarm", |status| {
+        status["report"]["alarms"].as_array().unwrap().iter().any(|it| it == "at-minimum")
+    });
+    set(&daemon, "headroom-bytes", "0");
+    let told = until(&daemon, "a decision", |status| !status["decisions"][0].is_null());
+    assert!(told["decisions"][0]["reason"].as_str().unwrap().contains("shrink"), "{told}");
+    let words = stdout(&daemon.run(&["control", "decisions"]));
+    assert!(words.contains("shrink"), "{words}");
+}
+
+#[test]
+fn a_killed_controller_is_replaced_in_the_midst_of_a_burst() {
+    let daemon = governed(&[]);
+    burst(&daemon);
+    let killed = controller(&status(&daemon));
+    kill_process(killed, Signal::KILL).unwrap();
+    let status = until(&daemon, "another controller", |status| {
+        status["lease"] == "governed" && controller(status) != killed
+    });
+    assert_eq!(status["restarts"], 1);
+    until(&daemon, "the room", |status| status["resident_bytes"].as_u64() <= Some(MINIMUM));
+}
+
+#[test]
+fn a_stopped_controller_loses_the_store_and_gets_it_back() {
+    let daemon = governed(&[]);
+    let process = controller(&status(&daemon));
+    kill_process(process, Signal::STOP).unwrap();
+    let fallen = until(&daemon, "the fall", |status| status["lease"] == "expired");
+    assert_eq!(fallen["capacity_bytes"], MINIMUM);
+    assert_eq!(daemon.run(&["control", "status"]).status.code(), Some(1), "it should govern");
+    kill_process(process, Signal::CONT).unwrap();
+    let back = until(&daemon, "the controller", |status| status["lease"] == "governed");
+    assert_eq!((controller(&back), back["restarts"].as_u64()), (process, Some(0)));
+    until(&daemon, "growth", |status| status["capacity_bytes"].as_u64() > Some(MINIMUM));
+}
+
+#[test]
+fn a_second_controller_is_refused_and_named() {
+    let daemon = governed(&[]);
+    let first = controller(&status(&daemon)).as_raw_nonzero();
+    let output = daemon.run(&["control", "run"]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(stderr(&output).contains(&format!("process {first} ")), "{}", stderr(&output));
+    assert_eq!(status(&daemon)["lease"], "governed");
+}
+
+#[test]
+fn bad_settings_are_refused_with_the_figure() {
+    let daemon = governed(&[]);
+    for (name, value, figure) in [
+        ("gain", "11", "0 to 10"),
+        ("interval-ms", "600", "500"),
+        ("memory_min", "1TiB", "64MiB"),
+        ("headroom-bytes", "1PiB", "leave nothing"),
+        ("speed", "1", "control_gain"),
+        ("hold-ms", "99999", "60000"),
+    ] {
+        let output = daemon.run(&["control", "set", name, value]);
+        assert_eq!(output.status.code(), Some(2), "{name} {value}");
+        assert!(stderr(&output).contains(figure), "{name} {value}: {}", stderr(&output));
+    }
+    set(&daemon, "gain", "2.5");
+    let output = daemon.run(&["control", "set", "policy", "dynims"]);
+    assert!(stderr(&output).contains("2.5"), "unstable: {}", stderr(&output));
+    set(&daemon, "gain", "0.5");
+    assert_eq!(set(&daemon, "policy", "dynims").trim(), "control_policy = dynims");
+    until(&daemon, "the policy", |status| status["report"]["policy"] == "dynims");
+    let config = stdout(&daemon.run(&["config", "--json"]));
+    assert!(config.contains("live change"), "{config}");
+    let refused =
+        run(&["config", "--check", "--pfs", "/", "--memory-min", "1TiB", "--memory", "1GiB"]);
+    assert!(stderr(&refused).contains("more than the store of 1GiB"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_resize_by_hand_is_the_new_ceiling() {
+    let daemon = governed(&[]);
+    let output = daemon.run(&["resize", "48MiB"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let resized = status(&daemon);
+    assert_eq!(resized["ceiling_bytes"], 48 << 20);
+    assert!(resized["capacity_bytes"].as_u64() <= Some(48 << 20), "{resized}");
+    assert_eq!(resized["foreign_changes"], 1);
+    assert_eq!(resized["lease"], "governed");
+}
+
+#[test]
+fn other_users_may_look_and_not_touch() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can try as another user");
+        return;
+    }
+    let daemon = governed(&[]);
+    // The way to the socket must be open to the other user.
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(daemon.path("."), permissions).unwrap();
+    let program = daemon.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_tidepool"), &program).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.args(arguments).arg("--socket").arg(daemon.path("node.sock"));
+        command.uid(65_534).gid(65_534).current_dir("/").output().unwrap()
+    };
+    let looked = as_nobody(&["control", "status"]);
+    assert!(looked.status.success(), "{}", stderr(&looked));
+    for arguments in [&["control", "set", "gain", "1"][..], &["control", "run"][..]] {
+        let output = as_nobody(arguments);
+        assert_eq!(output.status.code(), Some(5), "{arguments:?}: {}", stderr(&output));
+    }
+}
