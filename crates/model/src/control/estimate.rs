@@ -18,8 +18,8 @@ const SLOPE_SAMPLES: usize = 16;
 const JUMP_ACCEPTED_NS: u64 = SECOND_NS / 2;
 /// Time constant of the gap's slow drift, in seconds.
 const GAP_DRIFT_S: f64 = 30.0;
-/// Time constant with which freed pages leave the per-CPU lists, in seconds.
-const HIDDEN_DRAIN_S: f64 = 600.0;
+/// Rate at which freed pages leave the per-CPU lists at least.
+const HIDDEN_DRAIN_BYTES_PER_S: f64 = 4e6;
 /// What has not shown up this long after it was freed is hidden; the rest of what was freed is not.
 const FREED_SETTLED_NS: u64 = SECOND_NS / 5;
 /// Steepest growth of a demand that is believed: about what a node's memory can take.
@@ -107,7 +107,8 @@ impl Estimator {
         let demand = kinds.map_or(stored, |kinds| kinds.saturating_sub(stored));
         let stuck = self.stuck.watch(available, demand, total);
         // Stores and free memory cannot be more than all memory; readings are not simultaneous.
-        let possible = available <= total && available.saturating_add(stored) <= total + total / 50;
+        let possible = available <= total
+            && available.saturating_add(stored) <= total.saturating_add(total / 50);
         (possible && total > 0 && !stuck).then(|| Reading {
             main: signed(total) - signed(available) - signed(stored),
             kinds: kinds.map(|kinds| signed(kinds) - signed(stored)),
@@ -196,7 +197,7 @@ impl Estimator {
         let excess = (gap - usual).max(0.0);
         if let Some((last, before)) = self.last.and_then(|last| Some((last, last.kinds?))) {
             let freed = (last.stored - reading.stored).max(0) + (before - kinds).max(0);
-            self.freed -= self.freed * (dt_s / HIDDEN_DRAIN_S).min(1.0);
+            self.freed = (self.freed - HIDDEN_DRAIN_BYTES_PER_S * dt_s).max(0.0);
             self.freed += freed as f64;
             if freed > 0 {
                 self.freed_ns = s.at_ns;

@@ -98,7 +98,7 @@ impl Ceilings {
             let lacking = lacking(node, headroom as f64 * share, coming);
             self.node_short |= lacking + b.band as f64 * share > 0.0;
             if lacking > 0.0 {
-                lowest = lowest.min(left - (lacking / part) as i64);
+                lowest = lowest.min(left - (lacking / part).min(1e17) as i64);
             }
         }
         lowest

@@ -24,17 +24,17 @@ const TURNS: [(bool, bool); 3] = [
 /// large enough.
 pub fn split(target_bytes: u64, stores: &[StoreState], capacities: &mut Vec<u64>) {
     capacities.clear();
-    capacities.extend(stores.iter().map(|store| store.resident_bytes.min(ceiling(store))));
-    let resident = sum(capacities);
-    if resident > target_bytes {
-        shrink(resident - target_bytes, stores, capacities);
-    }
-    guarantee(stores, capacities);
-    grow(target_bytes.saturating_sub(sum(capacities)), stores, capacities);
+    // The guaranteed part is a store's whether it is used or not.
+    let held =
+        |store: &StoreState| store.resident_bytes.clamp(store.capacity_min_bytes, ceiling(store));
+    capacities.extend(stores.iter().map(held));
+    let target = u128::from(target_bytes);
+    shrink(sum(capacities).saturating_sub(target), stores, capacities);
+    grow(target.saturating_sub(sum(capacities)) as u64, stores, capacities);
 }
 
-fn sum(capacities: &[u64]) -> u64 {
-    capacities.iter().fold(0, |sum: u64, capacity| sum.saturating_add(*capacity))
+fn sum(capacities: &[u64]) -> u128 {
+    capacities.iter().map(|capacity| u128::from(*capacity)).sum()
 }
 
 /// The highest capacity of a store; at least the guaranteed part.
@@ -47,7 +47,7 @@ fn whole_blocks(bytes: u64, store: &StoreState) -> u64 {
 }
 
 /// Takes `need` bytes, by turns, fast stores before slow ones.
-fn shrink(mut need: u64, stores: &[StoreState], capacities: &mut [u64]) {
+fn shrink(mut need: u128, stores: &[StoreState], capacities: &mut [u64]) {
     for (failed, write) in TURNS {
         for speed in [StoreSpeed::Fast, StoreSpeed::Slow] {
             for (store, capacity) in stores.iter().zip(capacities.iter_mut()) {
@@ -58,8 +58,9 @@ fn shrink(mut need: u64, stores: &[StoreState], capacities: &mut [u64]) {
                     continue;
                 }
                 let floor = floor(store, write).min(*capacity);
-                let left = whole_blocks(capacity.saturating_sub(need), store).max(floor);
-                need = need.saturating_sub(*capacity - left);
+                let least = u128::from(*capacity).saturating_sub(need) as u64;
+                let left = whole_blocks(least, store).max(floor);
+                need = need.saturating_sub(u128::from(*capacity - left));
                 *capacity = left;
             }
         }
@@ -70,13 +71,6 @@ fn shrink(mut need: u64, stores: &[StoreState], capacities: &mut [u64]) {
 fn floor(store: &StoreState, write: bool) -> u64 {
     let unwritten = if write { 0 } else { store.memory_only_bytes };
     store.capacity_min_bytes.max(store.held_bytes.saturating_add(unwritten))
-}
-
-/// Every store may always hold its guaranteed part.
-fn guarantee(stores: &[StoreState], capacities: &mut [u64]) {
-    for (store, capacity) in stores.iter().zip(capacities.iter_mut()) {
-        *capacity = (*capacity).max(store.capacity_min_bytes);
-    }
 }
 
 /// Shares `room` bytes by weight; what rounding and upper bounds leave over goes to the first

@@ -129,7 +129,10 @@ impl Policy for Tidepool {
             self.emergency.update(snapshot, &estimate, &bounds, &self.events, headroom, before, p);
         let mut wanted = ceiling;
         if emergency.late {
-            wanted = Ceiling { bytes: wanted.bytes - signed(headroom), reason: Reason::Emergency };
+            wanted = Ceiling {
+                bytes: wanted.bytes.saturating_sub(signed(headroom)),
+                reason: Reason::Emergency,
+            };
         }
         let level = self.level(&estimate, emergency.active, p);
         let (target, reason) = if level == Level::Safe {
@@ -140,7 +143,7 @@ impl Policy for Tidepool {
             let ceiling = self.growth_ceiling(snapshot, headroom + extra, &bounds);
             // Somebody else raised the capacities: no reason to take back what still fits.
             let found = bounds.stored.min(present).min(wanted.bytes.max(0) as u64);
-            let before = before.max(found);
+            let before = if found >= before.saturating_add(bounds.block) { found } else { before };
             self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
         };
         let target = target.max(bounds.floor).min(bounds.max);
@@ -221,6 +224,9 @@ impl Tidepool {
         // every byte, or each eviction would be a command.
         let bound = b.stored.saturating_add(b.slack);
         let before = if before > bound.saturating_add(b.slack) { bound } else { before };
+        if emergency {
+            return (before, Reason::Emergency);
+        }
         if ceiling <= before || bound <= before {
             return (before, Reason::Steady);
         }
@@ -234,7 +240,7 @@ impl Tidepool {
         let doubtful = estimate.disagree || estimate.stale_ns > 0;
         let scarce = ceiling < b.stored.saturating_add(b.band.saturating_mul(4));
         let stalled = self.events.stalled(snapshot.at_ns, scarce);
-        if moving || doubtful || stalled || emergency {
+        if moving || doubtful || stalled {
             return (before, Reason::Brake);
         }
         // A pause of the controller is no reason to grow faster after it.

@@ -1,0 +1,271 @@
+//! Each branch of the law.
+
+use tidepool_model::control::{Alarm, Level, Limit, MemoryNode, Pressure, Reason};
+
+use crate::node::{BLOCK, GIB, Node, TOTAL, has};
+
+#[test]
+fn a_step_is_answered_at_the_first_reading_with_the_absolute_target() {
+    let mut node = Node::full(60 * GIB);
+    node.demand += 10 * GIB;
+    let decision = node.tick();
+    assert_eq!(decision.target_bytes, TOTAL - node.headroom() - node.demand);
+    assert_eq!((decision.reason, decision.slope_bytes_per_s), (Reason::Demand, 0));
+    // Obeyed, the same demand asks for nothing more.
+    let evicted = node.stored();
+    assert_eq!(node.run(1_000).target_bytes, evicted);
+}
+
+#[test]
+fn bytes_under_way_are_not_asked_for_twice() {
+    let mut node = Node::full(60 * GIB);
+    node.obeys = false;
+    node.demand += 5 * GIB;
+    let target = node.tick().target_bytes;
+    node.store().outstanding_bytes = 5 * GIB;
+    for _ in 0..15 {
+        assert_eq!(node.tick().target_bytes, target);
+    }
+}
+
+#[test]
+fn a_ramp_is_foreseen_and_a_step_is_not() {
+    let mut node = Node::full(60 * GIB);
+    node.parameters.headroom_bytes = 2 * GIB;
+    node.demand += 10 * GIB;
+    node.run(3_000);
+    let mut foreseen = false;
+    for _ in 0..20 {
+        // Not whole blocks: a job's memory never leaves available memory level to the byte.
+        node.demand += 50 * GIB / 100 + 12_345;
+        let decision = node.tick();
+        if decision.slope_bytes_per_s > 0 {
+            let exact = TOTAL - node.headroom() - node.demand;
+            foreseen |= decision.target_bytes < exact - BLOCK;
+            assert!(decision.slope_bytes_per_s.abs_diff(50 * GIB) < GIB);
+        }
+    }
+    assert!(foreseen);
+    assert_eq!(node.tick().slope_bytes_per_s, 0, "the ramp is over");
+}
+
+#[test]
+fn growth_waits_for_the_hold_is_slow_and_ends_below_the_target() {
+    let mut node = Node::new(40 * GIB, 10 * GIB, 100 * GIB);
+    assert_eq!(node.run(1_900).reason, Reason::Hold);
+    assert_eq!(node.stored(), 10 * GIB);
+    assert_eq!(node.run(200).reason, Reason::Growth);
+    let before = node.stored();
+    node.run(1_000);
+    assert!(node.stored() - before <= GIB + BLOCK && node.stored() > before + GIB / 2);
+    let decision = node.run(90_000);
+    let band = TOTAL / 200;
+    assert_eq!(decision.reason, Reason::Steady);
+    assert!(decision.target_bytes <= TOTAL - node.headroom() - node.demand - band);
+    assert!(decision.target_bytes + 2 * band > TOTAL - node.headroom() - node.demand - band);
+}
+
+#[test]
+fn unused_capacity_is_taken_back() {
+    let mut node = Node::new(40 * GIB, 10 * GIB, 60 * GIB);
+    node.obeys = false;
+    node.store().capacity_bytes = 60 * GIB;
+    let decision = node.tick();
+    assert!(decision.target_bytes < 11 * GIB, "{decision:?}");
+    node.run(5_000);
+    assert!(node.tick().target_bytes < 11 * GIB, "nor does it grow away from the store");
+}
+
+#[test]
+fn no_growth_while_demand_grows_tasks_stall_or_files_are_read_again() {
+    let growing = || {
+        let mut node = Node::new(60 * GIB, 10 * GIB, 60 * GIB);
+        assert_eq!(node.run(2_500).reason, Reason::Growth);
+        node
+    };
+    let mut node = growing();
+    for _ in 0..50 {
+        node.demand += GIB / 100;
+        let before = node.stored();
+        assert_eq!(node.tick().reason, Reason::Brake);
+        assert_eq!(node.stored(), before);
+    }
+    let mut node = growing();
+    for tick in 0..50 {
+        node.snapshot.refaulted_pages = Some(tick * 1_000);
+        let reason = node.tick().reason;
+        assert!(tick == 0 || reason == Reason::Brake, "{reason:?}");
+    }
+    // Stalls brake where memory is scarce; with plenty of it they are a job's own.
+    for (demand, braked) in [(60 * GIB, false), (115 * GIB, true)] {
+        let mut node = Node::new(demand, 10 * GIB, 60 * GIB);
+        node.run(2_500);
+        node.snapshot.pressure = Some(Pressure { some_us: 5_000, full_us: 0 });
+        assert_eq!(node.tick().reason == Reason::Brake, braked, "demand {demand}");
+    }
+}
+
+#[test]
+fn a_demand_that_comes_and_goes_parks_the_store() {
+    let mut node = Node::full(60 * GIB);
+    let mut evicted = Vec::new();
+    for _ in 0..12 {
+        let before = node.stored();
+        node.demand += 10 * GIB;
+        node.run(4_000);
+        evicted.push(before.saturating_sub(node.stored()));
+        node.demand -= 10 * GIB;
+        node.run(4_000);
+    }
+    assert!(evicted[0] >= 10 * GIB);
+    assert!(evicted[1] > 0, "it grew after the first tooth");
+    assert_eq!(evicted[4..].iter().sum::<u64>(), 0, "{evicted:?}");
+    // Calm ends it.
+    node.run(180_000);
+    assert!(node.stored() > 58 * GIB);
+}
+
+#[test]
+fn an_emergency_refuses_writes_and_takes_more_only_when_it_lasts() {
+    let mut node = Node::full(60 * GIB);
+    node.obeys = false;
+    node.demand += 11 * GIB;
+    let decision = node.tick();
+    assert_eq!(decision.level, Level::Emergency);
+    assert_eq!(decision.target_bytes, TOTAL - node.headroom() - node.demand);
+    let later = node.run(2_000);
+    assert_eq!(later.reason, Reason::Emergency);
+    assert_eq!(later.target_bytes, TOTAL - 2 * node.headroom() - node.demand);
+    node.obeys = true;
+    node.tick();
+    assert_eq!(node.run(500).level, Level::Normal);
+}
+
+#[test]
+fn a_stall_of_all_tasks_is_an_emergency_only_where_headroom_is_used() {
+    for (used, level) in [(0, Level::Normal), (GIB / 4, Level::Emergency)] {
+        let mut node = Node::full(60 * GIB);
+        node.obeys = false;
+        node.demand += used;
+        node.snapshot.pressure = Some(Pressure { some_us: 9_000, full_us: 9_000 });
+        assert_eq!(node.tick().level, level);
+    }
+}
+
+#[test]
+fn limits_count_where_they_hold_the_store() {
+    for holds_store in [true, false] {
+        let mut node = Node::new(40 * GIB, 60 * GIB, 60 * GIB);
+        let limit = Limit {
+            name: "/job".to_owned(),
+            limit_bytes: 80 * GIB,
+            used_bytes: if holds_store { 90 * GIB } else { 80 * GIB },
+            holds_store,
+            hits: 0,
+        };
+        node.snapshot.limits = vec![limit];
+        let decision = node.tick();
+        assert_eq!(decision.reason == Reason::Limit, holds_store);
+        assert_eq!(decision.target_bytes < 50 * GIB, holds_store);
+        node.snapshot.limits[0].hits = 5;
+        assert_eq!(node.tick().level == Level::Emergency, holds_store);
+    }
+}
+
+#[test]
+fn a_short_numa_node_shrinks_the_store_in_proportion() {
+    let mut node = Node::new(40 * GIB, 40 * GIB, 40 * GIB);
+    let half = |number, available_bytes| MemoryNode {
+        number,
+        total_bytes: TOTAL / 2,
+        available_bytes,
+        stored_bytes: 20 * GIB,
+    };
+    node.snapshot.memory_nodes = vec![half(0, 0), half(1, 24 * GIB)];
+    let decision = node.tick();
+    assert_eq!(decision.reason, Reason::MemoryNode);
+    let evicted = 40 * GIB - decision.target_bytes;
+    assert!(evicted.abs_diff(node.headroom()) <= BLOCK, "half of the headroom, twice: {evicted}");
+    let mut node = Node::new(40 * GIB, 40 * GIB, 40 * GIB);
+    node.snapshot.memory_nodes = vec![half(0, 24 * GIB), half(1, 24 * GIB)];
+    assert_eq!(node.tick().target_bytes, 40 * GIB);
+}
+
+#[test]
+fn what_is_held_or_unwritten_is_not_promised() {
+    let mut node = Node::full(60 * GIB);
+    node.store().held_bytes = 40 * GIB;
+    node.store().memory_only_bytes = 15 * GIB;
+    node.demand += 11 * GIB;
+    let decision = node.tick();
+    assert_eq!(decision.target_bytes, 55 * GIB);
+    assert!(has(&decision, Alarm::AtMinimum));
+    node.store().capacity_min_bytes = 55 * GIB;
+    node.store().memory_only_bytes = 0;
+    let decision = node.tick();
+    assert_eq!(decision.target_bytes, 55 * GIB, "the guaranteed part");
+    assert_eq!(decision.level, Level::Normal, "an emergency would change nothing");
+}
+
+#[test]
+fn slow_spilling_starts_earlier() {
+    let target = |spill: u64| {
+        let mut node = Node::full(60 * GIB);
+        node.store().memory_only_bytes = 58 * GIB;
+        node.store().spill_bytes_per_s = spill;
+        let mut target = 0;
+        for _ in 0..8 {
+            node.demand += 10 * GIB / 100;
+            target = node.tick().target_bytes;
+        }
+        target
+    };
+    assert!(target(GIB) < target(0) - GIB / 100, "what is written next may be asked for");
+}
+
+#[test]
+fn a_demand_faster_than_the_store_is_said() {
+    let mut node = Node::full(60 * GIB);
+    node.store().release_bytes_per_s = 5 * GIB;
+    let mut said = false;
+    for _ in 0..10 {
+        node.demand += 20 * GIB / 100;
+        said |= has(&node.tick(), Alarm::ActuatorLimited);
+    }
+    assert!(said);
+    assert!(!has(&node.run(3_000), Alarm::ActuatorLimited));
+}
+
+#[test]
+fn swapping_is_said_and_holds_growth() {
+    let mut node = Node::new(40 * GIB, 10 * GIB, 60 * GIB);
+    node.run(2_500);
+    node.snapshot.swapped_out_pages = Some(100);
+    node.demand -= GIB;
+    let decision = node.tick();
+    assert!(has(&decision, Alarm::SwapOut));
+    assert_eq!(decision.reason, Reason::Hold);
+    assert_eq!(node.run(1_500).reason, Reason::Hold);
+}
+
+#[test]
+fn a_failed_store_is_said_and_its_bytes_are_not_counted_on() {
+    let mut node = Node::full(60 * GIB);
+    node.obeys = false;
+    node.store().failed = true;
+    node.demand += 5 * GIB;
+    let decision = node.tick();
+    assert!(has(&decision, Alarm::StoreFailed) && has(&decision, Alarm::AtMinimum));
+    assert_eq!(decision.target_bytes, 60 * GIB);
+}
+
+#[test]
+fn a_total_that_shrinks_is_followed_at_once() {
+    let mut node = Node::full(60 * GIB);
+    node.tick();
+    node.snapshot.memory_total_bytes -= 4 * GIB;
+    node.snapshot.available_bytes =
+        node.snapshot.available_bytes.map(|bytes| bytes.saturating_sub(4 * GIB));
+    let decision = node.tick_as_read();
+    assert!(decision.target_bytes < 60 * GIB, "{decision:?}");
+}
