@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidepool_control::actuator::{Actuator, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
-use tidepool_control::{Governor, Handle, settings, start};
+use tidepool_control::{Governor, Handle, Priority, prepare_process, settings, start};
 use tidepool_proto::{Error, Result};
 
 use super::arguments::RunArguments;
@@ -34,9 +34,10 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     let roots = Roots { store_process: store.node_process_id(), ..Roots::default() };
     let sensors = Box::new(Sensors::open(roots)?);
     let actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
-    let governor = Governor::new(sensors, actuators, settings::parameters(&text)?, None)?;
+    let mut governor = Governor::new(sensors, actuators, settings::parameters(&text)?, None)?;
+    prepare_process().into_iter().for_each(|note| governor.note(note));
     let mut reporter = Reporter::new();
-    let handle = start(governor)?;
+    let handle = start(governor, Priority::Raised)?;
     follow(&ends, &store, &handle, &mut reporter, generation);
     Ok(Outcome::Done)
 }
