@@ -6,6 +6,7 @@ use serde::Deserialize;
 use tidepool_proto::Result;
 
 use super::Actuator;
+use super::alluxio::{Alluxio, AlluxioConfiguration};
 use super::memcached::{Memcached, MemcachedConfiguration};
 use super::page_cache::{PageCache, PageCacheConfiguration};
 use super::redis::{Redis, RedisConfiguration};
@@ -22,6 +23,8 @@ pub enum StoreConfiguration {
     Valkey(RedisConfiguration),
     /// The page cache of a directory.
     PageCache(PageCacheConfiguration),
+    /// An Alluxio worker.
+    Alluxio(AlluxioConfiguration),
 }
 
 /// Opens the store: connects to it, checks that it can be controlled, and begins to watch it.
@@ -37,6 +40,7 @@ pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
             Box::new(Redis::open(configuration)?)
         }
         StoreConfiguration::PageCache(configuration) => Box::new(PageCache::open(configuration)?),
+        StoreConfiguration::Alluxio(configuration) => Box::new(Alluxio::open(configuration)?),
     })
 }
 
@@ -53,7 +57,7 @@ mod tests {
             |kind: &str| toml::from_str::<StoreConfiguration>(&format!("kind = '{kind}'\n{ENTRY}"));
         assert!(read("redis").is_ok());
         let error = read("riak").unwrap_err().to_string();
-        for kind in ["riak", "memcached", "redis", "valkey", "page-cache"] {
+        for kind in ["riak", "memcached", "redis", "valkey", "page-cache", "alluxio"] {
             assert!(error.contains(kind), "{error}");
         }
     }

@@ -3,6 +3,7 @@
 //! A store confirms bytes only when the operating system has them back; what it merely promises
 //! is not counted.
 
+mod alluxio;
 mod configuration;
 mod connection;
 mod credentials;
@@ -13,6 +14,7 @@ mod redis;
 mod residency;
 mod server_process;
 mod tidepool;
+mod tool;
 mod watch;
 
 use std::time::Duration;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use tidepool_model::control::StoreState;
 use tidepool_proto::Result;
 
+pub use alluxio::{Alluxio, AlluxioConfiguration};
 pub use configuration::{StoreConfiguration, open};
 pub use memcached::{Memcached, MemcachedConfiguration};
 pub use page_cache::{PageCache, PageCacheConfiguration};

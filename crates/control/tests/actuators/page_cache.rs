@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tidepool_control::actuator::Actuator;
 use tidepool_proto::ErrorKind;
 
-use crate::support::{DEADLINE, MIB, open_store, refusal, skip};
+use crate::support::{DEADLINE, MIB, figure, open_store, refusal, skip};
 
 /// A directory on a disk, or a printed reason to skip: elsewhere pages cannot be dropped.
 fn directory(test: &str) -> Option<TempDir> {
@@ -157,5 +157,5 @@ fn release_rate() {
     }
     let store = store(directory.path(), "");
     let done = store.resize(0, DEADLINE).unwrap();
-    skip("(a figure)", &format!("{done:?}"));
+    figure("page cache", &format!("{done:?}"));
 }

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use tidepool_proto::ErrorKind;
 
 use crate::support::{
-    DEADLINE, MIB, Server, directory, free_port, impostor, listens, open_store, program, refusal,
-    skip,
+    DEADLINE, MIB, Server, directory, figure, free_port, impostor, listens, open_store, program,
+    refusal,
 };
 
 struct Redis {
@@ -239,6 +239,6 @@ fn release_rate() {
         let before = it.server.resident_bytes();
         let done = store.resize(before - 512 * MIB, Duration::from_secs(60)).unwrap();
         let state = store.state().unwrap();
-        skip("(a figure)", &format!("values of {size}, tenacity {tenacity}: {done:?} {state:?}"));
+        figure("redis", &format!("values of {size}, tenacity {tenacity}: {done:?} {state:?}"));
     }
 }

@@ -14,7 +14,7 @@ use tidepool_proto::Result;
 
 pub const MIB: u64 = 1 << 20;
 pub const DEADLINE: Duration = Duration::from_secs(20);
-const START_TIME: Duration = Duration::from_secs(20);
+const START_TIME: Duration = Duration::from_secs(90);
 
 /// Path of a program, or a printed reason to skip `test`.
 pub fn program(name: &str, test: &str) -> Option<PathBuf> {
@@ -29,7 +29,15 @@ pub fn program(name: &str, test: &str) -> Option<PathBuf> {
 
 /// Says that a test is skipped, past the capture of the test runner.
 pub fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
+    say(&format!("SKIPPED {test}: {reason}\n"));
+}
+
+/// Says what was measured.
+pub fn figure(of: &str, text: &str) {
+    say(&format!("measured {of}: {text}\n"));
+}
+
+fn say(line: &str) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
