@@ -139,6 +139,8 @@ pub struct ControlConfig {
     pub memory_min_bytes: Option<u64>,
     /// Time without a word of the controller after which it counts as dead, in milliseconds.
     pub lease_ms: u64,
+    /// File of other stores that the controller governs too.
+    pub stores_file: Option<PathBuf>,
     /// Parameters of the policies, each valid by the grammar of its option.
     pub parameters: Vec<ControlSetting>,
 }

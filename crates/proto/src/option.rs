@@ -401,6 +401,9 @@ table! {
         "Gain of the law of the DynIMS paper.";
     control_used_share_target: OptionKind::Share, "", Some("0.95"), true,
         "Share of used memory that the law of the DynIMS paper aims at.";
+    controlled_stores: OptionKind::Path, "", None, false,
+        "File (TOML) of other stores of this machine that the controller governs too, one \
+         `[[store]]` each.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

@@ -53,7 +53,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
-        control, memory_min, control_lease_ms,
+        control, memory_min, control_lease_ms, controlled_stores,
         // Parameters of the control policies are taken by `control_parameters`, all alike.
         control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
         control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
@@ -104,6 +104,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
                 .map(|size| size.resolve(machine.memory_bytes)),
             lease_ms: o.required("control_lease_ms", &control_lease_ms)?,
             parameters: control_parameters,
+            stores_file: path(&o, "controlled_stores", &controlled_stores, machine)?,
         },
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tidepool_node::Node;
 use tidepool_proto::control::ControlStatus;
-use tidepool_proto::{Error, Result};
+use tidepool_proto::{Error, NodeConfig, Result};
 
 /// How often a living controller is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -35,6 +35,7 @@ pub struct Controller {
 
 struct Shared {
     socket: PathBuf,
+    stores_file: Option<PathBuf>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,10 +51,11 @@ struct State {
 }
 
 impl Controller {
-    /// For the node at `socket`; nothing runs until [`Controller::want`].
-    pub fn new(socket: &Path) -> Controller {
+    /// For a node with `config`; nothing runs until [`Controller::want`].
+    pub fn new(config: &NodeConfig) -> Controller {
+        let (socket, stores_file) = (config.socket.clone(), config.control.stores_file.clone());
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { socket: socket.to_owned(), state, changed });
+        let shared = Arc::new(Shared { socket, stores_file, state, changed });
         Controller { shared, thread: Mutex::new(None) }
     }
 
@@ -128,7 +130,7 @@ impl Shared {
 
     /// Runs one controller to its end, in words.
     fn run_child(&self, node: &dyn Fn() -> Option<Arc<Node>>) -> String {
-        let mut child = match spawn(&self.socket) {
+        let mut child = match self.spawn() {
             Ok(child) => child,
             Err(error) => return error.to_string(),
         };
@@ -166,6 +168,27 @@ impl Shared {
         ended.map_or_else(|error| error.to_string(), |status| status.to_string())
     }
 
+    /// This program again, as a controller that does not outlive the node.
+    fn spawn(&self) -> Result<Child> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("tidepool").args(["control", "run", "--socket"]).arg(&self.socket);
+        let mut journal = self.socket.clone().into_os_string();
+        journal.push(".decisions");
+        command.arg("--journal").arg(journal);
+        if let Some(file) = &self.stores_file {
+            command.arg("--stores").arg(file);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let prepare = || {
+            // Sent when the thread that started it ends, which lives as long as the node.
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            Ok(())
+        };
+        // SAFETY: the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(prepare) };
+        command.spawn().map_err(|source| Error::pfs("starting the memory controller", source))
+    }
+
     fn end_child(&self) {
         let Some(process) = self.state.lock().process.clone() else { return };
         send(&process, Signal::TERM);
@@ -190,19 +213,4 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
         poll(&mut [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)], Some(&timeout)),
         Ok(1..)
     )
-}
-
-/// This program again, as a controller that does not outlive the node.
-fn spawn(socket: &Path) -> Result<Child> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("tidepool").args(["control", "run", "--socket"]).arg(socket);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let prepare = || {
-        // Sent when the thread that started it ends, which lives as long as the node.
-        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-        Ok(())
-    };
-    // SAFETY: the closure makes one system call and allocates nothing.
-    unsafe { command.pre_exec(prepare) };
-    command.spawn().map_err(|source| Error::pfs("starting the memory controller", source))
 }

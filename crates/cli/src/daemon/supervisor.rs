@@ -30,7 +30,7 @@ impl Supervisor {
         Supervisor {
             node,
             configured_capacity_bytes: config.capacity_bytes,
-            controller: Controller::new(&config.socket),
+            controller: Controller::new(config),
             control: Mutex::new(config.control.clone()),
         }
     }

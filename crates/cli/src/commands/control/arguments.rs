@@ -1,6 +1,8 @@
 //! Arguments of `tidepool control`.
 
-use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
 
 use crate::arguments::Facts;
 use crate::connection::SocketArgument;
@@ -49,4 +51,10 @@ pub struct RunArguments {
     /// Where the node is.
     #[command(flatten)]
     pub socket: SocketArgument,
+    /// Other stores to govern too, one [[store]] each (TOML)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub stores: Option<PathBuf>,
+    /// Keep a log of decisions here, for `control replay`; at most 8 MiB in two files
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub journal: Option<PathBuf>,
 }

@@ -2,16 +2,21 @@
 //! is told to end; settings and reports go over the node's lease. The node starts it by itself.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidepool_control::actuator::{Actuator, TidepoolStore};
+use tidepool_control::actuator::{self, Actuator, StoreConfiguration, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
-use tidepool_control::{Governor, Handle, Priority, prepare_process, settings, start};
-use tidepool_proto::{Error, Result};
+use tidepool_control::{
+    Governor, Handle, JournalFile, JournalOptions, NodeLock, Priority, Record, prepare_process,
+    settings, start,
+};
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::arguments::RunArguments;
 use super::reporting::Reporter;
@@ -19,27 +24,80 @@ use crate::exit::Outcome;
 
 /// How often settings are looked at and reports are made.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
+/// Bytes of one of the two parts of the log of decisions.
+const JOURNAL_PART_BYTES: usize = 4 << 20;
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub fn run(arguments: &RunArguments) -> Result<Outcome> {
-    // A node that has a subscriber of its own does not come here.
-    let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).try_init();
+    // Fails only where something logs already.
+    let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init();
     let socket = arguments.socket.path();
     let ends = listen_to_signals()?;
+    let configured = arguments.stores.as_deref().map(read_stores).transpose()?;
     // Whoever names a socket means the node there, whichever user runs it.
     let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
     let trusted = owner.filter(|_| arguments.socket.socket.is_some());
     let store = Arc::new(TidepoolStore::attach(&socket, trusted)?);
+    let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
+    let mut notes = prepare_process();
+    let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
+    actuators.extend(open_stores(&configured.unwrap_or_default(), &mut notes));
     let (generation, text) = store.settings();
     let roots = Roots { store_process: store.node_process_id(), ..Roots::default() };
     let sensors = Box::new(Sensors::open(roots)?);
-    let actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
-    let mut governor = Governor::new(sensors, actuators, settings::parameters(&text)?, None)?;
-    prepare_process().into_iter().for_each(|note| governor.note(note));
+    let journal = arguments.journal.as_ref().map(|path| journal(path)).transpose()?;
+    let parameters = settings::parameters(&text)?;
+    let mut governor = Governor::new(sensors, actuators, parameters, journal)?;
+    notes.into_iter().for_each(|note| governor.note(note));
     let mut reporter = Reporter::new();
     let handle = start(governor, Priority::Raised)?;
     follow(&ends, &store, &handle, &mut reporter, generation);
     Ok(Outcome::Done)
+}
+
+/// One controller for all nodes whose sockets share a directory: several on one machine would each
+/// give back the same bytes.
+fn lock_path(socket: &Path) -> PathBuf {
+    socket.with_file_name("control.lock")
+}
+
+fn journal(path: &Path) -> Result<Box<dyn Record>> {
+    let options = JournalOptions { part_bytes: JOURNAL_PART_BYTES, ..JournalOptions::at(path) };
+    Ok(Box::new(JournalFile::start(options)?))
+}
+
+/// The file of other stores.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoresFile {
+    #[serde(default)]
+    store: Vec<StoreConfiguration>,
+}
+
+fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
+    let operation = || format!("reading {}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|source| Error::pfs(operation(), source))?;
+    let file: StoresFile = toml::from_str(&text).map_err(|error| {
+        Error::new(ErrorKind::InvalidInput, operation(), error.to_string().trim().to_owned())
+            .remedy("docs/guide/other-stores.md shows what an entry has")
+    })?;
+    Ok(file.store)
+}
+
+/// A store that cannot be had is a note: the others are governed all the same.
+fn open_stores(
+    configured: &[StoreConfiguration],
+    notes: &mut Vec<String>,
+) -> Vec<Arc<dyn Actuator>> {
+    let open = |configuration: &StoreConfiguration| match actuator::open(configuration) {
+        Ok(store) => Some(Arc::from(store)),
+        Err(error) => {
+            tracing::error!("a store is not governed: {error}");
+            notes.push(format!("a store is not governed: {error}"));
+            None
+        }
+    };
+    configured.iter().filter_map(open).collect()
 }
 
 /// Takes new settings to the loop and reports to the node, until a signal comes.
@@ -68,11 +126,34 @@ fn listen_to_signals() -> Result<Receiver<()>> {
     let (sender, ends) = channel();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let listen = move || {
-        // The receiver is gone only when the process is ending anyway.
         if signals.forever().next().is_some() {
+            // The receiver is gone only when the process is ending anyway.
             let _ = sender.send(());
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
     Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_read_from_a_file_and_mistakes_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stores.toml");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_stores(&path)
+        };
+        let entry = "[[store]]\nkind = 'page-cache'\nname = 'p'\npath = '/x'\n\
+                     capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\n";
+        assert_eq!(read(&entry.repeat(2)).unwrap().len(), 2);
+        assert!(read("").unwrap().is_empty());
+        let error = read("[[store]]\nkind = 'riak'").unwrap_err();
+        assert!(error.to_string().contains("memcached"), "{error}");
+        assert!(read("[[shop]]").is_err());
+        assert!(read_stores(&directory.path().join("none")).is_err());
+    }
 }
