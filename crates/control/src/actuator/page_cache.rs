@@ -26,8 +26,8 @@ use super::{Actuator, Resized};
 
 /// Advice is given for this much at once; deadlines are looked at in between.
 const STEP_BYTES: u64 = 16 << 20;
-/// The pieces of a step that has dirty pages: the kernel keeps up to so much in one unit, which goes
-/// whole or not at all.
+/// The pieces of a step that has dirty pages: the kernel keeps up to so much in one unit, which
+/// goes whole or not at all.
 const PIECE_BYTES: u64 = 2 << 20;
 /// A scan rests this many times as long as it took, so that it costs at most a tenth of a core.
 const REST_FACTOR: u32 = 9;
