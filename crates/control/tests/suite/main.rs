@@ -3,6 +3,7 @@
 
 mod fakes;
 mod governing;
+mod group;
 mod journal;
 mod machine;
 mod processes;
