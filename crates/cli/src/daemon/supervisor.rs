@@ -160,6 +160,7 @@ fn facts(status: &ControlStatus) -> NodeFacts {
         memory_total_bytes: memory_limit().map_or(0, |limit| limit.bytes),
         capacity_min_bytes: status.guaranteed_bytes.min(status.ceiling_bytes),
         capacity_max_bytes: status.ceiling_bytes,
+        delay_ms: report.map_or(0.0, |report| report.reaction_us_median as f64 / 1e3),
         release_bytes_per_s: report.map_or(0, |report| report.release_bytes_per_s),
         ..NodeFacts::default()
     }
