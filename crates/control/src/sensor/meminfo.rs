@@ -39,7 +39,7 @@ fields! {
     anonymous b"AnonPages:" "Memory of programs.";
     shared b"Shmem:" "Pages of tmpfs, memfd and shared memory: stores are in here.";
     reclaimable b"KReclaimable:" "Kernel memory that can be given back.";
-    slab_reclaimable b"SReclaimable:" "The part of it that is in slabs; older kernels know only this.";
+    slab_reclaimable b"SReclaimable:" "Its part in slabs; older kernels know only this.";
     slab_unreclaimable b"SUnreclaim:" "Kernel objects that stay.";
     kernel_stack b"KernelStack:" "Stacks of tasks inside the kernel.";
     page_tables b"PageTables:" "Page tables.";

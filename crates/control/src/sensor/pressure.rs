@@ -28,7 +28,8 @@ pub fn parse(text: &[u8]) -> Option<Pressure> {
     Some(Pressure { some_us: some_us?, full_us: full_us? })
 }
 
-/// A descriptor that polls as exceptional when tasks begin to wait for memory, or why there is none.
+/// A descriptor that polls as exceptional when tasks begin to wait for memory, or why there is
+/// none.
 pub fn trigger(path: &Path) -> Result<File, String> {
     let mut reason = String::new();
     for trigger in TRIGGERS {

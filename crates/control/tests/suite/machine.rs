@@ -26,7 +26,8 @@ AnonPages:      31457280 kB\nShmem:           4194304 kB\nSReclaimable:     5242
 SUnreclaim:       524288 kB\n";
 
 /// Two CPUs with 40000 and 20000 free pages in their lists.
-pub const ZONEINFO: &str = "Node 0, zone   Normal\n  pages free     5242880\n        min      11000\n\
+pub const ZONEINFO: &str = "Node 0, zone   Normal\n  pages free     5242880\n\
+        min      11000\n\
         low      14000\n        high     17000\n        managed  16777216\n\
         protection: (0, 0, 0)\n  pagesets\n    cpu: 0\n              count: 40000\n\
               high:  50000\n              batch: 63\n    cpu: 1\n              count: 20000\n\
