@@ -1,5 +1,7 @@
 //! Runs of the real program: models, plans, calibration and the mountain, with good and bad input.
 
+mod control;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

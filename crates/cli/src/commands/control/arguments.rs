@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
+use super::simulation_arguments::{ReplayArguments, SimulateArguments, TuneArguments};
 use crate::arguments::Facts;
 use crate::connection::SocketArgument;
 
@@ -18,6 +19,12 @@ pub enum ControlCommand {
     Decisions(DecisionsArguments),
     /// Govern the store of a node from this process; the node starts this by itself
     Run(RunArguments),
+    /// Run policies over a recorded demand in virtual time, and measure them
+    Simulate(Box<SimulateArguments>),
+    /// Decide a log of decisions again: the same must come out
+    Replay(ReplayArguments),
+    /// Recommend parameters from what was measured, and say what the present ones risk
+    Tune(Box<TuneArguments>),
 }
 
 /// Arguments of `control set`.

@@ -3,10 +3,15 @@
 
 pub mod arguments;
 mod decisions;
+mod pictures;
+mod replay;
 mod reporting;
 mod run;
 mod set;
+mod simulate;
+mod simulation_arguments;
 mod status;
+mod tune;
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::control::ControlStatus;
@@ -23,6 +28,9 @@ pub fn control(command: &ControlCommand) -> Result<Outcome> {
         ControlCommand::Set(arguments) => set::set(arguments),
         ControlCommand::Decisions(arguments) => decisions::decisions(arguments),
         ControlCommand::Run(arguments) => run::run(arguments),
+        ControlCommand::Simulate(arguments) => simulate::simulate(arguments),
+        ControlCommand::Replay(arguments) => replay::replay(arguments),
+        ControlCommand::Tune(arguments) => tune::tune(arguments),
     }
 }
 

@@ -1,0 +1,90 @@
+//! `tidepool control replay`: decides a log again and says whether the same comes out.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tidepool_model::Bytes;
+use tidepool_model::control::{Journal, Replay};
+use tidepool_proto::{Error, Result};
+
+use super::pictures::{self, Moment};
+use super::simulation_arguments::ReplayArguments;
+use crate::exit::Outcome;
+use crate::output;
+
+/// Mismatches that are printed.
+const SHOWN: usize = 10;
+
+/// The names are stable.
+#[derive(Serialize)]
+struct Report {
+    from_start: bool,
+    cut_bytes: usize,
+    #[serde(flatten)]
+    replay: Replay,
+}
+
+/// Reads a log from a file.
+pub fn read(path: &Path) -> Result<Journal> {
+    let bytes = std::fs::read(path)
+        .map_err(|source| Error::pfs(format!("reading {}", path.display()), source))?;
+    Journal::read(&bytes)
+}
+
+/// Runs `control replay`.
+pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
+    let journal = read(&arguments.log)?;
+    let replay = journal.replay();
+    if let Some(path) = &arguments.picture {
+        pictures::write(path, vec![("decisions".to_owned(), moments(&journal))])?;
+    }
+    let same = replay.mismatches.is_empty();
+    let report = Report { from_start: journal.from_start, cut_bytes: journal.cut_bytes, replay };
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        print(&report);
+    }
+    Ok(if same { Outcome::Done } else { Outcome::NotSo })
+}
+
+fn moments(journal: &Journal) -> Vec<Moment> {
+    let moment = |entry: &tidepool_model::control::JournalEntry| Moment {
+        time_s: entry.snapshot.at_ns as f64 / 1e9,
+        demand_bytes: entry.decision.demand_bytes,
+        stored_bytes: entry.snapshot.stored_bytes(),
+        target_bytes: entry.decision.target_bytes,
+        free_bytes: entry.snapshot.available_bytes.unwrap_or(0),
+    };
+    journal.entries.iter().map(moment).collect()
+}
+
+fn print(report: &Report) {
+    let replay = &report.replay;
+    if report.cut_bytes > 0 {
+        output::line(&format!("{} bytes at the end make no whole decision", report.cut_bytes));
+    }
+    if !report.from_start {
+        output::line(&format!(
+            "the log begins in the middle of a run: {} decisions not compared",
+            replay.warm_up
+        ));
+    }
+    for mismatch in replay.mismatches.iter().take(SHOWN) {
+        output::line(&format!(
+            "decision {} at {:.3} s: target {} ({:?}) in the log, {} ({:?}) now",
+            mismatch.entry,
+            mismatch.at_ns as f64 / 1e9,
+            Bytes::whole(mismatch.logged.target_bytes),
+            mismatch.logged.reason,
+            Bytes::whole(mismatch.replayed.target_bytes),
+            mismatch.replayed.reason,
+        ));
+    }
+    let (all, other) = (replay.decisions, replay.mismatches.len());
+    output::line(&if other == 0 {
+        format!("{all} decisions, all the same")
+    } else {
+        format!("{other} of {all} decisions came out otherwise")
+    });
+}

@@ -1,0 +1,206 @@
+//! `tidepool control simulate`: what policies would do with a recorded demand, in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use tidepool_model::Bytes;
+use tidepool_model::control::{
+    Goal, JournalBytes, JournalWriter, Measures, Parameters, PlantConfig, Run, Simulation,
+    StoreConfig, Trace, headroom_bytes, simulate_observed,
+};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::pictures::{self, Moment};
+use super::simulation_arguments::{SimulateArguments, policy_name, with_settings};
+use crate::commands::calibrate::machine;
+use crate::exit::Outcome;
+use crate::output;
+
+/// Steps of a run at most; a longer trace gets longer steps.
+const STEPS: u64 = 2_000_000;
+/// Moments of the time line that JSON has at most.
+const MOMENTS: usize = 1_000;
+/// What the paper's law waits between two decisions.
+const PAPER_INTERVAL_MS: u64 = 100;
+
+/// One policy's run. The names are stable.
+#[derive(Serialize)]
+struct Report {
+    policy: String,
+    parameters: Parameters,
+    used_target_bytes: u64,
+    measures: Measures,
+    /// Decisions with each alarm.
+    alarms: BTreeMap<String, u64>,
+    timeline: Vec<Moment>,
+}
+
+/// Runs `control simulate`.
+pub fn simulate(arguments: &SimulateArguments) -> Result<Outcome> {
+    let text = std::fs::read_to_string(&arguments.trace)
+        .map_err(|source| Error::pfs(format!("reading {}", arguments.trace.display()), source))?;
+    let trace = Trace::parse(&text)?;
+    let plant = plant(arguments)?;
+    let policies = if arguments.policies.is_empty() {
+        vec![Parameters::default().policy]
+    } else {
+        arguments.policies.clone()
+    };
+    let mut reports = Vec::new();
+    let mut courses = Vec::new();
+    for (index, policy) in policies.into_iter().enumerate() {
+        let mut parameters = Parameters { policy, ..Parameters::default() };
+        if policy_name(policy).starts_with("dynims") {
+            parameters.interval_ms = PAPER_INTERVAL_MS;
+        }
+        let parameters = with_settings(&parameters, &arguments.settings)?;
+        parameters.check(&tidepool_model::control::NodeFacts::default())?;
+        let simulation = with_steps(Simulation::new(plant.clone(), trace.clone(), parameters));
+        let (run, log) = run(&simulation)?;
+        if let Some(path) = arguments.log.as_ref().filter(|_| index == 0) {
+            std::fs::write(path, log)
+                .map_err(|source| Error::pfs(format!("writing {}", path.display()), source))?;
+        }
+        let moments = moments(&run);
+        reports.push(report(&simulation, &run, pictures::thinned(moments.clone(), MOMENTS)));
+        courses.push((policy_name(policy), moments));
+    }
+    if let Some(path) = &arguments.picture {
+        pictures::write(path, courses)?;
+    }
+    if arguments.json {
+        output::json(&reports)?;
+    } else {
+        print(&reports);
+    }
+    Ok(Outcome::Done)
+}
+
+fn plant(arguments: &SimulateArguments) -> Result<PlantConfig> {
+    let memory = match arguments.memory {
+        Some(memory) => memory.get() as u64,
+        None => machine::describe().memory_bytes,
+    };
+    let store = arguments.store.map_or(memory / 2, |store| store.get() as u64);
+    let store_min = arguments.store_min.get() as u64;
+    if memory == 0 || store > memory || store_min > store {
+        let detail = format!(
+            "a store of {} to {} on a node of {}",
+            Bytes::whole(store_min),
+            Bytes::whole(store),
+            Bytes::whole(memory)
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, "describing the node", detail)
+            .remedy("give --memory, --store and --store-min, from large to small"));
+    }
+    let mut plant = PlantConfig::node(memory, store);
+    plant.sensor_noise_bytes = arguments.sensor_noise.get() as u64;
+    plant.stores[0] = StoreConfig {
+        capacity_min_bytes: store_min,
+        release_bytes_per_s: arguments.release.get() as u64,
+        actuation_delay: Duration::from_millis(arguments.delay_ms),
+        small_pages: arguments.small_pages,
+        ..StoreConfig::tidepool(store)
+    };
+    Ok(plant)
+}
+
+/// Steps of a millisecond, or as long as makes no more of them than memory can take.
+fn with_steps(simulation: Simulation) -> Simulation {
+    let duration_ms = u64::try_from(simulation.duration.as_millis()).unwrap_or(u64::MAX);
+    let step = Duration::from_millis(duration_ms.div_ceil(STEPS).max(1));
+    Simulation { step, ..simulation }
+}
+
+/// The run and its log of decisions.
+fn run(simulation: &Simulation) -> Result<(Run, Vec<u8>)> {
+    let mut writer = JournalWriter::new(usize::MAX);
+    let mut log = Ok(Vec::new());
+    let run = simulate_observed(simulation, &mut |snapshot, parameters, decision| {
+        let written = writer.write(snapshot, parameters, decision);
+        match (&mut log, written) {
+            (Ok(log), Ok(JournalBytes::Begin(bytes) | JournalBytes::Append(bytes))) => {
+                log.extend(bytes);
+            }
+            (Ok(_), Err(error)) => log = Err(error),
+            (Err(_), _) => {}
+        }
+    });
+    Ok((run, log?))
+}
+
+fn moments(run: &Run) -> Vec<Moment> {
+    let moment = |sample: &tidepool_model::control::Sample| Moment {
+        time_s: sample.at_ns as f64 / 1e9,
+        demand_bytes: sample.truth.demand_bytes,
+        stored_bytes: sample.truth.stored_bytes,
+        target_bytes: sample.target_bytes,
+        free_bytes: sample.truth.free_bytes,
+    };
+    run.samples.iter().map(moment).collect()
+}
+
+fn report(simulation: &Simulation, run: &Run, timeline: Vec<Moment>) -> Report {
+    let total = simulation.plant.memory_total.demand_bytes(0);
+    let parameters = &simulation.parameters;
+    let kept = headroom_bytes(total, parameters) + simulation.plant.watermark_bytes;
+    let used_target_bytes = total.saturating_sub(kept);
+    let rest_ns = simulation.demand.last_change_ns();
+    let goal = Goal { used_target_bytes, rest_ns, rest_end_ns: u64::MAX };
+    let mut alarms = BTreeMap::new();
+    for alarm in run.decisions.iter().flat_map(|decided| &decided.decision.alarms) {
+        let name = serde_json::to_value(alarm).unwrap_or_default();
+        *alarms.entry(name.as_str().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    Report {
+        policy: policy_name(parameters.policy),
+        parameters: parameters.clone(),
+        used_target_bytes,
+        measures: Measures::of(run, &goal),
+        alarms,
+        timeline,
+    }
+}
+
+/// One line of the table: what it is, and its value for a run.
+type Row = (&'static str, fn(&Report) -> String);
+
+const ROWS: [Row; 13] = [
+    ("use above memory", |r| milliseconds(Some(r.measures.over_memory_ns))),
+    ("highest excess above the target", |r| size(r.measures.excess_peak_bytes)),
+    ("first byte back", |r| milliseconds(r.measures.first_byte_back_ns)),
+    ("evicted", |r| size(r.measures.evicted_bytes)),
+    ("needed for the highest demand", |r| size(r.measures.needed_bytes)),
+    ("filled", |r| size(r.measures.filled_bytes)),
+    ("mean size of the store", |r| size(r.measures.stored_mean_bytes)),
+    ("settled after the last change", |r| milliseconds(r.measures.settling_ns)),
+    ("turns after that", |r| r.measures.sign_changes.to_string()),
+    ("back at 90 % of its room", |r| milliseconds(r.measures.regrowth_ns)),
+    ("tasks waited for memory", |r| milliseconds(Some(r.measures.stalled_some_ns))),
+    ("commands", |r| r.measures.commands.to_string()),
+    ("alarms", |r| {
+        let names: Vec<&str> = r.alarms.keys().map(String::as_str).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }),
+];
+
+fn size(bytes: u64) -> String {
+    Bytes::whole(bytes).to_string()
+}
+
+fn milliseconds(time_ns: Option<u64>) -> String {
+    time_ns.map_or_else(|| "never".to_owned(), |ns| format!("{} ms", ns / 1_000_000))
+}
+
+fn print(reports: &[Report]) {
+    let mut header = vec![""];
+    header.extend(reports.iter().map(|report| report.policy.as_str()));
+    let row = |(name, value): &Row| {
+        std::iter::once((*name).to_owned()).chain(reports.iter().map(value)).collect()
+    };
+    let rows: Vec<Vec<String>> = ROWS.iter().map(row).collect();
+    let mut right = vec![true; header.len()];
+    right[0] = false;
+    output::table(&header, &right, &rows);
+}
