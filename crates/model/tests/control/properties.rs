@@ -39,11 +39,11 @@ fn simulations() -> impl Strategy<Value = (Simulation, u64)> {
         let headroom_bytes = memory / 20;
         let parameters =
             Parameters { interval_ms, actuation_delay_ms, headroom_bytes, ..Parameters::default() };
-        // Begins somewhat before or after the node is full, and stays within what it has.
+        // Begins before the node is full, or up to two fifths of the headroom above that.
         let kernel = plant.kernel_bytes + plant.watermark_bytes;
         let full = memory - headroom_bytes - kernel - store;
         let begin = (full as f64 * (1.0 - demand.2.max(0.0))) as u64;
-        let begin = begin + (store as f64 * (-demand.2).max(0.0)) as u64;
+        let begin = begin + (headroom_bytes as f64 * 4.0 * (-demand.2).max(0.0)) as u64;
         // What the headroom covers until a decision has acted, and what the store gives.
         let reaction_ms = 3 * interval_ms + actuation_delay_ms + 10;
         let most = (headroom_bytes / 3 * 1000 / reaction_ms).min(release_gib * GIB / 2);
