@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
-use tidepool_proto::{Access, OpenFile};
+use tidepool_proto::{Access, OpenFile, PassthroughPin};
 
 use crate::abi::{
     self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
@@ -57,6 +57,12 @@ fn lower_flags(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags & KEPT as u32) | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
+/// As [`lower_flags`] for an open that writes only, with reading added: the kernel may then write
+/// the file by itself, and others read it the same way. What the program may do stays as it was.
+fn both_ways(flags: u32) -> OFlags {
+    (lower_flags(flags) - OFlags::ACCMODE) | OFlags::RDWR
+}
+
 fn access_of(flags: u32) -> Access {
     match flags as i32 & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
@@ -96,37 +102,34 @@ impl Filesystem {
         let lower_for_size = (truncate && !access.writes())
             .then(|| self.open_lower(&node, OFlags::WRONLY | OFlags::CLOEXEC))
             .transpose()?;
-        let lower = self.open_lower(&node, lower_flags(flags))?;
         let append = has(flags, libc::O_APPEND);
+        let both = truncate && access == Access::Write && !append;
+        let both = both.then(|| self.open_lower(&node, both_ways(flags)).ok()).flatten();
+        let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok)?;
         let file = self.open_in_node(caller, lower, access, false, append)?;
-        let open = self.admit(node, file, access, append, reply)?;
-        if truncate
-            && let Err(errno) = self.truncate(caller, open.handle, lower_for_size, arguments)
-        {
-            self.forget_handle(open.handle);
-            return Err(errno);
+        if truncate {
+            self.truncate(caller, &file, lower_for_size, arguments)?;
         }
-        Ok(open)
+        self.admit(caller, node, file, access, append, reply)
     }
 
     fn truncate(
         &self,
         caller: &InHeader,
-        handle: u64,
+        file: &Arc<dyn OpenFile>,
         lower_for_size: Option<OwnedFd>,
         arguments: OpenIn,
     ) -> Answer {
-        let handle = self.files.get(handle)?;
         match lower_for_size {
-            None => handle.file.set_size(0)?,
+            None => file.set_size(0)?,
             Some(lower) => {
-                let file = self.open_in_node(caller, lower, Access::Write, false, false)?;
-                file.set_size(0)?;
-                file.flush()?;
+                let writer = self.open_in_node(caller, lower, Access::Write, false, false)?;
+                writer.set_size(0)?;
+                writer.flush()?;
             }
         }
         if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
-            self.drop_privilege_bits(&handle.file.lower())?;
+            self.drop_privilege_bits(&file.lower())?;
         }
         Ok(())
     }
@@ -157,6 +160,7 @@ impl Filesystem {
     /// Files an open under a new handle and decides how the kernel reads it.
     fn admit(
         &self,
+        caller: &InHeader,
         node: Arc<Node>,
         file: Arc<dyn OpenFile>,
         access: Access,
@@ -165,10 +169,17 @@ impl Filesystem {
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
-        let register = self
-            .passthrough
-            .load(Ordering::Relaxed)
-            .then_some(|pin| self.register(pin, reply.device()));
+        let register = |pin: Arc<dyn PassthroughPin>| {
+            // The kernel writes with the rights of whoever registers.
+            let as_caller = pin.is_lower();
+            if as_caller && self.credentials.become_caller(caller).is_err() {
+                return None;
+            }
+            let backing = self.register(pin, reply.device());
+            self.credentials.become_daemon().ok()?;
+            backing
+        };
+        let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
         let admission = node.opens.lock().admit(handle, &file, reads_only, register);
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
@@ -248,7 +259,7 @@ impl Filesystem {
         let opened = self
             .nodes
             .get(entry.nodeid)
-            .and_then(|node| self.admit(node, file, access, append, reply));
+            .and_then(|node| self.admit(caller, node, file, access, append, reply));
         match opened {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
@@ -419,7 +430,12 @@ fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answe
     let flags = lower_flags(arguments.flags);
     let mode = Mode::from_raw_mode(arguments.mode & 0o7777);
     for _ in 0..CREATE_ATTEMPTS {
-        let create = flags | OFlags::CREATE | OFlags::EXCL;
+        // Whoever creates a file may read it, whatever its mode.
+        let create = match access_of(arguments.flags) {
+            Access::Write if !has(arguments.flags, libc::O_APPEND) => both_ways(arguments.flags),
+            _ => flags,
+        };
+        let create = create | OFlags::CREATE | OFlags::EXCL;
         match rustix::fs::openat(parent, name, create, mode) {
             Ok(lower) => return Ok((lower, true)),
             Err(rustix::io::Errno::EXIST) if !has(arguments.flags, libc::O_EXCL) => {}

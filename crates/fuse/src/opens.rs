@@ -1,7 +1,8 @@
 //! How a node is open, and what a new open of it may be.
 //!
 //! The kernel's rule: while a node is open by passthrough, every other open of it must be
-//! passthrough with the same backing; and a node that was opened otherwise may have been mapped,
+//! passthrough with the same backing (a resident segment for readers, or the PFS file itself while a
+//! new file is written); and a node that was opened otherwise may have been mapped,
 //! which the kernel does not tell, so it takes no passthrough open until the last of those is
 //! closed. An open that fits neither needs another node for the same file (*split*).
 
@@ -102,12 +103,17 @@ impl Opens {
     ) -> Admission {
         let is_free = self.files.is_empty() && !self.is_reserved();
         let admission = match &self.backing {
+            Some(backing) if backing.pin.is_lower() => Admission::Passthrough(backing.backing_id),
             Some(backing) if reads_only && backing.pin.serves(&file.version()) => {
                 Admission::Passthrough(backing.backing_id)
             }
             Some(_) => return Admission::Split,
-            None if reads_only && is_free => {
-                self.backing = register.and_then(|register| file.passthrough().and_then(register));
+            None if is_free => {
+                let pin = |file: &Arc<dyn OpenFile>| match reads_only {
+                    true => file.passthrough(),
+                    false => file.passthrough_write(),
+                };
+                self.backing = register.and_then(|register| pin(file).and_then(register));
                 self.backing
                     .as_ref()
                     .map_or(Admission::Direct, |backing| Admission::Passthrough(backing.backing_id))

@@ -39,10 +39,20 @@ enum Progress {
     Done(Filled),
 }
 
+/// Where the bytes of a fill are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// On the PFS.
+    Servers,
+    /// In the kernel's page cache still: they were written a moment ago.
+    PageCache,
+}
+
 /// One fill of one block.
 #[derive(Debug)]
 pub struct Ticket {
     block: u64,
+    source: Source,
     content: Arc<Content>,
     progress: Mutex<Progress>,
     finished: Condvar,
@@ -66,6 +76,8 @@ pub struct FillPool {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// Nobody waits for these: blocks to keep of files that were written.
+    written: VecDeque<Job>,
     stopping: bool,
 }
 
@@ -100,7 +112,8 @@ impl FillPool {
     pub fn stop(&self) {
         let mut queue = self.queue.lock();
         queue.stopping = true;
-        let dropped: Vec<Job> = queue.jobs.drain(..).collect();
+        let mut dropped = std::mem::take(&mut queue.jobs);
+        dropped.append(&mut queue.written);
         drop(queue);
         for job in dropped {
             let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
@@ -120,7 +133,8 @@ impl FillPool {
             if queue.stopping {
                 return None;
             }
-            if let Some(job) = queue.jobs.pop_front() {
+            let job = queue.jobs.pop_front();
+            if let Some(job) = job.or_else(|| queue.written.pop_front()) {
                 return Some(job);
             }
             self.work.wait(&mut queue);
@@ -129,10 +143,17 @@ impl FillPool {
 
     fn push(&self, job: Job) -> bool {
         let mut queue = self.queue.lock();
-        if queue.stopping || queue.jobs.len() >= QUEUE_MAX {
+        if queue.stopping {
             return false;
         }
-        queue.jobs.push_back(job);
+        let jobs = match job.ticket.source {
+            Source::Servers => &mut queue.jobs,
+            Source::PageCache => &mut queue.written,
+        };
+        if jobs.len() >= QUEUE_MAX {
+            return false;
+        }
+        jobs.push_back(job);
         drop(queue);
         self.work.notify_one();
         true
@@ -150,7 +171,7 @@ pub fn prefetch(
     if core.transient.is_nearly_full() {
         return;
     }
-    let Some((ticket, is_new)) = ticket_for(core, content, block) else { return };
+    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else { return };
     if is_new {
         core.ledger.read_ahead_blocks.add(1);
         let job = Job { ticket: ticket.clone(), file: file.clone(), lower: lower.clone() };
@@ -158,6 +179,44 @@ pub fn prefetch(
             finish(&ticket, Filled::Kept);
         }
     }
+}
+
+/// Queues fills of a file that was just written, from the kernel's page cache.
+pub fn keep_written(
+    core: &Arc<Core>,
+    file: &Arc<FileState>,
+    lower: &Arc<dyn LowerFile>,
+    content: &Arc<Content>,
+) {
+    let size = content.size();
+    if size <= core.config.small_file_bytes_max {
+        if let Err(error) = pack_written(core, lower, content) {
+            tracing::debug!(%error, "a small file is not kept in memory");
+        }
+        return lower.drop_cached(0, 0);
+    }
+    for block in 0..size.div_ceil(core.block_bytes()) {
+        let ticket = ticket_for(core, content, block, Source::PageCache);
+        let Some((ticket, true)) = ticket else { continue };
+        let job = Job { ticket: ticket.clone(), file: file.clone(), lower: lower.clone() };
+        if !core.fills.push(job) {
+            finish(&ticket, Filled::Kept);
+            return lower.drop_cached(block * core.block_bytes(), u64::MAX);
+        }
+    }
+}
+
+fn pack_written(core: &Core, lower: &Arc<dyn LowerFile>, content: &Content) -> Result<()> {
+    let version = content.version();
+    let mut bytes = vec![0; version.size as usize];
+    if bytes.is_empty() || lower.read_at(0, &mut bytes)? < bytes.len() {
+        return Ok(());
+    }
+    // Still the same after the bytes were read: nobody wrote beside us.
+    if lower.version()? == version {
+        core.store.insert_small(version.id, version, content.owner, &bytes)?;
+    }
+    Ok(())
 }
 
 /// Brings `block` in and waits for it. A block that a reader `streams` through is kept only where
@@ -170,7 +229,7 @@ pub fn fetch(
     block: u64,
     streams: bool,
 ) -> Filled {
-    let Some((ticket, is_new)) = ticket_for(core, content, block) else { return Filled::Kept };
+    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else { return Filled::Kept };
     if !is_new {
         core.ledger.fills_joined.add(1);
     }
@@ -179,7 +238,7 @@ pub fn fetch(
     // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
     if !is_new
         && matches!(filled, Filled::Failed(..))
-        && let Some((again, _)) = ticket_for(core, content, block)
+        && let Some((again, _)) = ticket_for(core, content, block, Source::Servers)
     {
         run(core, file, lower, &again, streams);
         return again.wait();
@@ -200,7 +259,12 @@ impl Ticket {
 }
 
 /// The ticket of a block and whether it is a new one; `None` when the block is resident.
-fn ticket_for(core: &Core, content: &Arc<Content>, block: u64) -> Option<(Arc<Ticket>, bool)> {
+fn ticket_for(
+    core: &Core,
+    content: &Arc<Content>,
+    block: u64,
+    source: Source,
+) -> Option<(Arc<Ticket>, bool)> {
     let mut fills = content.fills.lock();
     if let Some(ticket) = fills.get(&block) {
         return Some((ticket.clone(), false));
@@ -211,11 +275,12 @@ fn ticket_for(core: &Core, content: &Arc<Content>, block: u64) -> Option<(Arc<Ti
     }
     if let Some(buffer) = core.transient.get(content.number, block) {
         let progress = Mutex::new(Progress::Done(Filled::Passing(buffer)));
-        let ticket = Ticket { block, content: content.clone(), progress, finished: Condvar::new() };
-        return Some((Arc::new(ticket), false));
+        let (content, finished) = (content.clone(), Condvar::new());
+        return Some((Arc::new(Ticket { block, source, content, progress, finished }), false));
     }
     let ticket = Arc::new(Ticket {
         block,
+        source,
         content: content.clone(),
         progress: Mutex::new(Progress::Queued),
         finished: Condvar::new(),
@@ -285,13 +350,15 @@ fn fill(
     match start {
         FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
         FillStart::Started(mut fill) => {
-            let read = transfer(core, lower, offset, &mut fill)?;
+            let read = transfer(core, lower, ticket.source, offset, &mut fill)?;
             let current = still_current(core, content, lower)?;
             if read < length || !current {
                 core.ledger.fills_discarded.add(1);
                 return Ok(Filled::Changed);
             }
-            content.note_fresh(block, length as u64);
+            if ticket.source == Source::Servers {
+                content.note_fresh(block, length as u64);
+            }
             fill.commit(BlockState::Clean);
             core.ledger.fills.add(1);
             Ok(Filled::Kept)
@@ -301,7 +368,7 @@ fn fill(
             let mut buffer = core.transient.buffer(length).map_err(|error| {
                 Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
             })?;
-            let read = transfer(core, lower, offset, buffer.bytes_mut())?;
+            let read = transfer(core, lower, ticket.source, offset, buffer.bytes_mut())?;
             let current = still_current(core, content, lower)?;
             if read < length || !current {
                 core.ledger.fills_discarded.add(1);
@@ -318,9 +385,15 @@ fn fill(
 fn transfer(
     core: &Core,
     lower: &Arc<dyn LowerFile>,
+    source: Source,
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<usize> {
+    if source == Source::PageCache {
+        let read = lower.read_at(offset, buffer)?;
+        lower.drop_cached(offset, read as u64);
+        return Ok(read);
+    }
     let mut total = 0;
     for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
         let read = lower.read_block(offset + total as u64, piece)?;

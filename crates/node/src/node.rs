@@ -10,7 +10,7 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, 
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, Result, Version,
+    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, ReadMode, Result, Version,
     WriteMode,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
@@ -233,7 +233,7 @@ impl Node {
         }
         refuse_lost(lower, &version, access)?;
         let rule = self.core.rule_of(&**lower);
-        let admit = rule.is_none_or(|(_, rule)| rule.admit);
+        let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_by_kernel;
         let owner = self.core.owner(rule, user_id);
         let content = Arc::new(Content::new(version, owner, admit));
         inner.content = Some(content.clone());
@@ -257,6 +257,10 @@ impl Node {
             striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
         }
         let content = self.content_at(&file, &lower, request.access, request.user_id)?;
+        let modes = match file.inner.lock().written_by_kernel {
+            true => (ReadMode::Bypass, modes.1),
+            false => modes,
+        };
         let opened = Opened {
             lower,
             access: request.access,

@@ -65,6 +65,12 @@ pub trait LowerFile: Send + Sync {
 
     /// The descriptor that the caller brought.
     fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// The same descriptor where the kernel may read and write the file by itself: it was opened
+    /// for both, at given offsets, and nothing stands between this and the file system.
+    fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// A directory of a PFS that a node caches.

@@ -42,15 +42,22 @@ pub struct ReadOutcome {
     pub levels: BytesByLevel,
 }
 
-/// A wholly resident file held for a FUSE passthrough open. Its blocks stay until this drops.
+/// What the kernel reads or writes by itself for FUSE passthrough opens: a wholly resident file,
+/// whose blocks stay until this drops, or the PFS file.
 pub trait PassthroughPin: Send + Sync {
-    /// The segment, whose length and offsets are those of the file. Opened read-only.
+    /// What the kernel reads: the segment, opened read-only, whose length and offsets are those of
+    /// the file, or the PFS file.
     fn descriptor(&self) -> BorrowedFd<'_>;
-    /// Identity of the segment: two pins with the same number share one segment.
+    /// Identity of the segment: two pins with the same number share one segment. 0: no segment.
     fn segment_id(&self) -> u64;
     /// Whether the segment still is the content of the file at `version`. Writes through this node
     /// carry the segment along; changes behind its back do not.
     fn serves(&self, version: &Version) -> bool;
+    /// Whether this is the PFS file itself, opened for reading and writing, which the kernel
+    /// writes by itself. Every open of the file may then share it, whatever its version.
+    fn is_lower(&self) -> bool {
+        false
+    }
 }
 
 /// Descriptors that let another process read resident bytes without a message.
@@ -111,6 +118,12 @@ pub trait OpenFile: Send + Sync {
     /// Pins a wholly resident file for a passthrough open; `None` where it is not resident, packed,
     /// being written, or the cap on pinned bytes is reached.
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>>;
+
+    /// Lets the kernel write the PFS file by itself until the pin drops; `None` where somebody else
+    /// has the file open, something of it is cached, or the PFS's file must not be written so.
+    fn passthrough_write(&self) -> Option<Arc<dyn PassthroughPin>> {
+        None
+    }
 
     /// Pins `[offset, offset + length)`, which was just read, for a reader without copies; `None`
     /// where it cannot be pinned. A node that pins whole files only may leave this as it is.

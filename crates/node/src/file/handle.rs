@@ -207,6 +207,12 @@ impl OpenFile for Handle {
         Some(lent)
     }
 
+    fn passthrough_write(&self) -> Option<Arc<dyn PassthroughPin>> {
+        let pin = self.write_by_kernel()?;
+        self.core.ledger.passthrough_opens.add(1);
+        Some(pin)
+    }
+
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
         Ok(self.lend(Borrower::Client))
     }

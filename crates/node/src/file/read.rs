@@ -88,6 +88,11 @@ impl Handle {
         if self.read_mode == ReadMode::Bypass {
             return self.file.content().filter(|content| content.is_memory_only());
         }
+        if self.access.writes() {
+            let inner = self.file.inner.lock();
+            let current = inner.content.clone().unwrap_or_else(|| self.content.clone());
+            return (!inner.written_by_kernel).then_some(current);
+        }
         Some(self.content())
     }
 

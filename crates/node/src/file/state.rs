@@ -45,6 +45,9 @@ pub struct Inner {
     pub removed: bool,
     /// Since when bytes are owed to the PFS.
     pub unsynced_since: Option<Instant>,
+    /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
+    /// gate held exclusively.
+    pub written_by_kernel: bool,
 }
 
 impl std::fmt::Debug for Inner {

@@ -31,7 +31,7 @@ impl Handle {
         Ok(self.fresh_content(inner, now))
     }
 
-    fn fresh_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
+    pub(super) fn fresh_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
         if let Some(old) = inner.content.take() {
             old.supersede();
             self.core.transient.forget(old.number);
@@ -39,7 +39,8 @@ impl Handle {
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
         inner.capture = Default::default();
-        let content = Arc::new(Content::new(now, self.content.owner, self.content.admit));
+        let admit = self.content.admit && !inner.written_by_kernel;
+        let content = Arc::new(Content::new(now, self.content.owner, admit));
         inner.content = Some(content.clone());
         content
     }
@@ -133,7 +134,7 @@ impl Handle {
                 done => return done,
             }
         }
-        if size == 0 && self.write_mode == WriteMode::Memory {
+        if size == 0 && self.write_mode == WriteMode::Memory && !inner.written_by_kernel {
             self.lower.set_size(0)?;
             return self.begin_memory_only(&mut inner, &content);
         }
@@ -243,8 +244,10 @@ impl Handle {
 
     /// Makes what is owed durable if `sync` says so, then packs a small file.
     fn settle(&self, data_only: bool, sync: bool) -> Result<()> {
+        let by_kernel = self.file.inner.lock().written_by_kernel;
         if sync {
-            let owed = self.file.take_owed();
+            // Nobody counts what the kernel writes.
+            let owed = self.file.take_owed().max(u64::from(by_kernel));
             let entry_owed = self.entry_owed.swap(false, Ordering::AcqRel);
             if owed > 0 || entry_owed {
                 let synced = self.lower.sync(data_only && !entry_owed).and_then(|()| {
@@ -256,6 +259,9 @@ impl Handle {
                     let _changing = self.file.gate.write();
                     self.distrust();
                     return Err(error);
+                }
+                if by_kernel {
+                    return Ok(());
                 }
                 self.lower.drop_cached(0, 0);
             }

@@ -384,6 +384,13 @@ impl LowerFile for PosixFile {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+
+    fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let flags = rustix::fs::fcntl_getfl(&self.descriptor).ok()?;
+        let reads_and_writes = flags & OFlags::ACCMODE == OFlags::RDWR;
+        let elsewhere = flags.intersects(OFlags::APPEND | OFlags::DIRECT);
+        (reads_and_writes && !elsewhere).then(|| self.descriptor.as_fd())
+    }
 }
 
 impl Drop for PosixFile {

@@ -1,0 +1,113 @@
+//! Files that the kernel writes by itself: a FUSE passthrough open of the PFS file.
+//!
+//! A file that is new or was cut to nothing, and that nobody else has open, is handed to the kernel
+//! for writing, so that a written byte costs what it costs on the bare PFS. Nothing of it is cached
+//! meanwhile: every open through the mount shares the kernel's page cache of the PFS file, other
+//! opens read the PFS. `close` syncs as ever. When the last of these opens is gone, the file is
+//! taken back: its version is recorded and its bytes are kept from the page cache.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::{PassthroughPin, Result, Version, WriteMode};
+
+use super::content::Content;
+use super::handle::Handle;
+use super::state::FileState;
+use crate::core::Core;
+use crate::fill;
+
+/// A file while the kernel writes it.
+struct KernelWriter {
+    core: Arc<Core>,
+    file: Arc<FileState>,
+    lower: Arc<dyn LowerFile>,
+    /// Whom the store charges, and whether it may keep the bytes.
+    before: Arc<Content>,
+    keeps: bool,
+}
+
+impl Handle {
+    /// Hands the PFS file to the kernel where nobody could see the difference.
+    pub(super) fn write_by_kernel(&self) -> Option<Arc<dyn PassthroughPin>> {
+        let eligible = self.access.writes()
+            && !self.append
+            && matches!(self.write_mode, WriteMode::Through | WriteMode::Bypass)
+            && self.lower.direct_descriptor().is_some();
+        if !eligible {
+            return None;
+        }
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        let now = self.lower.version().ok()?;
+        let cached = inner.content.as_ref().is_some_and(|content| {
+            content.is_memory_only() || content.is_lent() || content.is_borrowed()
+        });
+        if inner.handles != 1 || cached || now.size > 0 || inner.written_by_kernel {
+            return None;
+        }
+        inner.written_by_kernel = true;
+        self.fresh_content(&mut inner, now);
+        Some(Arc::new(KernelWriter {
+            core: self.core.clone(),
+            file: self.file.clone(),
+            lower: self.lower.clone(),
+            before: self.content.clone(),
+            keeps: self.write_mode == WriteMode::Through,
+        }))
+    }
+}
+
+impl PassthroughPin for KernelWriter {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.lower.direct_descriptor().unwrap_or_else(|| self.lower.descriptor())
+    }
+
+    fn segment_id(&self) -> u64 {
+        0
+    }
+
+    fn serves(&self, _: &Version) -> bool {
+        true
+    }
+
+    fn is_lower(&self) -> bool {
+        true
+    }
+}
+
+impl KernelWriter {
+    /// Makes the file an ordinary one again; returns what to keep of it.
+    fn take_back(&self) -> Result<Option<Arc<Content>>> {
+        let _changing = self.file.gate.write();
+        let mut inner = self.file.inner.lock();
+        inner.written_by_kernel = false;
+        let old = inner.content.take();
+        if let Some(old) = &old {
+            old.supersede();
+            self.core.transient.forget(old.number);
+        }
+        inner.capture = Default::default();
+        let now = self.lower.version()?;
+        self.core.ledger.written_bytes.add(now.size);
+        self.core.ledger.pfs_written_bytes.add(now.size);
+        let content = Arc::new(Content::new(now, self.before.owner, self.before.admit));
+        self.core.weigh_stamps(&content, &now);
+        inner.content = Some(content.clone());
+        let wanted = self.keeps && content.admit && !inner.removed && !content.is_unsettled();
+        Ok(wanted.then_some(content))
+    }
+}
+
+impl Drop for KernelWriter {
+    fn drop(&mut self) {
+        match self.take_back() {
+            Ok(Some(content)) => {
+                fill::keep_written(&self.core, &self.file, &self.lower, &content);
+            }
+            Ok(None) => self.lower.drop_cached(0, 0),
+            Err(error) => tracing::warn!(%error, "a written file is not kept in memory"),
+        }
+    }
+}
