@@ -229,7 +229,9 @@ pub fn fetch(
     block: u64,
     streams: bool,
 ) -> Filled {
-    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else { return Filled::Kept };
+    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else {
+        return Filled::Kept;
+    };
     if !is_new {
         core.ledger.fills_joined.add(1);
     }

@@ -10,8 +10,8 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, 
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, ReadMode, Result, Version,
-    WriteMode,
+    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, ReadMode, Result,
+    Version, WriteMode,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
@@ -201,14 +201,14 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
 
 impl Node {
     /// The content that an open at `version` reads: the cached one if it is of that version and
-    /// can be trusted, a fresh one otherwise.
+    /// can be trusted, a fresh one otherwise. Also whether the kernel writes the file now.
     fn content_at(
         &self,
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
         access: Access,
         user_id: u32,
-    ) -> Result<Arc<Content>> {
+    ) -> Result<(Arc<Content>, bool)> {
         // The gate keeps writers of this node out, so the version seen is the recorded one or
         // somebody else's.
         let _unchanged_by_us = file.gate.read();
@@ -218,7 +218,7 @@ impl Node {
             let stale_stamps = content.is_unsettled() && inner.writers == 0;
             if content.version() == version && (content.is_memory_only() || !stale_stamps) {
                 register(&mut inner, access);
-                return Ok(content);
+                return Ok((content, inner.written_by_kernel));
             }
             if content.is_memory_only() {
                 tracing::warn!(
@@ -240,7 +240,7 @@ impl Node {
         inner.capture = Default::default();
         inner.pin = None;
         register(&mut inner, access);
-        Ok(content)
+        Ok((content, inner.written_by_kernel))
     }
 }
 
@@ -256,11 +256,9 @@ impl Node {
         if let (true, Some((_, rule))) = (request.created, rule) {
             striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
         }
-        let content = self.content_at(&file, &lower, request.access, request.user_id)?;
-        let modes = match file.inner.lock().written_by_kernel {
-            true => (ReadMode::Bypass, modes.1),
-            false => modes,
-        };
+        let (content, written_by_kernel) =
+            self.content_at(&file, &lower, request.access, request.user_id)?;
+        let modes = if written_by_kernel { (ReadMode::Bypass, modes.1) } else { modes };
         let opened = Opened {
             lower,
             access: request.access,

@@ -133,11 +133,8 @@ fn only_new_files_that_nobody_else_has_open_are_handed_over() {
 #[test]
 fn mode_bypass_keeps_nothing_of_what_the_kernel_wrote() {
     let fixture = Fixture::new();
-    let wish = Wish {
-        read: Some(ReadMode::Bypass),
-        write: Some(WriteMode::Bypass),
-        ..Wish::default()
-    };
+    let wish =
+        Wish { read: Some(ReadMode::Bypass), write: Some(WriteMode::Bypass), ..Wish::default() };
     let writer = new_file(&fixture, "f", wish);
     let pin = writer.passthrough_write().expect("new and alone");
     write_at(&*pin, 0, b"to the PFS alone");

@@ -31,7 +31,11 @@ impl Handle {
         Ok(self.fresh_content(inner, now))
     }
 
-    pub(super) fn fresh_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
+    pub(super) fn fresh_content(
+        &self,
+        inner: &mut Inner,
+        now: tidepool_proto::Version,
+    ) -> Arc<Content> {
         if let Some(old) = inner.content.take() {
             old.supersede();
             self.core.transient.forget(old.number);

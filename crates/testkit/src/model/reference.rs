@@ -4,8 +4,10 @@
 //! a new one. A handle belongs to the epoch it was opened in. It may go on seeing the bytes that
 //! its epoch ended with, or fail; it never sees bytes of two epochs at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Range};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidepool_proto::{ReadMode, WriteMode};
 
@@ -31,7 +33,11 @@ pub struct ModelFile {
     pub maybe_memory_only: bool,
     links: u64,
     handles: u64,
+    written_until: Option<Instant>,
 }
+
+/// The node learns a moment after a `close` that a writer is gone.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// A handle.
 #[derive(Clone, Debug)]
@@ -50,6 +56,15 @@ pub struct ModelHandle {
     pub sent_along: Option<Arc<Vec<u8>>>,
     /// What writes that made the file longer left behind, while this handle was open.
     pub grown: Vec<Grown>,
+    /// The file was being written at the open, maybe by the kernel itself: reads may see the PFS
+    /// as it is.
+    pub may_follow: bool,
+}
+
+impl ModelHandle {
+    fn writes(&self) -> bool {
+        self.opening.access.writes()
+    }
 }
 
 /// A file after a write that made it longer. Where there was no memory for the growth, a reader
@@ -184,6 +199,8 @@ impl Reference {
         }
         file.handles += 1;
         let epoch = file.epoch;
+        let leaving = file.written_until.is_some_and(|until| until.elapsed() < LEAVING);
+        let may_follow = leaving || self.handles.values().any(|h| h.file == number && h.writes());
         let handle = ModelHandle {
             file: number,
             opening,
@@ -192,6 +209,7 @@ impl Reference {
             epoch,
             sent_along: None,
             grown: Vec::new(),
+            may_follow,
         };
         self.handles.insert(key, handle);
         created
@@ -212,7 +230,11 @@ impl Reference {
     /// Forgets a handle.
     pub fn close(&mut self, key: HandleKey) {
         let Some(handle) = self.handles.remove(&key) else { return };
-        self.file_mut(handle.file).handles -= 1;
+        let file = self.file_mut(handle.file);
+        file.handles -= 1;
+        if handle.writes() || handle.may_follow {
+            file.written_until = Some(Instant::now());
+        }
         self.thaw(handle.file);
         self.collect(handle.file);
     }
@@ -347,17 +369,24 @@ impl Reference {
         candidates
     }
 
-    fn candidates_by_epoch(&self, handle: &ModelHandle) -> Vec<Candidate<'_>> {
+    fn candidates_by_epoch<'a>(&'a self, handle: &ModelHandle) -> Vec<Candidate<'a>> {
         let file = self.file(handle.file);
         let now = Candidate::whole(&file.bytes);
         let earlier = file.frozen.range(handle.epoch..);
         if handle.epoch == file.epoch {
             return vec![now];
         }
-        if handle.read_mode == ReadMode::Bypass {
+        let clipped = |earlier: Range<'a, u64, Arc<Vec<u8>>>| {
             // The bytes of now, to the end as it is or as it was when the handle saw it.
-            let clipped = earlier.map(|(_, old)| Candidate { size: old.len() as u64, ..now });
-            return std::iter::once(now).chain(clipped).collect();
+            let clipped = earlier.map(move |(_, old)| Candidate { size: old.len() as u64, ..now });
+            std::iter::once(now).chain(clipped)
+        };
+        if handle.read_mode == ReadMode::Bypass {
+            return clipped(earlier).collect();
+        }
+        if handle.may_follow {
+            let seen = earlier.clone().map(|(_, old)| Candidate::whole(old));
+            return seen.chain(clipped(earlier)).collect();
         }
         if handle.opening.access.writes() {
             // Handles that may write follow the file from one epoch to the next.
