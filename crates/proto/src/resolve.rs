@@ -45,7 +45,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
     let entries = entries(&options);
-    let control_parameters = control_parameters(&options)?;
+    let control = control_config(&options, machine)?;
     #[rustfmt::skip]
     let RawOptions {
         pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
@@ -53,8 +53,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
-        control, memory_min, control_lease_ms, controlled_stores,
-        // Parameters of the control policies are taken by `control_parameters`, all alike.
+        // Those of the memory control are taken by `control_config`.
+        control: _, memory_min: _, control_lease_ms: _, controlled_stores: _,
         control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
         control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
@@ -97,15 +97,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         },
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
-        control: ControlConfig {
-            control: o.required("control", &control)?,
-            memory_min_bytes: o
-                .optional::<MemorySize>("memory_min", &memory_min)?
-                .map(|size| size.resolve(machine.memory_bytes)),
-            lease_ms: o.required("control_lease_ms", &control_lease_ms)?,
-            parameters: control_parameters,
-            stores_file: path(&o, "controlled_stores", &controlled_stores, machine)?,
-        },
+        control,
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         entries,
@@ -159,6 +151,18 @@ fn entries(options: &RawOptions) -> Vec<ConfigEntry> {
         }
     };
     OPTIONS.iter().map(entry).collect()
+}
+
+fn control_config(options: &RawOptions, machine: &Machine) -> Result<ControlConfig> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let memory_min: Option<MemorySize> = o.optional("memory_min", &options.memory_min)?;
+    Ok(ControlConfig {
+        control: o.required("control", &options.control)?,
+        memory_min_bytes: memory_min.map(|size| size.resolve(machine.memory_bytes)),
+        lease_ms: o.required("control_lease_ms", &options.control_lease_ms)?,
+        parameters: control_parameters(options)?,
+        stores_file: path(&o, "controlled_stores", &options.controlled_stores, machine)?,
+    })
 }
 
 /// The parameters of the control policies as written, each checked by its grammar.

@@ -41,8 +41,8 @@ fn options() -> String {
              environment variable, overridden by its flag. `tidepool config` prints what is in \
              force and where it comes from. Options marked *live* are changed in a running node \
              by `tidepool resize`, `tidepool policy`, `tidepool control set`, or a new file and \
-             SIGHUP; all others need a restart.\n\nSizes are written as `8GiB`, `400MB` or plain bytes. Paths in a file are \
-             absolute.\n\n";
+             SIGHUP; all others need a restart.\n\nSizes are written as `8GiB`, `400MB` \
+             or plain bytes. Paths in a file are absolute.\n\n";
     text += "| option | flag | environment | default | valid | unit | live |\n";
     text += "|---|---|---|---|---|---|---|\n";
     for spec in OPTIONS {
