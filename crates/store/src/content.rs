@@ -471,14 +471,17 @@ impl Content {
         if self.handed_out.load(Ordering::Acquire) && self.resident_blocks() > 0 {
             let state = self.state.lock();
             for table in &state.shared {
-                table.take_touches(self.blocks(), |block| {
-                    if let Some(cell) = self.cells.get(block)
-                        && cell.word.pin(true).is_some()
-                    {
-                        cell.word.unpin();
-                    }
-                });
+                table.take_touches(self.blocks(), |block| self.mark_read(block));
             }
+        }
+    }
+
+    /// Marks a block as read if it is resident.
+    pub fn mark_read(&self, block: u64) {
+        if let Some(cell) = self.cells.get(block)
+            && cell.word.pin(true).is_some()
+        {
+            cell.word.unpin();
         }
     }
 

@@ -107,7 +107,7 @@ impl Drop for Handle {
 
 /// A wholly resident content lent to the kernel.
 struct Lent {
-    _hold: SegmentHold,
+    hold: SegmentHold,
     segment: Arc<tidepool_store::Segment>,
     content: Arc<Content>,
     borrower: Borrower,
@@ -118,6 +118,10 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.borrower == Borrower::Kernel {
+            // The kernel does not tell what it read; without this, such files would look unused.
+            self.hold.mark_read();
+        }
         self.content.take_back(self.borrower);
     }
 }
@@ -265,7 +269,7 @@ impl Handle {
         let hold = segment.hold()?;
         self.content.lend(borrower);
         Some(Arc::new(Lent {
-            _hold: hold,
+            hold,
             segment: segment.clone(),
             content: self.content.clone(),
             borrower,
