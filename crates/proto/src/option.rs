@@ -391,7 +391,7 @@ table! {
         "Time without growth after a shrink; doubles when demand comes and goes.";
     control_hold_max_ms: OptionKind::Count { min: 0, max: 3_600_000 }, "ms", Some("60000"), true,
         "Upper bound of the doubled hold.";
-    control_growth_bytes_per_s: ANY_BYTES, "bytes/s", Some("1GiB"), true,
+    control_growth_bytes_per_s: ANY_BYTES, "bytes/s", Some("2GiB"), true,
         "Rate at which the store may grow back.";
     control_growth_band_share: OptionKind::Share, "", Some("0.005"), true,
         "Growth stops this share of the node's memory below the target, at least two blocks.";

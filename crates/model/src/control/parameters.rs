@@ -57,7 +57,7 @@ impl Default for Parameters {
             slope_window_ms: 40,
             hold_ms: 2_000,
             hold_max_ms: 60_000,
-            growth_bytes_per_s: 1 << 30,
+            growth_bytes_per_s: 2 << 30,
             growth_band_share: 0.005,
             disagreement_share: 0.03,
             gain: 0.5,

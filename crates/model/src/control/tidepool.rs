@@ -3,8 +3,8 @@
 //! commands: what is under way changes neither the demand nor the target.
 //!
 //! `target = total - H - x - max(0, g (T + t_act) - H / 4)`, with H from [`super::headroom_bytes`],
-//! x the demand and g its growth; the lowest of the node, of control groups that hold store pages, and of every
-//! NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand grows or
+//! x the demand and g its growth; the lowest of the node, of control groups that hold store pages,
+//! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand grows or
 //! tasks stall, and to believe sensors that are late or contradict each other.
 
 use super::emergency::{Emergency, Events};
@@ -51,8 +51,6 @@ pub(super) struct Bounds {
     pub under_way: u64,
     /// Smallest unit of a capacity.
     block: u64,
-    /// Capacity that may be unused.
-    slack: u64,
     /// Growth ends this far below the target.
     pub band: u64,
 }
@@ -79,7 +77,6 @@ impl Bounds {
             stored,
             under_way: outstanding.max(commanded),
             block: blocks().min().unwrap_or(1),
-            slack: largest.saturating_mul(2).max(p.growth_bytes_per_s / 10),
             band: largest.saturating_mul(2).max(share as u64),
         }
     }
@@ -111,6 +108,10 @@ impl Policy for Tidepool {
         let bounds = Bounds::of(snapshot, p, self.target_bytes);
         let present = snapshot.sum(|store| store.capacity_bytes);
         let before = self.target_bytes.unwrap_or(present).min(bounds.max);
+        // Somebody else lowered the capacities, such as the stores' watchdog: growth begins where
+        // they are. A step of ours may be under way.
+        let step = step_bytes(dt_s, p).saturating_mul(4).saturating_add(bounds.band);
+        let before = if present.saturating_add(step) < before { present } else { before };
         let estimate = self.estimator.update(snapshot, p);
         self.events.update(snapshot, dt_s);
         if estimate.stale_ns == 0 {
@@ -220,14 +221,12 @@ impl Tidepool {
         snapshot: &Snapshot,
         p: &Parameters,
     ) -> (u64, Reason) {
-        // Unused capacity is taken back, so that a burst finds the store at its limit; not for
-        // every byte, or each eviction would be a command.
-        let bound = b.stored.saturating_add(b.slack);
-        let before = if before > bound.saturating_add(b.slack) { bound } else { before };
+        // Capacity that is not used stays: the target follows the demand, not the capacity, so a
+        // burst takes stored bytes as soon as it needs them, and a cold load is not held up.
         if emergency {
             return (before, Reason::Emergency);
         }
-        if ceiling <= before || bound <= before {
+        if ceiling <= before {
             return (before, Reason::Steady);
         }
         if !self.hold.is_over(snapshot.at_ns) {
@@ -243,10 +242,7 @@ impl Tidepool {
         if moving || doubtful || stalled {
             return (before, Reason::Brake);
         }
-        // A pause of the controller is no reason to grow faster after it.
-        let dt_s = dt_s.min(2.0 * p.interval_ms as f64 / 1e3);
-        let step = (p.growth_bytes_per_s as f64 * dt_s) as u64;
-        let target = before.saturating_add(step).min(ceiling).min(bound);
+        let target = before.saturating_add(step_bytes(dt_s, p)).min(ceiling);
         self.hold.grew(target - before);
         (target, Reason::Growth)
     }
@@ -279,6 +275,11 @@ impl Tidepool {
         raise(snapshot.stores.iter().any(|store| store.failed), Alarm::StoreFailed);
         alarms
     }
+}
+
+/// Growth of one decision. A pause of the controller is no reason to grow faster after it.
+fn step_bytes(dt_s: f64, p: &Parameters) -> u64 {
+    (p.growth_bytes_per_s as f64 * dt_s.min(2.0 * p.interval_ms as f64 / 1e3)) as u64
 }
 
 /// Whether more than three readings in a row are missing.

@@ -1,6 +1,6 @@
 //! Each branch of the law.
 
-use tidepool_model::control::{Alarm, Level, Limit, MemoryNode, Pressure, Reason};
+use tidepool_model::control::{Alarm, Level, Limit, MemoryNode, Parameters, Pressure, Reason};
 
 use crate::node::{BLOCK, GIB, Node, TOTAL, has};
 
@@ -57,7 +57,8 @@ fn growth_waits_for_the_hold_is_slow_and_ends_below_the_target() {
     assert_eq!(node.run(200).reason, Reason::Growth);
     let before = node.stored();
     node.run(1_000);
-    assert!(node.stored() - before <= GIB + BLOCK && node.stored() > before + GIB / 2);
+    let rate = Parameters::default().growth_bytes_per_s;
+    assert!(node.stored() - before <= rate + BLOCK && node.stored() > before + rate / 2);
     let decision = node.run(90_000);
     let band = TOTAL / 200;
     assert_eq!(decision.reason, Reason::Steady);
@@ -66,14 +67,28 @@ fn growth_waits_for_the_hold_is_slow_and_ends_below_the_target() {
 }
 
 #[test]
-fn unused_capacity_is_taken_back() {
+fn unused_capacity_stays_and_a_burst_takes_bytes_as_soon_as_it_needs_them() {
     let mut node = Node::new(40 * GIB, 10 * GIB, 60 * GIB);
     node.obeys = false;
     node.store().capacity_bytes = 60 * GIB;
-    let decision = node.tick();
-    assert!(decision.target_bytes < 11 * GIB, "{decision:?}");
+    let decision = node.run(5_000);
+    assert_eq!(decision.target_bytes, 60 * GIB, "a cold load is not held up");
+    let room = TOTAL - node.headroom() - node.demand;
+    node.demand += room - 9 * GIB;
+    let decisions = [node.tick(), node.tick()];
+    assert!(decisions[1].target_bytes < 10 * GIB, "{decisions:?}");
+}
+
+#[test]
+fn what_others_lowered_is_where_growth_begins() {
+    let mut node = Node::new(40 * GIB, 60 * GIB, 60 * GIB);
     node.run(5_000);
-    assert!(node.tick().target_bytes < 11 * GIB, "nor does it grow away from the store");
+    // The watchdog of the store, while the controller was stopped.
+    node.store().resident_bytes = 10 * GIB;
+    node.store().capacity_bytes = 10 * GIB;
+    let rate = Parameters::default().growth_bytes_per_s;
+    let decision = node.tick();
+    assert!(decision.target_bytes <= 10 * GIB + rate / 50, "{decision:?}");
 }
 
 #[test]
