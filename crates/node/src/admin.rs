@@ -37,7 +37,7 @@ impl AdminService for Node {
             AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false)?),
             AdminRequest::Pin => AdminReply::Loaded(self.load(file()?, user_id, true)?),
             AdminRequest::Unpin => {
-                self.unpin(file()?)?;
+                self.unpin(file()?, user_id)?;
                 AdminReply::Done
             }
             AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
@@ -170,7 +170,7 @@ impl Node {
         let file = self.core.files.get(id);
         if pin {
             let file = file.as_ref().ok_or_else(|| unknown("pinning"))?;
-            pin_file(file)?;
+            self.pin_file(file, user_id)?;
         }
         let content = file.and_then(|file| file.content());
         let resident = content.map_or(0, |content| resident_bytes(self, &content));
@@ -181,10 +181,32 @@ impl Node {
         })
     }
 
-    fn unpin(&self, descriptor: OwnedFd) -> Result<()> {
+    fn pin_file(&self, file: &FileState, user_id: u32) -> Result<()> {
+        let mut inner = file.inner.lock();
+        if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
+            return Ok(()); // it is in memory and nowhere else
+        }
+        let segment = inner.content.as_ref().and_then(|content| content.segment().cloned());
+        let Some(segment) = segment else {
+            return Err(Error::new(ErrorKind::Unsupported, "pinning", "small files are packed")
+                .remedy("packed files stay longest in a directory without other traffic"));
+        };
+        if inner.pin.is_none() {
+            let user_bytes_max = self.core.config.client_limits.pinned_bytes_max;
+            inner.pin = Some(self.core.pins.pin(&segment, user_id, user_bytes_max)?);
+        }
+        Ok(())
+    }
+
+    fn unpin(&self, descriptor: OwnedFd, user_id: u32) -> Result<()> {
         let id = self.core.pfs.file(descriptor)?.version()?.id;
         if let Some(file) = self.core.files.get(id) {
-            file.inner.lock().pin = None;
+            let mut inner = file.inner.lock();
+            if let Some(pin) = &inner.pin {
+                pin.check_end(user_id)?;
+            }
+            inner.pin = None;
+            drop(inner);
             self.core.files.release(id);
         }
         Ok(())
@@ -262,25 +284,6 @@ impl Node {
 
 fn unknown(what: &str) -> Error {
     Error::new(ErrorKind::Internal, what, "the file has no record")
-}
-
-fn pin_file(file: &FileState) -> Result<()> {
-    let mut inner = file.inner.lock();
-    if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
-        return Ok(()); // it is in memory and nowhere else
-    }
-    let segment = inner.content.as_ref().and_then(|content| content.segment().cloned());
-    let Some(segment) = segment else {
-        return Err(Error::new(ErrorKind::Unsupported, "pinning", "small files are packed")
-            .remedy("packed files stay longest in a directory without other traffic"));
-    };
-    if inner.pin.is_none() {
-        inner.pin = Some(segment.hold().ok_or_else(|| {
-            Error::new(ErrorKind::StoreFull, "pinning", "the file does not fit the pinned share")
-                .remedy("unpin other files, raise `pinned_share_max`, or enlarge the store")
-        })?);
-    }
-    Ok(())
 }
 
 fn resident_bytes(node: &Node, content: &Content) -> u64 {

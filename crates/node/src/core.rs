@@ -15,6 +15,7 @@ use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
 use crate::ledger::Ledger;
+use crate::pins::Pins;
 use crate::transient::TransientBlocks;
 
 /// See the module's documentation.
@@ -33,6 +34,8 @@ pub struct Core {
     pub transient: TransientBlocks,
     /// Counters.
     pub ledger: Ledger,
+    /// Bytes that users pinned.
+    pub pins: Arc<Pins>,
     /// Between the store and a controller of its size.
     pub(crate) governor: Arc<Governor>,
     /// Files whose bytes live in memory only.

@@ -11,6 +11,7 @@ mod governor;
 mod lease;
 pub mod ledger;
 mod node;
+pub mod pins;
 pub mod read_ahead;
 pub mod server;
 mod striping;

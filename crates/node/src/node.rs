@@ -97,6 +97,7 @@ impl Node {
             fills: FillPool::default(),
             transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
             ledger: Ledger::default(),
+            pins: Arc::default(),
             governor,
             memory_only_files: AtomicU64::new(0),
             draining: AtomicBool::new(false),

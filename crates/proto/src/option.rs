@@ -351,7 +351,8 @@ table! {
     fuse_threads: OptionKind::Count { min: 1, max: 64 }, "", None, false,
         "Threads that serve the mount; by default one a processor, at least 2 and at most 16.";
     passthrough: OptionKind::Choice(FEATURES), "", Some("auto"), false,
-        "Let the kernel read wholly resident files without asking the node (Linux 6.9, privilege).";
+        "Let the kernel read wholly resident files, and write new ones, without asking the node \
+         (Linux 6.9, privilege).";
     huge_pages: OptionKind::Choice(FEATURES), "", Some("auto"), false,
         "Hold the store in 2 MiB pages.";
     backing: OptionKind::Choice(BACKINGS), "", Some("auto"), false,
@@ -363,7 +364,8 @@ table! {
     client_requests_max: OptionKind::Count { min: 1, max: 4096 }, "", Some("16"), false,
         "Requests of one connection that are worked on at a time.";
     user_pinned_bytes_max: ANY_BYTES, "bytes", Some("1GiB"), false,
-        "Bytes that one user may pin by borrowing them without a copy.";
+        "Bytes that one user may pin with `tidepool pin`, and as many by borrowing them without a copy; \
+         root and the user of the node have no such limit.";
     user_connections_max: OptionKind::Count { min: 1, max: 65_536 }, "", Some("1024"), false,
         "Connections of one user.";
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,

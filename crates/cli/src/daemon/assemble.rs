@@ -94,6 +94,9 @@ fn start_front_ends(
     let endpoint = endpoint.transpose()?;
     let mount_point = config.mount.as_deref();
     let mount = mount_point.map(|mount_point| mount(config, mount_point, node)).transpose()?;
+    if let Some(mount) = &mount {
+        require(config.passthrough, "passthrough", mount.has_passthrough())?;
+    }
     Ok((mount, endpoint))
 }
 

@@ -8,10 +8,10 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::FileId;
-use tidepool_store::SegmentHold;
 
 use super::capture::Capture;
 use super::content::Content;
+use crate::pins::FilePin;
 
 /// What the node knows of one file. See the lock order in [`super`].
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Inner {
     /// Where bytes written now are kept.
     pub capture: Capture,
     /// Held by `tidepool pin`.
-    pub pin: Option<SegmentHold>,
+    pub pin: Option<FilePin>,
     /// The descriptor by which memory-only bytes are written down.
     pub spill_file: Option<Arc<dyn LowerFile>>,
     /// The last name is gone.
