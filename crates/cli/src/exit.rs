@@ -38,6 +38,7 @@ pub fn code(error: &Error) -> u8 {
         | ErrorKind::Protocol
         | ErrorKind::Unsupported
         | ErrorKind::TimedOut
+        | ErrorKind::StoreUnavailable
         | ErrorKind::Internal => 1,
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidepool_control::sensor::places;
 use tidepool_proto::resolve::Machine;
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -70,10 +71,9 @@ fn limit_of(process: &Path) -> Result<MemoryLimit> {
     let machine = MemoryLimit { bytes: total, source: "the machine's memory".to_owned() };
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let limits = group_directories(&groups, &mounts).into_iter().filter_map(|(top, directory)| {
-        let levels = directory.ancestors().take_while(|level| level.starts_with(&top));
-        levels.filter_map(group_limit).min_by_key(|limit| limit.bytes)
-    });
+    let limits = places(&groups, &mounts)
+        .into_iter()
+        .filter_map(|place| place.levels().filter_map(group_limit).min_by_key(|limit| limit.bytes));
     Ok(limits.fold(machine, |low, limit| if limit.bytes < low.bytes { limit } else { low }))
 }
 
@@ -86,38 +86,6 @@ fn group_limit(directory: &Path) -> Option<MemoryLimit> {
             Some(MemoryLimit { bytes, source: format!("the limit in {}", file.display()) })
         })
         .min_by_key(|limit| limit.bytes)
-}
-
-/// For both versions of control groups: where the hierarchy with the memory controller is mounted,
-/// and the directory of this process in it.
-fn group_directories(groups: &str, mountinfo: &str) -> Vec<(PathBuf, PathBuf)> {
-    let mut found = Vec::new();
-    for line in mountinfo.lines() {
-        // 36 35 98:0 /root /mount/point options - type source super-options
-        let Some((before, after)) = line.split_once(" - ") else { continue };
-        let mut before = before.split(' ').skip(3);
-        let (Some(root), Some(point)) = (before.next(), before.next()) else { continue };
-        let mut after = after.split(' ');
-        let (kind, options) = (after.next().unwrap_or(""), after.nth(1).unwrap_or(""));
-        let is_memory_v1 = kind == "cgroup" && options.split(',').any(|name| name == "memory");
-        if kind != "cgroup2" && !is_memory_v1 {
-            continue;
-        }
-        let path = groups.lines().find_map(|group| {
-            let mut fields = group.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            let ours = match is_memory_v1 {
-                true => controllers.split(',').any(|name| name == "memory"),
-                false => controllers.is_empty(),
-            };
-            ours.then_some(path)
-        });
-        let Some(path) = path else { continue };
-        // Inside a container the mount shows a part of the tree; a path outside it is its top.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        found.push((PathBuf::from(point), Path::new(point).join(below)));
-    }
-    found
 }
 
 /// Numeric id of a user.
@@ -147,24 +115,6 @@ pub fn user_id(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_of_both_versions_are_found() {
-        let mountinfo = "30 25 0:26 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n\
-                         31 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
-                         32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
-        let groups = "4:memory:/slurm/job1\n1:cpu:/\n0::/user.slice\n";
-        assert_eq!(
-            group_directories(groups, mountinfo),
-            [
-                ("/sys/fs/cgroup/memory".into(), "/sys/fs/cgroup/memory/slurm/job1".into()),
-                ("/sys/fs/cgroup/unified".into(), "/sys/fs/cgroup/unified/user.slice".into()),
-            ]
-        );
-        let contained = "30 25 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
-        let top: PathBuf = "/sys/fs/cgroup".into();
-        assert_eq!(group_directories("0::/docker/x\n", contained)[0].1, top);
-    }
 
     #[test]
     fn the_lowest_limit_of_a_group_counts() {

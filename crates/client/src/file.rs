@@ -94,6 +94,7 @@ fn can_do_without(kind: ErrorKind) -> bool {
         | ErrorKind::QuotaExceeded
         | ErrorKind::PermissionDenied
         | ErrorKind::InUse
+        | ErrorKind::StoreUnavailable
         | ErrorKind::Internal => false,
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidepool_model::control::{
-    Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState, policy, split,
+    Alarm, Decision, Level, NodeFacts, Parameters, Policy, Reason, Snapshot, StoreState, policy,
+    split,
 };
 use tidepool_proto::Result;
 
@@ -59,13 +60,15 @@ impl Governor {
     ///
     /// # Errors
     ///
-    /// `LimitReached` where no thread can be started for a store.
+    /// `InvalidInput` for parameters that [`Parameters::check`] refuses, `LimitReached` where no
+    /// thread can be started for a store.
     pub fn new(
         sensors: Box<dyn Sense>,
         stores: Vec<Arc<dyn Actuator>>,
         parameters: Parameters,
         record: Option<Box<dyn Record>>,
     ) -> Result<Self> {
+        parameters.check(&NodeFacts::default())?;
         let stores: Vec<Store> = stores.into_iter().map(Store::start).collect::<Result<_>>()?;
         let states = vec![StoreState::default(); stores.len()];
         Ok(Governor {
@@ -146,11 +149,18 @@ impl Governor {
     }
 
     /// Changes the parameters from the next decision on. Another policy starts without history.
-    pub fn set_parameters(&mut self, parameters: Parameters) {
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for parameters that [`Parameters::check`] refuses; those before stay.
+    pub fn set_parameters(&mut self, parameters: Parameters) -> Result<()> {
+        let memory_total_bytes = self.snapshot.memory_total_bytes;
+        parameters.check(&NodeFacts { memory_total_bytes, ..NodeFacts::default() })?;
         if parameters.policy != self.parameters.policy {
             self.policy = policy(parameters.policy);
         }
         self.parameters = parameters;
+        Ok(())
     }
 
     /// The present parameters.

@@ -73,9 +73,14 @@ pub fn start(governor: Governor, priority: Priority) -> Result<Handle> {
 
 impl Handle {
     /// Changes the parameters, policy included, and decides at once.
-    pub fn set_parameters(&self, parameters: Parameters) {
-        self.shared.governor.lock().set_parameters(parameters);
+    ///
+    /// # Errors
+    ///
+    /// As [`Governor::set_parameters`].
+    pub fn set_parameters(&self, parameters: Parameters) -> Result<()> {
+        self.shared.governor.lock().set_parameters(parameters)?;
         self.shared.wake();
+        Ok(())
     }
 
     /// The present parameters.

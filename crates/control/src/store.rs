@@ -72,7 +72,8 @@ impl Store {
         self.judge_age(elapsed_ns);
         match self.actuator.state() {
             Ok(seen) => {
-                self.last = seen;
+                let name = std::mem::take(&mut self.last.name);
+                self.last = StoreState { name, ..seen };
                 self.answers = true;
             }
             Err(error) => {

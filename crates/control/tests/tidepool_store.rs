@@ -72,7 +72,7 @@ fn state_and_commands_go_through() {
     let served = Served::start(directory.path());
     let store = attach(directory.path());
     let state = store.state().unwrap();
-    assert_eq!((state.name.as_str(), state.block_bytes), ("tidepool", BLOCK));
+    assert_eq!((store.name(), state.block_bytes), ("tidepool", BLOCK));
     assert_eq!((state.capacity_bytes, state.resident_bytes), (CAPACITY, 0));
     assert_eq!((state.capacity_min_bytes, state.capacity_max_bytes), (MINIMUM, CAPACITY));
     // The page shows every byte at once, without a message.

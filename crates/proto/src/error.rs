@@ -44,11 +44,13 @@ pub enum ErrorKind {
     TimedOut,
     /// A bug of ours; please report it.
     Internal,
+    /// A store of another product does not answer: its server ended, or its tool failed.
+    StoreUnavailable,
 }
 
 impl ErrorKind {
     /// All kinds, in the order of the reference documentation.
-    pub const ALL: [ErrorKind; 15] = [
+    pub const ALL: [ErrorKind; 16] = [
         ErrorKind::InvalidInput,
         ErrorKind::Pfs,
         ErrorKind::Changed,
@@ -59,6 +61,7 @@ impl ErrorKind {
         ErrorKind::LimitReached,
         ErrorKind::PermissionDenied,
         ErrorKind::NodeUnavailable,
+        ErrorKind::StoreUnavailable,
         ErrorKind::Protocol,
         ErrorKind::Unsupported,
         ErrorKind::InUse,
@@ -92,7 +95,7 @@ impl ErrorKind {
             ErrorKind::QuotaExceeded => EDQUOT,
             ErrorKind::LimitReached => EAGAIN,
             ErrorKind::PermissionDenied => EPERM,
-            ErrorKind::NodeUnavailable => ECONNREFUSED,
+            ErrorKind::NodeUnavailable | ErrorKind::StoreUnavailable => ECONNREFUSED,
             ErrorKind::Protocol => EPROTO,
             ErrorKind::Unsupported => EOPNOTSUPP,
             ErrorKind::InUse => EBUSY,
@@ -107,6 +110,7 @@ impl ErrorKind {
             ErrorKind::StoreFull
             | ErrorKind::LimitReached
             | ErrorKind::NodeUnavailable
+            | ErrorKind::StoreUnavailable
             | ErrorKind::TimedOut
             | ErrorKind::InUse => true,
             ErrorKind::InvalidInput
@@ -163,6 +167,10 @@ impl ErrorKind {
                 "No node answers at this socket. Start one (`tidepool node start`) or pass the \
                  right --socket."
             }
+            ErrorKind::StoreUnavailable => {
+                "A store of another product does not answer; the message names it. Start its \
+                 server, or take the store out of the controller's list."
+            }
             ErrorKind::Protocol => {
                 "The two sides do not speak the same protocol. Use the same release on both sides."
             }
@@ -194,6 +202,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::LimitReached => "limit reached",
             ErrorKind::PermissionDenied => "permission denied",
             ErrorKind::NodeUnavailable => "no node answers",
+            ErrorKind::StoreUnavailable => "a store does not answer",
             ErrorKind::Protocol => "protocol mismatch",
             ErrorKind::Unsupported => "not supported here",
             ErrorKind::InUse => "in use",

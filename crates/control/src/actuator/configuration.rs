@@ -31,7 +31,7 @@ pub enum StoreConfiguration {
 ///
 /// # Errors
 /// `InvalidInput` for entries without meaning and stores that could only lose writes,
-/// `NodeUnavailable` for a server that is not there, `PermissionDenied` where it wants a password,
+/// `StoreUnavailable` for a server that is not there, `PermissionDenied` where it wants a password,
 /// `Protocol` for answers of something else, `Unsupported` where its memory cannot be given back.
 pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
     Ok(match configuration {

@@ -132,7 +132,7 @@ impl Connection {
                 Error::new(ErrorKind::TimedOut, operation, "no answer in time")
                     .remedy("the server hangs, or `address` names something else")
             }
-            _ => Error::new(ErrorKind::NodeUnavailable, operation, "the connection ended")
+            _ => Error::new(ErrorKind::StoreUnavailable, operation, "the connection ended")
                 .caused_by(error)
                 .remedy("the server ended or dropped us; look at its log"),
         }
@@ -141,7 +141,7 @@ impl Connection {
 
 fn unreachable(address: &str, error: std::io::Error) -> Error {
     let operation = format!("connecting to the store at {address}");
-    Error::new(ErrorKind::NodeUnavailable, operation, "")
+    Error::new(ErrorKind::StoreUnavailable, operation, "")
         .caused_by(error)
         .remedy("start the server, or correct `address`")
 }

@@ -141,7 +141,6 @@ impl Ledger {
         let account = self.account.lock();
         let excess = resident_bytes.saturating_sub(account.capacity_bytes);
         StoreState {
-            name: self.bounds.name.clone(),
             resident_bytes,
             capacity_bytes: account.capacity_bytes,
             capacity_min_bytes: self.bounds.capacity_min_bytes,

@@ -35,7 +35,7 @@ pub trait Actuator: Send + Sync {
     fn name(&self) -> &str;
 
     /// What the store holds now. Called at every decision: a fast store answers in microseconds, a
-    /// slow one from what it last saw.
+    /// slow one from what it last saw. The name in it may be empty: whoever asks knows it.
     fn state(&self) -> Result<StoreState>;
 
     /// Sets the capacity and returns when the bytes above it are back with the operating system, or

@@ -125,7 +125,9 @@ impl Actuator for PageCache {
 
     fn state(&self) -> Result<StoreState> {
         let (_, failed) = self.scan.newest();
-        Ok(self.ledger.state(self.resident_bytes(), failed))
+        let resident_bytes = self.resident_bytes();
+        let state = self.ledger.state(resident_bytes, failed);
+        Ok(StoreState { page_cache_bytes: resident_bytes, ..state })
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {

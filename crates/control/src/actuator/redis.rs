@@ -308,7 +308,7 @@ impl Server {
             ),
             "DENIED" => (ErrorKind::PermissionDenied, "use a password, or connect from loopback"),
             "LOADING" | "BUSY" | "MASTERDOWN" => {
-                (ErrorKind::NodeUnavailable, "wait until the server is ready")
+                (ErrorKind::StoreUnavailable, "wait until the server is ready")
             }
             _ => (ErrorKind::Unsupported, "the server must allow CONFIG, INFO and MEMORY"),
         };

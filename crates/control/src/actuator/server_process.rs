@@ -53,14 +53,14 @@ impl ServerProcess {
         let operation = || format!("reading the memory of process {}", self.pid);
         let mut buffer = [0; 128];
         let length = self.statm.read_at(&mut buffer, 0).map_err(|error| {
-            Error::new(ErrorKind::NodeUnavailable, operation(), "it has ended").caused_by(error)
+            Error::new(ErrorKind::StoreUnavailable, operation(), "it has ended").caused_by(error)
         })?;
         let text = String::from_utf8_lossy(&buffer[..length]);
         let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
         // A process that waits to be collected by its parent shows zeros.
         match pages {
             Some(pages) if pages > 0 => Ok(pages * rustix::param::page_size() as u64),
-            _ => Err(Error::new(ErrorKind::NodeUnavailable, operation(), "it has ended")),
+            _ => Err(Error::new(ErrorKind::StoreUnavailable, operation(), "it has ended")),
         }
     }
 }
@@ -90,6 +90,6 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(process.resident_bytes().unwrap_err().kind(), ErrorKind::NodeUnavailable);
+        assert_eq!(process.resident_bytes().unwrap_err().kind(), ErrorKind::StoreUnavailable);
     }
 }

@@ -342,8 +342,8 @@ trait PageState {
 impl PageState for ControlPage {
     fn state(&self) -> StoreState {
         let load = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        // No name: this runs at every decision, and a name is an allocation.
         StoreState {
-            name: NAME.to_owned(),
             resident_bytes: load(&self.resident_bytes),
             capacity_bytes: load(&self.capacity_bytes),
             capacity_min_bytes: self.guaranteed(),

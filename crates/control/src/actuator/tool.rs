@@ -38,7 +38,7 @@ pub(super) fn check(command: &[String]) -> Result<()> {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// `TimedOut` where it was killed at the deadline, `NodeUnavailable` with its last words where it
+/// `TimedOut` where it was killed at the deadline, `StoreUnavailable` with its last words where it
 /// failed.
 pub(super) fn run(command: &[String], deadline: Instant) -> Result<()> {
     let operation = || match command {
@@ -65,7 +65,7 @@ pub(super) fn run(command: &[String], deadline: Instant) -> Result<()> {
         Some(status) if status.success() => Ok(()),
         Some(status) => {
             let detail = format!("{status}: {}", last_words(&mut said));
-            Err(Error::new(ErrorKind::NodeUnavailable, operation(), detail)
+            Err(Error::new(ErrorKind::StoreUnavailable, operation(), detail)
                 .remedy("run the same command by hand"))
         }
         None => Err(Error::new(ErrorKind::TimedOut, operation(), "killed at the deadline")),
@@ -121,7 +121,7 @@ mod tests {
         shell("seq 1 100000", long).unwrap();
         let error =
             shell("seq 1 100000; echo wrong path >&2; echo '\t at f'; exit 3", long).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NodeUnavailable);
+        assert_eq!(error.kind(), ErrorKind::StoreUnavailable);
         assert!(error.detail().contains("wrong path"), "{error}");
     }
 

@@ -13,6 +13,8 @@ pub(crate) struct SensorFile {
     path: PathBuf,
     file: Option<File>,
     buffer: Vec<u8>,
+    /// Whether a reading that leaves room in the buffer is all of it.
+    is_single: bool,
 }
 
 impl SensorFile {
@@ -20,7 +22,12 @@ impl SensorFile {
     pub fn new(path: impl Into<PathBuf>, buffer_bytes: usize) -> Self {
         let path = path.into();
         let file = File::open(&path).ok();
-        SensorFile { path, file, buffer: vec![0; buffer_bytes.max(64)] }
+        SensorFile { path, file, buffer: vec![0; buffer_bytes.max(64)], is_single: false }
+    }
+
+    /// A file that the kernel writes in one piece: asking for more after it would be in vain.
+    pub fn single(path: impl Into<PathBuf>, buffer_bytes: usize) -> Self {
+        SensorFile { is_single: true, ..SensorFile::new(path, buffer_bytes) }
     }
 
     /// Where it is.
@@ -54,7 +61,12 @@ impl SensorFile {
             }
             match rustix::io::pread(file, &mut self.buffer[length..], length as u64) {
                 Ok(0) => return Some(length),
-                Ok(read) => length += read,
+                Ok(read) => {
+                    length += read;
+                    if self.is_single && length < self.buffer.len() {
+                        return Some(length);
+                    }
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return None,
             }

@@ -126,7 +126,7 @@ impl Group {
             }
             GroupVersion::V2 => ("memory.max", "memory.current", "memory.events"),
         };
-        let file = |name: &str| SensorFile::new(directory.join(name), 64);
+        let file = |name: &str| SensorFile::single(directory.join(name), 64);
         let below = directory.strip_prefix(&place.top).unwrap_or(directory);
         Group {
             version: place.version,

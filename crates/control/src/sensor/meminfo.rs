@@ -1,5 +1,7 @@
 //! `/proc/meminfo`, and its twin of every NUMA node. A field that is missing stays `None`.
 
+use memchr::memchr;
+
 use super::text;
 use super::zones::Zones;
 
@@ -16,9 +18,9 @@ macro_rules! fields {
             pub fn parse(text: &[u8]) -> Self {
                 let mut counters = MemoryCounters::default();
                 for line in text::lines(text) {
-                    let Some((name, bytes)) = field(line) else { continue };
+                    let Some((name, value)) = split(line) else { continue };
                     match name {
-                        $($name => counters.$field = Some(bytes),)+
+                        $($name => counters.$field = bytes(value).or(counters.$field),)+
                         _ => {}
                     }
                 }
@@ -50,17 +52,17 @@ fields! {
     huge_pool b"Hugetlb:" "Reserved huge pages of all sizes.";
 }
 
-/// Name and bytes of a line, with or without `Node 0` in front.
-fn field(line: &[u8]) -> Option<(&[u8], u64)> {
-    let mut words = text::words(line);
-    let mut name = words.next()?;
-    if name == b"Node" {
-        words.next();
-        name = words.next()?;
-    }
-    let kibibytes = text::number(words.next()?)?;
-    let is_kibibytes = words.next()? == b"kB";
-    is_kibibytes.then(|| kibibytes.checked_mul(1024).map(|bytes| (name, bytes)))?
+/// Name and value of a line, with or without `Node 0` in front.
+fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, value) = line.split_at(memchr(b':', line)? + 1);
+    let name = if name.starts_with(b"Node ") { text::words(name).nth(2)? } else { name };
+    Some((name, value))
+}
+
+/// The bytes of a value, whose unit is always the same.
+fn bytes(value: &[u8]) -> Option<u64> {
+    let kibibytes = value.trim_ascii_start().strip_suffix(b" kB")?;
+    text::number(kibibytes)?.checked_mul(1024)
 }
 
 impl MemoryCounters {

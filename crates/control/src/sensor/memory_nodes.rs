@@ -22,7 +22,7 @@ impl MemoryNodes {
             .filter_map(|entry| {
                 let name = entry.file_name();
                 let number = name.to_str()?.strip_prefix("node")?.parse().ok()?;
-                Some((number, SensorFile::new(entry.path().join("meminfo"), 4096)))
+                Some((number, SensorFile::single(entry.path().join("meminfo"), 4096)))
             })
             .collect();
         nodes.sort_by_key(|(number, _)| *number);

@@ -37,7 +37,8 @@ use plausibility::Plausibility;
 const SLOW_NS: u64 = 100_000_000;
 /// Longest time between two looks at the per-CPU lists.
 const ZONES_NS: u64 = 250_000_000;
-/// After memory moved, the lists are read every time for this long: they drain within a second.
+/// After a store gave memory back the lists are read every time for this long: they drain within a
+/// second.
 const ZONES_BUSY_NS: u64 = 1_000_000_000;
 /// Programs' memory that changes by this much may have gone through the lists.
 const ZONES_MOVED_BYTES: u64 = 16 << 20;
@@ -153,7 +154,9 @@ impl Sensors {
     /// controlled then. Everything else degrades, see [`Sense::notes`].
     pub fn open(roots: Roots) -> Result<Self> {
         let proc = |name: &str, bytes| SensorFile::new(roots.path(format!("/proc/{name}")), bytes);
-        let mut meminfo = proc("meminfo", 4096);
+        let single =
+            |name: &str, bytes| SensorFile::single(roots.path(format!("/proc/{name}")), bytes);
+        let mut meminfo = single("meminfo", 4096);
         let total = meminfo.read().and_then(|text| MemoryCounters::parse(text).total);
         if total.is_none_or(|total| total == 0) {
             let operation = format!("reading {}", meminfo.path().display());
@@ -164,7 +167,7 @@ impl Sensors {
             page_bytes: rustix::param::page_size() as u64,
             zoneinfo: proc("zoneinfo", 32 << 10),
             vmstat: proc("vmstat", 8192),
-            pressure: proc("pressure/memory", 256),
+            pressure: single("pressure/memory", 256),
             trigger: None,
             limits: Limits::open(&roots),
             memory_nodes: MemoryNodes::open(&roots.path("/sys/devices/system/node")),
@@ -239,10 +242,11 @@ impl Sensors {
         let schedule = &mut self.schedule;
         let moved = schedule.zones_ns.is_some()
             && programs_bytes.abs_diff(schedule.programs_bytes) >= ZONES_MOVED_BYTES;
-        if std::mem::take(&mut schedule.memory_moved) || moved {
+        if std::mem::take(&mut schedule.memory_moved) {
             schedule.zones_busy_until_ns = at_ns.saturating_add(ZONES_BUSY_NS);
         }
-        let every = if at_ns < schedule.zones_busy_until_ns { 0 } else { ZONES_NS };
+        let busy = moved || at_ns < schedule.zones_busy_until_ns;
+        let every = if busy { 0 } else { ZONES_NS };
         if due(&mut schedule.zones_ns, at_ns, every) {
             schedule.programs_bytes = programs_bytes;
             self.has_zones = read_zones(&mut self.zoneinfo, &mut self.zones, self.page_bytes);
@@ -292,6 +296,7 @@ impl Sense for Sensors {
         }
         let slow = due(&mut self.schedule.slow_ns, at_ns, SLOW_NS);
         if slow {
+            snapshot.events_at_ns = Some(at_ns);
             self.read_slow(snapshot);
         }
         self.limits.read(snapshot.memory_total_bytes, slow, &mut snapshot.limits);

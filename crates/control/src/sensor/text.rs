@@ -1,10 +1,17 @@
 //! The few text forms of the kernel's counters. Accepts whole lines only: a line that was cut off
 //! could hold a number with digits missing, which is worse than none.
 
+use memchr::memchr;
+
 /// The whole lines of a text, without their ends.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let end = text.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
-    text[..end].split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
+    let mut rest = text;
+    let next = std::iter::from_fn(move || {
+        let (line, behind) = rest.split_at(memchr(b'\n', rest)?);
+        rest = &behind[1..];
+        Some(line)
+    });
+    next.filter(|line| !line.is_empty())
 }
 
 /// The words of a line.

@@ -42,6 +42,11 @@ impl Zones {
         self.hidden_by_node = by_node;
         let (mut zone, mut lists) = (None::<Zone>, false);
         for line in text::lines(text) {
+            // Most lines are counters of no interest; their first letter tells.
+            let line = line.trim_ascii_start();
+            if !matches!(line.first(), Some(b'N' | b'b' | b'c' | b'h' | b'l' | b'm' | b'p')) {
+                continue;
+            }
             let mut words = text::words(line);
             let (first, second) = (words.next().unwrap_or(b""), words.next().unwrap_or(b""));
             if first == b"Node" {

@@ -187,7 +187,7 @@ fn paths_are_freed_in_order_until_the_memory_is_back() {
     let wrong = open_store(&it.entry("['/none']")).unwrap();
     it.shell(&["load", "/"]);
     let error = wrong.resize(0, DEADLINE).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NodeUnavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
     assert!(error.detail().contains("/none"), "{error}");
 }
 

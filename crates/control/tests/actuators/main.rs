@@ -5,4 +5,6 @@ mod alluxio;
 mod memcached;
 mod page_cache;
 mod redis;
+#[path = "../support/skip.rs"]
+mod skip;
 mod support;

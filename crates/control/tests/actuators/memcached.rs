@@ -141,7 +141,7 @@ fn a_restarted_server_is_found_again() {
         let resize = scope.spawn(|| store.resize(16 * MIB, DEADLINE));
         it.server.signal(Signal::KILL);
         match resize.join().unwrap() {
-            Err(error) => assert_eq!(error.kind(), ErrorKind::NodeUnavailable, "{error}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}"),
             Ok(done) => assert!(done.resident_bytes <= 16 * MIB, "{done:?}"),
         }
     });
@@ -161,7 +161,7 @@ fn a_dead_server_holds_nothing_and_is_failed() {
     let state = store.state().unwrap();
     assert!(state.failed && state.resident_bytes == 0, "{state:?}");
     let error = store.resize(16 * MIB, DEADLINE).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NodeUnavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
     assert!(error.remedy_text().is_some());
 }
 
@@ -202,7 +202,7 @@ fn a_password_is_asked_for_and_used() {
 #[test]
 fn what_is_no_memcached_is_refused_with_a_remedy() {
     let cases = [
-        (free_port(), ErrorKind::NodeUnavailable),
+        (free_port(), ErrorKind::StoreUnavailable),
         (impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ErrorKind::Protocol),
         (impostor(b"\x00\xff\x81\x00\x00\n"), ErrorKind::Protocol),
         (impostor(b""), ErrorKind::TimedOut),

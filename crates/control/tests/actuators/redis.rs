@@ -198,7 +198,7 @@ fn hanging_ending_and_restarting_servers_are_survived() {
         let resize = scope.spawn(|| store.resize(16 * MIB, DEADLINE));
         it.server.signal(Signal::KILL);
         if let Err(error) = resize.join().unwrap() {
-            assert_eq!(error.kind(), ErrorKind::NodeUnavailable, "{error}");
+            assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
         }
     });
     let server = program("redis-server", "redis").unwrap();
@@ -213,7 +213,7 @@ fn hanging_ending_and_restarting_servers_are_survived() {
 #[test]
 fn what_is_no_redis_is_refused_with_a_remedy() {
     let cases = [
-        (free_port(), ErrorKind::NodeUnavailable),
+        (free_port(), ErrorKind::StoreUnavailable),
         (impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ErrorKind::Protocol),
         (impostor(b"$99999999999\r\n"), ErrorKind::Protocol),
         (impostor(b"*-7\r\n"), ErrorKind::Protocol),

@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use tidepool_control::actuator::{Actuator, StoreConfiguration, open};
 use tidepool_proto::Result;
 
+use crate::skip::say;
+pub use crate::skip::skip;
+
 pub const MIB: u64 = 1 << 20;
 pub const DEADLINE: Duration = Duration::from_secs(20);
 const START_TIME: Duration = Duration::from_secs(90);
@@ -27,18 +30,9 @@ pub fn program(name: &str, test: &str) -> Option<PathBuf> {
     found
 }
 
-/// Says that a test is skipped, past the capture of the test runner.
-pub fn skip(test: &str, reason: &str) {
-    say(&format!("SKIPPED {test}: {reason}\n"));
-}
-
 /// Says what was measured.
 pub fn figure(of: &str, text: &str) {
     say(&format!("measured {of}: {text}\n"));
-}
-
-fn say(line: &str) {
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// A server process; killed and collected when dropped.

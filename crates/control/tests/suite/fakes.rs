@@ -80,7 +80,7 @@ impl FakeStore {
 
     fn answer(&self) -> Result<()> {
         if self.dead.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::NodeUnavailable, "asking the store", "it is dead"));
+            return Err(Error::new(ErrorKind::StoreUnavailable, "asking the store", "it is dead"));
         }
         Ok(())
     }

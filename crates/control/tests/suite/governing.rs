@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidepool_control::{Priority, start};
 use tidepool_model::control::{Alarm, ControlPolicy, Level, Parameters, Reason};
+use tidepool_proto::ErrorKind;
 
 use crate::fakes::{FakeNode, FakeStore, GIB, MILLISECOND, wait_until};
 
@@ -209,7 +210,11 @@ fn parameters_change_while_it_runs() {
     let node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     let handle = start(node.governor, Priority::Ordinary).unwrap();
     wait_until("decisions", || handle.report().ticks > 3);
-    handle.set_parameters(Parameters { interval_ms: 60_000, ..fixed() });
+    let refused = handle.set_parameters(Parameters { interval_ms: 60_000, ..fixed() }).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(refused.to_string().contains("60000 ms is not between 1 ms and 10000 ms"), "{refused}");
+    assert_eq!(handle.parameters(), Parameters::default(), "those before stay");
+    handle.set_parameters(Parameters { interval_ms: 10_000, ..fixed() }).unwrap();
     wait_until("the other policy", || handle.report().decision.reason == Reason::Fixed);
     let ticks = handle.report().ticks;
     asks(&store, 10 * GIB);

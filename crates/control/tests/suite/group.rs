@@ -17,6 +17,7 @@ use tidepool_model::control::{Parameters, Reason, StoreState};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::fakes::wait_until;
+use crate::skip::skip;
 
 const MIB: u64 = 1 << 20;
 const GROUP_BYTES: u64 = 384 * MIB;
@@ -124,7 +125,8 @@ fn part(name: &str, argument: &Path) -> Child {
 #[test]
 fn a_job_in_the_stores_group_gets_its_memory() {
     let Some(group) = Group::make() else {
-        eprintln!("skipped: a store and a job in a control group (needs the right to make one)");
+        let reason = "needs the right to make a control group with a limit";
+        skip("a_job_in_the_stores_group_gets_its_memory", reason);
         return;
     };
     let status = part("governs", &group.0).wait().unwrap();

@@ -10,6 +10,7 @@ use tidepool_model::control::{
 };
 
 use crate::fakes::{GIB, wait_until};
+use crate::skip::skip;
 
 fn options(directory: &Path, part_bytes: usize) -> JournalOptions {
     let retry = Duration::from_millis(1);
@@ -137,7 +138,7 @@ impl Drop for SmallDisk {
 #[test]
 fn a_full_disk_leaves_whole_entries() {
     let Some(disk) = SmallDisk::mount() else {
-        eprintln!("skipped: a full disk (needs the right to mount)");
+        skip("a_full_disk_leaves_whole_entries", "needs the right to mount");
         return;
     };
     let options = options(disk.0.path(), 1 << 20);

@@ -8,3 +8,5 @@ mod journal;
 mod machine;
 mod processes;
 mod sensors;
+#[path = "../support/skip.rs"]
+mod skip;

@@ -71,7 +71,7 @@ impl Policy for Dynims {
         self.capacity_bytes = Some(target);
         Decision {
             target_bytes: target,
-            demand_bytes: used.map_or(0, |used| used.saturating_sub(snapshot.stored_bytes())),
+            demand_bytes: used.map_or(0, |used| used.saturating_sub(snapshot.occupied_bytes())),
             slope_bytes_per_s: 0,
             reason: if moved || target != capacity { Reason::Law } else { Reason::Steady },
             level: Level::Normal,

@@ -27,6 +27,7 @@ pub(super) struct Events {
     full_us: Option<u64>,
     swapped_pages: Option<u64>,
     refaulted_pages: Option<u64>,
+    refaults_read_ns: Option<u64>,
     hits: Option<u64>,
     stalled_until_ns: u64,
     refaulted_until_ns: u64,
@@ -44,6 +45,10 @@ impl Events {
         let some = rise(&mut self.some_us, snapshot.pressure.map(|pressure| pressure.some_us));
         let full = rise(&mut self.full_us, snapshot.pressure.map(|pressure| pressure.full_us));
         let refaulted = rise(&mut self.refaulted_pages, snapshot.refaulted_pages);
+        // The counter is read less often than a decision is made.
+        let read_ns = snapshot.events_at_ns.unwrap_or(at);
+        let before_ns = self.refaults_read_ns.replace(read_ns).unwrap_or(read_ns);
+        let since_s = read_ns.saturating_sub(before_ns) as f64 / 1e9;
         self.full = full > 0;
         self.swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages) > 0;
         let holders = snapshot.limits.iter().filter(|limit| limit.holds_store);
@@ -52,7 +57,7 @@ impl Events {
         if some as f64 > STALL_SHARE * dt_s * 1e6 {
             self.stalled_until_ns = at.saturating_add(STALL_BRAKE_NS);
         }
-        if refaulted >= REFAULTS_MIN && refaulted as f64 > REFAULTS_PER_S * dt_s {
+        if refaulted >= REFAULTS_MIN && refaulted as f64 > REFAULTS_PER_S * since_s {
             self.refaulted_until_ns = at.saturating_add(REFAULT_BRAKE_NS);
         }
     }

@@ -2,7 +2,8 @@
 //! sometimes wrong sensors. It decides nothing, and it never takes a doubtful sensor for a free
 //! node: of two readings that disagree the one that leaves jobs more memory counts.
 //!
-//! Demand x = total - available - stored. Available memory lies in two ways that matter: freed
+//! Demand x = total - available - stored, without what is stored in the page cache: that counts as
+//! available already. Available memory lies in two ways that matter: freed
 //! pages hide in per-CPU lists for minutes, and a sensor can freeze or jump. The second reading,
 //! the sum of the kinds of used pages, sees neither; the difference of the two (the gap) is nearly
 //! constant, so a sudden change of the gap tells one from the other.
@@ -102,7 +103,7 @@ impl Estimator {
     fn read(&mut self, snapshot: &Snapshot) -> Option<Reading> {
         let total = snapshot.memory_total_bytes;
         let available = snapshot.available_bytes?;
-        let stored = snapshot.stored_bytes();
+        let stored = snapshot.occupied_bytes();
         let kinds = snapshot.used_kinds_bytes.filter(|used| *used <= total);
         let demand = kinds.map_or(stored, |kinds| kinds.saturating_sub(stored));
         let stuck = self.stuck.watch(available, demand, total);
@@ -148,7 +149,7 @@ impl Estimator {
         self.slopes.clear();
         let kinds = snapshot.used_kinds_bytes.filter(|used| *used <= snapshot.memory_total_bytes);
         if let (Some(kinds), Some(gap)) = (kinds, self.gap) {
-            let demand = signed(kinds) - signed(snapshot.stored_bytes()) + gap as i64;
+            let demand = signed(kinds) - signed(snapshot.occupied_bytes()) + gap as i64;
             self.present.demand_bytes = self.present.demand_bytes.max(unsigned(demand));
         }
     }
@@ -161,21 +162,30 @@ impl Estimator {
         self.good_ns = at;
         let hidden = self.hidden(&reading, snapshot, dt_s, allowed);
         let corrected = reading.main - hidden;
-        let first = self.last.is_none() || dt_ns > 5 * interval_ns || dt_ns == 0;
-        let before = self.recent;
+        let first = self.last.is_none() || dt_ns == 0;
+        let before = if first { [corrected; 3] } else { self.recent };
         if first {
-            self.recent = [corrected; 3];
             self.slopes.clear();
         } else {
-            self.recent = [corrected, before[0], before[1]];
+            // After a sleep this is the mean rate of the sleep.
             self.slopes.push((corrected - before[0]) as f64 / dt_s);
+        }
+        // A reading after a sleep stands alone, so that it acts at once; what was read before the
+        // sleep says nothing of the noise.
+        let slept = dt_ns > 5 * interval_ns;
+        if slept {
+            self.recent = [corrected; 3];
+        } else {
+            self.recent = [corrected, before[0], before[1]];
+        }
+        if !first && !slept {
             self.noise.push((corrected - 2 * before[0] + before[1]).abs() as f64);
         }
         // The median absolute second difference of white noise is 1.65 standard deviations.
         let noise = (self.noise.middle() / 1.65) as i64;
         let demand = self.filtered(&reading, noise);
         let demand = self.compare(&reading, demand, hidden, at, dt_s, allowed);
-        let rise = if first { 0 } else { corrected - before[0] };
+        let rise = corrected - before[0];
         self.present = Estimate {
             demand_bytes: unsigned(demand),
             slope_bytes_per_s: self.slope(snapshot, p, noise),

@@ -6,7 +6,7 @@
 //! killed controller left half written is passed over; anything else that is wrong is an error
 //! that says where. A log of another build is refused: its entries may mean something else.
 
-use postcard::{from_bytes, to_stdvec};
+use postcard::{from_bytes, to_extend, to_stdvec};
 use serde::{Deserialize, Serialize};
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -34,6 +34,14 @@ pub struct JournalEntry {
     pub decision: Decision,
 }
 
+/// The same without copies, for writing: the same fields in the same order.
+#[derive(Serialize)]
+struct BorrowedEntry<'a> {
+    snapshot: &'a Snapshot,
+    parameters: Option<&'a Parameters>,
+    decision: &'a Decision,
+}
+
 /// Writes a log of bounded size.
 #[derive(Debug)]
 pub struct JournalWriter {
@@ -41,6 +49,8 @@ pub struct JournalWriter {
     written_bytes: usize,
     begun: bool,
     last: Vec<u8>,
+    /// Memory for the next entry.
+    spare: Vec<u8>,
     parameters: Option<Parameters>,
 }
 
@@ -119,6 +129,7 @@ impl JournalWriter {
             written_bytes: 0,
             begun: false,
             last: Vec::new(),
+            spare: Vec::new(),
             parameters: None,
         }
     }
@@ -148,17 +159,17 @@ impl JournalWriter {
             self.begun = true;
         }
         let changed = self.parameters.as_ref() != Some(parameters);
-        let entry = JournalEntry {
-            snapshot: snapshot.clone(),
-            parameters: changed.then(|| parameters.clone()),
-            decision: decision.clone(),
-        };
-        let plain = to_stdvec(&entry).map_err(internal)?;
-        let packed = pack(&plain, &self.last);
-        bytes.extend((packed.len() as u32).to_le_bytes());
-        bytes.extend(crc32fast::hash(&packed).to_le_bytes());
-        bytes.extend(packed);
-        self.last = plain;
+        let entry = BorrowedEntry { snapshot, parameters: changed.then_some(parameters), decision };
+        self.spare.clear();
+        self.spare = to_extend(&entry, std::mem::take(&mut self.spare)).map_err(internal)?;
+        let begin = bytes.len();
+        bytes.reserve(FRAME_BYTES + self.spare.len());
+        bytes.extend([0; FRAME_BYTES]);
+        pack(&self.spare, &self.last, &mut bytes);
+        let (frame, packed) = bytes[begin..].split_at_mut(FRAME_BYTES);
+        frame[..4].copy_from_slice(&(packed.len() as u32).to_le_bytes());
+        frame[4..].copy_from_slice(&crc32fast::hash(packed).to_le_bytes());
+        std::mem::swap(&mut self.last, &mut self.spare);
         if changed {
             self.parameters = Some(parameters.clone());
         }
@@ -168,21 +179,19 @@ impl JournalWriter {
 }
 
 /// Differences from `before`, where runs of equal bytes become their length: pairs of the number
-/// of equal bytes and a run of other bytes with its length.
-fn pack(plain: &[u8], before: &[u8]) -> Vec<u8> {
-    let mut packed = Vec::new();
-    put_number(&mut packed, plain.len());
+/// of equal bytes and a run of other bytes with its length. They are put behind `packed`.
+fn pack(plain: &[u8], before: &[u8], packed: &mut Vec<u8>) {
+    put_number(packed, plain.len());
     let equal = |at: usize| before.get(at) == plain.get(at);
     let mut at = 0;
     while at < plain.len() {
         let run = (at..plain.len()).take_while(|at| equal(*at)).count();
         let others = (at + run..plain.len()).take_while(|at| !equal(*at)).count();
-        put_number(&mut packed, run);
-        put_number(&mut packed, others);
+        put_number(packed, run);
+        put_number(packed, others);
         packed.extend(&plain[at + run..at + run + others]);
         at += run + others;
     }
-    packed
 }
 
 /// Undoes `pack`; `None` where the bytes make no sense.

@@ -58,13 +58,13 @@ impl Ceilings {
     }
 
     fn limits(&mut self, s: &Snapshot, headroom: u64, ahead: i64, ahead_s: f64, dt_s: f64) -> i64 {
-        let stored = s.stored_bytes();
+        let occupied = s.occupied_bytes();
         let mut lowest = i64::MAX;
         for (index, limit) in s.limits.iter().enumerate() {
             if !limit.holds_store {
                 continue;
             }
-            let demand = limit.used_bytes.saturating_sub(stored);
+            let demand = limit.used_bytes.saturating_sub(occupied);
             let mut own_ahead = 0;
             if let Some(before) = self.demands.get_mut(index) {
                 let rise = before.map_or(0, |before| demand.saturating_sub(before));

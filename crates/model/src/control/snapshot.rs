@@ -19,6 +19,9 @@ pub struct Snapshot {
     pub used_kinds_bytes: Option<u64>,
     /// Stall totals of memory pressure. `None`: the kernel does not count them.
     pub pressure: Option<Pressure>,
+    /// When the two counters of pages below were read, in nanoseconds since the controller's start;
+    /// they are read less often than the rest. `None`: with it.
+    pub events_at_ns: Option<u64>,
     /// Pages swapped out since boot.
     pub swapped_out_pages: Option<u64>,
     /// Pages of files that were dropped and read again since boot (`workingset_refault_file`).
@@ -35,6 +38,11 @@ impl Snapshot {
     /// Bytes held by all stores together, as the operating system sees them.
     pub fn stored_bytes(&self) -> u64 {
         self.sum(|store| store.resident_bytes)
+    }
+
+    /// Bytes held by all stores that available memory does not count: all but page cache.
+    pub fn occupied_bytes(&self) -> u64 {
+        self.sum(|store| store.resident_bytes.saturating_sub(store.page_cache_bytes))
     }
 
     /// Sum of `part` over all stores; stays at the largest number instead of overflowing.
@@ -97,6 +105,9 @@ pub struct StoreState {
     pub name: String,
     /// Bytes it really holds, seen from the operating system where it can be.
     pub resident_bytes: u64,
+    /// Of these, bytes that are clean page cache: available memory counts them already, so they
+    /// are no part of what it lacks.
+    pub page_cache_bytes: u64,
     /// Bytes it may hold now.
     pub capacity_bytes: u64,
     /// Bytes it never goes below: its guaranteed part.

@@ -284,3 +284,74 @@ fn a_total_that_shrinks_is_followed_at_once() {
     let decision = node.tick_as_read();
     assert!(decision.target_bytes < 60 * GIB, "{decision:?}");
 }
+
+#[test]
+fn refaults_are_judged_by_the_time_since_their_counter_was_read() {
+    // The counter is read at every tenth decision; 10 000 pages a second are too many.
+    for (pages_a_reading, braked) in [(500, false), (2_000, true)] {
+        let mut node = Node::new(60 * GIB, 10 * GIB, 60 * GIB);
+        let mut reasons = Vec::new();
+        for tick in 0..300 {
+            if tick % 10 == 0 {
+                node.snapshot.events_at_ns = Some(node.snapshot.at_ns + 10_000_000);
+                node.snapshot.refaulted_pages = Some(tick / 10 * pages_a_reading);
+            }
+            reasons.push(node.tick().reason);
+        }
+        let growth = reasons.contains(&Reason::Growth);
+        assert_eq!((growth, reasons.contains(&Reason::Brake)), (!braked, braked));
+    }
+}
+
+#[test]
+fn page_cache_that_counts_as_available_is_no_memory_that_jobs_lack() {
+    let mut node = Node::new(60 * GIB, 20 * GIB, 20 * GIB);
+    let mut cache = node.store().clone();
+    cache.name = "cache".to_owned();
+    cache.page_cache_bytes = cache.resident_bytes;
+    node.snapshot.stores.push(cache);
+    let used = 60 * GIB + 20 * GIB;
+    node.snapshot.available_bytes = Some(TOTAL - used);
+    node.snapshot.used_kinds_bytes = Some(used);
+    node.obeys = false;
+    let decision = node.tick_as_read();
+    assert_eq!(decision.demand_bytes, 60 * GIB);
+    // Both stores together must leave the headroom, the cache too.
+    node.snapshot.available_bytes = Some(TOTAL - used - 40 * GIB);
+    node.snapshot.used_kinds_bytes = Some(used + 40 * GIB);
+    let decision = node.tick_as_read();
+    assert_eq!(decision.demand_bytes, 100 * GIB);
+    assert!(decision.target_bytes.abs_diff(28 * GIB - node.headroom()) <= BLOCK);
+}
+
+#[test]
+fn the_first_reading_after_a_calm_sleep_acts_at_once() {
+    let asleep = |node: &mut Node| {
+        for _ in 0..20 {
+            node.snapshot.at_ns += 90_000_000;
+            node.tick();
+        }
+    };
+    let mut node = Node::full(60 * GIB);
+    asleep(&mut node);
+    node.snapshot.at_ns += 90_000_000;
+    node.demand += node.headroom() + GIB;
+    let decision = node.tick();
+    // More than all the headroom is gone, so that the reading shows no more than that.
+    assert!(decision.target_bytes <= 60 * GIB - node.headroom(), "{decision:?}");
+    assert_eq!(decision.level, Level::Emergency);
+
+    // A rise during the sleep is a rise, and a ramp that goes on is foreseen two readings later.
+    let mut node = Node::new(40 * GIB, 10 * GIB, 60 * GIB);
+    node.run(2_500);
+    assert_eq!(node.tick().reason, Reason::Growth);
+    asleep(&mut node);
+    node.snapshot.at_ns += 90_000_000;
+    node.demand += GIB;
+    assert_eq!(node.tick().reason, Reason::Brake);
+    let slopes = [0, 1].map(|_| {
+        node.demand += GIB / 10;
+        node.tick().slope_bytes_per_s
+    });
+    assert!(slopes[1].abs_diff(10 * GIB) < GIB / 10, "{slopes:?}");
+}

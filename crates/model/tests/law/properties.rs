@@ -22,6 +22,7 @@ prop_compose! {
         StoreState {
             name: String::new(),
             resident_bytes: resident,
+            page_cache_bytes: if flags.0 { held } else { 0 },
             capacity_bytes: capacity,
             capacity_min_bytes: a.min(b),
             capacity_max_bytes: a.max(b),
@@ -55,6 +56,7 @@ prop_compose! {
         };
         Snapshot {
             at_ns,
+            events_at_ns: sensors.1.filter(|_| counters.0.is_some()),
             memory_total_bytes: sensors.0,
             available_bytes: sensors.1,
             used_kinds_bytes: sensors.2,

@@ -112,9 +112,9 @@ fn follow(
         let (present, text) = store.settings();
         if present != generation {
             generation = present;
-            match settings::parameters(&text) {
-                Ok(parameters) => handle.set_parameters(parameters),
-                Err(error) => tracing::error!("the settings stay as they are: {error}"),
+            let taken = settings::parameters(&text).and_then(|it| handle.set_parameters(it));
+            if let Err(error) = taken {
+                tracing::error!("the settings stay as they are: {error}");
             }
         }
         store.report(reporter.report(&handle.report()));

@@ -91,6 +91,7 @@ impl Sensors {
         let stored: u64 = stores.iter().map(Store::resident_bytes).sum();
         let mut snapshot = Snapshot {
             at_ns: now_ns,
+            events_at_ns: None,
             memory_total_bytes: memory.total_bytes(),
             available_bytes: available,
             used_kinds_bytes: used_kinds,
