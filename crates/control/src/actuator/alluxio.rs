@@ -56,12 +56,8 @@ impl Alluxio {
     /// or the command is not there.
     pub fn open(configuration: &AlluxioConfiguration) -> Result<Self> {
         let configuration = configuration.clone();
-        let bounds = Bounds {
-            name: configuration.name.clone(),
-            capacity_min_bytes: configuration.capacity_min_bytes.0,
-            capacity_max_bytes: configuration.capacity_max_bytes.0,
-        };
-        bounds.check()?;
+        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        let bounds = Bounds::new(&configuration.name, least, most)?;
         let command = configuration
             .command
             .clone()

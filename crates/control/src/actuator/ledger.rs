@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::Resized;
@@ -16,28 +17,26 @@ const FAST_BYTES_PER_S: u64 = 512 << 20;
 /// Smaller releases say nothing about the rate.
 const LEARN_BYTES_MIN: u64 = 16 << 20;
 
-/// Name and bounds of a store, as configured.
+/// Bounds of a store, as configured.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
-    pub name: String,
     pub capacity_min_bytes: u64,
     pub capacity_max_bytes: u64,
 }
 
 impl Bounds {
     /// Refuses bounds that no capacity meets.
-    pub fn check(&self) -> Result<()> {
-        let wrong = if self.name.is_empty() {
+    pub fn new(name: &str, least: ByteSize, most: ByteSize) -> Result<Self> {
+        let wrong = if name.is_empty() {
             "`name` is empty"
-        } else if self.capacity_max_bytes == 0 {
+        } else if most.0 == 0 {
             "`capacity_max_bytes` is 0"
-        } else if self.capacity_min_bytes > self.capacity_max_bytes {
+        } else if least.0 > most.0 {
             "`capacity_min_bytes` is above `capacity_max_bytes`"
         } else {
-            return Ok(());
+            return Ok(Bounds { capacity_min_bytes: least.0, capacity_max_bytes: most.0 });
         };
-        let operation = format!("opening store `{}`", self.name);
-        Err(Error::new(ErrorKind::InvalidInput, operation, wrong)
+        Err(Error::new(ErrorKind::InvalidInput, format!("opening store `{name}`"), wrong)
             .remedy("correct the entry of the store"))
     }
 
@@ -167,8 +166,7 @@ mod tests {
     }
 
     fn ledger(speed: StoreSpeed) -> Ledger {
-        let bounds =
-            Bounds { name: "s".into(), capacity_min_bytes: 10 << 20, capacity_max_bytes: 1 << 30 };
+        let bounds = Bounds::new("s", ByteSize(10 << 20), ByteSize(1 << 30)).unwrap();
         Ledger::new(bounds, 1 << 30, speed, 1)
     }
 
@@ -217,9 +215,9 @@ mod tests {
 
     #[test]
     fn impossible_bounds_are_refused() {
-        let mut bounds = ledger(StoreSpeed::Slow).bounds;
-        bounds.check().unwrap();
-        bounds.capacity_min_bytes = 2 << 30;
-        assert_eq!(bounds.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+        for (name, least, most) in [("s", 2, 1), ("s", 0, 0), ("", 0, 1)] {
+            let refused = Bounds::new(name, ByteSize(least), ByteSize(most)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+        }
     }
 }

@@ -61,12 +61,8 @@ impl Memcached {
     /// # Errors
     /// See [`super::open`].
     pub fn open(configuration: &MemcachedConfiguration) -> Result<Self> {
-        let bounds = Bounds {
-            name: configuration.name.clone(),
-            capacity_min_bytes: configuration.capacity_min_bytes.0,
-            capacity_max_bytes: configuration.capacity_max_bytes.0,
-        };
-        bounds.check()?;
+        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        let bounds = Bounds::new(&configuration.name, least, most)?;
         let configuration = configuration.clone();
         let mut server = Server::connect(&configuration, Instant::now() + ANSWER_TIME)?;
         let process = Arc::new(ServerProcess::open(server.pid()?, &NAMES)?);

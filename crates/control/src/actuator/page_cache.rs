@@ -67,12 +67,8 @@ impl PageCache {
     /// `InvalidInput` for a directory that is none, `PermissionDenied` where its files may not be
     /// asked for, `Unsupported` where the kernel tells nothing of its page cache.
     pub fn open(configuration: &PageCacheConfiguration) -> Result<Self> {
-        let bounds = Bounds {
-            name: configuration.name.clone(),
-            capacity_min_bytes: configuration.capacity_min_bytes.0,
-            capacity_max_bytes: configuration.capacity_max_bytes.0,
-        };
-        bounds.check()?;
+        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        let bounds = Bounds::new(&configuration.name, least, most)?;
         let configuration = configuration.clone();
         let files_max = configuration.files_max.unwrap_or(FILES_MAX_DEFAULT);
         let first = Scan::of(&configuration.path, files_max, &Scan::default())?;

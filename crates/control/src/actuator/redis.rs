@@ -72,12 +72,8 @@ impl Redis {
     /// # Errors
     /// See [`super::open`].
     pub fn open(configuration: &RedisConfiguration) -> Result<Self> {
-        let bounds = Bounds {
-            name: configuration.name.clone(),
-            capacity_min_bytes: configuration.capacity_min_bytes.0,
-            capacity_max_bytes: configuration.capacity_max_bytes.0,
-        };
-        bounds.check()?;
+        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        let bounds = Bounds::new(&configuration.name, least, most)?;
         if configuration.eviction_tenacity.is_some_and(|tenacity| tenacity > 99) {
             let what = "`eviction_tenacity` above 99 blocks the server until it has evicted all";
             return Err(Error::new(ErrorKind::InvalidInput, "opening a store", what)
