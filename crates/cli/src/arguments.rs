@@ -3,14 +3,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 
 use crate::commands::calibrate::arguments::CalibrateArguments;
+use crate::commands::compare::arguments::CompareArguments;
 use crate::commands::control::arguments::ControlCommand;
 use crate::commands::model::arguments::ModelCommand;
-use crate::commands::mountain::arguments::BenchCommand;
+use crate::commands::mountain::arguments::MountainArguments;
 use crate::commands::plan::arguments::PlanArguments;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
@@ -58,8 +59,9 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Effective configuration with units, origins and documentation
     Config(Box<ConfigArguments>),
-    /// Measure this node against tmpfs, page cache and bare PFS, side by side
-    Bench(BenchArguments),
+    /// Measure side by side with tmpfs, page cache and bare PFS, or against the model
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Measure this machine for the models: memory, disk, PFS, network
     Calibrate(Box<CalibrateArguments>),
     /// Compute how fast storage can be: throughput, crossovers, MapReduce jobs
@@ -261,35 +263,13 @@ pub struct ConfigArguments {
     pub json: bool,
 }
 
-/// What `bench` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Access {
-    /// One thread reads from start to end.
-    Sequential,
-    /// One thread reads at random places.
-    Random,
-}
-
-/// Arguments of `bench`.
-#[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct BenchArguments {
-    /// A special benchmark instead.
-    #[command(subcommand)]
-    pub special: Option<BenchCommand>,
-    /// Size of the file that is read
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    pub size: tidepool_proto::ByteSize,
-    /// Rounds; each measures every way once, in changing order
-    #[arg(long, value_name = "COUNT", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Measure one kind of access only
-    #[arg(long, value_enum)]
-    pub access: Option<Access>,
-    /// Where the node is and how to print.
-    #[command(flatten)]
-    pub facts: Facts,
+/// Benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Reading and writing by this node, tmpfs, page cache and bare PFS, side by side in one run
+    Compare(Box<CompareArguments>),
+    /// The storage mountain: read throughput over data size and skip, with the model's prediction
+    Mountain(Box<MountainArguments>),
 }
 
 /// What `generate` prints.

@@ -17,8 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, BenchArguments, Command, NodeCommand};
-use commands::mountain::arguments::BenchCommand;
+use arguments::{Arguments, BenchCommand, Command, NodeCommand};
 use exit::Outcome;
 
 fn main() -> ExitCode {
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
-        bench, calibrate, config, control, doctor, explain, files, load, model, mountain, node,
+        calibrate, compare, config, control, doctor, explain, files, load, model, mountain, node,
         plan, status, store, top,
     };
     match command {
@@ -54,10 +53,8 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Control(command) => control::control(&command),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Config(arguments) => config::config(&arguments),
-        Command::Bench(BenchArguments {
-            special: Some(BenchCommand::Mountain(arguments)), ..
-        }) => mountain::mountain(&arguments),
-        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Bench(BenchCommand::Compare(arguments)) => compare::compare(&arguments),
+        Command::Bench(BenchCommand::Mountain(arguments)) => mountain::mountain(&arguments),
         Command::Calibrate(arguments) => calibrate::calibrate(&arguments),
         Command::Model(command) => model::model(&command),
         Command::Plan(arguments) => plan::plan(&arguments),

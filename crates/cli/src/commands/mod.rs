@@ -1,7 +1,7 @@
 //! One module a command. Each asks the node or the machine, prints, and says how it ended.
 
-pub mod bench;
 pub mod calibrate;
+pub mod compare;
 pub mod config;
 pub mod control;
 pub mod doctor;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -47,8 +47,14 @@ impl Daemon {
         std::fs::read_to_string(self.path("node.sock.log")).unwrap_or_default()
     }
 
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = tidepool();
+        command.args(arguments).arg("--socket").arg(self.path("node.sock"));
+        command
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Output {
-        tidepool().args(arguments).arg("--socket").arg(self.path("node.sock")).output().unwrap()
+        self.command(arguments).output().unwrap()
     }
 
     pub fn json(&self, arguments: &[&str]) -> Value {
@@ -324,16 +330,49 @@ fn doctor_proves_the_way_of_a_hit() {
 }
 
 #[test]
-fn bench_measures_every_way_and_leaves_nothing() {
+fn bench_compare_measures_every_way_and_leaves_nothing() {
     let daemon = Daemon::start(&[]);
-    let report = daemon.json(&["bench", "--size", "8MiB", "--rounds", "2"]);
+    let report = daemon.json(&["bench", "compare", "--size", "4MiB", "--rounds", "2"]);
     let rows = report["rows"].as_array().unwrap();
     let ways = if daemon.mounted { 5 } else { 4 };
-    assert_eq!(rows.len(), 2 * ways, "{report:#}");
+    assert_eq!(rows.len(), 4 * ways, "{report:#}");
     for row in rows {
-        assert!(row["median_bytes_per_s"].as_f64() > Some(0.0), "{row}");
+        assert!(row["bytes_per_s"]["median"].as_f64() > Some(0.0), "{row}");
+        assert!(row["ratio_to_bare_pfs"]["min"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!(std::fs::read_dir(daemon.path("pfs")).unwrap().count(), 0);
+    let resident = daemon.json(&["status"])["store"]["resident_bytes"].as_u64();
+    assert!(resident <= Some(8 << 20), "what was written may be kept, what was read not");
+}
+
+#[test]
+fn bench_compare_without_room_says_so_before_it_writes() {
+    let daemon = Daemon::start(&[]);
+    for (size, cause) in [("1PiB", "of which one part in"), ("256MiB", "of memory needed")] {
+        let output = daemon.run(&["bench", "compare", "--size", size]);
+        assert!(!output.status.success());
+        let message = stderr(&output);
+        assert!(message.contains(cause) && message.contains("give --size"), "{message}");
+        assert_eq!(std::fs::read_dir(daemon.path("pfs")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_bench_compare_leaves_nothing() {
+    let daemon = Daemon::start(&[]);
+    let arguments = ["bench", "compare", "--size", "4MiB", "--rounds", "1000"];
+    let mut child = daemon.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let has_files = || std::fs::read_dir(daemon.path("pfs")).unwrap().count() > 0;
+    while !has_files() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let id = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
+    assert!(!has_files());
 }
 
 #[test]

@@ -61,6 +61,8 @@ fn usage_errors_exit_with_2_and_say_what_is_valid() {
         &["node", "start", "--pfs", "/", "--block-bytes", "3MiB"],
         &["node", "start", "--pfs", "/", "--mount", "/mnt"],
         &["node", "start", "--no-such-option"],
+        &["bench"],
+        &["bench", "compare", "--pattern", "backwards"],
         &["config", "--check", "--pfs", "/", "--transfers", "0"],
     ] {
         let output = run(arguments);
@@ -71,6 +73,8 @@ fn usage_errors_exit_with_2_and_say_what_is_valid() {
     assert!(message.contains("is more than") && message.contains("such as 60%"), "{message}");
     let message = stderr(&run(&["policy", "random"]));
     assert!(message.contains("lru, lfu, s3fifo, cyclic"), "{message}");
+    let message = stderr(&run(&["bench", "compare", "--pattern", "backwards"]));
+    assert!(message.contains("sequential, random, scan, write"), "{message}");
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn without_a_node_every_command_exits_with_3() {
         &["resize", "50%"],
         &["policy"],
         &["top", "--json", "1"],
-        &["bench"],
+        &["bench", "compare"],
         &["metrics"],
         &["config"],
     ] {

@@ -43,7 +43,7 @@ pub fn measure(
     repeats: u32,
     interrupted: &AtomicBool,
 ) -> Result<Memory> {
-    super::volume::check_room(directory, 2 * bytes)?;
+    super::volume::check_room(directory, 2 * bytes, super::volume::fewer_bytes)?;
     let pfs = Scratch::below(directory)?;
     // Room for the file that is read and the one that is written.
     let node = OwnNode::start(pfs.path(), 3 * bytes, false, &[])?;

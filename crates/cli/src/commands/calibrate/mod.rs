@@ -36,7 +36,7 @@ pub fn calibrate(arguments: &CalibrateArguments) -> Result<Outcome> {
     let bounds = bounds(arguments)?;
     // All refusals come before the first byte.
     for directory in [&arguments.pfs, &arguments.disk].into_iter().flatten() {
-        volume::check_room(directory, bounds.bytes)?;
+        volume::check_room(directory, bounds.bytes, volume::fewer_bytes)?;
         permitted(directory, bounds.bytes, arguments.bytes_max.is_some())?;
     }
     let found = measure(arguments, bounds, &interrupted)?;

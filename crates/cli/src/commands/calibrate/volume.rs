@@ -113,7 +113,9 @@ pub fn is_shared(kind: &str) -> bool {
 }
 
 /// Refuses a measurement that the file system has no room for.
-pub fn check_room(directory: &Path, bytes: u64) -> Result<()> {
+///
+/// `remedy` says what to do, given the most that may be used.
+pub fn check_room(directory: &Path, bytes: u64, remedy: fn(u64) -> String) -> Result<()> {
     let operation = || format!("measuring {}", directory.display());
     let facts = rustix::fs::statvfs(directory)
         .map_err(|source| Error::pfs(operation(), io::Error::from(source)))?;
@@ -122,16 +124,20 @@ pub fn check_room(directory: &Path, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let (free, asked) = (output::size(free_bytes), output::size(bytes));
-    let most = output::size(free_bytes / FREE_PARTS);
     let detail =
         format!("{asked} asked for, {free} free, of which one part in {FREE_PARTS} is used");
     Err(Error::new(ErrorKind::InvalidInput, operation(), detail)
-        .remedy(format!("give --bytes-max {most} or less")))
+        .remedy(remedy(free_bytes / FREE_PARTS)))
+}
+
+/// The remedy of a measurement that is bounded by its bytes.
+pub fn fewer_bytes(most_bytes: u64) -> String {
+    format!("give --bytes-max {} or less", output::size(most_bytes))
 }
 
 /// Measures `directory` within `bounds`.
 pub fn measure(directory: &Path, bounds: Bounds, interrupted: &AtomicBool) -> Result<Volume> {
-    check_room(directory, bounds.bytes)?;
+    check_room(directory, bounds.bytes, fewer_bytes)?;
     let operation = format!("measuring {}", directory.display());
     let failed = |source: io::Error| Error::pfs(operation.clone(), source);
     let path = directory.join(format!(".tidepool-calibration-{}", std::process::id()));

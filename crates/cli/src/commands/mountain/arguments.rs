@@ -2,16 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use tidepool_model::BytesPerSecond;
 use tidepool_proto::ByteSize;
-
-/// Special benchmarks.
-#[derive(Debug, Subcommand)]
-pub enum BenchCommand {
-    /// The storage mountain: read throughput over data size and skip, with the model's prediction
-    Mountain(Box<MountainArguments>),
-}
 
 /// How the file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -67,6 +60,9 @@ pub struct MountainArguments {
     /// Leave out the check of equation (7) at f = 0, 0.25, 0.5, 0.75 and 1
     #[arg(long)]
     pub no_shares: bool,
+    /// Only the check of equation (7), without the mountain
+    #[arg(long, conflicts_with_all = ["no_shares", "socket", "sizes", "skips", "via"])]
+    pub shares_only: bool,
     /// Begin anew although the directory holds results
     #[arg(long)]
     pub fresh: bool,

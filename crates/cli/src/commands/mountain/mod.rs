@@ -66,7 +66,9 @@ pub fn mountain(arguments: &MountainArguments) -> Result<Outcome> {
     let earlier = Results::resume(directory, &settings)?;
     let largest = settings.sizes.iter().copied().max().unwrap_or_default();
     let total = largest.max(settings.capacity_bytes) + PROBE_BYTES;
-    volume::check_room(site.scratch.path(), total)?;
+    volume::check_room(site.scratch.path(), total, |_| {
+        "give less --memory, or smaller --sizes".to_owned()
+    })?;
     let outcome = run(arguments, &site, settings, earlier, &interrupted);
     match outcome {
         Ok(results) => {
@@ -160,10 +162,12 @@ fn settings(arguments: &MountainArguments, site: &Site) -> Result<Settings> {
     let usual_skips: &[u64] = if arguments.quick { &SKIPS_QUICK } else { &SKIPS };
     let given = |list: &[tidepool_proto::ByteSize]| list.iter().map(|size| size.0).collect();
     let mut sizes: Vec<u64> = match arguments.sizes.as_slice() {
+        [] if arguments.shares_only => Vec::new(),
         [] => parts.iter().map(|part| capacity_bytes / 8 * part / MIB * MIB).collect(),
         list => given(list),
     };
     let mut skips: Vec<u64> = match arguments.skips.as_slice() {
+        [] if arguments.shares_only => Vec::new(),
         [] => usual_skips.to_vec(),
         list => given(list),
     };
@@ -382,13 +386,15 @@ fn print(results: &Results, paths: &[PathBuf], json: bool) -> Result<()> {
             ]
         })
         .collect();
-    let header = ["data", "skip", "GB/s", "predicted", "error", "f", "predicted f"];
-    output::table(&header, &[true; 7], &rows);
+    if !rows.is_empty() {
+        let header = ["data", "skip", "GB/s", "predicted", "error", "f", "predicted f"];
+        output::table(&header, &[true; 7], &rows);
+    }
     if let Some(error) = median_error(results.points.iter().map(|point| point.error)) {
         output::line(&format!("median error of the prediction: {:.1}%", error * 100.0));
     }
     if !results.shares.is_empty() {
-        output::line("\nequation (7), all readers together");
+        output::line("equation (7), all readers together");
         let rows: Vec<Vec<String>> = results
             .shares
             .iter()
