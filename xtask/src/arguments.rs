@@ -44,11 +44,11 @@ pub struct DemoOptions {
     /// Bytes of the data set, for example 3GiB.
     #[arg(long, default_value = "3GiB", value_parser = parse_size)]
     pub size: u64,
-    /// A small data set and three iterations, to see that it works.
+    /// A small data set, three iterations and no mountain, to see that it works.
     #[arg(long)]
     pub quick: bool,
     /// Iterations of K-means.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 6)]
     pub iterations: u32,
     /// Rate of the local lower level in bytes a second, shared by all that use it.
     #[arg(long, default_value = "400MB", value_parser = parse_size)]

@@ -99,3 +99,9 @@ pub fn memory_field(name: &str) -> Result<u64> {
     let kibibytes: u64 = value.context("no such field in /proc/meminfo")?.parse()?;
     Ok(kibibytes << 10)
 }
+
+/// Processes that wanted a processor during the last minute.
+pub fn load() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg")?;
+    Ok(text.split(' ').next().unwrap_or_default().parse()?)
+}

@@ -4,7 +4,7 @@
 mod cold;
 mod library;
 mod node_facts;
-mod row;
+pub mod row;
 mod scan;
 mod small_files;
 mod warm;

@@ -4,6 +4,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::contention::Contention;
+use super::mountain::Mountain;
+
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
@@ -27,6 +30,18 @@ pub struct Measurement {
     pub daemon_hit_ratio: Option<f64>,
     /// Both sides came to the same centroids, bit by bit.
     pub same_result: bool,
+    /// Processes that wanted a processor in the minute before, and in the last one.
+    #[serde(default)]
+    pub load: (f64, f64),
+    /// Beside a job that takes memory.
+    #[serde(default)]
+    pub contention: Option<Contention>,
+    /// The storage mountain.
+    #[serde(default)]
+    pub mountain: Option<Mountain>,
+    /// Parts that did not run, with the reason.
+    #[serde(default)]
+    pub skipped: Vec<String>,
 }
 
 /// One side of the comparison.
@@ -70,6 +85,15 @@ impl Served {
         Served { mapped: read_bytes - asked, store: asked - pfs, pfs }
     }
 
+    /// All together.
+    pub fn sum(parts: impl Iterator<Item = Served>) -> Served {
+        parts.fold(Served::default(), |sum, part| Served {
+            mapped: sum.mapped + part.mapped,
+            store: sum.store + part.store,
+            pfs: sum.pfs + part.pfs,
+        })
+    }
+
     /// Share of the bytes that came from memory.
     pub fn hit_ratio(&self) -> f64 {
         let total = self.mapped + self.store + self.pfs;
@@ -103,17 +127,17 @@ impl Side {
 
     /// Share of all bytes that came from memory.
     pub fn hit_ratio(&self) -> f64 {
-        let mut total = Served::default();
-        for iteration in &self.iterations {
-            total.mapped += iteration.served.mapped;
-            total.store += iteration.served.store;
-            total.pfs += iteration.served.pfs;
-        }
-        total.hit_ratio()
+        Served::sum(self.iterations.iter().map(|iteration| iteration.served)).hit_ratio()
     }
 }
 
 impl Measurement {
+    /// Notes a part that does not run.
+    pub fn skip(&mut self, part: &str, why: &str) {
+        println!("skipped: {part}: {why}");
+        self.skipped.push(format!("{part}: {why}"));
+    }
+
     /// How many times faster the iterations after the first are; absent with fewer than two.
     pub fn gain_after_first(&self) -> Option<f64> {
         let rest = |side: &Side| -> f64 {

@@ -1,8 +1,13 @@
 //! The main job on real input: K-means that reads a data set again and again, first from the lower
 //! level alone, then through a node over the same directory. Both read the same files, at the same
-//! limit if there is one, and must come to the same result bit by bit.
+//! limit if there is one, and must come to the same result bit by bit. Then the same job beside one
+//! that wants the memory, and what the model says of the machine.
 
+mod contention;
+mod job;
 mod measurement;
+mod memory_picture;
+mod mountain;
 mod pictures;
 mod report;
 
@@ -25,6 +30,9 @@ use crate::shaping::{self, LOCAL_VOLUME, Shaping, TokenBucket};
 
 const QUICK_BYTES: u64 = 256 << 20;
 const QUICK_ITERATIONS: u32 = 3;
+/// Room on a volume of our own beside the data: what other measurements write, with what they want
+/// to be left free.
+const VOLUME_SPARE_BYTES: u64 = 6 << 30;
 const FILE_BYTES: u64 = 128 << 20;
 const SEED: u64 = 2_018;
 /// Room in the store beside the data: part blocks at the ends of files.
@@ -40,6 +48,18 @@ struct Stage {
     // Dropped last.
     _directories: Vec<Scratch>,
     _made: Option<cleanup::Guard>,
+}
+
+impl Stage {
+    /// A node over the data, with nothing of it in memory yet.
+    fn start_node(&self, memory_bytes: u64, mut arguments: Vec<String>) -> Result<Node> {
+        self.data.drop_page_cache()?;
+        if matches!(self.shaping, Some(Shaping::Buckets)) {
+            arguments.extend(["--fault".into(), format!("io:rate={}B/s", self.rate)]);
+        }
+        let pfs = self.data.directory.clone();
+        Node::start(&NodeOptions { pfs, memory: memory_bytes.to_string(), arguments })
+    }
 }
 
 /// Runs the demo and says where its report is.
@@ -70,6 +90,16 @@ pub fn run(options: &DemoOptions) -> Result<PathBuf> {
     measurement.same_result = true;
     println!("{}", report::table(&measurement));
     std::fs::create_dir_all(&directory)?;
+    match contention::run(&stage, &first, options.quick)? {
+        Ok(contention) => measurement.contention = Some(contention),
+        Err(why) => measurement.skip("static and dynamic sizing", &why),
+    }
+    match options.quick {
+        true => measurement.skip("storage mountain", "--quick leaves it out"),
+        false => measurement.mountain = Some(mountain::run(&stage, &directory)?),
+    }
+    measurement.load.1 = environment::load()?;
+    println!("{}", report::further(&measurement));
     let page = report::write(&measurement, &directory)?;
     println!("\nreport: {}", page.display());
     Ok(page)
@@ -120,7 +150,8 @@ fn local_lower(bytes: u64, directories: &mut Vec<Scratch>) -> Result<Lower> {
     let (image_path, mount_path) = (images.path().to_path_buf(), mounts.path().to_path_buf());
     directories.extend([images, mounts]);
     if environment::is_root() {
-        let options = VolumeOptions { size_bytes: bytes + bytes / 8 + (1 << 30), ..LOCAL_VOLUME };
+        let options =
+            VolumeOptions { size_bytes: bytes + bytes / 8 + VOLUME_SPARE_BYTES, ..LOCAL_VOLUME };
         match LoopVolume::create(&image_path, &mount_path, &options) {
             Ok(volume) => return Ok((volume.mount.clone(), Some(volume))),
             Err(error) => eprintln!("x: no loop volume ({error:#}); using a plain directory"),
@@ -170,6 +201,7 @@ fn describe(stage: &Stage, options: &DemoOptions, iterations: u32, memory: u64) 
         data_bytes: stage.data.bytes,
         store_bytes: memory,
         rate: options.pfs.is_none().then_some(stage.rate),
+        load: (environment::load().unwrap_or_default(), 0.0),
         ..Measurement::default()
     }
 }
@@ -206,17 +238,7 @@ fn run_tidepool(
     memory_bytes: u64,
     into: &mut Measurement,
 ) -> Result<Centroids> {
-    stage.data.drop_page_cache()?;
-    let mut arguments = Vec::new();
-    if matches!(stage.shaping, Some(Shaping::Buckets)) {
-        arguments = vec!["--fault".into(), format!("io:rate={}B/s", stage.rate)];
-    }
-    let options = NodeOptions {
-        pfs: stage.data.directory.clone(),
-        memory: memory_bytes.to_string(),
-        arguments,
-    };
-    let node = Node::start(&options)?;
+    let node = stage.start_node(memory_bytes, Vec::new())?;
     let data = stage.data.seen_at(&node.mount);
     let mut centroids = first.clone();
     let mut before = Counters::of(&node.status()?)?;

@@ -12,8 +12,12 @@ use plotters_svg::SVGBackend;
 use super::measurement::{Measurement, Side};
 
 const SIZE: (u32, u32) = (900, 420);
-const FONT: (&str, i32) = ("sans-serif", 15);
-const TITLE: (&str, i32) = ("sans-serif", 20);
+/// Of labels.
+pub const FONT: (&str, i32) = ("sans-serif", 15);
+/// Of titles.
+pub const TITLE: (&str, i32) = ("sans-serif", 20);
+/// Lines in the background.
+pub const GRID: RGBColor = RGBColor(213, 221, 229);
 const BARE: RGBColor = RGBColor(176, 112, 74);
 const TIDE: RGBColor = RGBColor(23, 118, 150);
 const MAPPED: RGBColor = RGBColor(23, 118, 150);
@@ -126,7 +130,7 @@ pub fn cumulative(measurement: &Measurement) -> Result<String> {
             .position(SeriesLabelPosition::UpperLeft)
             .label_font(FONT)
             .background_style(WHITE)
-            .border_style(RGBColor(213, 221, 229))
+            .border_style(GRID)
             .draw()
             .map_err(drawing)?;
         area.present().map_err(drawing)?;
@@ -181,7 +185,7 @@ fn bar_chart(title: &str, unit: &str, series: &[(&str, RGBColor, Vec<Bar>)]) -> 
             .position(SeriesLabelPosition::UpperRight)
             .label_font(FONT)
             .background_style(WHITE)
-            .border_style(RGBColor(213, 221, 229))
+            .border_style(GRID)
             .draw()
             .map_err(drawing)?;
         area.present().map_err(drawing)?;
@@ -194,6 +198,7 @@ fn headroom(most: f64) -> f64 {
     (most * 1.4).max(1e-3)
 }
 
-fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
+/// The error of a picture.
+pub fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing a picture: {error}")
 }

@@ -1,0 +1,328 @@
+//! The same K-means beside a job that takes memory in bursts, with the store's size fixed and with
+//! the memory control deciding it. It plays with a part of the memory that is free, and is left out
+//! where that would come near to what others need.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::job::{self, Step};
+use super::measurement::{Counters, Served};
+use super::{Stage, size};
+use crate::bench::row::median;
+use crate::environment;
+use crate::kmeans::cluster::Centroids;
+use crate::kmeans::pass;
+use crate::node::Node;
+
+/// Available memory that is never touched.
+const LEFT_BYTES: u64 = 3 << 30;
+/// Room in the store beside the data: part blocks at the ends of files.
+const SPARE_BYTES: u64 = 64 << 20;
+const SAMPLE_EVERY: Duration = Duration::from_millis(150);
+
+/// How much memory plays which part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shares {
+    /// Memory that store and job have together, of what was available.
+    pub pool_bytes: u64,
+    /// Available memory before.
+    pub available_bytes: u64,
+    /// What the job takes in a burst.
+    pub burst_bytes: u64,
+    /// A store that holds all of the data.
+    pub whole_bytes: u64,
+    /// A store that leaves room for a burst at any time.
+    pub small_bytes: u64,
+    /// Below this available memory the job waits, then goes without.
+    pub floor_bytes: u64,
+    /// What the memory control keeps free.
+    pub headroom_bytes: u64,
+}
+
+/// What all sizings brought.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Contention {
+    /// Who had how much.
+    pub shares: Shares,
+    /// One for each sizing.
+    pub cases: Vec<Case>,
+}
+
+/// One sizing of the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// Which.
+    pub name: String,
+    /// K-means.
+    pub iterations: Vec<TimedIteration>,
+    /// The other job.
+    pub job: Job,
+    /// Memory over time.
+    pub samples: Vec<Sample>,
+}
+
+/// An iteration beside the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimedIteration {
+    /// Seconds since the start.
+    pub started_s: f64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Bytes by the level that served them.
+    pub served: Served,
+}
+
+/// What the job experienced.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Bytes of all bursts.
+    pub asked_bytes: u64,
+    /// Those that it did not get in time.
+    pub refused_bytes: u64,
+    /// Seconds that each burst took until it had what it got.
+    pub burst_seconds: Vec<f64>,
+    /// Milliseconds until it had 16 MiB more, waiting included: half took at most these.
+    pub part_ms_median: f64,
+    /// 99 of 100 took at most these.
+    pub part_ms_p99: f64,
+    /// The longest.
+    pub part_ms_max: f64,
+    /// Pages that the machine swapped out meanwhile.
+    pub pages_swapped_out: u64,
+}
+
+/// Memory at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the start.
+    pub at_s: f64,
+    /// Taken by everything but the store since the start.
+    pub demand_bytes: u64,
+    /// Held by the store.
+    pub store_bytes: u64,
+    /// What the store may hold.
+    pub target_bytes: u64,
+    /// Free for the job.
+    pub free_bytes: u64,
+}
+
+impl Shares {
+    /// Divides the memory that is available for a data set; says why where it does not suffice.
+    fn of(data_bytes: u64, available_bytes: u64) -> std::result::Result<Shares, String> {
+        let whole_bytes = data_bytes + data_bytes / 16 + SPARE_BYTES;
+        let small_bytes = data_bytes / 4 + SPARE_BYTES;
+        let pool_bytes = whole_bytes + data_bytes / 4;
+        // Between what the control keeps free and what the job insists on: what the job may take
+        // while the store gives way.
+        let slack_bytes = data_bytes / 8;
+        let needed_bytes = pool_bytes + slack_bytes + LEFT_BYTES;
+        if available_bytes < needed_bytes {
+            let (needed, available) = (size(needed_bytes), size(available_bytes));
+            return Err(format!("{needed} of free memory needed, {available} available"));
+        }
+        let headroom_bytes = available_bytes - pool_bytes;
+        Ok(Shares {
+            pool_bytes,
+            available_bytes,
+            burst_bytes: pool_bytes - small_bytes,
+            whole_bytes,
+            small_bytes,
+            floor_bytes: headroom_bytes - slack_bytes,
+            headroom_bytes,
+        })
+    }
+}
+
+/// Runs all sizings; the error within says why nothing was run.
+pub fn run(
+    stage: &Stage,
+    first: &Centroids,
+    quick: bool,
+) -> Result<std::result::Result<Contention, String>> {
+    let available_bytes = environment::memory_available_bytes()?;
+    let shares = match Shares::of(stage.data.bytes, available_bytes) {
+        Ok(shares) => shares,
+        Err(why) => return Ok(Err(why)),
+    };
+    println!(
+        "\nBeside a job that takes {} at a time; {} of {} available memory are in play.",
+        size(shares.burst_bytes),
+        size(shares.pool_bytes),
+        size(shares.available_bytes)
+    );
+    let fixed = |bytes: u64| (bytes, vec!["--control".to_owned(), "off".to_owned()]);
+    let followed = vec![
+        "--memory-min".to_owned(),
+        SPARE_BYTES.to_string(),
+        "--control-headroom-bytes".to_owned(),
+        shares.headroom_bytes.to_string(),
+    ];
+    let mut cases = Vec::new();
+    for (name, (memory_bytes, arguments)) in [
+        ("static, room for the job", fixed(shares.small_bytes)),
+        ("static, room for the data", fixed(shares.whole_bytes)),
+        ("dynamic", (shares.whole_bytes, followed)),
+    ] {
+        let node = stage.start_node(memory_bytes, arguments)?;
+        let case = beside_job(stage, &node, first, (name, shares, quick)).context(name)?;
+        announce(&case);
+        cases.push(case);
+    }
+    Ok(Ok(Contention { shares, cases }))
+}
+
+fn trace(burst_bytes: u64, quick: bool) -> Vec<Step> {
+    let seconds = Duration::from_secs;
+    match quick {
+        true => vec![
+            Step::Release(seconds(1)),
+            Step::Take(burst_bytes, seconds(2)),
+            Step::Release(seconds(5)),
+        ],
+        false => vec![
+            Step::Release(seconds(4)),
+            Step::Take(burst_bytes, seconds(5)),
+            Step::Release(seconds(9)),
+            Step::Take(burst_bytes, seconds(3)),
+            Step::Release(seconds(8)),
+        ],
+    }
+}
+
+fn beside_job(
+    stage: &Stage,
+    node: &Node,
+    first: &Centroids,
+    (name, shares, quick): (&str, Shares, bool),
+) -> Result<Case> {
+    let data = stage.data.seen_at(&node.mount);
+    // Brings in what the store may hold.
+    pass::run(&data, first, stage.threads, None)?;
+    let trace = trace(shares.burst_bytes, quick);
+    let swapped_before = swapped_out()?;
+    let started = Instant::now();
+    let now_s = || started.elapsed().as_secs_f64();
+    let (iterations, report, samples) = std::thread::scope(|scope| {
+        let job = scope.spawn(|| job::run(&trace, shares.floor_bytes));
+        let sampler = scope.spawn(|| {
+            let mut samples = Vec::new();
+            while !job.is_finished() {
+                samples.push(sample(node, &shares, now_s())?);
+                std::thread::sleep(SAMPLE_EVERY);
+            }
+            let joined = job.join().map_err(|_| anyhow::anyhow!("the job panicked"))?;
+            anyhow::Ok((joined?, samples))
+        });
+        let mut iterations = Vec::new();
+        let mut centroids = first.clone();
+        while !sampler.is_finished() {
+            let before = Counters::of(&node.status()?)?;
+            let started_s = now_s();
+            centroids = pass::run(&data, &centroids, stage.threads, None)?.means(&centroids);
+            let seconds = now_s() - started_s;
+            let after = Counters::of(&node.status()?)?;
+            let served = Served::between(&before, &after, data.bytes);
+            iterations.push(TimedIteration { started_s, seconds, served });
+        }
+        let (report, samples) =
+            sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
+        anyhow::Ok((iterations, report, samples))
+    })?;
+    let bursts = trace.iter().filter(|step| matches!(step, Step::Take(..))).count() as u64;
+    let job = Job {
+        asked_bytes: bursts * shares.burst_bytes,
+        refused_bytes: report.refused_bytes,
+        burst_seconds: report.take_seconds,
+        part_ms_median: report.part_ms.0,
+        part_ms_p99: report.part_ms.1,
+        part_ms_max: report.part_ms.2,
+        pages_swapped_out: swapped_out()? - swapped_before,
+    };
+    Ok(Case { name: name.to_owned(), iterations, job, samples })
+}
+
+fn sample(node: &Node, shares: &Shares, at_s: f64) -> Result<Sample> {
+    let text = node.ask(&["control", "status", "--json"])?;
+    let status: serde_json::Value = serde_json::from_str(&text).context("control status")?;
+    let available_bytes = environment::memory_available_bytes()?;
+    let store_bytes = status["resident_bytes"].as_u64().context("no resident_bytes")?;
+    let capacity_bytes = status["capacity_bytes"].as_u64().context("no capacity_bytes")?;
+    let target_bytes = status["report"]["target_bytes"].as_u64().unwrap_or(capacity_bytes);
+    let used_bytes = shares.available_bytes.saturating_sub(available_bytes);
+    Ok(Sample {
+        at_s,
+        demand_bytes: used_bytes.saturating_sub(store_bytes),
+        store_bytes,
+        target_bytes,
+        free_bytes: available_bytes.saturating_sub(shares.floor_bytes),
+    })
+}
+
+/// Pages swapped out since the machine started.
+fn swapped_out() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/vmstat")?;
+    let value = text.lines().find_map(|line| line.strip_prefix("pswpout "));
+    Ok(value.context("no pswpout in /proc/vmstat")?.parse()?)
+}
+
+fn announce(case: &Case) {
+    println!(
+        "{:<25} {:>2} iterations, median {:>5.2} s, {:>5.1} % from memory; the job got {} of {}",
+        case.name,
+        case.iterations.len(),
+        case.seconds().1,
+        case.hit_ratio() * 100.0,
+        size(case.job.asked_bytes - case.job.refused_bytes),
+        size(case.job.asked_bytes),
+    );
+}
+
+impl Case {
+    /// Shortest, median and longest iteration in seconds.
+    pub fn seconds(&self) -> (f64, f64, f64) {
+        let seconds: Vec<f64> = self.iterations.iter().map(|iteration| iteration.seconds).collect();
+        let shortest = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let longest = seconds.iter().copied().fold(0.0, f64::max);
+        (shortest, median(&seconds).unwrap_or_default(), longest)
+    }
+
+    /// Share of all bytes that came from memory.
+    pub fn hit_ratio(&self) -> f64 {
+        Served::sum(self.iterations.iter().map(|iteration| iteration.served)).hit_ratio()
+    }
+
+    /// Least and most bytes that the store held.
+    pub fn store_bytes(&self) -> (u64, u64) {
+        let held = || self.samples.iter().map(|sample| sample.store_bytes);
+        (held().min().unwrap_or(0), held().max().unwrap_or(0))
+    }
+
+    /// Iterations a minute.
+    pub fn iterations_per_minute(&self) -> f64 {
+        let end = self.iterations.last().map_or(0.0, |last| last.started_s + last.seconds);
+        if end > 0.0 { self.iterations.len() as f64 * 60.0 / end } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEFT_BYTES, Shares};
+
+    #[test]
+    fn what_others_need_is_left_to_them() {
+        for data_bytes in [256 << 20, 3 << 30] {
+            for available_bytes in (1..64).map(|gib| gib << 30) {
+                let Ok(shares) = Shares::of(data_bytes, available_bytes) else { continue };
+                assert!(shares.floor_bytes >= LEFT_BYTES);
+                assert!(shares.floor_bytes < shares.headroom_bytes);
+                assert!(shares.small_bytes + shares.burst_bytes <= shares.pool_bytes);
+                let free = shares.available_bytes - shares.whole_bytes - shares.floor_bytes;
+                assert!(free < shares.burst_bytes, "a whole store leaves too little to the job");
+            }
+        }
+        assert!(Shares::of(3 << 30, 4 << 30).is_err());
+        assert!(Shares::of(3 << 30, 20 << 30).is_ok());
+    }
+}
