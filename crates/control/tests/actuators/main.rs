@@ -5,6 +5,5 @@ mod alluxio;
 mod memcached;
 mod page_cache;
 mod redis;
-#[path = "../support/skip.rs"]
 mod skip;
 mod support;

@@ -107,6 +107,8 @@ fn a_late_answer_costs_trust_and_is_not_asked_for_again() {
     store.open_gate();
     let report = node.tick_until("trust", |report| !report.snapshot.stores[0].failed);
     assert_eq!(report.snapshot.stores[0].resident_bytes, 20 * GIB);
+    node.tick_until("calm", |other| other.ticks > report.ticks + 50);
+    assert_eq!(store.asked(), [30 * GIB, 20 * GIB], "none waited behind the late one");
 }
 
 #[test]

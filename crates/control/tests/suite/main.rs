@@ -8,5 +8,5 @@ mod journal;
 mod machine;
 mod processes;
 mod sensors;
-#[path = "../support/skip.rs"]
+#[path = "../actuators/skip.rs"]
 mod skip;

@@ -163,7 +163,8 @@ impl Parameters {
             _ => "never settles".to_owned(),
         };
         let detail = format!(
-            "a gain of {} with a delay of {delay} intervals of {} ms {how}; the limit is {limit:.3}",
+            "a gain of {} with a delay of {delay} intervals of {} ms {how}; the limit is \
+             {limit:.3}",
             self.gain, self.interval_ms
         );
         Err(refuse("gain", detail, format!("set {:.2} or less", limit / MARGIN)))

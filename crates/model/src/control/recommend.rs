@@ -132,7 +132,8 @@ fn gain(facts: &NodeFacts, interval_ms: u64) -> (f64, String) {
     let gain = (stability_limit(delay) / 3.0).min(0.5);
     let lag = ramp_error_bytes(facts.growth_bytes_per_s as f64, interval_ms as f64 / 1e3, gain);
     let reason = format!(
-        "a third of the limit {:.3} at a delay of {delay} intervals, at most 0.5; a ramp leads by {}",
+        "a third of the limit {:.3} at a delay of {delay} intervals, at most 0.5; a ramp leads \
+         by {}",
         stability_limit(delay),
         Bytes::whole(lag as u64)
     );

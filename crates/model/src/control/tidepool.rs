@@ -4,8 +4,8 @@
 //!
 //! `target = total - H - x - max(0, g (T + t_act) - H / 4)`, with H from [`super::headroom_bytes`],
 //! x the demand and g its growth; the lowest of the node, of control groups that hold store pages,
-//! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand grows or
-//! tasks stall, and to believe sensors that are late or contradict each other.
+//! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
+//! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
 use super::emergency::{Emergency, Events};
 use super::estimate::{Estimate, Estimator, signed};
