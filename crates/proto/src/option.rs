@@ -364,8 +364,8 @@ table! {
     client_requests_max: OptionKind::Count { min: 1, max: 4096 }, "", Some("16"), false,
         "Requests of one connection that are worked on at a time.";
     user_pinned_bytes_max: ANY_BYTES, "bytes", Some("1GiB"), false,
-        "Bytes that one user may pin with `tidepool pin`, and as many by borrowing them without a copy; \
-         root and the user of the node have no such limit.";
+        "Bytes that one user may pin with `tidepool pin`, and as many by borrowing them without a \
+         copy; root and the user of the node have no such limit.";
     user_connections_max: OptionKind::Count { min: 1, max: 65_536 }, "", Some("1024"), false,
         "Connections of one user.";
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,

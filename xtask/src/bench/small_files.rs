@@ -49,7 +49,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
             .note(format!("{count} files, {cached:.0} of them cached as small files"))
             .note(format!(
                 "one request through the mount takes {request_us:.1} us here, a whole file on \
-                 tmpfs {raw_us:.1} us: with one request a file the ratio could be {:.2} at the most",
+                 tmpfs {raw_us:.1} us: with one request a file the ratio could be {:.2} at most",
                 raw_us / request_us
             )),
         Row::rates(LOADING, "files/s", (vec![count as f64 / loading], vec![]), Goal::Shown),
