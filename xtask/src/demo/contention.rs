@@ -141,8 +141,8 @@ pub fn run(
     first: &Centroids,
     quick: bool,
 ) -> Result<std::result::Result<Contention, String>> {
-    let available_bytes = environment::memory_available_bytes()?;
-    let shares = match Shares::of(stage.data.bytes, available_bytes) {
+    let data_bytes = stage.data.bytes;
+    let shares = match Shares::of(data_bytes, environment::memory_available_bytes()?) {
         Ok(shares) => shares,
         Err(why) => return Ok(Err(why)),
     };
@@ -152,19 +152,26 @@ pub fn run(
         size(shares.pool_bytes),
         size(shares.available_bytes)
     );
-    let fixed = |bytes: u64| (bytes, vec!["--control".to_owned(), "off".to_owned()]);
-    let followed = vec![
-        "--memory-min".to_owned(),
-        SPARE_BYTES.to_string(),
-        "--control-headroom-bytes".to_owned(),
-        shares.headroom_bytes.to_string(),
-    ];
     let mut cases = Vec::new();
-    for (name, (memory_bytes, arguments)) in [
-        ("static, room for the job", fixed(shares.small_bytes)),
-        ("static, room for the data", fixed(shares.whole_bytes)),
-        ("dynamic", (shares.whole_bytes, followed)),
+    for (name, memory_bytes, is_fixed) in [
+        ("static, room for the job", shares.small_bytes, true),
+        ("static, room for the data", shares.whole_bytes, true),
+        ("dynamic", shares.whole_bytes, false),
     ] {
+        // Anew, because other programs may have come or gone since.
+        let shares = match Shares::of(data_bytes, environment::memory_available_bytes()?) {
+            Ok(shares) => shares,
+            Err(why) => return Ok(Err(why)),
+        };
+        let arguments = match is_fixed {
+            true => vec!["--control".to_owned(), "off".to_owned()],
+            false => vec![
+                "--memory-min".to_owned(),
+                SPARE_BYTES.to_string(),
+                "--control-headroom-bytes".to_owned(),
+                shares.headroom_bytes.to_string(),
+            ],
+        };
         let node = stage.start_node(memory_bytes, arguments)?;
         let case = beside_job(stage, &node, first, (name, shares, quick)).context(name)?;
         announce(&case);

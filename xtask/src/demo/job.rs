@@ -12,6 +12,8 @@ use crate::environment;
 /// The machine is looked at before every part of this length.
 const PART_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 2 << 20;
+/// Longer waits count as this one.
+const LONGEST_NS: u64 = 60_000_000_000;
 /// How long the job waits for memory before it goes without.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -38,7 +40,7 @@ pub struct Report {
 /// Follows a trace from its start to its end, leaving `floor_bytes` of available memory to others.
 pub fn run(trace: &[Step], floor_bytes: u64) -> Result<Report> {
     let mut report = Report::default();
-    let mut parts_ns = Histogram::<u64>::new(3)?;
+    let mut parts_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
     let mut held = None;
     for step in trace {
         match *step {

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::Stage;
 use crate::bench::row::median;
-use crate::shaping::Shaping;
 use crate::{cleanup, environment, process};
 
 /// Directory of results and pictures below that of the report.
@@ -61,7 +60,8 @@ pub fn run(stage: &Stage, report: &Path) -> Result<Mountain> {
     command.args(["bench", "mountain", "--quick", "--fresh", "--json", "--repeats", "1"]);
     command.args(["--memory", CAPACITY, "--seconds-max", SECONDS_A_POINT]);
     command.arg("--pfs").arg(&stage.data.directory).arg("--output").arg(&output);
-    if matches!(stage.shaping, Some(Shaping::Buckets)) {
+    if stage.shaping.is_some() {
+        // A known rate for the check of equation (7), however else it is held.
         command.arg("--pfs-rate").arg(format!("{}B/s", stage.rate));
     }
     println!("\nStorage mountain, about a minute.");

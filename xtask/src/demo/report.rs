@@ -147,7 +147,8 @@ fn beside_a_job(contention: &Contention) -> String {
     let shares = &contention.shares;
     let mut text = format!(
         "\n## Beside a job that takes memory\n\nOf {} available memory, {} are in play; the rest \
-         stays free. The job takes {} at a time, as fast as it gets them in pages of 2 MiB.\n\n",
+         stays free. What other programs take or give back meanwhile counts as demand too. The \
+         job takes {} at a time, as fast as it gets them in pages of 2 MiB.\n\n",
         size(shares.available_bytes),
         size(shares.pool_bytes),
         size(shares.burst_bytes)
