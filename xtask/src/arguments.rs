@@ -32,6 +32,23 @@ pub enum Task {
     Bench(BenchOptions),
     /// Run test suites from elsewhere on a mount.
     Suites(SuiteOptions),
+    /// Take and release memory by a trace, as a job would: a part of `bench` and `suites`.
+    #[command(hide = true)]
+    Hog(HogOptions),
+}
+
+/// Options of `hog`.
+#[derive(Clone, Debug, Args)]
+pub struct HogOptions {
+    /// The most that is ever held.
+    #[arg(long, value_parser = parse_size)]
+    pub most: u64,
+    /// Available memory that is left to others.
+    #[arg(long, value_parser = parse_size)]
+    pub leave: u64,
+    /// In pages of 2 MiB.
+    #[arg(long)]
+    pub huge: bool,
 }
 
 /// Options of `demo`.

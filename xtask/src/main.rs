@@ -9,6 +9,7 @@ mod cleanup;
 mod demo;
 mod documents;
 mod environment;
+mod hog;
 mod kmeans;
 mod loop_volume;
 mod node;
@@ -44,6 +45,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             None => demo::run(&options).map(drop),
         },
         Task::Bench(options) => bench::run(&options),
+        Task::Hog(options) => hog::run(&options),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
         Task::Tidy => {

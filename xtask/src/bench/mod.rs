@@ -2,6 +2,7 @@
 //! rounds, medians, ratios with their spread. It prints; it never judges a test by time.
 
 mod cold;
+mod control;
 mod library;
 mod node_facts;
 pub mod row;
@@ -93,6 +94,9 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         small_files::run,
         scan::run,
         node_facts::starting,
+        control::large_pages,
+        control::small_pages,
+        control::costs,
     ] {
         for row in measure(&bench)? {
             println!("{row}");

@@ -6,6 +6,7 @@
 
 mod churn;
 mod content;
+mod control;
 mod crash;
 mod fio;
 mod foreign;
@@ -25,7 +26,7 @@ use crate::outcome::Outcome;
 use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
-pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
+pub const STANDARD: [&str; 6] = ["pjdfstest", "fsx", "fio", "crash", "proof", "control"];
 const ON_REQUEST: [&str; 2] = ["ltp", "pjdfstest-perl"];
 
 const VOLUME: VolumeOptions = VolumeOptions {
@@ -165,6 +166,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "fio" => fio::run(&places),
             "crash" => crash::run(&places),
             "proof" => proof::run(&places),
+            "control" => control::run(&places),
             "ltp" => foreign::ltp(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(

@@ -1,0 +1,176 @@
+//! What was watched during a scenario, and the quantities that follow from it. Pure arithmetic.
+
+use super::super::row::median;
+
+/// Share of the memory of the machine within which a store counts as settled.
+const SETTLED_SHARE: f64 = 0.005;
+/// Share of what is missing that may be other programs' doing.
+const NOISE_SHARE: f64 = 0.05;
+
+/// One look at machine and store.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Time of the monotonic clock in nanoseconds.
+    pub at_ns: u64,
+    /// Bytes available to jobs, as the kernel says.
+    pub available: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Bytes of files and of shared memory.
+    pub cached: u64,
+    /// Bytes that the store holds.
+    pub stored: u64,
+    /// Bytes that the store may hold.
+    pub capacity: u64,
+}
+
+/// Samples in the order of time.
+#[derive(Clone, Debug, Default)]
+pub struct Recording(pub Vec<Sample>);
+
+impl Recording {
+    /// Reads the lines of the watcher; what is no sample is left out.
+    pub fn parse(text: &str) -> Self {
+        let sample = |line: &str| {
+            let words: Vec<u64> =
+                line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+            let [at_ns, available, free, cached, stored, capacity] = words.try_into().ok()?;
+            Some(Sample { at_ns, available, free, cached, stored, capacity })
+        };
+        Recording(text.lines().filter_map(sample).collect())
+    }
+
+    /// What was seen from one time until another.
+    pub fn between(&self, from_ns: u64, until_ns: u64) -> Recording {
+        let within = |sample: &&Sample| (from_ns..until_ns).contains(&sample.at_ns);
+        Recording(self.0.iter().filter(within).copied().collect())
+    }
+
+    /// When the available memory first went under the headroom.
+    pub fn crossing_ns(&self, headroom: u64) -> Option<u64> {
+        self.0.iter().find(|sample| sample.available < headroom).map(|sample| sample.at_ns)
+    }
+
+    /// Milliseconds from the crossing until the store held less than before it; 0 where it had
+    /// begun before.
+    pub fn first_byte_ms(&self, headroom: u64) -> Option<f64> {
+        let first = self.0.first()?;
+        let crossing = self.crossing_ns(headroom)?;
+        let freed = self.0.iter().find(|sample| sample.stored < first.stored)?;
+        Some(freed.at_ns.saturating_sub(crossing) as f64 / 1e6)
+    }
+
+    /// Milliseconds from the crossing until the store gave all but a little of `needed` bytes.
+    pub fn ledger_back_ms(&self, headroom: u64, needed: u64) -> Option<f64> {
+        let first = self.0.first()?;
+        let crossing = self.crossing_ns(headroom)?;
+        let goal = first.stored.saturating_sub(needed - share(needed, NOISE_SHARE));
+        let back = self.0.iter().find(|sample| sample.stored <= goal)?;
+        Some(back.at_ns.saturating_sub(crossing) as f64 / 1e6)
+    }
+
+    /// Milliseconds from the crossing until the kernel shows them as available as well.
+    pub fn available_back_ms(&self, headroom: u64, needed: u64) -> Option<f64> {
+        let crossing = self.crossing_ns(headroom)?;
+        let lowest = self.0.iter().min_by_key(|sample| sample.available)?;
+        let goal = headroom.saturating_sub(share(needed, NOISE_SHARE));
+        let mut later = self.0.iter().filter(|sample| sample.at_ns >= lowest.at_ns);
+        let back = later.find(|sample| sample.available >= goal)?;
+        Some(back.at_ns.saturating_sub(crossing) as f64 / 1e6)
+    }
+
+    /// Most bytes by which the available memory was under the headroom.
+    pub fn excess(&self, headroom: u64) -> u64 {
+        let least = self.0.iter().map(|sample| sample.available).min().unwrap_or(headroom);
+        headroom.saturating_sub(least)
+    }
+
+    /// Bytes that left the store, again and again.
+    pub fn evicted(&self) -> u64 {
+        self.0.windows(2).map(|pair| pair[0].stored.saturating_sub(pair[1].stored)).sum()
+    }
+
+    /// Mean of what the store held, in bytes.
+    pub fn mean_stored(&self) -> f64 {
+        self.0.iter().map(|sample| sample.stored as f64).sum::<f64>() / self.0.len().max(1) as f64
+    }
+
+    /// Milliseconds from `since_ns` until what is stored stays near its last value, and how often
+    /// it changed its direction by more than that after.
+    pub fn settling(&self, since_ns: u64, memory_total: u64) -> Option<(f64, usize)> {
+        let last = self.0.last()?.stored;
+        let band = share(memory_total, SETTLED_SHARE);
+        let outside = self.0.iter().rposition(|sample| sample.stored.abs_diff(last) > band);
+        let after = &self.0[outside.map_or(0, |at| at + 1)..];
+        let settled = after.first()?.at_ns.saturating_sub(since_ns) as f64 / 1e6;
+        let moves: Vec<bool> = after
+            .windows(2)
+            .filter(|pair| pair[0].stored != pair[1].stored)
+            .map(|pair| pair[1].stored > pair[0].stored)
+            .collect();
+        Some((settled, moves.windows(2).filter(|pair| pair[0] != pair[1]).count()))
+    }
+
+    /// Seconds from `since_ns` until the store held `bytes`.
+    pub fn grown_s(&self, since_ns: u64, bytes: u64) -> Option<f64> {
+        let mut later = self.0.iter().filter(|sample| sample.at_ns >= since_ns);
+        let grown = later.find(|sample| sample.stored >= bytes)?;
+        Some((grown.at_ns - since_ns) as f64 / 1e9)
+    }
+
+    /// The middle of the available memory.
+    pub fn available(&self) -> u64 {
+        let all: Vec<f64> = self.0.iter().map(|sample| sample.available as f64).collect();
+        median(&all).unwrap_or(0.0) as u64
+    }
+}
+
+fn share(bytes: u64, share: f64) -> u64 {
+    (bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Recording, Sample};
+
+    /// One sample a millisecond of what is available and stored.
+    fn recording(samples: &[(u64, u64)]) -> Recording {
+        let sample = |(ms, (available, stored)): (usize, &(u64, u64))| Sample {
+            at_ns: ms as u64 * 1_000_000,
+            available: *available,
+            stored: *stored,
+            ..Sample::default()
+        };
+        Recording(samples.iter().enumerate().map(sample).collect())
+    }
+
+    #[test]
+    fn a_burst_is_measured_from_the_crossing() {
+        let burst = recording(&[(120, 500), (80, 500), (70, 490), (85, 440), (100, 400)]);
+        assert_eq!(burst.crossing_ns(100), Some(1_000_000));
+        assert_eq!(burst.first_byte_ms(100), Some(1.0));
+        assert_eq!(burst.ledger_back_ms(100, 100), Some(3.0));
+        assert_eq!(burst.available_back_ms(100, 100), Some(3.0));
+        assert_eq!((burst.excess(100), burst.evicted()), (30, 100));
+        assert_eq!(burst.first_byte_ms(50), None, "no crossing, nothing to wait for");
+        let fixed = recording(&[(120, 500), (80, 500)]);
+        assert_eq!((fixed.first_byte_ms(100), fixed.ledger_back_ms(100, 9)), (None, None));
+    }
+
+    #[test]
+    fn settling_counts_what_turns_back() {
+        let calm = recording(&[(0, 500), (0, 450), (0, 400), (0, 400)]);
+        assert_eq!(calm.settling(0, 2_000), Some((2.0, 0)));
+        let ringing = recording(&[(0, 500), (0, 400), (0, 405), (0, 398), (0, 400)]);
+        assert_eq!(ringing.settling(0, 2_000), Some((1.0, 2)));
+        assert_eq!(ringing.grown_s(2_000_000, 400), Some(0.0));
+        assert_eq!(calm.mean_stored(), 437.5);
+    }
+
+    #[test]
+    fn lines_that_are_no_samples_are_left_out() {
+        let read = Recording::parse("watching\n1 2 3 4 5 6\n1 2\n");
+        assert_eq!(read.0.len(), 1);
+        assert_eq!((read.0[0].stored, read.0[0].capacity), (5, 6));
+    }
+}

@@ -1,0 +1,304 @@
+//! Memory control on the real kernel: a full store beside jobs that burst, controllers that die,
+//! processes that end by the hundred, readers while the store breathes. It asserts order and
+//! bytes, and no times.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Places, content};
+use crate::environment;
+use crate::hog::Step;
+use crate::hog::remote::{JobOptions, RunningJob};
+use crate::node::{Node, NodeOptions};
+use crate::outcome::Outcome;
+use crate::process;
+
+const MIB: u64 = 1 << 20;
+const FILE_BYTES: u64 = 8 * MIB;
+const FILES: u64 = 24;
+const STORE_BYTES: u64 = FILES * FILE_BYTES + 16 * MIB;
+/// What the jobs here take; the store must give it all.
+const BURST_BYTES: u64 = 512 * MIB;
+/// Never taken from others.
+const LEAVE_BYTES: u64 = 2 << 30;
+const BREATHS: u64 = 30;
+const BREATHS_LONG: u64 = 1_000;
+const EXITS: usize = 128;
+const DEADLINE_MS: u64 = 60_000;
+
+type Scenario = (&'static str, fn(&Rig) -> Result<()>);
+const SCENARIOS: [Scenario; 5] = [
+    ("a burst on a full store", burst_on_a_full_store),
+    ("a burst on a store that is not full", burst_on_a_part_of_a_store),
+    ("a controller killed in a burst", killed_in_a_burst),
+    ("a controller stopped in a burst", stopped_in_a_burst),
+    ("memory of 128 processes that end at once", hidden_pages),
+];
+
+/// A node with control, and files whose bytes are known.
+struct Rig {
+    node: Node,
+    lower: std::path::PathBuf,
+}
+
+/// Runs every scenario on a node of its own.
+pub fn run(places: &Places) -> Result<Vec<Outcome>> {
+    let mut outcome = Outcome::new("memory control");
+    let room = environment::memory_available_bytes()?;
+    if !places.wants_node() || room < LEAVE_BYTES + STORE_BYTES + 2 * BURST_BYTES {
+        outcome.skipped.push(format!("memory control: needs a node and memory, {room} bytes left"));
+        return Ok(vec![outcome]);
+    }
+    let out_of_memory = kernel_counter("oom_kill")?;
+    let rig = Rig::start(places)?;
+    for (name, scenario) in SCENARIOS {
+        let result = rig.fill().and_then(|()| scenario(&rig)).and_then(|()| rig.calm());
+        let failure = result.err().map(|error| format!("{name}: {error:#}"));
+        outcome.check(failure.is_none(), || failure.unwrap_or_default());
+    }
+    let long = places.options.operations > 20_000 || !places.options.names.is_empty();
+    let breaths = if long { BREATHS_LONG } else { BREATHS };
+    match rig.breathe(breaths) {
+        Ok(read) => {
+            outcome.check(read > 0, || "nothing was read while the store breathed".into());
+            outcome
+                .notes
+                .push(format!("{breaths} breaths, {read} files read and every byte right"));
+        }
+        Err(error) => outcome.check(false, || format!("readers while it breathes: {error:#}")),
+    }
+    let killed = kernel_counter("oom_kill")? - out_of_memory;
+    outcome.check(killed == 0, || format!("{killed} processes were killed for memory"));
+    Ok(vec![outcome])
+}
+
+impl Rig {
+    fn start(places: &Places) -> Result<Self> {
+        let lower = places.lower.join("control");
+        fs::create_dir_all(&lower)?;
+        for index in 0..FILES {
+            fs::write(lower.join(name(index)), content::of(index, usize::try_from(FILE_BYTES)?))?;
+        }
+        let settings = [
+            ["--memory-min", "0"],
+            ["--control-hold-ms", "50"],
+            ["--control-hold-max-ms", "100"],
+            ["--control-growth-bytes-per-s", "16GiB"],
+            ["--control-lease-ms", "400"],
+        ];
+        let options = NodeOptions {
+            pfs: lower.clone(),
+            memory: STORE_BYTES.to_string(),
+            arguments: settings.as_flattened().iter().map(ToString::to_string).collect(),
+        };
+        let rig = Rig { node: Node::start(&options)?, lower };
+        rig.wait("a controller", |status| status["lease"] == "governed")?;
+        Ok(rig)
+    }
+
+    fn status(&self) -> Result<Value> {
+        // The exit code tells that nobody governs; the text says it as well.
+        let output = process::capture(&mut self.node.command(&["control", "status", "--json"]))?;
+        serde_json::from_slice(&output.stdout).context("control status")
+    }
+
+    /// Waits until the node says so.
+    fn wait(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        for _ in 0..DEADLINE_MS / 20 {
+            last = self.status()?;
+            if holds(&last) {
+                return Ok(last);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        anyhow::bail!("{what} never came: {last}")
+    }
+
+    fn headroom(&self, bytes: u64) -> Result<()> {
+        self.node.ask(&["control", "set", "headroom-bytes", &bytes.to_string()]).map(drop)
+    }
+
+    /// The store may be full again.
+    fn calm(&self) -> Result<()> {
+        self.headroom(0)?;
+        self.wait("a governed store", |status| status["lease"] == "governed").map(drop)
+    }
+
+    /// Reads all files until most of them are in memory.
+    fn fill(&self) -> Result<()> {
+        self.calm()?;
+        for _ in 0..200 {
+            let lower = self.lower.to_string_lossy().into_owned();
+            process::capture(&mut self.node.command(&["load", "--recursive", &lower]))?;
+            if number(&self.status()?, "resident_bytes")? >= STORE_BYTES / 4 * 3 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        anyhow::bail!("the store never filled: {}", self.status()?)
+    }
+
+    /// Puts the threshold `room` bytes beyond the present demand.
+    fn threshold(&self, room: u64) -> Result<()> {
+        self.headroom(environment::memory_available_bytes()?.saturating_sub(room))
+    }
+
+    /// Starts a job that takes the burst.
+    fn job(&self) -> Result<RunningJob> {
+        let (bytes, leave_bytes) = (BURST_BYTES, LEAVE_BYTES);
+        let options = JobOptions { most_bytes: bytes, huge: false, leave_bytes };
+        let mut job = RunningJob::start(&options)?;
+        job.step(Step::Take { bytes, rate: bytes })?;
+        Ok(job)
+    }
+
+    /// The job has all its memory, and the store has none.
+    fn gave_all(&self, job: RunningJob) -> Result<()> {
+        // The job still holds its memory: it ends only when its steps do.
+        self.wait("an empty store", |status| status["resident_bytes"] == 0)?;
+        let report = job.finish()?;
+        ensure!(report.refused_bytes == 0, "the job missed {} bytes", report.refused_bytes);
+        let got = report.held.last().map_or(0, |(_, bytes)| *bytes);
+        ensure!(got == BURST_BYTES, "the job got {got} of {BURST_BYTES} bytes");
+        Ok(())
+    }
+
+    fn controller(&self) -> Result<u32> {
+        Ok(u32::try_from(number(&self.status()?, "process_id")?)?)
+    }
+
+    /// Lets the store go to what is held and back, while two readers compare every byte. Returns
+    /// the number of files that were read.
+    fn breathe(&self, breaths: u64) -> Result<u64> {
+        let (over, read) = (AtomicBool::new(false), AtomicU64::new(0));
+        let total = environment::memory_field("MemTotal")?;
+        std::thread::scope(|scope| {
+            let reader = |first: u64| {
+                let (over, read) = (&over, &read);
+                move || self.compare(first, over, read)
+            };
+            let readers = [scope.spawn(reader(0)), scope.spawn(reader(FILES / 2))];
+            let result = (0..breaths).try_for_each(|_| {
+                self.headroom(total / 100 * 97)?;
+                self.wait("the least store", |status| {
+                    let of = |name: &str| status[name].as_u64().unwrap_or(u64::MAX);
+                    of("resident_bytes") <= of("held_bytes").saturating_add(16 * MIB)
+                })?;
+                self.headroom(0)?;
+                let half = STORE_BYTES / 2;
+                self.wait("a store again", |it| it["capacity_bytes"].as_u64() >= Some(half))
+                    .map(drop)
+            });
+            over.store(true, Ordering::Release);
+            for reader in readers {
+                reader.join().unwrap_or_else(|_| anyhow::bail!("a reader panicked"))?;
+            }
+            result.map(|()| read.load(Ordering::Relaxed))
+        })
+    }
+
+    fn compare(&self, first: u64, over: &AtomicBool, read: &AtomicU64) -> Result<()> {
+        let mut index = first;
+        while !over.load(Ordering::Acquire) {
+            let expected = content::of(index, usize::try_from(FILE_BYTES)?);
+            let mut found = Vec::new();
+            let mut file = File::open(self.node.mount.join(name(index)))?;
+            file.read_to_end(&mut found)?;
+            ensure!(found == expected, "{} has wrong bytes", name(index));
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, FILE_BYTES / 2)?;
+            let middle = usize::try_from(FILE_BYTES / 2)?;
+            ensure!(word == expected[middle..middle + 8], "{}: wrong word", name(index));
+            read.fetch_add(1, Ordering::Relaxed);
+            index = (index + 1) % FILES;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.lower);
+    }
+}
+
+fn burst_on_a_full_store(rig: &Rig) -> Result<()> {
+    rig.threshold(32 * MIB)?;
+    rig.gave_all(rig.job()?)
+}
+
+fn burst_on_a_part_of_a_store(rig: &Rig) -> Result<()> {
+    rig.node.ask(&["evict", "--all"])?;
+    for index in 0..FILES / 4 {
+        fs::read(rig.node.mount.join(name(index)))?;
+    }
+    ensure!(number(&rig.status()?, "resident_bytes")? > 0, "nothing was read in");
+    rig.threshold(32 * MIB)?;
+    rig.gave_all(rig.job()?)
+}
+
+fn killed_in_a_burst(rig: &Rig) -> Result<()> {
+    let before = rig.controller()?;
+    rig.threshold(32 * MIB)?;
+    let job = rig.job()?;
+    process::signal(before, libc::SIGKILL);
+    rig.gave_all(job)?;
+    rig.wait("another controller", |status| {
+        status["lease"] == "governed" && status["process_id"].as_u64() != Some(before.into())
+    })?;
+    Ok(())
+}
+
+fn stopped_in_a_burst(rig: &Rig) -> Result<()> {
+    let controller = rig.controller()?;
+    rig.threshold(32 * MIB)?;
+    process::signal(controller, libc::SIGSTOP);
+    let fallen = rig.job().and_then(|job| {
+        rig.wait("the end of the lease", |status| status["lease"] == "expired")?;
+        rig.gave_all(job)
+    });
+    process::signal(controller, libc::SIGCONT);
+    fallen
+}
+
+/// Pages of processes that ended stay in lists that no counter shows; no store goes for them.
+fn hidden_pages(rig: &Rig) -> Result<()> {
+    let bytes = 2 * MIB;
+    rig.threshold(4 * EXITS as u64 * bytes)?;
+    let before = number(&rig.status()?, "resident_bytes")?;
+    let options = JobOptions { most_bytes: bytes, huge: false, leave_bytes: LEAVE_BYTES };
+    let mut jobs = Vec::new();
+    for _ in 0..EXITS {
+        let mut job = RunningJob::start(&options)?;
+        job.step(Step::Take { bytes, rate: 0 })?;
+        jobs.push(job);
+    }
+    for job in jobs {
+        ensure!(job.finish()?.refused_bytes == 0, "a process missed its memory");
+    }
+    let after = number(&rig.status()?, "resident_bytes")?;
+    ensure!(after >= before, "{before} bytes were stored before, {after} after");
+    Ok(())
+}
+
+fn name(index: u64) -> String {
+    format!("file-{index}")
+}
+
+fn number(status: &Value, name: &str) -> Result<u64> {
+    status[name].as_u64().with_context(|| format!("control status has no {name}: {status}"))
+}
+
+/// A counter of the kernel's virtual memory since boot.
+fn kernel_counter(name: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("the kernel counts no {name}"))?.trim().parse()?)
+}
