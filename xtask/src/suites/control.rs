@@ -58,11 +58,12 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     let out_of_memory = kernel_counter("oom_kill")?;
     let rig = Rig::start(places)?;
     for (name, scenario) in SCENARIOS {
+        eprintln!("x: memory control: {name}");
         let result = rig.fill().and_then(|()| scenario(&rig)).and_then(|()| rig.calm());
         let failure = result.err().map(|error| format!("{name}: {error:#}"));
         outcome.check(failure.is_none(), || failure.unwrap_or_default());
     }
-    let long = places.options.operations > 20_000 || !places.options.names.is_empty();
+    let long = places.options.operations > 20_000;
     let breaths = if long { BREATHS_LONG } else { BREATHS };
     match rig.breathe(breaths) {
         Ok(read) => {

@@ -51,10 +51,10 @@ pub fn steps(rig: &Rig, pool: &mut Pool, count: u64, step: u64, slack: u64) -> R
     let mut times = Vec::new();
     for pair in began.windows(2) {
         let seen = recording.between(pair[0], pair[1]);
-        let Some(first) = seen.0.first() else { continue };
-        // Half a step below what was there: beyond the noise, and beyond the room.
-        let threshold = first.available.saturating_sub(step / 2);
-        times.extend(seen.first_byte_ms(threshold));
+        // A step counts only where it is the one that crosses the threshold.
+        if seen.0.first().is_some_and(|first| first.available >= rig.headroom) {
+            times.extend(seen.first_byte_ms(rig.headroom));
+        }
     }
     Ok(times)
 }
