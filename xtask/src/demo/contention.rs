@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::job::{self, Step};
 use super::measurement::{Counters, Served};
 use super::{Stage, size};
+use crate::arguments::HogOptions;
 use crate::bench::row::median;
 use crate::environment;
+use crate::hog::{self, Step};
 use crate::kmeans::cluster::Centroids;
 use crate::kmeans::pass;
 use crate::node::Node;
@@ -180,22 +181,17 @@ pub fn run(
     Ok(Ok(Contention { shares, cases }))
 }
 
+/// Bursts of so many bytes: seconds before each, seconds that it is held, and the seconds after
+/// the last one.
 fn trace(burst_bytes: u64, quick: bool) -> Vec<Step> {
-    let seconds = Duration::from_secs;
-    match quick {
-        true => vec![
-            Step::Release(seconds(1)),
-            Step::Take(burst_bytes, seconds(2)),
-            Step::Release(seconds(5)),
-        ],
-        false => vec![
-            Step::Release(seconds(4)),
-            Step::Take(burst_bytes, seconds(5)),
-            Step::Release(seconds(9)),
-            Step::Take(burst_bytes, seconds(3)),
-            Step::Release(seconds(8)),
-        ],
-    }
+    let (bursts, after_s): (&[(u64, u64)], u64) =
+        if quick { (&[(1, 2)], 5) } else { (&[(4, 5), (9, 3)], 8) };
+    let hold = |seconds: u64| Step::Hold(seconds * 1000);
+    let burst = |&(before_s, held_s): &(u64, u64)| {
+        let take = Step::Take { bytes: burst_bytes, rate: 0 };
+        [hold(before_s), take, hold(held_s), Step::Release(u64::MAX)]
+    };
+    bursts.iter().flat_map(burst).chain([hold(after_s)]).collect()
 }
 
 fn beside_job(
@@ -212,7 +208,10 @@ fn beside_job(
     let started = Instant::now();
     let now_s = || started.elapsed().as_secs_f64();
     let (iterations, report, samples) = std::thread::scope(|scope| {
-        let job = scope.spawn(|| job::run(&trace, shares.floor_bytes));
+        let options =
+            HogOptions { most: shares.burst_bytes, leave: shares.floor_bytes, huge: true };
+        let trace = &trace;
+        let job = scope.spawn(move || hog::follow(&options, trace));
         let sampler = scope.spawn(|| {
             let mut samples = Vec::new();
             while !job.is_finished() {
@@ -237,14 +236,17 @@ fn beside_job(
             sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
         anyhow::Ok((iterations, report, samples))
     })?;
-    let bursts = trace.iter().filter(|step| matches!(step, Step::Take(..))).count() as u64;
+    let takes = trace.iter().zip(&report.steps);
+    let takes = takes.filter(|(step, _)| matches!(step, Step::Take { .. }));
+    let burst_seconds: Vec<f64> =
+        takes.map(|(_, (began, ended))| (ended - began) as f64 / 1e9).collect();
     let job = Job {
-        asked_bytes: bursts * shares.burst_bytes,
+        asked_bytes: burst_seconds.len() as u64 * shares.burst_bytes,
         refused_bytes: report.refused_bytes,
-        burst_seconds: report.take_seconds,
-        part_ms_median: report.part_ms.0,
-        part_ms_p99: report.part_ms.1,
-        part_ms_max: report.part_ms.2,
+        burst_seconds,
+        part_ms_median: report.parts.p50_us / 1e3,
+        part_ms_p99: report.parts.p99_us / 1e3,
+        part_ms_max: report.parts.max_us / 1e3,
         pages_swapped_out: swapped_out()? - swapped_before,
     };
     Ok(Case { name: name.to_owned(), iterations, job, samples })

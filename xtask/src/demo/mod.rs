@@ -4,7 +4,6 @@
 //! that wants the memory, and what the model says of the machine.
 
 mod contention;
-mod job;
 mod measurement;
 mod memory_picture;
 mod mountain;
