@@ -3,7 +3,8 @@
 //! The kernel's rule: while a node is open by passthrough, every other open of it must be
 //! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
 //! a new file is written); and a node that was opened otherwise may have been mapped, which the
-//! kernel does not tell, so it takes no passthrough open until the last of those is closed. An open that fits neither needs another node for the same file (*split*).
+//! kernel does not tell, so it takes no passthrough open until the last of those is closed. An open
+//! that fits neither needs another node for the same file (*split*).
 
 use std::fmt;
 use std::io;

@@ -159,6 +159,7 @@ fn entry(ramdisk: &Path, paths: &str, more: &str) -> String {
 }
 
 #[test]
+#[ignore = "long: starts Alluxio's daemons from the jars in TIDEPOOL_ALLUXIO_JARS"]
 fn paths_are_freed_in_order_until_the_memory_is_back() {
     let Some(it) = Alluxio::start() else { return };
     for name in ["less", "more"] {

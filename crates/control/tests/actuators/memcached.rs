@@ -217,7 +217,7 @@ fn what_is_no_memcached_is_refused_with_a_remedy() {
 
 /// Figures for the guide: `cargo test --release -p tidepool-control memcached -- --ignored`.
 #[test]
-#[ignore = "measures; prints seconds a GiB"]
+#[ignore = "long: measures; prints seconds a GiB"]
 fn release_rate() {
     for size in [200, 4_000, 16_000, 100_000] {
         let Some(it) = Memcached::start("memcached", &["-m", "1100"]) else { return };

@@ -149,7 +149,7 @@ fn what_is_no_directory_is_refused() {
 
 /// Figures for the guide: `cargo test -p tidepool-control page_cache -- --ignored`.
 #[test]
-#[ignore = "measures; prints seconds a GiB"]
+#[ignore = "long: measures; prints seconds a GiB"]
 fn release_rate() {
     let Some(directory) = directory("page cache") else { return };
     for n in 0..8 {

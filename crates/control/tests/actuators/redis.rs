@@ -106,6 +106,7 @@ fn redis_gives_memory_back() {
 }
 
 #[test]
+#[ignore = "long: needs `valkey-server`, which not every release packages"]
 fn valkey_gives_memory_back() {
     gives_back("valkey");
 }
@@ -230,7 +231,7 @@ fn what_is_no_redis_is_refused_with_a_remedy() {
 
 /// Figures for the guide: `cargo test -p tidepool-control redis -- --ignored`.
 #[test]
-#[ignore = "measures; prints seconds a GiB"]
+#[ignore = "long: measures; prints seconds a GiB"]
 fn release_rate() {
     for (size, tenacity) in [(200, 10), (4_000, 10), (4_000, 60), (64_000, 10)] {
         let Some(it) = Redis::start("redis", &EVICTING) else { return };

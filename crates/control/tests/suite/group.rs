@@ -135,7 +135,7 @@ fn a_job_in_the_stores_group_gets_its_memory() {
 
 /// Enters the group, fills a store there, and starts a job beside it.
 #[test]
-#[ignore = "runs as a process of the other test"]
+#[ignore = "a part of another test: a process of its own"]
 fn child_governs() {
     let Some(group) = std::env::var_os(PART).map(PathBuf::from) else { return };
     fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
@@ -160,7 +160,7 @@ fn child_governs() {
 
 /// Takes its memory step by step: together with a full store more than the group may have.
 #[test]
-#[ignore = "runs as a process of the other test"]
+#[ignore = "a part of another test: a process of its own"]
 fn child_grows() {
     if std::env::var_os(PART).is_none() {
         return;

@@ -57,7 +57,7 @@ impl Drop for Controller {
 
 /// Controls a store that does not exist on the real node until it is killed.
 #[test]
-#[ignore = "runs as a process of the other tests"]
+#[ignore = "a part of other tests: a process of theirs"]
 fn child_controls() {
     let Some(lock) = std::env::var_os(LOCK).map(PathBuf::from) else { return };
     let _lock = NodeLock::take(&lock, Path::new("/run/node.sock")).unwrap();
