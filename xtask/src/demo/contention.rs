@@ -17,6 +17,8 @@ use crate::kmeans::cluster::Centroids;
 use crate::kmeans::pass;
 use crate::node::Node;
 
+/// Programs of an idle machine come and go with about this much.
+const SLACK_BYTES_MIN: u64 = 128 << 20;
 /// Available memory that is never touched.
 const LEFT_BYTES: u64 = 3 << 30;
 /// Room in the store beside the data: part blocks at the ends of files.
@@ -116,8 +118,8 @@ impl Shares {
         let small_bytes = data_bytes / 4 + SPARE_BYTES;
         let pool_bytes = whole_bytes + data_bytes / 4;
         // Between what the control keeps free and what the job insists on: what the job may take
-        // while the store gives way.
-        let slack_bytes = data_bytes / 8;
+        // while the store gives way, and what other programs come and go with.
+        let slack_bytes = (data_bytes / 8).max(SLACK_BYTES_MIN);
         let needed_bytes = pool_bytes + slack_bytes + LEFT_BYTES;
         if available_bytes < needed_bytes {
             let (needed, available) = (size(needed_bytes), size(available_bytes));

@@ -26,8 +26,8 @@ use crate::outcome::Outcome;
 use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
-pub const STANDARD: [&str; 6] = ["pjdfstest", "fsx", "fio", "crash", "proof", "control"];
-const ON_REQUEST: [&str; 2] = ["ltp", "pjdfstest-perl"];
+pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
+const ON_REQUEST: [&str; 3] = ["control", "ltp", "pjdfstest-perl"];
 
 const VOLUME: VolumeOptions = VolumeOptions {
     file_system: "ext4",
