@@ -3,6 +3,7 @@
 //! It speaks lines and blocks of bytes, knows no protocol, and refuses servers on other machines:
 //! their memory is not this node's.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind as IoKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -104,6 +105,12 @@ impl Connection {
         let read = self.stream.read_exact(&mut block);
         read.map_err(|error| self.broken(error))?;
         Ok(block)
+    }
+
+    /// One of the figures that the server told by name.
+    pub fn number(&self, figures: &HashMap<String, String>, name: &str) -> Result<u64> {
+        let value = figures.get(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| self.garbage(&format!("no figure {name}")))
     }
 
     /// The error of an answer that makes no sense.

@@ -84,13 +84,9 @@ impl Memcached {
         Ok(Memcached { configuration, ledger, process })
     }
 
-    fn resident_bytes(&self) -> Result<u64> {
-        self.process.newest().0.resident_bytes()
-    }
-
     fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
         let mut slabs = server.slabs()?;
-        let overhead_bytes = self.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
+        let overhead_bytes = self.process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
         let limit = capacity_bytes.saturating_sub(overhead_bytes).max(LIMIT_BYTES_MIN);
         let limit_bytes = limit - limit % MEBIBYTE;
         server.set_limit(limit_bytes)?;
@@ -113,10 +109,7 @@ impl Actuator for Memcached {
     }
 
     fn state(&self) -> Result<StoreState> {
-        let (process, failed) = self.process.newest();
-        // A server that ended holds nothing.
-        let resident = process.resident_bytes();
-        Ok(self.ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err()))
+        Ok(self.process.state(&self.ledger))
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
@@ -128,7 +121,7 @@ impl Actuator for Memcached {
         self.ledger.resize(
             capacity_bytes,
             started + deadline,
-            || self.resident_bytes(),
+            || self.process.resident_bytes(),
             |capacity_bytes| self.change(&mut server, capacity_bytes),
         )
     }
@@ -237,14 +230,9 @@ impl Server {
         Ok(figures)
     }
 
-    fn number(&self, figures: &HashMap<String, String>, name: &str) -> Result<u64> {
-        let value = figures.get(name).and_then(|value| value.parse().ok());
-        value.ok_or_else(|| self.connection.garbage(&format!("no figure {name}")))
-    }
-
     fn pid(&mut self) -> Result<u32> {
         let figures = self.figures("stats")?;
-        self.number(&figures, "pid").map(|pid| pid as u32)
+        self.connection.number(&figures, "pid").map(|pid| pid as u32)
     }
 
     fn limit_bytes(&mut self) -> Result<u64> {
@@ -256,7 +244,7 @@ impl Server {
                 "start it without that option",
             ));
         }
-        self.number(&figures, "maxbytes")
+        self.connection.number(&figures, "maxbytes")
     }
 
     fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
@@ -289,7 +277,7 @@ impl Server {
             age_seconds: figure(&items, format!("items:{number}:age")),
         });
         let classes = classes.filter(|class| class.number > 0).collect();
-        Ok(Slabs { allocated_bytes: self.number(&slabs, "total_malloced")?, classes })
+        Ok(Slabs { allocated_bytes: self.connection.number(&slabs, "total_malloced")?, classes })
     }
 
     /// Moves up to `pages` pages of the class that loses least, or of the next one that has any,

@@ -97,13 +97,9 @@ impl Redis {
         Ok(Redis { configuration: configuration.clone(), ledger, process })
     }
 
-    fn resident_bytes(&self) -> Result<u64> {
-        self.process.newest().0.resident_bytes()
-    }
-
     /// Brings the server to the capacity, with the tenacity that was configured.
     fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
-        if self.resident_bytes()? > capacity_bytes {
+        if self.process.resident_bytes()? > capacity_bytes {
             // What is free already comes first, and hides what the server needs besides its data.
             server.purge()?;
         }
@@ -123,7 +119,7 @@ impl Redis {
     fn approach(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
         let mut last = u64::MAX;
         for _ in 0..ROUNDS_MAX {
-            let resident = self.resident_bytes()?;
+            let resident = self.process.resident_bytes()?;
             let limit_bytes = server.memory()?.limit_bytes(resident, capacity_bytes);
             if limit_bytes >= last || server.is_late() {
                 break;
@@ -150,7 +146,7 @@ impl Redis {
                 server.purge()?;
                 purged_at = used;
             }
-            let resident = self.resident_bytes()?;
+            let resident = self.process.resident_bytes()?;
             if resident <= capacity_bytes {
                 return Ok(());
             }
@@ -173,10 +169,7 @@ impl Actuator for Redis {
     }
 
     fn state(&self) -> Result<StoreState> {
-        let (process, failed) = self.process.newest();
-        // A server that ended holds nothing.
-        let resident = process.resident_bytes();
-        Ok(self.ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err()))
+        Ok(self.process.state(&self.ledger))
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
@@ -190,7 +183,7 @@ impl Actuator for Redis {
         self.ledger.resize(
             capacity_bytes,
             started + deadline,
-            || self.resident_bytes(),
+            || self.process.resident_bytes(),
             |capacity_bytes| self.change(&mut server, capacity_bytes),
         )
     }
@@ -334,23 +327,18 @@ impl Server {
         Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
-    fn number(&self, figures: &HashMap<String, String>, name: &str) -> Result<u64> {
-        let value = figures.get(name).and_then(|value| value.parse().ok());
-        value.ok_or_else(|| self.connection.garbage(&format!("no figure {name}")))
-    }
-
     fn pid(&mut self) -> Result<u32> {
         let figures = self.figures("server")?;
-        self.number(&figures, "process_id").map(|pid| pid as u32)
+        self.connection.number(&figures, "process_id").map(|pid| pid as u32)
     }
 
     fn memory(&mut self) -> Result<Memory> {
         let figures = self.figures("memory")?;
-        let used = self.number(&figures, "used_memory")?;
-        let uncounted = self.number(&figures, "mem_not_counted_for_evict").unwrap_or(0);
+        let used = self.connection.number(&figures, "used_memory")?;
+        let uncounted = self.connection.number(&figures, "mem_not_counted_for_evict").unwrap_or(0);
         let used_bytes = used.saturating_sub(uncounted);
         // Without jemalloc the server knows only what it asked for.
-        let active_bytes = self.number(&figures, "allocator_active").unwrap_or(used);
+        let active_bytes = self.connection.number(&figures, "allocator_active").unwrap_or(used);
         Ok(Memory { used_bytes, active_bytes: active_bytes.max(used_bytes) })
     }
 

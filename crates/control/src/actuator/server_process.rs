@@ -7,7 +7,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use tidepool_model::control::StoreState;
 use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::ledger::Ledger;
+use super::watch::Watch;
 
 /// A process of this machine, found by the number its server told.
 #[derive(Debug)]
@@ -62,6 +66,21 @@ impl ServerProcess {
             Some(pages) if pages > 0 => Ok(pages * rustix::param::page_size() as u64),
             _ => Err(Error::new(ErrorKind::StoreUnavailable, operation(), "it has ended")),
         }
+    }
+}
+
+/// A server that is watched, for it may be restarted as another process.
+impl Watch<Arc<ServerProcess>> {
+    /// Resident bytes of the process now.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        self.newest().0.resident_bytes()
+    }
+
+    /// The store as its ledger and its process have it. A server that ended holds nothing.
+    pub fn state(&self, ledger: &Ledger) -> StoreState {
+        let (process, failed) = self.newest();
+        let resident = process.resident_bytes();
+        ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err())
     }
 }
 
