@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use tidepool_client::default_socket;
 use tidepool_control::sensor::places;
 use tidepool_proto::resolve::Machine;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -29,18 +30,6 @@ pub fn machine() -> Result<Machine> {
         working_directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         user_id,
     })
-}
-
-/// Socket of a node where none is named: one a machine for root, one a login otherwise.
-pub fn default_socket() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/run/tidepool/node.sock");
-    }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|path| path.is_absolute()).unwrap_or_else(|| {
-        PathBuf::from(format!("/tmp/tidepool-{}", rustix::process::geteuid().as_raw()))
-    });
-    runtime.join("tidepool/node.sock")
 }
 
 /// Bytes of a field of `/proc/meminfo`.

@@ -151,6 +151,11 @@ impl Client {
         self.link.living().is_some()
     }
 
+    /// The directory that `tide:///` stands for. Fails where it was never said and no node answers.
+    pub fn pfs_root(&self) -> Result<&Path> {
+        self.link.pfs_root()
+    }
+
     /// Opens a file by its path on the parallel file system, or by `tide:///` and its path there.
     /// The caller's own credentials decide, as with `open(2)`. A path outside of the directory of
     /// the parallel file system, where that is known, is served without the node.

@@ -22,8 +22,8 @@ pub const POLICIES: [(&str, &str); 4] = [
     ("cyclic", "keeps a fixed part of a set that is swept again and again"),
 ];
 const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic"];
-const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
-const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
+pub(crate) const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
+pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
 const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
@@ -307,6 +307,7 @@ macro_rules! table {
         }
     };
 }
+pub(crate) use table;
 
 table! {
     /// All options of a node.

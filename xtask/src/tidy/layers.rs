@@ -11,7 +11,7 @@ use crate::environment;
 use crate::process;
 
 /// Crates of the product and the crates of ours they may use. `*` is any.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("tidepool-proto", &[]),
     ("tidepool-store", &["tidepool-proto"]),
     ("tidepool-pfs", &["tidepool-proto"]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("tidepool-client", &["tidepool-proto", "tidepool-pfs"]),
     ("tidepool-node", &["tidepool-proto", "tidepool-store", "tidepool-pfs", "tidepool-model"]),
     ("tidepool-fuse", &["tidepool-proto", "tidepool-pfs"]),
+    ("tidepool-java", &["tidepool-proto", "tidepool-pfs", "tidepool-client"]),
     ("tidepool-cli", &["*"]),
     ("tidepool-testkit", &["*"]),
     ("xtask", &["*"]),

@@ -1,6 +1,7 @@
 //! Prints what is made from the tables and the command tree: the reference, an example
 //! configuration, man pages and completion scripts.
 
+mod java;
 mod reference;
 
 use std::path::Path;

@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use clap::CommandFactory;
 use tidepool_proto::ErrorKind;
+use tidepool_proto::hadoop::{HADOOP_OPTIONS, key};
 use tidepool_proto::metric::METRICS;
 use tidepool_proto::option::{OPTIONS, OptionKind, OptionSpec, POLICIES, QUOTA_KEYS, RULE_KEYS};
 
+use super::java;
 use crate::arguments::Arguments;
 use crate::exit::EXIT_CODES;
 
@@ -20,6 +22,7 @@ pub fn files() -> Vec<(&'static str, String)> {
         ("docs/reference/errors.md", errors()),
         ("docs/reference/cli.md", command_line()),
         ("deploy/tidepool.toml", example()),
+        ("java/hadoop/src/main/java/io/tidepool/hadoop/TideOptions.java", java::options()),
     ]
 }
 
@@ -72,6 +75,22 @@ fn options() -> String {
     keys(&mut text, RULE_KEYS);
     text += "\n## Quotas of users\n\nEach `[[quota]]` of the file is for a user.\n\n";
     keys(&mut text, QUOTA_KEYS);
+    text += "\n## Hadoop\n\nKeys of `tide://` in a Hadoop configuration (`core-site.xml`, `-D`; in \
+             Spark with `spark.hadoop.` before). Those marked *per open* may also be given to \
+             `openFile().opt(...)` and `createFile(...).opt(...)`.\n\n";
+    text += "| key | meaning | valid | unit | default | per open |\n|---|---|---|---|---|---|\n";
+    for spec in HADOOP_OPTIONS {
+        put!(
+            text,
+            "| `{}` | {} | {} | {} | {} | {} |",
+            key(spec),
+            cell(spec.doc),
+            cell(&spec.kind.valid()),
+            spec.unit,
+            spec.default.map(|default| format!("`{default}`")).unwrap_or_default(),
+            if spec.live { "yes" } else { "" }
+        );
+    }
     text
 }
 

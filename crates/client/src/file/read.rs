@@ -54,6 +54,32 @@ impl File {
         Ok(outcome)
     }
 
+    /// Reads at `offset` what this process holds itself, up to the first byte that it does not.
+    /// `None` if it holds nothing there, so that the node or the parallel file system has to be
+    /// asked: then [`File::read_at`] is the call to make. Sends no message and waits for nobody.
+    /// No bytes mean the end of the file.
+    pub fn read_held_at(&self, offset: u64, buffer: &mut [u8]) -> Result<Option<ReadOutcome>> {
+        self.check_readable(offset, buffer.len())?;
+        let mut outcome = ReadOutcome::default();
+        let mut at_end = buffer.is_empty();
+        let mut held = at_end;
+        while !at_end && outcome.bytes < buffer.len() {
+            let at = offset + outcome.bytes as u64;
+            let Some(step) = self.read_held(at, &mut buffer[outcome.bytes..]) else { break };
+            held = true;
+            outcome.bytes += step.bytes;
+            outcome.levels.merge(&step.levels);
+            at_end = step.at_end;
+        }
+        if outcome.levels.mapped > 0 {
+            self.mapped_bytes.fetch_add(outcome.levels.mapped, Ordering::Relaxed);
+        }
+        if outcome.bytes > 0 {
+            self.read_ahead(offset, outcome.bytes);
+        }
+        Ok(held.then_some(outcome))
+    }
+
     fn check_readable(&self, offset: u64, length: usize) -> Result<()> {
         if !self.options.access.reads() {
             return Err(Error::new(ErrorKind::PermissionDenied, "reading", "not open for reading")

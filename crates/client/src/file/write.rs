@@ -201,7 +201,8 @@ impl File {
         self.finish()
     }
 
-    pub(super) fn finish(&self) -> Result<()> {
+    /// As [`File::close`], for a file that others still refer to; their calls may fail then.
+    pub fn finish(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

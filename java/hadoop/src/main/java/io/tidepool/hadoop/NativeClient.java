@@ -1,0 +1,103 @@
+/*
+ * A connection to the node of this machine, or to the parallel file system where there is none.
+ * Holds options and knows the root; opens nothing itself (see NativeFile) and names nothing.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.util.Map;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+final class NativeClient extends NativeHandle {
+
+    private static final Logger LOG = LoggerFactory.getLogger(NativeClient.class);
+
+    private NativeClient(long handle) {
+        super(handle);
+    }
+
+    /**
+     * Connects. Without a node this succeeds all the same, unless the options forbid it.
+     *
+     * @param options `fs.tide.*` keys with their values, understood by the native library
+     */
+    static NativeClient connect(Map<String, String> options) throws IOException {
+        NativeLibrary.load();
+        return new NativeClient(connect(pairs(options)));
+    }
+
+    /** A map as the native library takes it: keys and values in turn. */
+    static String[] pairs(Map<String, String> options) {
+        if (options == null || options.isEmpty()) {
+            return null;
+        }
+        String[] pairs = new String[2 * options.size()];
+        int next = 0;
+        for (Map.Entry<String, String> option : options.entrySet()) {
+            pairs[next++] = option.getKey();
+            pairs[next++] = option.getValue();
+        }
+        return pairs;
+    }
+
+    /** Whether a node answers, as far as is known. */
+    boolean isConnected() throws IOException {
+        long handle = enter();
+        try {
+            return isConnected(handle);
+        } finally {
+            leave();
+        }
+    }
+
+    /** The directory of the parallel file system that {@code tide:///} stands for. */
+    String pfsRoot() throws IOException {
+        long handle = enter();
+        try {
+            return pfsRoot(handle);
+        } finally {
+            leave();
+        }
+    }
+
+    /** Sizes that an open with these options has; {@code null} is none beside the client's. */
+    Sizes sizes(Map<String, String> options) throws IOException {
+        long handle = enter();
+        try {
+            long[] sizes = sizes(handle, pairs(options));
+            return new Sizes((int) sizes[0], (int) sizes[1], sizes[2]);
+        } finally {
+            leave();
+        }
+    }
+
+    /** Sizes in bytes. */
+    record Sizes(int readBufferBytes, int writeBufferBytes, long splitBytes) {}
+
+    @Override
+    IOException closedException() {
+        return new IOException("while using a file system: Filesystem closed");
+    }
+
+    @Override
+    void free(long handle) {
+        disconnect(handle);
+    }
+
+    /** Called by the native library: what the user should know, one line. */
+    @SuppressWarnings("unused")
+    private static void notice(String line) {
+        LOG.warn("{}", line);
+    }
+
+    private static native long connect(String[] options) throws IOException;
+
+    private static native void disconnect(long handle);
+
+    private static native boolean isConnected(long handle);
+
+    private static native String pfsRoot(long handle) throws IOException;
+
+    private static native long[] sizes(long handle, String[] options) throws IOException;
+}

@@ -1,0 +1,206 @@
+/*
+ * An open file: bytes at offsets, from and into Java's memory. No position, no buffer; streams are
+ * made of it. May be used by many threads, and closed by any of them.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
+import java.util.Map;
+import org.apache.hadoop.fs.FSExceptionMessages;
+import org.apache.hadoop.fs.PathIOException;
+
+final class NativeFile extends NativeHandle {
+
+    /** What an open asks for, as the native library has it too. */
+    static final int WRITE = 1;
+    static final int READ = 2;
+    static final int CREATE = 4;
+    static final int CREATE_NEW = 8;
+    static final int TRUNCATE = 16;
+    static final int APPEND = 32;
+
+    /** The native library's answer where a read has to wait for the node. */
+    private static final int MUST_WAIT = -2;
+
+    private final String path;
+
+    private NativeFile(long handle, String path) {
+        super(handle);
+        this.path = path;
+    }
+
+    /**
+     * Opens a file.
+     *
+     * @param path absolute path below {@code tide:}
+     * @param flags a sum of the flags above
+     * @param modeBits permissions of a file that is created, before the umask of the process
+     * @param options per-open options, or {@code null}
+     */
+    static NativeFile open(
+            NativeClient client, String path, int flags, int modeBits, Map<String, String> options)
+            throws IOException {
+        String[] pairs = NativeClient.pairs(options);
+        long handle = client.enter();
+        try {
+            return new NativeFile(open(handle, path, flags, modeBits, pairs), path);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Path below {@code tide:}. */
+    String path() {
+        return path;
+    }
+
+    /** Length in bytes. */
+    long size() throws IOException {
+        long handle = enter();
+        try {
+            return size(handle);
+        } finally {
+            leave();
+        }
+    }
+
+    /**
+     * Reads at an offset into the rest of a buffer and moves its position.
+     *
+     * @return bytes, at least one; -1 at the end of the file; 0 where the buffer is full
+     */
+    int read(long offset, ByteBuffer buffer) throws IOException {
+        int position = buffer.position();
+        int length = buffer.remaining();
+        if (buffer.isReadOnly()) {
+            throw new IllegalArgumentException("the buffer is read-only");
+        }
+        if (!buffer.isDirect()) {
+            int start = buffer.arrayOffset() + position;
+            int bytes = read(offset, buffer.array(), start, length);
+            buffer.position(position + Math.max(bytes, 0));
+            return bytes;
+        }
+        if (length == 0) {
+            return 0;
+        }
+        long handle = enter();
+        int bytes;
+        try {
+            bytes = readHeld(handle, offset, buffer, position, length);
+            if (bytes == MUST_WAIT) {
+                checkNotInterrupted();
+                bytes = readWaiting(handle, offset, buffer, position, length);
+            }
+        } finally {
+            leave();
+        }
+        buffer.position(position + bytes);
+        return bytes == 0 ? -1 : bytes;
+    }
+
+    /** The same into an array; the caller answers for the bounds. */
+    int read(long offset, byte[] array, int start, int length) throws IOException {
+        if (length == 0) {
+            return 0;
+        }
+        long handle = enter();
+        try {
+            int bytes = readHeldArray(handle, offset, array, start, length);
+            if (bytes == MUST_WAIT) {
+                checkNotInterrupted();
+                bytes = readWaitingArray(handle, offset, array, start, length);
+            }
+            return bytes == 0 ? -1 : bytes;
+        } finally {
+            leave();
+        }
+    }
+
+    /** A wait is not begun by a thread that should end: it closes the file, as a channel does. */
+    private void checkNotInterrupted() throws IOException {
+        if (Thread.currentThread().isInterrupted()) {
+            shut();
+            throw new ClosedByInterruptException();
+        }
+    }
+
+    /** Writes the rest of a direct buffer at an offset, or at the end of a file open to append. */
+    void write(long offset, ByteBuffer buffer) throws IOException {
+        long handle = enter();
+        try {
+            write(handle, offset, buffer, buffer.position(), buffer.remaining());
+        } finally {
+            leave();
+        }
+        buffer.position(buffer.limit());
+    }
+
+    /** Makes durable what was written. */
+    void sync() throws IOException {
+        long handle = enter();
+        try {
+            sync(handle);
+        } finally {
+            leave();
+        }
+    }
+
+    /** Keeps the promise of the write mode, then closes. */
+    @Override
+    public void close() throws IOException {
+        long handle = enterIfOpen();
+        if (handle == 0) {
+            return;
+        }
+        try {
+            if (shut()) {
+                finish(handle);
+            }
+        } finally {
+            leave();
+        }
+    }
+
+    @Override
+    IOException closedException() {
+        return new PathIOException(path, FSExceptionMessages.STREAM_IS_CLOSED);
+    }
+
+    @Override
+    void free(long handle) {
+        release(handle);
+    }
+
+    private static native long open(
+            long client, String path, int flags, int modeBits, String[] options)
+            throws IOException;
+
+    private static native void finish(long handle) throws IOException;
+
+    private static native void release(long handle);
+
+    private static native long size(long handle) throws IOException;
+
+    private static native int readHeld(
+            long handle, long offset, ByteBuffer buffer, int position, int length)
+            throws IOException;
+
+    private static native int readWaiting(
+            long handle, long offset, ByteBuffer buffer, int position, int length)
+            throws IOException;
+
+    private static native int readHeldArray(
+            long handle, long offset, byte[] array, int position, int length) throws IOException;
+
+    private static native int readWaitingArray(
+            long handle, long offset, byte[] array, int position, int length) throws IOException;
+
+    private static native void write(
+            long handle, long offset, ByteBuffer buffer, int position, int length)
+            throws IOException;
+
+    private static native void sync(long handle) throws IOException;
+}

@@ -1,0 +1,184 @@
+/*
+ * Loads the native library, once a class loader, and checks that it belongs to these classes.
+ * `-Dio.tidepool.library.path=FILE` names a library; otherwise the one in the jar is unpacked into
+ * a directory that only this user can write, under the digest of its content.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.PosixFileAttributes;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.Locale;
+import java.util.UUID;
+
+final class NativeLibrary {
+
+    /** Property that names the library instead of the one in the jar. */
+    static final String PATH_PROPERTY = "io.tidepool.library.path";
+
+    private static final String NAME = "libtidepool_java.so";
+
+    private static IOException failure;
+    private static boolean loaded;
+
+    private NativeLibrary() {}
+
+    /** Version of the native methods of the library that is loaded. */
+    private static native int abi();
+
+    /** Loads the library if that did not happen yet; fails the same way each time. */
+    static synchronized void load() throws IOException {
+        if (loaded) {
+            return;
+        }
+        if (failure == null) {
+            try {
+                loadOnce();
+                loaded = true;
+                return;
+            } catch (IOException error) {
+                failure = error;
+            } catch (UnsatisfiedLinkError error) {
+                failure = refusal(error.getMessage());
+            }
+        }
+        throw new IOException(failure.getMessage(), failure);
+    }
+
+    private static void loadOnce() throws IOException {
+        String named = System.getProperty(PATH_PROPERTY);
+        Path source = named == null ? unpack() : Path.of(named).toAbsolutePath();
+        if (!Files.isRegularFile(source)) {
+            throw refusal(source + " is no file");
+        }
+        try {
+            System.load(source.toString());
+        } catch (UnsatisfiedLinkError error) {
+            // The JVM gives one file to one class loader; another name of it goes to another.
+            if (!String.valueOf(error.getMessage()).contains("already loaded")) {
+                throw error;
+            }
+            loadUnderAnotherName(source);
+        }
+        check(source);
+    }
+
+    private static void check(Path source) throws IOException {
+        int found;
+        try {
+            found = abi();
+        } catch (UnsatisfiedLinkError error) {
+            throw refusal(source + " is not the native library of Tidepool");
+        }
+        if (found != TideOptions.ABI) {
+            throw refusal("the jar speaks version " + TideOptions.ABI + " of the native calls, "
+                    + source + " speaks " + found + "; use jar and library of the same release");
+        }
+    }
+
+    private static IOException refusal(String why) {
+        return new IOException("while loading the native library: " + why + " (set -D"
+                + PATH_PROPERTY + "=FILE to a libtidepool_java.so of this release and machine, or "
+                + "-Djava.io.tmpdir=DIRECTORY to a place where programs may run)");
+    }
+
+    private static void loadUnderAnotherName(Path source) throws IOException {
+        Path directory = privateDirectory();
+        Path name = directory.resolve(UUID.randomUUID() + ".so");
+        try {
+            Files.createLink(name, source);
+        } catch (IOException | UnsupportedOperationException error) {
+            Files.copy(source, name);
+        }
+        try {
+            System.load(name.toString());
+        } finally {
+            // What is loaded stays loaded without its name.
+            Files.deleteIfExists(name);
+        }
+    }
+
+    /** The library of the jar as a file. */
+    private static Path unpack() throws IOException {
+        String resource = "/native/" + platform() + "/" + NAME;
+        byte[] content;
+        try (InputStream stream = NativeLibrary.class.getResourceAsStream(resource)) {
+            if (stream == null) {
+                throw refusal("the jar has none for " + platform());
+            }
+            content = stream.readAllBytes();
+        }
+        String digest = digest(content);
+        Path directory = privateDirectory();
+        Path file = directory.resolve(digest + ".so");
+        if (isOurs(file) && Arrays.equals(Files.readAllBytes(file), content)) {
+            return file;
+        }
+        Path fresh = directory.resolve(UUID.randomUUID() + ".part");
+        try {
+            Files.write(fresh, content);
+            Files.move(fresh, file, StandardCopyOption.ATOMIC_MOVE);
+        } finally {
+            Files.deleteIfExists(fresh);
+        }
+        return file;
+    }
+
+    private static String platform() throws IOException {
+        String system = System.getProperty("os.name").toLowerCase(Locale.ROOT);
+        String machine = System.getProperty("os.arch");
+        if (!system.equals("linux")) {
+            throw refusal("it runs on Linux, not on " + system);
+        }
+        return "linux-" + (machine.equals("amd64") ? "x86_64" : machine);
+    }
+
+    private static String digest(byte[] content) {
+        try {
+            return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(content));
+        } catch (NoSuchAlgorithmException error) {
+            throw new AssertionError("every Java has SHA-256", error);
+        }
+    }
+
+    /** A directory that nobody else can write to, or an error. */
+    private static Path privateDirectory() throws IOException {
+        Path base = Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath();
+        Path directory = base.resolve("tidepool-java-" + System.getProperty("user.name"));
+        var permissions = PosixFilePermissions.fromString("rwx------");
+        try {
+            Files.createDirectory(directory, PosixFilePermissions.asFileAttribute(permissions));
+        } catch (FileAlreadyExistsException there) {
+            if (!isOurs(directory)) {
+                // Somebody else's: a directory of this process alone does as well.
+                Path own = Files.createTempDirectory(base, "tidepool-java-");
+                own.toFile().deleteOnExit();
+                return own;
+            }
+        }
+        return directory;
+    }
+
+    /** Whether a file belongs to this user, is no link, and nobody else can write to it. */
+    private static boolean isOurs(Path path) throws IOException {
+        if (!Files.exists(path, LinkOption.NOFOLLOW_LINKS)) {
+            return false;
+        }
+        var there = Files.readAttributes(
+                path, PosixFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
+        var mine = Files.readAttributes(Path.of("/proc/self"), PosixFileAttributes.class);
+        String others = PosixFilePermissions.toString(there.permissions()).substring(3);
+        return !there.isSymbolicLink() && there.owner().equals(mine.owner())
+                && !others.contains("w");
+    }
+}

@@ -1,0 +1,92 @@
+/*
+ * Keys of the options of tide:// in a Hadoop configuration. Made by `tidepool generate docs`;
+ * change the table of options, not this file. Values and defaults are the native library's.
+ */
+package io.tidepool.hadoop;
+
+/** Keys of `fs.tide.*`. */
+public final class TideOptions {
+
+    /** Version of the native calls. */
+    static final int ABI = 1;
+
+    /**
+     * Directory that tide:/// stands for; by default that of TIDEPOOL_PFS, of the node, or
+     * of the configuration file of the node.
+     */
+    public static final String PFS = "fs.tide.pfs";
+
+    /**
+     * Socket of the node; by default TIDEPOOL_SOCKET, or where a node puts it by itself.
+     */
+    public static final String SOCKET = "fs.tide.socket";
+
+    /**
+     * Go on with the PFS where no node answers; without it file systems and files do not
+     * open. Default: true.
+     */
+    public static final String FALL_THROUGH = "fs.tide.fall.through";
+
+    /**
+     * Read resident bytes from the node's memory without asking it. Default: true.
+     */
+    public static final String SHORT_CIRCUIT = "fs.tide.short.circuit";
+
+    /**
+     * Read mode of files that are opened; by default that of the node's rule or mount. May
+     * be given per open.
+     */
+    public static final String READ_MODE = "fs.tide.read.mode";
+
+    /**
+     * Write mode of files that are created; by default that of the node's rule or mount.
+     * May be given per open.
+     */
+    public static final String WRITE_MODE = "fs.tide.write.mode";
+
+    /**
+     * Reads shorter than this go through a buffer of this size; 0 has none. Default: 64KiB.
+     * May be given per open.
+     */
+    public static final String READ_BUFFER_BYTES = "fs.tide.read.buffer.bytes";
+
+    /**
+     * Writes are gathered up to this size. Default: 1MiB. May be given per open.
+     */
+    public static final String WRITE_BUFFER_BYTES = "fs.tide.write.buffer.bytes";
+
+    /**
+     * Size of a block as Hadoop sees it, and so of the splits of jobs. Default: 128MiB. May
+     * be given per open.
+     */
+    public static final String SPLIT_BYTES = "fs.tide.split.bytes";
+
+    /**
+     * Stripe size of files that are created, where the PFS lets users choose. May be given
+     * per open.
+     */
+    public static final String STRIPE_BYTES = "fs.tide.stripe.bytes";
+
+    /**
+     * Data servers that a file that is created is spread over. May be given per open.
+     */
+    public static final String STRIPE_COUNT = "fs.tide.stripe.count";
+
+    /**
+     * Data servers for files that are created in order, as the PFS names them. May be given
+     * per open.
+     */
+    public static final String STRIPE_SERVERS = "fs.tide.stripe.servers";
+
+    /**
+     * Time after a failed attempt to reach the node until the next one. Default: 500.
+     */
+    public static final String RETRY_INTERVAL_MS = "fs.tide.retry.interval.ms";
+
+    /**
+     * How long one request to the node may take. Default: 600000.
+     */
+    public static final String REQUEST_TIMEOUT_MS = "fs.tide.request.timeout.ms";
+
+    private TideOptions() {}
+}

@@ -1,0 +1,149 @@
+/*
+ * A real node over a directory of its own, for tests: started, killed and asked by the command
+ * line. Knows nothing of Java's side of the product.
+ */
+package io.tidepool.hadoop;
+
+import java.io.Closeable;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
+
+final class TestNode implements Closeable {
+
+    private static final String BINARY = System.getProperty("tidepool.binary");
+    private static final long PATIENCE_S = 120;
+
+    private final Path directory;
+    private final String memory;
+    private final String[] arguments;
+    private Process process;
+
+    private TestNode(String memory, String... arguments) throws IOException {
+        this.directory = Files.createTempDirectory("tidepool-java-test-");
+        this.memory = memory;
+        this.arguments = arguments;
+        Files.createDirectory(pfs());
+    }
+
+    /** A node that serves, with so much memory and further arguments of `node start`. */
+    static TestNode start(String memory, String... arguments) throws IOException {
+        TestNode node = new TestNode(memory, arguments);
+        node.restart();
+        return node;
+    }
+
+    /** A directory without a node. */
+    static TestNode absent() throws IOException {
+        return new TestNode("64MiB");
+    }
+
+    /** Starts the node again; it must have ended. */
+    void restart() throws IOException {
+        List<String> command = new ArrayList<>(List.of(BINARY, "node", "start", "--foreground"));
+        command.addAll(List.of("--pfs", pfs().toString(), "--memory", memory));
+        command.addAll(List.of("--socket", socket().toString()));
+        command.addAll(Arrays.asList(arguments));
+        Files.deleteIfExists(socket());
+        process = new ProcessBuilder(command)
+                .redirectErrorStream(true)
+                .redirectOutput(ProcessBuilder.Redirect.appendTo(log().toFile()))
+                .start();
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
+        while (!Files.exists(socket()) || !answers()) {
+            if (!process.isAlive() || System.nanoTime() > end) {
+                throw new IOException("the node does not start: " + Files.readString(log()));
+            }
+            pause();
+        }
+    }
+
+    private boolean answers() throws IOException {
+        Process status = new ProcessBuilder(BINARY, "status", "--socket", socket().toString())
+                .redirectErrorStream(true)
+                .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                .start();
+        return wait(status) == 0;
+    }
+
+    /** Ends the node at once, as a crash would. */
+    void kill() throws IOException {
+        process.destroyForcibly();
+        wait(process);
+    }
+
+    /** Runs a command against the node; returns what it printed. */
+    String ask(String... words) throws IOException {
+        List<String> command = new ArrayList<>(List.of(BINARY));
+        command.addAll(Arrays.asList(words));
+        command.addAll(List.of("--socket", socket().toString()));
+        Process asked = new ProcessBuilder(command).redirectErrorStream(true).start();
+        String text = new String(asked.getInputStream().readAllBytes());
+        if (wait(asked) != 0) {
+            throw new IOException(String.join(" ", command) + ": " + text);
+        }
+        return text;
+    }
+
+    /** The directory that {@code tide:///} stands for. */
+    Path pfs() {
+        return directory.resolve("pfs");
+    }
+
+    Path socket() {
+        return directory.resolve("node.sock");
+    }
+
+    private Path log() {
+        return directory.resolve("node.log");
+    }
+
+    /** Options that find this node. */
+    Map<String, String> options() {
+        Map<String, String> options = new HashMap<>();
+        options.put(TideOptions.SOCKET, socket().toString());
+        options.put(TideOptions.PFS, pfs().toString());
+        return options;
+    }
+
+    private static int wait(Process process) throws IOException {
+        try {
+            if (!process.waitFor(PATIENCE_S, TimeUnit.SECONDS)) {
+                process.destroyForcibly();
+                throw new IOException("a command hangs: " + process.info());
+            }
+            return process.exitValue();
+        } catch (InterruptedException error) {
+            process.destroyForcibly();
+            throw new IOException("interrupted", error);
+        }
+    }
+
+    private static void pause() throws IOException {
+        try {
+            Thread.sleep(20);
+        } catch (InterruptedException error) {
+            throw new IOException("interrupted", error);
+        }
+    }
+
+    @Override
+    public void close() throws IOException {
+        if (process != null) {
+            kill();
+        }
+        try (Stream<Path> files = Files.walk(directory)) {
+            for (Path path : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.deleteIfExists(path);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The one wrapper around every native method: errors of the product become the exceptions that
+//! Hadoop's callers expect, panics become exceptions too, and nothing unwinds into the JVM.
+//!
+//! Which exception an error becomes is decided in `NativeFailure.java`, where the classes are.
+
+use std::any::Any;
+
+use jni::errors::ErrorPolicy;
+use jni::objects::{JObjectArray, JString, JThrowable, JValue};
+use jni::sys::jlong;
+use jni::{Env, EnvUnowned, jni_sig, jni_str};
+use tidepool_proto::{Error, ErrorKind};
+
+/// Why a native method ends without a value.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The product refused; the path is that of Hadoop, where there is one.
+    Product {
+        /// What went wrong.
+        error: Error,
+        /// The path that the caller knows, or empty.
+        path: String,
+    },
+    /// The JVM refused; an exception may be pending.
+    Machine(jni::errors::Error),
+}
+
+impl From<jni::errors::Error> for Failure {
+    fn from(error: jni::errors::Error) -> Self {
+        Failure::Machine(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Product { error, path: String::new() }
+    }
+}
+
+/// Adds the path that the caller knows to an error of the product.
+pub(crate) trait AtPath<T> {
+    /// The same with `path`.
+    fn at(self, path: &str) -> Result<T, Failure>;
+}
+
+impl<T> AtPath<T> for Result<T, Error> {
+    fn at(self, path: &str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Product { error, path: path.to_owned() })
+    }
+}
+
+/// Runs the body of a native method. What it fails with, and what it panics with, is thrown; the
+/// value returned then is never seen by Java.
+pub(crate) fn run<'local, T: Default>(
+    env: &mut EnvUnowned<'local>,
+    body: impl FnOnce(&mut Env<'local>) -> Result<T, Failure>,
+) -> T {
+    env.with_env(body).resolve::<Throw>()
+}
+
+struct Throw;
+
+impl<T: Default> ErrorPolicy<T, Failure> for Throw {
+    type Captures<'outer: 'method, 'method> = ();
+
+    fn on_error<'outer: 'method, 'method>(
+        env: &mut Env<'outer>,
+        _captures: &mut (),
+        failure: Failure,
+    ) -> jni::errors::Result<T> {
+        if env.exception_check() {
+            return Ok(T::default());
+        }
+        match failure {
+            Failure::Product { error, path } => throw(env, &error, &path)?,
+            Failure::Machine(error) => {
+                let error = Error::new(ErrorKind::Internal, "calling Java", error.to_string());
+                throw(env, &error, "")?;
+            }
+        }
+        Ok(T::default())
+    }
+
+    fn on_panic<'outer: 'method, 'method>(
+        env: &mut Env<'outer>,
+        _captures: &mut (),
+        payload: Box<dyn Any + Send + 'static>,
+    ) -> jni::errors::Result<T> {
+        if env.exception_check() {
+            return Ok(T::default());
+        }
+        let text = match payload.downcast::<String>() {
+            Ok(text) => *text,
+            Err(payload) => payload
+                .downcast::<&'static str>()
+                .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
+        };
+        let error = Error::new(ErrorKind::Internal, "in the native library", text)
+            .remedy("this is a bug of Tidepool; please report it");
+        throw(env, &error, "")?;
+        Ok(T::default())
+    }
+}
+
+fn throw(env: &mut Env<'_>, error: &Error, path: &str) -> jni::errors::Result<()> {
+    let kind = env.new_string(format!("{:?}", error.kind()))?;
+    let message = env.new_string(error.to_string())?;
+    let path = env.new_string(path)?;
+    // Looked up each time: the library may serve several class loaders, each with its own class.
+    let class = env.find_class(jni_str!("io/tidepool/hadoop/NativeFailure"))?;
+    let made = env.call_static_method(
+        class,
+        jni_str!("exception"),
+        jni_sig!("(Ljava/lang/String;ILjava/lang/String;Ljava/lang/String;)Ljava/lang/Throwable;"),
+        &[
+            JValue::Object(kind.as_ref()),
+            JValue::Int(error.errno()),
+            JValue::Object(message.as_ref()),
+            JValue::Object(path.as_ref()),
+        ],
+    )?;
+    let throwable = env.cast_local::<JThrowable>(made.l()?)?;
+    match env.throw(throwable) {
+        // This is how it says that it worked.
+        Err(jni::errors::Error::JavaException) | Ok(()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The text of a Java string; empty for `null`.
+pub(crate) fn text(env: &Env<'_>, string: &JString<'_>) -> Result<String, Failure> {
+    if string.is_null() {
+        return Ok(String::new());
+    }
+    Ok(string.try_to_string(env)?)
+}
+
+/// Texts of a Java array of keys and values in turn; none for `null`.
+pub(crate) fn pairs(
+    env: &mut Env<'_>,
+    array: &JObjectArray<'_, JString<'_>>,
+) -> Result<Vec<(String, String)>, Failure> {
+    if array.is_null() {
+        return Ok(Vec::new());
+    }
+    let count = array.len(env)?;
+    let mut texts = Vec::with_capacity(count);
+    for index in 0..count {
+        // Freed at once: a configuration may have more keys than a frame has room for.
+        let element = array.get_element(env, index)?;
+        texts.push(text(env, &element)?);
+        env.delete_local_ref(element);
+    }
+    Ok(texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+}
+
+/// Gives a value to Java, which returns it by [`free`].
+pub(crate) fn handle<T>(value: T) -> jlong {
+    Box::into_raw(Box::new(value)) as jlong
+}
+
+/// The value behind a handle.
+///
+/// # Safety
+/// The handle comes from [`handle`] with the same type and is not freed while the value is used:
+/// `NativeHandle.java` counts the threads inside native methods and frees after the last one left.
+pub(crate) unsafe fn borrow<'a, T>(handle: jlong) -> &'a T {
+    // SAFETY: the caller answers for it.
+    unsafe { &*(handle as *const T) }
+}
+
+/// Takes a value back.
+///
+/// # Safety
+/// As [`borrow`]; and this is the last use of the handle.
+pub(crate) unsafe fn free<T>(handle: jlong) -> T {
+    // SAFETY: the caller answers for it.
+    *unsafe { Box::from_raw(handle as *mut T) }
+}

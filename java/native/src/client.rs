@@ -1,0 +1,187 @@
+//! Native methods of `NativeClient.java`: connecting, the directory that `tide:///` stands for,
+//! and what the settings of an open are. Notices of the library go to Java's log.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use jni::objects::{JClass, JLongArray, JObjectArray, JString, JValue};
+use jni::refs::Global;
+use jni::sys::{jboolean, jlong};
+use jni::{Env, EnvUnowned, JavaVM, jni_sig, jni_str};
+use tidepool_client::{Client, ClientOptions, default_socket};
+use tidepool_proto::{Error, ErrorKind};
+
+use crate::bridge::{self, Failure};
+use crate::settings::{self, OpenSettings, Settings};
+
+/// What a handle of `NativeClient` stands for.
+#[derive(Debug)]
+pub(crate) struct ClientHandle {
+    pub(crate) client: Client,
+    pub(crate) settings: Settings,
+}
+
+impl ClientHandle {
+    /// The path on the parallel file system of `path`, which is Hadoop's: absolute below `tide:`.
+    pub(crate) fn lower_path(&self, path: &str) -> Result<PathBuf, Error> {
+        let mut lower = self.client.pfs_root()?.to_path_buf();
+        for component in Path::new(path).components() {
+            match component {
+                Component::Normal(name) => lower.push(name),
+                Component::RootDir | Component::CurDir => {}
+                Component::ParentDir | Component::Prefix(_) => {
+                    let operation = format!("reading the name {path}");
+                    let detail = "`..` has no meaning in a tide name";
+                    return Err(Error::new(ErrorKind::InvalidInput, operation, detail)
+                        .remedy("write tide:///directory/file"));
+                }
+            }
+        }
+        Ok(lower)
+    }
+
+    /// Fails if no node answers and going on without one is not wanted.
+    pub(crate) fn check_node(&self) -> Result<(), Error> {
+        if self.settings.fall_through || self.client.is_connected() {
+            return Ok(());
+        }
+        let detail = "no node answers, and fs.tide.fall.through is false";
+        Err(Error::new(ErrorKind::NodeUnavailable, "looking for the node", detail)
+            .remedy("start one (`tidepool node start`), or name its socket in fs.tide.socket"))
+    }
+}
+
+/// # Safety
+/// See [`bridge::borrow`].
+pub(crate) unsafe fn of<'a>(handle: jlong) -> &'a ClientHandle {
+    // SAFETY: handles of `NativeClient` are made by `connect` alone.
+    unsafe { bridge::borrow(handle) }
+}
+
+/// Connects; options are keys and values in turn.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
+    mut env: EnvUnowned<'local>,
+    class: JClass<'local>,
+    options: JObjectArray<'local, JString<'local>>,
+) -> jlong {
+    bridge::run(&mut env, |env| {
+        let pairs = bridge::pairs(env, &options)?;
+        let (settings, warnings) = settings::understand(pairs)?;
+        let notice = log_of(env, &class)?;
+        warnings.iter().for_each(|warning| notice(warning));
+        let socket = settings.socket.clone();
+        let named = socket.or_else(|| std::env::var_os("TIDEPOOL_SOCKET").map(PathBuf::from));
+        // Whoever names a socket means the node there, whichever user runs it.
+        let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
+        let client = Client::connect(ClientOptions {
+            socket: Some(named.unwrap_or_else(default_socket)),
+            pfs_root: settings.pfs.clone(),
+            trusted_user_id: owner.map(|metadata| metadata.uid()),
+            retry_interval: settings.retry_interval,
+            request_timeout: settings.request_timeout,
+            map_segments: settings.short_circuit,
+            notice,
+        });
+        let handle = ClientHandle { client, settings };
+        handle.check_node()?;
+        Ok(bridge::handle(handle))
+    })
+}
+
+/// A notice goes to `NativeClient.notice` of the class that connected.
+fn log_of(
+    env: &mut Env<'_>,
+    class: &JClass<'_>,
+) -> Result<Arc<dyn Fn(&str) + Send + Sync>, Failure> {
+    let class: Global<JClass<'static>> = env.new_global_ref(class)?;
+    let machine: JavaVM = env.get_java_vm()?;
+    Ok(Arc::new(move |line: &str| {
+        // Nothing can be done about a log that does not work.
+        let _ = machine.attach_current_thread_for_scope(|env| -> jni::errors::Result<()> {
+            let line = env.new_string(line)?;
+            let class: &JClass<'_> = &class;
+            let signature = jni_sig!("(Ljava/lang/String;)V");
+            let arguments = [JValue::Object(line.as_ref())];
+            env.call_static_method(class, jni_str!("notice"), signature, &arguments)?;
+            Ok(())
+        });
+    }))
+}
+
+/// Ends the client; files that are open stay so.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_disconnect<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) {
+    bridge::run(&mut env, |_| {
+        // SAFETY: `NativeHandle` frees each handle once, after its last use.
+        drop(unsafe { bridge::free::<ClientHandle>(handle) });
+        Ok(())
+    })
+}
+
+/// Whether a node answers, as far as is known.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_isConnected<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) -> jboolean {
+    bridge::run(&mut env, |_| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        Ok(unsafe { of(handle) }.client.is_connected())
+    })
+}
+
+/// The directory that `tide:///` stands for.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_pfsRoot<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) -> JString<'local> {
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let root = unsafe { of(handle) }.client.pfs_root()?;
+        Ok(env.new_string(root.to_string_lossy())?)
+    })
+}
+
+/// Buffer sizes and split size of an open with these options on top of the client's: read buffer,
+/// write buffer, split, in bytes.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_sizes<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    options: JObjectArray<'local, JString<'local>>,
+) -> JLongArray<'local> {
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let open = unsafe { of(handle) }.open_settings(env, &options)?;
+        let sizes = [open.read_buffer_bytes, open.write_buffer_bytes, open.split_bytes];
+        let array = env.new_long_array(sizes.len())?;
+        // Bounded by the grammar of the options.
+        array.set_region(env, 0, &sizes.map(u64::cast_signed))?;
+        Ok(array)
+    })
+}
+
+impl ClientHandle {
+    /// The settings of an open with these options.
+    pub(crate) fn open_settings(
+        &self,
+        env: &mut Env<'_>,
+        options: &JObjectArray<'_, JString<'_>>,
+    ) -> Result<OpenSettings, Failure> {
+        let pairs = bridge::pairs(env, options)?;
+        if pairs.is_empty() {
+            return Ok(self.settings.open.clone());
+        }
+        Ok(settings::overlay(&self.settings.open, pairs)?)
+    }
+}
