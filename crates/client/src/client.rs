@@ -179,6 +179,28 @@ impl Client {
         File::open(&self.link, descriptor, options, None, false)
     }
 
+    /// Changes names or metadata of a file on the parallel file system by `change`, and tells the
+    /// node, so that what it has of the file serves on, or is let go where the last name went.
+    /// `file` is the file that changes, open in any way but by path alone; without it, or without
+    /// a node, this is `change` alone. What the node thinks of it changes no result.
+    pub fn changing_metadata<T>(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        change: impl FnOnce() -> T,
+    ) -> T {
+        let told = file.and_then(|file| {
+            let connection = self.link.living()?;
+            Some((file, connection, lower::version(file).ok()?))
+        });
+        let outcome = change();
+        if let Some((file, connection, before)) = told
+            && lower::version(file).ok() != Some(before)
+        {
+            let _ = connection.call(&Request::MetadataChanged { before }, &[], &[file]);
+        }
+        outcome
+    }
+
     /// Sends a request of the command line; fails if no node answers.
     pub fn admin(
         &self,

@@ -216,6 +216,10 @@ impl Node {
         let mut inner = file.inner.lock();
         let version = lower.version()?;
         if let Some(content) = inner.content.clone() {
+            // Whoever renames a stub on the PFS or changes its mode leaves the bytes with us.
+            if content.is_memory_only() && memory_only::is_same_stub(&content.version(), &version) {
+                content.set_version(version);
+            }
             let stale_stamps = content.is_unsettled() && inner.writers == 0;
             if content.version() == version && (content.is_memory_only() || !stale_stamps) {
                 register(&mut inner, access);
@@ -306,15 +310,22 @@ impl FileService for Node {
     }
 
     fn carry_version(&self, before: &Version, after: &Version) {
-        let same_bytes = before.size == after.size && before.modified_ns == after.modified_ns;
-        if before == after || before.id != after.id || !same_bytes {
+        let same_size = before.id == after.id && before.size == after.size;
+        if before == after || !same_size {
             return;
         }
-        self.core.store.carry_small(before.id, before, *after);
+        let same_bytes = before.modified_ns == after.modified_ns;
+        if same_bytes {
+            self.core.store.carry_small(before.id, before, *after);
+        }
         let Some(file) = self.core.files.get(before.id) else { return };
         let _unchanged_by_us = file.gate.read();
         let inner = file.inner.lock();
-        if let Some(content) = inner.content.as_ref().filter(|c| c.version() == *before) {
+        let Some(content) = inner.content.as_ref() else { return };
+        // The times of a stub may be set: its bytes are not those that the PFS stamps.
+        let of_stub =
+            content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
+        if of_stub || (same_bytes && content.version() == *before) {
             content.set_version(*after);
             self.core.weigh_stamps(content, after);
         }

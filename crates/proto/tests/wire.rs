@@ -47,6 +47,14 @@ fn requests() -> Vec<Request> {
         Request::Close { handle, mapped_bytes: 12 },
         Request::Borrow { handle, offset, length },
         Request::Release { borrow: 3 },
+        Request::MetadataChanged {
+            before: Version {
+                id: FileId { device: 0, inode: u64::MAX },
+                size: 3,
+                modified_ns: -1,
+                changed_ns: i128::MAX,
+            },
+        },
         Request::Admin(AdminRequest::Drain { stop: true }),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,

@@ -1,5 +1,6 @@
 //! The library with a whole node: real store, real files below.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -187,4 +188,79 @@ fn memory_only_bytes_of_a_killed_node_are_lost_and_never_invented() {
         assert_eq!(file.read_at(0, &mut buffer).unwrap().bytes, 4);
         assert_eq!(&buffer[..4], b"anew");
     }
+}
+
+/// Reads a file that must hold `bytes`; how many of them came from the parallel file system.
+fn read_below(client: &Client, path: &std::path::Path, bytes: &[u8]) -> u64 {
+    let file = client.open(path, OpenOptions::read()).unwrap();
+    let mut buffer = vec![0; bytes.len()];
+    let levels = file.read_at(0, &mut buffer).unwrap().levels;
+    assert!(buffer == bytes);
+    levels.pfs
+}
+
+#[test]
+fn what_a_client_does_to_names_keeps_the_cache_and_a_change_of_content_does_not() {
+    let whole = Whole::new();
+    let client = whole.client();
+    let (one, two) = (whole.path("one"), whole.path("two"));
+    for size in [1000, BLOCK + 1] {
+        let (bytes, changed) = (pattern(size, 1), pattern(size, 2));
+        std::fs::write(&one, &bytes).unwrap();
+        assert_ne!(read_below(&client, &one, &bytes), 0);
+        let file = std::fs::File::open(&one).unwrap();
+        client.changing_metadata(Some(file.as_fd()), || std::fs::rename(&one, &two)).unwrap();
+        assert_eq!(read_below(&client, &two, &bytes), 0, "renamed");
+        let file = std::fs::File::open(&two).unwrap();
+        client.changing_metadata(Some(file.as_fd()), || std::fs::write(&two, &changed)).unwrap();
+        assert_ne!(read_below(&client, &two, &changed), 0, "rewritten");
+        std::fs::remove_file(&two).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_a_client_removes_leaves_the_store() {
+    let whole = Whole::new();
+    let client = whole.client();
+    let path = whole.path("file");
+    let bytes = pattern(BLOCK, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    read_below(&client, &path, &bytes);
+    // The close is a message that nobody waits for.
+    eventually("the bytes are all that holds the file", || {
+        let AdminReply::Status(status) = client.admin(AdminRequest::Status, None).unwrap() else {
+            panic!("no status")
+        };
+        status.open_files == 0 && whole.node.store().stats().resident_bytes > 0
+    });
+    let file = std::fs::File::open(&path).unwrap();
+    client.changing_metadata(Some(file.as_fd()), || std::fs::remove_file(&path)).unwrap();
+    assert_eq!(whole.node.store().stats().resident_bytes, 0);
+}
+
+#[test]
+fn memory_only_bytes_stay_with_a_stub_whose_name_mode_or_times_change() {
+    let whole = Whole::new();
+    let client = whole.client();
+    let path = whole.path("file");
+    let bytes = pattern(BLOCK + 77, 3);
+    let options = OpenOptions { write_mode: Some(WriteMode::Memory), ..OpenOptions::write() };
+    let file = client.open(&path, options).unwrap();
+    file.write_at(0, &bytes).unwrap();
+    file.close().unwrap();
+    let moved = whole.path("moved");
+    // Programs that know of no node may rename a stub and change its mode.
+    std::fs::rename(&path, &moved).unwrap();
+    std::fs::set_permissions(&moved, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let read = || {
+        let file = client.open(&moved, OpenOptions::read()).unwrap();
+        let mut buffer = vec![0; bytes.len() + 1];
+        let outcome = file.read_at(0, &mut buffer).unwrap();
+        assert!(buffer[..outcome.bytes] == bytes);
+    };
+    read();
+    let stub = std::fs::File::open(&moved).unwrap();
+    let then = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    client.changing_metadata(Some(stub.as_fd()), || stub.set_modified(then)).unwrap();
+    read();
 }

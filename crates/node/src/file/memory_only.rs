@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::FillStart;
 
 use super::content::Content;
@@ -38,6 +38,12 @@ pub fn stub_mark(lower: &dyn LowerFile, size: u64) -> Result<Option<String>> {
     let Ok(read) = lower.read_at(0, &mut bytes) else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
     Ok(text.starts_with(STUB_MAGIC).then(|| text.trim_end().to_owned()))
+}
+
+/// Whether nobody wrote to the stub between two of its versions: its name, mode, owner or
+/// attributes may have changed, but not its content.
+pub fn is_same_stub(one: &Version, other: &Version) -> bool {
+    (one.id, one.size, one.modified_ns) == (other.id, other.size, other.modified_ns)
 }
 
 fn write_mark(lower: &dyn LowerFile, size: u64) -> Result<()> {
@@ -87,7 +93,7 @@ pub fn begin(
 
 /// Writes the present length into the stub. Call with the gate held exclusively.
 pub fn record(content: &Content, lower: &Arc<dyn LowerFile>) -> Result<()> {
-    if lower.version()? != content.version() {
+    if !is_same_stub(&lower.version()?, &content.version()) {
         return Ok(()); // somebody else's file by now; the next open sorts it out
     }
     write_mark(&**lower, content.size())?;

@@ -43,6 +43,25 @@ pub(super) fn check_file(descriptor: impl AsFd, access: Access) -> Result<()> {
     Ok(())
 }
 
+/// Checks that a user may say that the content of a file is still what it was: he owns the file,
+/// brought a descriptor that writes it, or may do everything on this node anyway.
+pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
+    let descriptor = descriptor.as_fd();
+    if check_file(descriptor, Access::Write).is_ok() {
+        return Ok(());
+    }
+    check_file(descriptor, Access::Read)?;
+    let operation = "checking who changed a file";
+    let status = rustix::fs::fstat(descriptor).map_err(|error| Error::pfs(operation, error))?;
+    let node_user_id = rustix::process::geteuid().as_raw();
+    if [0, node_user_id, status.st_uid].contains(&user_id) {
+        return Ok(());
+    }
+    let detail = format!("user {user_id} neither owns nor writes it");
+    Err(Error::new(ErrorKind::PermissionDenied, operation, detail)
+        .remedy("what is cached is read anew; nothing is wrong"))
+}
+
 /// Checks that a transfer buffer is memory of a bounded size that cannot shrink.
 pub(super) fn check_transfer_buffer(descriptor: impl AsFd) -> Result<()> {
     let operation = "checking a transfer buffer";

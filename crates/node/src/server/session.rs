@@ -14,8 +14,8 @@ use tidepool_proto::wire::{
     Want, WriteSource,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileService, OpenFile, OpenRequest, PassthroughPin,
-    Result,
+    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest,
+    PassthroughPin, Result, Version,
 };
 
 use super::authority;
@@ -144,6 +144,7 @@ impl Session {
                 self.write(handle, offset, source, payload, scratch)
             }
             Request::Admin(request) => self.administer(request, descriptors),
+            Request::MetadataChanged { before } => self.metadata_changed(before, descriptors),
             Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
             other => self.file_operation(&other),
@@ -321,6 +322,23 @@ impl Session {
         Ok(Answer::with(Reply::Admin(reply), page.into_iter().collect()))
     }
 
+    /// The client tells what it did on the PFS. What is so by now is asked of the PFS; what was
+    /// before, and that content did not change in between, is the word of somebody who could
+    /// have changed the content himself.
+    fn metadata_changed(&self, before: Version, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+        let lower = only_descriptor(descriptors)?;
+        authority::check_vouches(&lower, self.user_id)?;
+        let status =
+            rustix::fs::fstat(&lower).map_err(|error| Error::pfs("asking for a version", error))?;
+        let after = version_of(&status);
+        if status.st_nlink == 0 {
+            self.service.removed(after.id);
+        } else {
+            self.service.carry_version(&Version { id: after.id, ..before }, &after);
+        }
+        Ok(Reply::Done.into())
+    }
+
     fn descriptors(&self, handle: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         let (segment, descriptors) = handed_out(&*handle.file)?;
@@ -475,6 +493,17 @@ fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
             "taking a descriptor",
             "the request needs exactly one descriptor",
         )),
+    }
+}
+
+fn version_of(status: &rustix::fs::Stat) -> Version {
+    let nanoseconds =
+        |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    Version {
+        id: FileId { device: status.st_dev, inode: status.st_ino },
+        size: u64::try_from(status.st_size).unwrap_or(0),
+        modified_ns: nanoseconds(status.st_mtime, status.st_mtime_nsec),
+        changed_ns: nanoseconds(status.st_ctime, status.st_ctime_nsec),
     }
 }
 

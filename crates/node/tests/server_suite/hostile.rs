@@ -496,6 +496,30 @@ fn only_root_and_the_owner_change_the_node() {
 }
 
 #[test]
+fn who_could_not_have_changed_a_file_cannot_say_that_it_did_not_change() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scene = Scene::new(ServerLimits::default());
+    std::fs::set_permissions(scene.directory.path(), world_readable()).unwrap();
+    let (path, _) = scene.file("not-mine", 1000);
+    std::fs::set_permissions(&path, world_readable()).unwrap();
+    let before = crate::fake::version_of(&File::open(&path).unwrap());
+    let request = Request::MetadataChanged { before };
+    let socket = scene.server.socket_path().to_owned();
+    let (of_nobody, asked) = (path.clone(), request.clone());
+    let kind = as_nobody(move || {
+        let file = File::open(&of_nobody).unwrap();
+        Raw::connect(&socket).error(&asked, &[], &[file.as_fd()])
+    });
+    assert_eq!(kind, ErrorKind::PermissionDenied);
+    let mut raw = scene.connect();
+    let file = File::open(&path).unwrap();
+    assert_eq!(raw.call(&request, &[], &[file.as_fd()]).0, tidepool_proto::wire::Reply::Done);
+    assert_eq!(raw.error(&request, &[], &[]), ErrorKind::InvalidInput, "no descriptor");
+}
+
+#[test]
 fn a_flood_of_connections_is_survived() {
     let scene = Scene::new(ServerLimits::default());
     for _ in 0..2000 {

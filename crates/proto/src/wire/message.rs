@@ -108,6 +108,13 @@ pub enum Request {
         /// The number from `Borrowed`.
         borrow: u64,
     },
+    /// This client changed names or metadata of the file behind the one descriptor that comes
+    /// along (renamed, linked, unlinked it, set its mode, owner or times). What the node has of
+    /// `before` serves the file on, or is let go where its last name went. Answer: `Done`.
+    MetadataChanged {
+        /// The version that the client saw before its change; its `id` is not looked at.
+        before: Version,
+    },
     /// A request of the command line, with the file's descriptor where it is about a file.
     /// Answer: `Admin`.
     Admin(AdminRequest),
