@@ -8,6 +8,7 @@
 mod bridge;
 mod client;
 mod file;
+mod names;
 mod settings;
 
 use jni::EnvUnowned;

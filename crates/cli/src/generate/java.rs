@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidepool_proto::hadoop::{HADOOP_OPTIONS, JAVA_ABI, key};
+use tidepool_proto::hadoop::{HADOOP_OPTIONS, JAVA_ABI, KEY_PREFIX, key};
 use tidepool_proto::option::OptionSpec;
 
 const WIDTH: usize = 92;
@@ -16,6 +16,8 @@ pub fn options() -> String {
          public final class TideOptions {\n\n    /** Version of the native calls. */\n",
     );
     put(&mut text, format_args!("    static final int ABI = {JAVA_ABI};"));
+    text += "\n    /** What every key begins with. */\n";
+    put(&mut text, format_args!("    static final String PREFIX = \"{KEY_PREFIX}\";"));
     for spec in HADOOP_OPTIONS {
         text.push('\n');
         document(&mut text, spec);

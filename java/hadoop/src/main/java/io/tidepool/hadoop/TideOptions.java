@@ -10,6 +10,9 @@ public final class TideOptions {
     /** Version of the native calls. */
     static final int ABI = 1;
 
+    /** What every key begins with. */
+    static final String PREFIX = "fs.tide.";
+
     /**
      * Directory that tide:/// stands for; by default that of TIDEPOOL_PFS, of the node, or
      * of the configuration file of the node.

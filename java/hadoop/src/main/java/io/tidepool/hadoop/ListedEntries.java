@@ -1,0 +1,134 @@
+/*
+ * The entries of a directory: one native call for all of a directory of usual size, and pieces of
+ * it where it is huge. Order is that of the parallel file system. Whoever does not read to the end
+ * closes it; what is forgotten is closed by the garbage collector.
+ */
+package io.tidepool.hadoop;
+
+import java.io.Closeable;
+import java.io.IOException;
+import java.lang.ref.Cleaner;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.NoSuchElementException;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RemoteIterator;
+
+final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
+
+    private static final int HEADER_BYTES = 16;
+    private static final int COUNT_AT = 8;
+    private static final int IS_LIST_AT = 12;
+    private static final Cleaner CLEANER = Cleaner.create();
+
+    /** Gives the rest of a list back once, whoever comes first. */
+    private static final class Rest implements Runnable {
+        private final AtomicLong listing;
+
+        Rest(long listing) {
+            this.listing = new AtomicLong(listing);
+        }
+
+        @Override
+        public void run() {
+            long open = listing.getAndSet(0);
+            if (open != 0) {
+                NativeNames.listClose(open);
+            }
+        }
+    }
+
+    private final NativeNames names;
+    private final Path directory;
+    private final String prefix;
+    private final long blockBytes;
+    private final int entriesMax;
+    private final boolean isList;
+    private final Rest rest;
+    private NameRecord record;
+    private int left;
+    private boolean more;
+
+    /**
+     * Lists a directory, or shows a file as its only entry.
+     *
+     * @param directory with its scheme
+     * @param entriesMax entries that one native call gives at most
+     */
+    ListedEntries(NativeNames names, Path directory, long blockBytes, int entriesMax)
+            throws IOException {
+        this.names = names;
+        this.directory = directory;
+        this.blockBytes = blockBytes;
+        this.entriesMax = entriesMax;
+        String path = directory.toUri().getPath();
+        this.prefix = path.endsWith("/") ? path : path + "/";
+        byte[] piece = names.list(path, entriesMax);
+        ByteBuffer header = ByteBuffer.wrap(piece).order(ByteOrder.LITTLE_ENDIAN);
+        this.isList = header.get(IS_LIST_AT) != 0;
+        this.rest = new Rest(header.getLong(0));
+        if (header.getLong(0) != 0) {
+            CLEANER.register(this, rest);
+        }
+        take(piece);
+    }
+
+    private void take(byte[] piece) {
+        ByteBuffer header = ByteBuffer.wrap(piece).order(ByteOrder.LITTLE_ENDIAN);
+        more = header.getLong(0) != 0;
+        left = header.getInt(COUNT_AT);
+        record = new NameRecord(piece, HEADER_BYTES);
+    }
+
+    /** Entries that are here already. */
+    int atHand() {
+        return left;
+    }
+
+    /** Whether these are the entries of a directory, and not a file itself. */
+    boolean isList() {
+        return isList;
+    }
+
+    @Override
+    public boolean hasNext() throws IOException {
+        while (left == 0 && more) {
+            synchronized (rest) {
+                long open = rest.listing.get();
+                if (open == 0) {
+                    throw new IOException("while listing " + directory + ": the list is closed");
+                }
+                take(NativeNames.listMore(open, entriesMax));
+            }
+            if (!more) {
+                rest.run();
+            }
+        }
+        return left > 0;
+    }
+
+    @Override
+    public TideFileStatus next() throws IOException {
+        if (!hasNext()) {
+            throw new NoSuchElementException(directory + " has no more entries");
+        }
+        Path path = isList ? new Path(TideFileSystem.SCHEME, null, prefix + record.name())
+                : directory;
+        TideFileStatus status = TideFileStatus.of(record, blockBytes, path, names);
+        left--;
+        if (left > 0) {
+            record.next();
+        }
+        return status;
+    }
+
+    @Override
+    public void close() {
+        synchronized (rest) {
+            rest.run();
+        }
+        left = 0;
+        more = false;
+    }
+}

@@ -1,0 +1,331 @@
+/*
+ * Names and metadata below tide:/// by system calls on the parallel file system, as the user of
+ * this process. One call of the native library each; no node is needed for any of them. Knows
+ * nothing of Hadoop's classes and keeps no state but the names of users and groups.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.util.concurrent.ConcurrentHashMap;
+
+final class NativeNames {
+
+    /** Bits of {@link #access}, those of access(2). */
+    static final int READ = 4;
+    static final int WRITE = 2;
+    static final int EXECUTE = 1;
+
+    /** How {@link #setAttribute} treats an attribute that is there, or is not. */
+    static final int SET = 0;
+    static final int CREATE = 1;
+    static final int REPLACE = 2;
+
+    private static final ConcurrentHashMap<Integer, String> USERS = new ConcurrentHashMap<>();
+    private static final ConcurrentHashMap<Integer, String> GROUPS = new ConcurrentHashMap<>();
+
+    private final NativeClient client;
+
+    NativeNames(NativeClient client) {
+        this.client = client;
+    }
+
+    /**
+     * Puts the record of a name into {@code record}.
+     *
+     * @param follow whether symbolic links are followed
+     * @return false where nothing is there
+     */
+    boolean status(String path, boolean follow, byte[] record) throws IOException {
+        long handle = client.enter();
+        try {
+            return status(handle, path, follow, record) == 0;
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** The packed list of a directory; see {@link ListedEntries}. */
+    byte[] list(String path, int entriesMax) throws IOException {
+        long handle = client.enter();
+        try {
+            return list(handle, path, entriesMax);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Makes a directory and those above it, with this mode whatever the umask of the process. */
+    void makeDirectories(String path, int mode) throws IOException {
+        long handle = client.enter();
+        try {
+            makeDirectories(handle, path, mode);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Makes one directory, in one that is there. */
+    void makeDirectory(String path, int mode) throws IOException {
+        long handle = client.enter();
+        try {
+            makeDirectory(handle, path, mode);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Gives a new file the bits of its mode that the umask of the process took. */
+    void makeExact(String path, int mode) throws IOException {
+        long handle = client.enter();
+        try {
+            makeExact(handle, path, mode);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Hadoop's plain rename: into {@code target} if that is a directory; false as in HDFS. */
+    boolean moveTo(String source, String target) throws IOException {
+        long handle = client.enter();
+        try {
+            return moveTo(handle, source, target);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Exactly to {@code target}, replacing a file or an empty directory if asked to. */
+    void rename(String source, String target, boolean overwrite) throws IOException {
+        long handle = client.enter();
+        try {
+            rename(handle, source, target, overwrite);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Deletes; false where nothing was there, and for the root, which stays. */
+    boolean remove(String path, boolean recursive) throws IOException {
+        long handle = client.enter();
+        try {
+            return remove(handle, path, recursive);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Sets the mode bits. */
+    void setMode(String path, int mode) throws IOException {
+        long handle = client.enter();
+        try {
+            setMode(handle, path, mode);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Sets owner and group by name or number; {@code null} or empty leaves one of them. */
+    void setOwner(String path, String user, String group) throws IOException {
+        long userId = numberOrNone(user, false);
+        long groupId = numberOrNone(group, true);
+        long handle = client.enter();
+        try {
+            setOwner(handle, path, userId, groupId);
+        } finally {
+            client.leave();
+        }
+    }
+
+    private static long numberOrNone(String name, boolean isGroup) throws IOException {
+        return name == null || name.isEmpty() ? -1 : number(name, isGroup);
+    }
+
+    /** The number of a user or group. */
+    static long number(String name, boolean isGroup) throws IOException {
+        long number = numberOf(name, isGroup);
+        if (number < 0) {
+            throw new IOException("while looking for the " + (isGroup ? "group " : "user ")
+                    + name + ": this machine knows none of that name (name another, or a number)");
+        }
+        return number;
+    }
+
+    /** Sets times in milliseconds since 1970; what is negative stays. */
+    void setTimes(String path, long modifiedMs, long accessedMs) throws IOException {
+        long handle = client.enter();
+        try {
+            setTimes(handle, path, modifiedMs, accessedMs);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Makes a symbolic link; the target is relative, or absolute below {@code tide:} if it says. */
+    void makeLink(String target, boolean targetIsTide, String link) throws IOException {
+        long handle = client.enter();
+        try {
+            makeLink(handle, target, targetIsTide, link);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /**
+     * The target of a link: a path below {@code tide:}, relative or absolute, or one with the
+     * scheme {@code file:}; {@code null} where it is not a link.
+     */
+    String linkTarget(String path) throws IOException {
+        long handle = client.enter();
+        try {
+            return linkTarget(handle, path);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Shortens a file. */
+    void truncate(String path, long length) throws IOException {
+        long handle = client.enter();
+        try {
+            truncate(handle, path, length);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Files, directories and bytes of a tree. */
+    long[] sums(String path) throws IOException {
+        long handle = client.enter();
+        try {
+            return sums(handle, path);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Bytes of the file system: in all, used, free for this user. */
+    long[] totals(String path) throws IOException {
+        long handle = client.enter();
+        try {
+            return totals(handle, path);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Throws unless this user may do what the bits say. */
+    void access(String path, int bits) throws IOException {
+        long handle = client.enter();
+        try {
+            access(handle, path, bits);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** The value of an extended attribute by its full name; {@code null} if there is none. */
+    byte[] attribute(String path, String name) throws IOException {
+        long handle = client.enter();
+        try {
+            return attribute(handle, path, name);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Full names of all extended attributes. */
+    String[] attributes(String path) throws IOException {
+        long handle = client.enter();
+        try {
+            return attributes(handle, path);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Sets an extended attribute, or removes it where the value is {@code null}. */
+    void setAttribute(String path, String name, byte[] value, int how) throws IOException {
+        long handle = client.enter();
+        try {
+            setAttribute(handle, path, name, value, how);
+        } finally {
+            client.leave();
+        }
+    }
+
+    /** Name of a user; the number where there is none. Asked once a user and process. */
+    static String user(int number) {
+        String known = USERS.get(number);
+        return known != null ? known : USERS.computeIfAbsent(number, id -> nameOf(id, false));
+    }
+
+    /** Name of a group; the number where there is none. Asked once a group and process. */
+    static String group(int number) {
+        String known = GROUPS.get(number);
+        return known != null ? known : GROUPS.computeIfAbsent(number, id -> nameOf(id, true));
+    }
+
+    static native byte[] listMore(long listing, int entriesMax) throws IOException;
+
+    static native void listClose(long listing);
+
+    /** The umask of this process. */
+    static native int umask();
+
+    private static native int status(long client, String path, boolean follow, byte[] record)
+            throws IOException;
+
+    private static native byte[] list(long client, String path, int entriesMax)
+            throws IOException;
+
+    private static native void makeDirectories(long client, String path, int mode)
+            throws IOException;
+
+    private static native void makeDirectory(long client, String path, int mode)
+            throws IOException;
+
+    private static native void makeExact(long client, String path, int mode) throws IOException;
+
+    private static native boolean moveTo(long client, String source, String target)
+            throws IOException;
+
+    private static native void rename(
+            long client, String source, String target, boolean overwrite) throws IOException;
+
+    private static native boolean remove(long client, String path, boolean recursive)
+            throws IOException;
+
+    private static native void setMode(long client, String path, int mode) throws IOException;
+
+    private static native void setOwner(long client, String path, long user, long group)
+            throws IOException;
+
+    private static native void setTimes(long client, String path, long modified, long accessed)
+            throws IOException;
+
+    private static native void makeLink(
+            long client, String target, boolean targetIsTide, String link) throws IOException;
+
+    private static native String linkTarget(long client, String path) throws IOException;
+
+    private static native void truncate(long client, String path, long length)
+            throws IOException;
+
+    private static native long[] sums(long client, String path) throws IOException;
+
+    private static native long[] totals(long client, String path) throws IOException;
+
+    private static native void access(long client, String path, int bits) throws IOException;
+
+    private static native byte[] attribute(long client, String path, String name)
+            throws IOException;
+
+    private static native String[] attributes(long client, String path) throws IOException;
+
+    private static native void setAttribute(
+            long client, String path, String name, byte[] value, int how) throws IOException;
+
+    private static native String nameOf(int number, boolean isGroup);
+
+    private static native long numberOf(String name, boolean isGroup);
+}

@@ -1,0 +1,378 @@
+/*
+ * What tide:// promises of names and metadata beyond Hadoop's own suites, on a real node over a
+ * real directory, or without a node. The directory is looked at from outside too.
+ */
+package io.tidepool.hadoop;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.BlockLocation;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileContext;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.FsStatus;
+import org.apache.hadoop.fs.LocatedFileStatus;
+import org.apache.hadoop.fs.ParentNotDirectoryException;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
+import org.apache.hadoop.fs.RemoteIterator;
+import org.apache.hadoop.fs.Trash;
+import org.apache.hadoop.fs.permission.AclEntry;
+import org.apache.hadoop.fs.permission.AclStatus;
+import org.apache.hadoop.fs.permission.FsAction;
+import org.apache.hadoop.fs.permission.FsPermission;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+/** Names and metadata of {@code tide://}. */
+public class TestTideFileSystem {
+
+    private static final Path BASE = new Path("/names");
+
+    private FileSystem system;
+
+    /** Connects. */
+    @Before
+    public void connect() throws IOException {
+        system = ContractNode.fileSystem();
+        system.mkdirs(BASE);
+    }
+
+    /** Cleans up. */
+    @After
+    public void clean() throws IOException {
+        system.delete(BASE, true);
+    }
+
+    private static Path path(String name) {
+        return new Path(BASE, name);
+    }
+
+    private static java.nio.file.Path below(String name) {
+        return ContractNode.pfs().resolve("names").resolve(name);
+    }
+
+    private void write(String name, int bytes) throws IOException {
+        try (FSDataOutputStream out = system.create(path(name))) {
+            out.write(new byte[bytes]);
+        }
+    }
+
+    @Test
+    public void namesAreThoseOfTheDirectory() throws IOException {
+        write("file", 1000);
+        assertEquals(1000, Files.size(below("file")));
+        Files.writeString(below("other"), "text");
+        FileStatus status = system.getFileStatus(path("other"));
+        assertEquals(4, status.getLen());
+        assertEquals(Files.getLastModifiedTime(below("other")).toMillis(),
+                status.getModificationTime());
+        assertEquals(Files.getOwner(below("other")).getName(), status.getOwner());
+        assertEquals(1, status.getReplication());
+        assertEquals(128L << 20, status.getBlockSize());
+        assertEquals(0, system.getFileStatus(BASE).getLen());
+        assertEquals("tide:" + path("other"), status.getPath().toString());
+    }
+
+    @Test
+    public void oddNamesComeAndGo() throws IOException {
+        String[] names = {"a b", "a:b", "a%41", "a+b", "grün", "\u65e5\u672c", "\ud83d\ude00",
+            "line\nbreak", "#hash?query", "-", "{x,y}", "\\back"};
+        Set<String> expected = new TreeSet<>(Arrays.asList(names));
+        for (String name : names) {
+            Files.writeString(below(name), name);
+        }
+        Set<String> found = new TreeSet<>();
+        for (FileStatus status : system.listStatus(BASE)) {
+            found.add(status.getPath().getName());
+            try (FSDataInputStream in = system.open(status.getPath())) {
+                String text = new String(in.readAllBytes(), StandardCharsets.UTF_8);
+                assertEquals(status.getPath().getName(), text);
+            }
+            assertTrue(system.delete(status.getPath(), false));
+        }
+        assertEquals(expected, found);
+    }
+
+    /** A Java program cannot name these by itself, so a program that can makes one. */
+    @Test
+    public void namesThatAreNoTextAreFoundReadMovedAndDeleted() throws Exception {
+        String script = "printf text > \"$(printf 'raw\\377\\303name')\"";
+        Process shell = new ProcessBuilder("sh", "-c", script)
+                .directory(below("").toFile()).start();
+        assertEquals(0, shell.waitFor());
+        FileStatus[] list = system.listStatus(BASE);
+        assertEquals(1, list.length);
+        assertEquals("raw\udcff\udcc3name", list[0].getPath().getName());
+        assertEquals(4, system.getFileStatus(list[0].getPath()).getLen());
+        try (FSDataInputStream in = system.open(list[0].getPath())) {
+            assertEquals("text", new String(in.readAllBytes(), StandardCharsets.UTF_8));
+        }
+        Path moved = new Path(BASE, list[0].getPath().getName() + "2");
+        assertTrue(system.rename(list[0].getPath(), moved));
+        assertTrue(system.delete(moved, false));
+        assertEquals(0, system.listStatus(BASE).length);
+    }
+
+    @Test
+    public void nothingLeadsAboveTheRoot() throws IOException {
+        Path above = new Path("/../escape");
+        assertThrows(IOException.class, () -> system.create(above).close());
+        assertThrows(IOException.class, () -> system.getFileStatus(above));
+        assertThrows(IOException.class, () -> system.delete(above, true));
+        assertThrows(IOException.class, () -> system.rename(BASE, above));
+        assertFalse(Files.exists(ContractNode.pfs().resolveSibling("escape")));
+    }
+
+    @Test
+    public void theRootStays() throws IOException {
+        write("file", 1);
+        assertFalse(system.delete(new Path("/"), true));
+        assertThrows(PathIsNotEmptyDirectoryException.class,
+                () -> system.delete(new Path("/"), false));
+        assertFalse(system.rename(new Path("/"), path("root")));
+        assertTrue(system.exists(path("file")));
+    }
+
+    @Test
+    public void hadoopsRulesOfCreatingMakingAndMoving() throws IOException {
+        write("file", 1);
+        assertThrows(FileAlreadyExistsException.class, () -> system.mkdirs(path("file")));
+        assertThrows(ParentNotDirectoryException.class, () -> system.mkdirs(path("file/a/b")));
+        assertThrows(FileAlreadyExistsException.class, () -> system.create(BASE, true));
+        assertThrows(FileAlreadyExistsException.class, () -> system.create(path("file"), false));
+        assertThrows(ParentNotDirectoryException.class, () -> system.create(path("file/a")));
+        assertThrows(FileNotFoundException.class, () -> system.open(BASE));
+        system.mkdirs(path("a/b"));
+        assertFalse(system.rename(path("a"), path("a/b")));
+        assertFalse(system.rename(path("a"), path("a/b/c")));
+        assertFalse(system.rename(path("a"), path("a")));
+        assertTrue(system.rename(path("file"), path("file")));
+        assertFalse(system.rename(path("missing"), path("x")));
+        assertTrue(system.rename(path("file"), path("a")));
+        assertTrue(system.exists(path("a/file")));
+        assertFalse(system.exists(path("a/file/below")));
+    }
+
+    @Test
+    public void theMaskOfTheConfigurationDecidesAndThatOfTheProcessDoesNot() throws IOException {
+        Configuration open = new Configuration();
+        open.set("fs.permissions.umask-mode", "000");
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), open)) {
+            own.create(path("file")).close();
+            own.mkdirs(path("directory"));
+            assertEquals(0666, own.getFileStatus(path("file")).getPermission().toShort());
+            assertEquals(0777, own.getFileStatus(path("directory")).getPermission().toShort());
+        }
+    }
+
+    @Test
+    public void timesAreSetOneByOne() throws IOException {
+        write("file", 1);
+        system.setTimes(path("file"), 123_456_789_012L, 98_765_432_101L);
+        FileStatus status = system.getFileStatus(path("file"));
+        assertEquals(123_456_789_012L, status.getModificationTime());
+        assertEquals(98_765_432_101L, status.getAccessTime());
+        system.setTimes(path("file"), -1, 5_000);
+        status = system.getFileStatus(path("file"));
+        assertEquals(123_456_789_012L, status.getModificationTime());
+        assertEquals(5_000, status.getAccessTime());
+    }
+
+    @Test
+    public void hugeDirectoriesComeInPieces() throws IOException {
+        Set<String> expected = new HashSet<>();
+        for (int number = 0; number < 9_000; number++) {
+            Files.createFile(below("file-" + number));
+            expected.add("file-" + number);
+        }
+        Set<String> listed = new HashSet<>();
+        for (FileStatus status : system.listStatus(BASE)) {
+            listed.add(status.getPath().getName());
+        }
+        assertEquals(expected, listed);
+        listed.clear();
+        RemoteIterator<FileStatus> pieces = system.listStatusIterator(BASE);
+        while (pieces.hasNext()) {
+            assertTrue(listed.add(pieces.next().getPath().getName()));
+        }
+        assertEquals(expected, listed);
+        RemoteIterator<LocatedFileStatus> located = system.listLocatedStatus(BASE);
+        listed.clear();
+        while (located.hasNext()) {
+            assertTrue(listed.add(located.next().getPath().getName()));
+        }
+        assertEquals(expected, listed);
+        assertEquals(1_000, system.globStatus(path("file-8???")).length);
+    }
+
+    @Test
+    public void blocksAreHereAndAsLongAsTheOptionSays() throws IOException {
+        Configuration small = new Configuration();
+        small.set(TideOptions.SPLIT_BYTES, "1MiB");
+        write("file", 2_500_000);
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), small)) {
+            FileStatus status = own.getFileStatus(path("file"));
+            assertEquals(1 << 20, status.getBlockSize());
+            BlockLocation[] all = own.getFileBlockLocations(status, 0, status.getLen());
+            assertEquals(3, all.length);
+            assertEquals(2_500_000 - (2 << 20), all[2].getLength());
+            String here = java.net.InetAddress.getLocalHost().getCanonicalHostName();
+            assertArrayEquals(new String[] {here}, all[0].getHosts());
+            BlockLocation[] part = own.getFileBlockLocations(status, (1 << 20) + 5, 10);
+            assertEquals(1, part.length);
+            assertEquals(1 << 20, part[0].getOffset());
+            assertEquals(0, own.getFileBlockLocations(status, status.getLen(), 1).length);
+        }
+    }
+
+    @Test
+    public void memoryOnlyFilesHaveTheirLengthAndKeepTheirBytes() throws IOException {
+        if (ContractNode.MODE.equals("absent")) {
+            return;
+        }
+        Configuration memory = new Configuration();
+        memory.set(TideOptions.WRITE_MODE, "memory");
+        byte[] bytes = new byte[700_000];
+        Arrays.fill(bytes, (byte) 7);
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), memory)) {
+            try (FSDataOutputStream out = own.create(path("in-memory"))) {
+                out.write(bytes);
+            }
+            assertTrue(Files.size(below("in-memory")) <= 256);
+            assertEquals(bytes.length, own.getFileStatus(path("in-memory")).getLen());
+            assertTrue(own.rename(path("in-memory"), path("moved")));
+            own.setPermission(path("moved"), new FsPermission((short) 0600));
+            own.setTimes(path("moved"), 1_000_000, 1_000_000);
+            assertEquals(bytes.length, own.listStatus(BASE)[0].getLen());
+            try (FSDataInputStream in = own.open(path("moved"))) {
+                assertArrayEquals(bytes, in.readAllBytes());
+            }
+            own.truncate(path("moved"), 5);
+            assertEquals(5, own.getFileStatus(path("moved")).getLen());
+            assertTrue(own.delete(path("moved"), false));
+        }
+    }
+
+    @Test
+    public void attributesAreThoseOfTheDirectory() throws IOException {
+        write("file", 1);
+        byte[] value = {1, 2, 3};
+        system.setXAttr(path("file"), "user.color", value);
+        assertArrayEquals(value, system.getXAttr(path("file"), "user.color"));
+        assertEquals(Set.of("user.color"), new HashSet<>(system.listXAttrs(path("file"))));
+        assertThrows(IOException.class, () -> system.getXAttr(path("file"), "user.none"));
+        assertThrows(IOException.class,
+                () -> system.setXAttr(path("file"), "user.tidepool.memory", value));
+        system.removeXAttr(path("file"), "user.color");
+        assertTrue(system.listXAttrs(path("file")).isEmpty());
+    }
+
+    @Test
+    public void accessListsAreThoseOfTheDirectory() throws IOException {
+        if (!system.hasPathCapability(BASE, "fs.capability.paths.acls")) {
+            assertThrows(IOException.class, () -> system.setAcl(BASE,
+                    AclEntry.parseAclSpec("user::rwx,group::r-x,other::r-x", true)));
+            return;
+        }
+        write("file", 1);
+        system.setPermission(path("file"), new FsPermission((short) 0640));
+        assertFalse(system.getFileStatus(path("file")).hasAcl());
+        system.modifyAclEntries(path("file"), AclEntry.parseAclSpec("user:nobody:rw-", true));
+        assertTrue(system.getFileStatus(path("file")).hasAcl());
+        AclStatus list = system.getAclStatus(path("file"));
+        assertEquals("[user:nobody:rw-, group::r--]", list.getEntries().toString());
+        assertEquals(FsAction.READ_WRITE,
+                system.getFileStatus(path("file")).getPermission().getGroupAction());
+        system.removeAclEntries(path("file"), AclEntry.parseAclSpec("user:nobody", false));
+        assertTrue(system.getAclStatus(path("file")).getEntries().isEmpty());
+        assertEquals(0640, system.getFileStatus(path("file")).getPermission().toShort());
+        system.mkdirs(path("directory"));
+        system.modifyAclEntries(path("directory"),
+                AclEntry.parseAclSpec("default:user:nobody:r-x", true));
+        write("directory/inherits", 1);
+        assertTrue(system.getAclStatus(path("directory/inherits")).getEntries().toString()
+                .contains("user:nobody:r-x"));
+        system.removeDefaultAcl(path("directory"));
+        assertTrue(system.getAclStatus(path("directory")).getEntries().isEmpty());
+        system.setAcl(path("file"), AclEntry.parseAclSpec(
+                "user::rw-,user:nobody:r--,group::---,other::---", true));
+        system.removeAcl(path("file"));
+        assertEquals(0600, system.getFileStatus(path("file")).getPermission().toShort());
+    }
+
+    @Test
+    public void spaceSumsAndTrash() throws IOException {
+        write("a/one", 1000);
+        write("a/b/two", 2000);
+        assertEquals(3000, system.getContentSummary(BASE).getLength());
+        assertEquals(3, system.getContentSummary(BASE).getDirectoryCount());
+        FsStatus space = system.getStatus();
+        assertTrue(space.getCapacity() >= space.getUsed() && space.getRemaining() > 0);
+        Configuration bin = new Configuration();
+        bin.set("fs.trash.interval", "60");
+        assertTrue(Trash.moveToAppropriateTrash(system, path("a/one"), bin));
+        assertFalse(system.exists(path("a/one")));
+        Path kept = new Path(system.getTrashRoot(BASE), "Current" + path("a/one"));
+        assertEquals(1000, system.getFileStatus(kept).getLen());
+        system.delete(system.getHomeDirectory(), true);
+    }
+
+    @Test
+    public void joinsAreWholeOrNotAtAll() throws IOException {
+        write("target", 10);
+        write("one", 20);
+        assertThrows(IOException.class, () -> system.concat(path("target"),
+                new Path[] {path("one"), path("missing")}));
+        assertEquals(10, system.getFileStatus(path("target")).getLen());
+        assertTrue(system.exists(path("one")));
+        system.concat(path("target"), new Path[] {path("one")});
+        assertEquals(30, system.getFileStatus(path("target")).getLen());
+        assertFalse(system.exists(path("one")));
+    }
+
+    @Test
+    public void whatIsNotThereIsDeclaredAbsent() throws IOException {
+        for (String absent : new String[] {"fs.capability.lease.recoverable",
+            "fs.capability.safe.mode", "fs.capability.paths.storagepolicy",
+            "fs.capability.paths.snapshots"}) {
+            assertFalse(absent, system.hasPathCapability(BASE, absent));
+        }
+        assertNull(system.getCanonicalServiceName());
+        assertEquals(0, system.addDelegationTokens("nobody",
+                new org.apache.hadoop.security.Credentials()).length);
+        system.msync();
+    }
+
+    @Test
+    public void fileContextNeedsNoConfigurationOnceTheFileSystemIsLoaded() throws IOException {
+        FileContext context = FileContext.getFileContext(
+                java.net.URI.create("tide:///"), new Configuration());
+        assertTrue(context.util().exists(BASE));
+    }
+
+    @Test
+    public void aHostIsRefusedWithTheRemedy() {
+        IOException error = assertThrows(IOException.class, () -> FileSystem.get(
+                java.net.URI.create("tide://host/a"), new Configuration()));
+        assertTrue(error.getMessage(), error.getMessage().contains("three slashes"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Sums over a tree in one call: files, directories and bytes. Symbolic links to directories are
+//! not entered, so nothing is counted twice and no circle is walked.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use jni::EnvUnowned;
+use jni::objects::{JClass, JLongArray, JString};
+use jni::sys::jlong;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::status::{facts, facts_at, is_directory};
+use super::{Doing, Place};
+use crate::bridge::{self, AtPath};
+use crate::client;
+
+/// What a tree holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+}
+
+fn add(sums: &mut Sums, path: &Path) -> rustix::io::Result<()> {
+    sums.directories += 1;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut inner = Vec::new();
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let Some(facts) = facts_at(directory.as_fd(), path, name)? else { continue };
+        if !is_directory(&facts.stat) {
+            sums.files += 1;
+            sums.bytes += facts.length;
+            continue;
+        }
+        let itself = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        if itself.is_ok_and(|stat| is_directory(&stat)) {
+            inner.push(name.to_owned());
+        }
+    }
+    drop(directory);
+    for name in inner {
+        use std::os::unix::ffi::OsStrExt;
+        match add(sums, &path.join(std::ffi::OsStr::from_bytes(name.as_bytes()))) {
+            Err(Errno::NOENT) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn sums(path: &Path) -> rustix::io::Result<Sums> {
+    let own = facts(path, true)?;
+    if !is_directory(&own.stat) {
+        return Ok(Sums { files: 1, directories: 0, bytes: own.length });
+    }
+    let mut sums = Sums::default();
+    add(&mut sums, path)?;
+    Ok(sums)
+}
+
+/// Files, directories and bytes of a tree.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_sums<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    client: jlong,
+    path: JString<'local>,
+) -> JLongArray<'local> {
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+        let sums = sums(&place.lower).doing("counting", &place).at(&place.name)?;
+        let values = [sums.files, sums.directories, sums.bytes].map(u64::cast_signed);
+        let array = env.new_long_array(values.len())?;
+        array.set_region(env, 0, &values)?;
+        Ok(array)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_counted_once_and_circles_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        std::fs::write(directory.path().join("a/one"), [0; 10]).unwrap();
+        std::fs::write(directory.path().join("a/b/two"), [0; 20]).unwrap();
+        std::os::unix::fs::symlink(directory.path(), directory.path().join("a/circle")).unwrap();
+        let found = sums(directory.path()).unwrap();
+        assert_eq!(found, Sums { files: 2, directories: 3, bytes: 30 });
+    }
+}
