@@ -17,11 +17,6 @@ use crate::report::{Recent, Report};
 use crate::sensor::Sense;
 use crate::store::Store;
 
-/// Jobs and stores together cannot fill memory faster than this, in bytes per millisecond
-/// (32 GB/s): several cores that fault huge pages.
-const GROWTH_MAX_BYTES_PER_MS: u64 = 32_000_000;
-/// The longest sleep: a node whose stores are empty.
-const PERIOD_MAX_MS: u64 = 100;
 /// Of a longer pause this much counts as time that a store had: this process did not run either.
 const ELAPSED_MAX_NS: u64 = 200_000_000;
 
@@ -133,19 +128,14 @@ impl Governor {
         }
     }
 
-    /// Time until the next decision. The interval, while anything moves. Else the time in which
-    /// jobs and stores cannot possibly use up the room between what is stored and the target, at
-    /// most 100 ms: `clamp((target − stored) / g_max, T, 100 ms)`.
+    /// Time until the next decision: what the policy says, and the interval while a command is
+    /// under way.
     fn period_ms(&self) -> u64 {
-        let interval = self.parameters.interval_ms.max(1);
-        let calm = matches!(self.decision.reason, Reason::Steady | Reason::Hold | Reason::Fixed);
-        let moving = self.decision.slope_bytes_per_s > 0 || self.stores.iter().any(Store::is_busy);
-        if !calm || moving || self.decision.level != Level::Normal {
-            return interval;
+        let interval_ms = self.parameters.interval_ms.max(1);
+        if self.stores.iter().any(Store::is_busy) {
+            return interval_ms;
         }
-        let stored = self.snapshot.stored_bytes();
-        let room_ms = self.decision.target_bytes.saturating_sub(stored) / GROWTH_MAX_BYTES_PER_MS;
-        room_ms.min(PERIOD_MAX_MS).max(interval)
+        self.decision.rest_ms.max(interval_ms)
     }
 
     /// Changes the parameters from the next decision on. Another policy starts without history.
@@ -208,5 +198,6 @@ pub(crate) fn before_the_first() -> Decision {
         reason: Reason::Steady,
         level: Level::Normal,
         alarms: Vec::new(),
+        rest_ms: 0,
     }
 }

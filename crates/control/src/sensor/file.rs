@@ -7,11 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// Files of `/proc` and `/sys` that are longer than this are cut off; their parsers survive it.
 const LENGTH_MAX_BYTES: usize = 4 << 20;
+/// A file that is not there is looked for at every so many readings only: looking costs more than
+/// reading.
+const LOOK_EVERY: u32 = 16;
 
 /// One file and the bytes of its last reading.
 pub(crate) struct SensorFile {
     path: PathBuf,
     file: Option<File>,
+    /// Readings since the file was looked for in vain.
+    missed: u32,
     buffer: Vec<u8>,
     /// Whether a reading that leaves room in the buffer is all of it.
     is_single: bool,
@@ -22,7 +27,8 @@ impl SensorFile {
     pub fn new(path: impl Into<PathBuf>, buffer_bytes: usize) -> Self {
         let path = path.into();
         let file = File::open(&path).ok();
-        SensorFile { path, file, buffer: vec![0; buffer_bytes.max(64)], is_single: false }
+        let buffer = vec![0; buffer_bytes.max(64)];
+        SensorFile { path, file, missed: 0, buffer, is_single: false }
     }
 
     /// A file that the kernel writes in one piece: asking for more after it would be in vain.
@@ -41,6 +47,13 @@ impl SensorFile {
         let length = match self.fill() {
             Some(length) => length,
             None => {
+                if self.file.is_none() {
+                    self.missed += 1;
+                    if self.missed < LOOK_EVERY {
+                        return None;
+                    }
+                    self.missed = 0;
+                }
                 self.file = File::open(&self.path).ok();
                 self.fill()?
             }

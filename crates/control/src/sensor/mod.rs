@@ -34,7 +34,7 @@ use plausibility::Plausibility;
 
 /// Time between two looks at what moves slowly or only tells of trouble: jobs' groups, events,
 /// NUMA nodes.
-const SLOW_NS: u64 = 100_000_000;
+const SLOW_NS: u64 = 200_000_000;
 /// Longest time between two looks at the per-CPU lists.
 const ZONES_NS: u64 = 250_000_000;
 /// After a store gave memory back the lists are read every time for this long: they drain within a
@@ -114,6 +114,7 @@ pub struct Sensors {
     zoneinfo: SensorFile,
     vmstat: SensorFile,
     pressure: SensorFile,
+    processors: SensorFile,
     trigger: Option<File>,
     limits: Limits,
     memory_nodes: MemoryNodes,
@@ -168,6 +169,7 @@ impl Sensors {
             zoneinfo: proc("zoneinfo", 32 << 10),
             vmstat: proc("vmstat", 8192),
             pressure: single("pressure/memory", 256),
+            processors: SensorFile::single(roots.path("/sys/devices/system/cpu/online"), 256),
             trigger: None,
             limits: Limits::open(&roots),
             memory_nodes: MemoryNodes::open(&roots.path("/sys/devices/system/node")),
@@ -293,6 +295,7 @@ impl Sense for Sensors {
         snapshot.pressure = self.pressure.read().and_then(pressure::parse);
         if due(&mut self.schedule.scan_ns, at_ns, SCAN_NS) {
             self.limits.scan(&self.roots);
+            snapshot.processors = self.processors.read().and_then(text::listed);
         }
         let slow = due(&mut self.schedule.slow_ns, at_ns, SLOW_NS);
         if slow {

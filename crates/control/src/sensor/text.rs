@@ -45,9 +45,29 @@ pub(crate) fn single(text: &[u8]) -> Option<u64> {
     number(text.strip_suffix(b"\n")?)
 }
 
+/// How many numbers a list such as `0-3,8` names, as the kernel writes sets of processors.
+pub(crate) fn listed(text: &[u8]) -> Option<u32> {
+    let ranges = text.strip_suffix(b"\n")?.split(|byte| *byte == b',');
+    ranges.into_iter().try_fold(0_u32, |sum, range| {
+        let mut ends = range.splitn(2, |byte| *byte == b'-');
+        let first = number(ends.next()?)?;
+        let last = ends.next().map_or(Some(first), number)?;
+        let count = u32::try_from(last.checked_sub(first)?).ok()?.checked_add(1)?;
+        sum.checked_add(count)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!([listed(b"0\n"), listed(b"0-3,8\n")], [Some(1), Some(5)]);
+        for bad in [&b"0-3"[..], b"\n", b"3-0\n", b"0-\n", b"a\n", b"0-4294967295\n"] {
+            assert_eq!(listed(bad), None);
+        }
+    }
 
     #[test]
     fn numbers_are_whole_or_nothing() {

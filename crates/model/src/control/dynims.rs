@@ -76,6 +76,8 @@ impl Policy for Dynims {
             reason: if moved || target != capacity { Reason::Law } else { Reason::Steady },
             level: Level::Normal,
             alarms: Vec::new(),
+            // Its gain belongs to its interval.
+            rest_ms: parameters.interval_ms,
         }
     }
 }

@@ -24,7 +24,7 @@ const HIDDEN_DRAIN_BYTES_PER_S: f64 = 4e6;
 /// What has not shown up this long after it was freed is hidden; the rest of what was freed is not.
 const FREED_SETTLED_NS: u64 = SECOND_NS / 5;
 /// Steepest growth of a demand that is believed: about what a node's memory can take.
-const SLOPE_MAX_BYTES_PER_S: f64 = 64e9;
+pub(super) const SLOPE_MAX_BYTES_PER_S: f64 = 64e9;
 /// The kernel keeps at most this part of a zone in per-CPU lists.
 const HIDDEN_PART: u64 = 8;
 
@@ -33,6 +33,8 @@ const HIDDEN_PART: u64 = 8;
 pub(super) struct Estimate {
     /// Demand in bytes.
     pub demand_bytes: u64,
+    /// The newest reading of it, where that is higher: it may be noise, or the begin of a rise.
+    pub highest_bytes: u64,
     /// Growth of the demand in bytes per second; 0 below the noise floor.
     pub slope_bytes_per_s: u64,
     /// Standard deviation of the noise on the demand.
@@ -151,6 +153,7 @@ impl Estimator {
         if let (Some(kinds), Some(gap)) = (kinds, self.gap) {
             let demand = signed(kinds) - signed(snapshot.occupied_bytes()) + gap as i64;
             self.present.demand_bytes = self.present.demand_bytes.max(unsigned(demand));
+            self.present.highest_bytes = self.present.demand_bytes;
         }
     }
 
@@ -188,6 +191,7 @@ impl Estimator {
         let rise = corrected - before[0];
         self.present = Estimate {
             demand_bytes: unsigned(demand),
+            highest_bytes: unsigned(demand.max(corrected)),
             slope_bytes_per_s: self.slope(snapshot, p, noise),
             noise_bytes: unsigned(noise),
             rising: rise > noise.max(signed(snapshot.memory_total_bytes) / 65_536),

@@ -1,13 +1,14 @@
 //! The fixed size: every store may hold its largest capacity. It reads no sensor and never reacts;
 //! it is the baseline of a node without memory control.
 
+use super::rest::rest_ms;
 use super::{Decision, Level, Parameters, Policy, Reason, Snapshot};
 
 /// The fixed size.
 pub(super) struct Fixed;
 
 impl Policy for Fixed {
-    fn decide(&mut self, snapshot: &Snapshot, _: &Parameters) -> Decision {
+    fn decide(&mut self, snapshot: &Snapshot, parameters: &Parameters) -> Decision {
         Decision {
             target_bytes: snapshot.sum(|store| store.capacity_max_bytes),
             demand_bytes: 0,
@@ -15,6 +16,7 @@ impl Policy for Fixed {
             reason: Reason::Fixed,
             level: Level::Normal,
             alarms: Vec::new(),
+            rest_ms: rest_ms(u64::MAX, snapshot.processors, parameters),
         }
     }
 }

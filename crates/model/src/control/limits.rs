@@ -23,6 +23,9 @@ pub(super) struct Ceilings {
     pub limits_bytes: i64,
     /// A NUMA node has no room for growth.
     pub node_short: bool,
+    /// Bytes that the fullest NUMA node with store pages has above its part of the headroom; the
+    /// largest number where memory is uniform.
+    pub node_room_bytes: i64,
 }
 
 impl Ceilings {
@@ -84,6 +87,7 @@ impl Ceilings {
     /// the proportion in which they lie on it.
     fn memory_nodes(&mut self, s: &Snapshot, e: &Estimate, b: &Bounds, headroom: u64) -> i64 {
         self.node_short = false;
+        self.node_room_bytes = i64::MAX;
         let mut lowest = i64::MAX;
         if s.memory_nodes.len() < 2 || s.memory_total_bytes == 0 {
             return lowest;
@@ -97,6 +101,7 @@ impl Ceilings {
             let coming = b.under_way as f64 * part + e.hidden_bytes as f64 * share;
             let lacking = lacking(node, headroom as f64 * share, coming);
             self.node_short |= lacking + b.band as f64 * share > 0.0;
+            self.node_room_bytes = self.node_room_bytes.min(-lacking as i64);
             if lacking > 0.0 {
                 lowest = lowest.min(left - (lacking / part).min(1e17) as i64);
             }

@@ -22,6 +22,7 @@ mod plant;
 mod policy;
 mod random;
 mod recommend;
+mod rest;
 mod simulate;
 mod snapshot;
 mod split;
@@ -40,6 +41,7 @@ pub use plant::{
 };
 pub use policy::{Policy, policy};
 pub use recommend::{Reasoned, Recommendation, recommend};
+pub use rest::{REST_MAX_MS, growth_max_bytes_per_s};
 pub use simulate::{
     Absence, Decided, Observer, Run, Sample, Simulation, simulate, simulate_observed,
 };

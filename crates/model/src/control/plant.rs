@@ -27,6 +27,8 @@ const PAGE_BYTES: u64 = 4096;
 pub struct PlantConfig {
     /// Memory in bytes (`MemTotal`) over time; a balloon or an unplugged module changes it.
     pub memory_total: Trace,
+    /// Processors; they bound how fast a demand may grow.
+    pub processors: u32,
     /// Bytes that the kernel and services use all the time.
     pub kernel_bytes: u64,
     /// Bytes below which the kernel reclaims while tasks wait; not part of `MemAvailable`.
@@ -130,6 +132,7 @@ impl PlantConfig {
     pub fn node(memory_total_bytes: u64, store_bytes: u64) -> Self {
         PlantConfig {
             memory_total: Trace::constant(memory_total_bytes, Duration::from_secs(1)),
+            processors: 64,
             kernel_bytes: memory_total_bytes / 100,
             watermark_bytes: memory_total_bytes / 400,
             hidden_share: 0.125,

@@ -129,7 +129,7 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
             plant.foreign_command(store, bytes);
         }
         while let Some((_, parameters)) = changes.next_if(|(at, _)| ns(*at) <= now_ns) {
-            main.set(parameters);
+            main.set(parameters, now_ns);
         }
         let absence = simulation
             .absences
@@ -140,7 +140,7 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
         }
         was_away = absence.is_some();
         if absence.is_none() && main.is_due(now_ns) {
-            let (snapshot, decision) = main.decide(&mut plant);
+            let (snapshot, decision) = main.decide(&mut plant, now_ns);
             run.commands += command(&mut plant, &snapshot, &decision);
             observer(&snapshot, &main.parameters, &decision);
             run.decisions.push(Decided { at_ns: now_ns, decision });
@@ -148,7 +148,7 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
         if let Some(rival) = &mut rival
             && rival.is_due(now_ns)
         {
-            let (snapshot, decision) = rival.decide(&mut plant);
+            let (snapshot, decision) = rival.decide(&mut plant, now_ns);
             command(&mut plant, &snapshot, &decision);
         }
         run.samples.push(Sample {
@@ -182,28 +182,28 @@ impl Controller {
         self.policy = policy(self.parameters.policy);
     }
 
-    /// Another kind of policy begins without memory of before.
-    fn set(&mut self, parameters: Parameters) {
+    /// Another kind of policy begins without memory of before; the change acts at once.
+    fn set(&mut self, parameters: Parameters, now_ns: u64) {
         let other = parameters.policy != self.parameters.policy;
         self.parameters = parameters;
+        self.due_ns = self.due_ns.min(now_ns);
         if other {
             self.forget();
         }
     }
 
-    fn is_due(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.due_ns {
-            return false;
-        }
-        let interval_ns = ns(Duration::from_millis(self.parameters.interval_ms.max(1)));
-        // Ticks missed while the controller was away are not made up for.
-        self.due_ns += interval_ns * ((now_ns - self.due_ns) / interval_ns + 1);
-        true
+    fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.due_ns
     }
 
-    fn decide(&mut self, plant: &mut Plant) -> (Snapshot, Decision) {
+    fn decide(&mut self, plant: &mut Plant, now_ns: u64) -> (Snapshot, Decision) {
         let snapshot = plant.snapshot();
         let decision = self.policy.decide(&snapshot, &self.parameters);
+        let interval_ns = ns(Duration::from_millis(self.parameters.interval_ms.max(1)));
+        // Ticks missed while the controller was away are not made up for.
+        let missed = (now_ns - self.due_ns) / interval_ns;
+        let rest_ns = ns(Duration::from_millis(decision.rest_ms)).max(interval_ns);
+        self.due_ns += interval_ns * missed + rest_ns;
         (snapshot, decision)
     }
 }

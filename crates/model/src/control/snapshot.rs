@@ -11,6 +11,8 @@ pub struct Snapshot {
     pub at_ns: u64,
     /// Memory of the node in bytes (`MemTotal`).
     pub memory_total_bytes: u64,
+    /// Processors that are online. `None`: unknown.
+    pub processors: Option<u32>,
     /// Bytes that jobs could have without touching a store: `MemAvailable` plus free pages in
     /// per-CPU lists. `None`: unreadable or implausible.
     pub available_bytes: Option<u64>,

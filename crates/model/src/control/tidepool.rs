@@ -12,6 +12,7 @@ use super::estimate::{Estimate, Estimator, signed};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings};
+use super::rest::rest_ms;
 use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot};
 
 pub(super) const MILLISECOND_NS: u64 = 1_000_000;
@@ -149,6 +150,8 @@ impl Policy for Tidepool {
         };
         let target = target.max(bounds.floor).min(bounds.max);
         self.target_bytes = Some(target);
+        let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
+        let room = if calm { self.room_bytes(&estimate, wanted, &bounds) } else { 0 };
         Decision {
             target_bytes: target,
             demand_bytes: estimate.demand_bytes,
@@ -156,11 +159,24 @@ impl Policy for Tidepool {
             reason,
             level,
             alarms: self.alarms(snapshot, &estimate, wanted, &bounds, p),
+            rest_ms: rest_ms(room, snapshot.processors, p),
         }
     }
 }
 
 impl Tidepool {
+    /// Bytes that jobs and stores may take before the stores must give; none while anything moves
+    /// or is in doubt.
+    fn room_bytes(&self, estimate: &Estimate, wanted: Ceiling, bounds: &Bounds) -> u64 {
+        let moves = estimate.slope_bytes_per_s > 0 || estimate.rising || bounds.under_way > 0;
+        if moves || estimate.disagree || estimate.stale_ns > 0 {
+            return 0;
+        }
+        let newest = signed(estimate.highest_bytes) - signed(estimate.demand_bytes);
+        let node = wanted.bytes - newest - signed(bounds.stored);
+        node.min(self.ceilings.node_room_bytes).max(0) as u64
+    }
+
     fn level(&self, estimate: &Estimate, emergency: bool, p: &Parameters) -> Level {
         if is_stale(estimate, p) {
             Level::Safe

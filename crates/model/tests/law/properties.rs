@@ -58,6 +58,7 @@ prop_compose! {
             at_ns,
             events_at_ns: sensors.1.filter(|_| counters.0.is_some()),
             memory_total_bytes: sensors.0,
+            processors: Some(stores.len() as u32),
             available_bytes: sensors.1,
             used_kinds_bytes: sensors.2,
             pressure: counters.0.map(|(some_us, full_us)| Pressure { some_us, full_us }),

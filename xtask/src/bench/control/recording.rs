@@ -12,8 +12,11 @@ const NOISE_SHARE: f64 = 0.05;
 pub struct Sample {
     /// Time of the monotonic clock in nanoseconds.
     pub at_ns: u64,
-    /// Bytes available to jobs, as the kernel says.
+    /// Bytes available to jobs: what the kernel says, and free pages in per-CPU lists, which it
+    /// leaves out though it hands them out.
     pub available: u64,
+    /// Its part in per-CPU lists.
+    pub hidden: u64,
     /// Free bytes.
     pub free: u64,
     /// Bytes of files and of shared memory.
@@ -34,8 +37,9 @@ impl Recording {
         let sample = |line: &str| {
             let words: Vec<u64> =
                 line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-            let [at_ns, available, free, cached, stored, capacity] = words.try_into().ok()?;
-            Some(Sample { at_ns, available, free, cached, stored, capacity })
+            let [at_ns, kernel, free, cached, stored, capacity, hidden] = words.try_into().ok()?;
+            let available = kernel + hidden;
+            Some(Sample { at_ns, available, hidden, free, cached, stored, capacity })
         };
         Recording(text.lines().filter_map(sample).collect())
     }
@@ -51,13 +55,14 @@ impl Recording {
         self.0.iter().find(|sample| sample.available < headroom).map(|sample| sample.at_ns)
     }
 
-    /// Milliseconds from the crossing until the store held less than before it; 0 where it had
-    /// begun before.
-    pub fn first_byte_ms(&self, headroom: u64) -> Option<f64> {
-        let first = self.0.first()?;
-        let crossing = self.crossing_ns(headroom)?;
-        let freed = self.0.iter().find(|sample| sample.stored < first.stored)?;
-        Some(freed.at_ns.saturating_sub(crossing) as f64 / 1e6)
+    /// Milliseconds from `since_ns` until the store had given at least `bytes`; `None` where it
+    /// never did, or held nothing that it could have given.
+    pub fn given_ms(&self, since_ns: u64, bytes: u64) -> Option<f64> {
+        let before = self.0.iter().take_while(|sample| sample.at_ns <= since_ns).last()?.stored;
+        let goal = before.checked_sub(bytes)?;
+        let mut later = self.0.iter().filter(|sample| sample.at_ns > since_ns);
+        let given = later.find(|sample| sample.stored <= goal)?;
+        Some((given.at_ns - since_ns) as f64 / 1e6)
     }
 
     /// Milliseconds from the crossing until the store gave all but a little of `needed` bytes.
@@ -88,6 +93,22 @@ impl Recording {
     /// Bytes that left the store, again and again.
     pub fn evicted(&self) -> u64 {
         self.0.windows(2).map(|pair| pair[0].stored.saturating_sub(pair[1].stored)).sum()
+    }
+
+    /// Bytes that had to leave because the capacity fell below what was stored. What a full store
+    /// replaces for a reader is no part of it: that depends on the reader, not on the law.
+    pub fn taken(&self) -> u64 {
+        let forced = |pair: &[Sample]| {
+            let (before, after) = (pair[0], pair[1]);
+            // What was above the capacity before was counted when the capacity fell below it.
+            before.stored.min(before.capacity).saturating_sub(after.capacity)
+        };
+        self.0.windows(2).map(forced).sum()
+    }
+
+    /// Most bytes that were in per-CPU lists at once.
+    pub fn hidden_most(&self) -> u64 {
+        self.0.iter().map(|sample| sample.hidden).max().unwrap_or(0)
     }
 
     /// Mean of what the store held, in bytes.
@@ -148,13 +169,31 @@ mod tests {
     fn a_burst_is_measured_from_the_crossing() {
         let burst = recording(&[(120, 500), (80, 500), (70, 490), (85, 440), (100, 400)]);
         assert_eq!(burst.crossing_ns(100), Some(1_000_000));
-        assert_eq!(burst.first_byte_ms(100), Some(1.0));
         assert_eq!(burst.ledger_back_ms(100, 100), Some(3.0));
         assert_eq!(burst.available_back_ms(100, 100), Some(3.0));
         assert_eq!((burst.excess(100), burst.evicted()), (30, 100));
-        assert_eq!(burst.first_byte_ms(50), None, "no crossing, nothing to wait for");
+        assert_eq!(burst.ledger_back_ms(50, 100), None, "no crossing, nothing to wait for");
         let fixed = recording(&[(120, 500), (80, 500)]);
-        assert_eq!((fixed.first_byte_ms(100), fixed.ledger_back_ms(100, 9)), (None, None));
+        assert_eq!(fixed.ledger_back_ms(100, 9), None);
+    }
+
+    #[test]
+    fn a_step_is_measured_from_its_begin_to_a_part_of_it() {
+        let step = recording(&[(0, 500), (0, 500), (0, 496), (0, 470), (0, 440)]);
+        assert_eq!(step.given_ms(1_000_000, 30), Some(2.0), "a block that drifted is no answer");
+        assert_eq!(step.given_ms(1_500_000, 4), Some(0.5));
+        assert_eq!(step.given_ms(0, 100), None);
+        assert_eq!(step.given_ms(0, 501), None, "more than it held");
+    }
+
+    #[test]
+    fn only_a_falling_capacity_takes_bytes() {
+        let sample = |(stored, capacity)| Sample { stored, capacity, ..Sample::default() };
+        let of = |all: &[(u64, u64)]| Recording(all.iter().copied().map(sample).collect()).taken();
+        assert_eq!(of(&[(90, 100), (84, 100), (90, 100)]), 0, "replaced for a reader");
+        assert_eq!(of(&[(90, 100), (90, 95), (84, 95)]), 0, "unused room");
+        assert_eq!(of(&[(90, 90), (90, 50), (70, 50), (50, 50), (50, 40)]), 50);
+        assert_eq!(of(&[(90, 90), (90, 50), (80, 40), (40, 40)]), 50, "two commands under way");
     }
 
     #[test]
@@ -169,8 +208,9 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_samples_are_left_out() {
-        let read = Recording::parse("watching\n1 2 3 4 5 6\n1 2\n");
+        let read = Recording::parse("watching\n1 2 3 4 5 6 7\n1 2 3 4 5 6\n1 2\n");
         assert_eq!(read.0.len(), 1);
         assert_eq!((read.0[0].stored, read.0[0].capacity), (5, 6));
+        assert_eq!((read.0[0].available, read.0[0].hidden), (9, 7), "lists are available");
     }
 }

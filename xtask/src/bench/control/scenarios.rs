@@ -14,7 +14,9 @@ use crate::hog::now_ns;
 const LEAD: Duration = Duration::from_millis(50);
 /// Long enough for the law of the paper to settle.
 const TAIL: Duration = Duration::from_secs(3);
-const STEP_PAUSE: Duration = Duration::from_millis(250);
+/// Shortest time between two steps, and the unit of what is added to it.
+const STEP_PAUSE: Duration = Duration::from_millis(200);
+const STEP_SHIFT: Duration = Duration::from_millis(1);
 
 /// Figures of a burst; `None` where it never came.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,32 +33,37 @@ pub struct Burst {
     pub sign_changes: Option<usize>,
     /// Most bytes under the headroom.
     pub excess: u64,
+    /// Most bytes in per-CPU lists of free pages; they count as available.
+    pub hidden: u64,
 }
 
-/// Small steps of demand, each beyond the threshold: the time to the first byte of each.
-pub fn steps(rig: &Rig, pool: &mut Pool, count: u64, step: u64, slack: u64) -> Result<Vec<f64>> {
+/// Small steps of demand, each from the threshold on: of each the time from its begin until the
+/// store had given a quarter of it; `None` where it never did before the next step. A quarter,
+/// because a block may leave for what other programs take meanwhile.
+pub fn steps(
+    rig: &Rig,
+    pool: &mut Pool,
+    count: u64,
+    step: u64,
+    slack: u64,
+) -> Result<Vec<Option<f64>>> {
     pool.demand(slack)?;
     std::thread::sleep(STEP_PAUSE * 2);
     let watch = rig.watch()?;
     let mut began = Vec::new();
-    for index in 1..=count {
-        std::thread::sleep(STEP_PAUSE);
+    // The first one finds the threshold; it does not count.
+    for index in 0..=count {
+        // Every phase of an interval of 10 ms and of 100 ms comes equally often.
+        std::thread::sleep(STEP_PAUSE + STEP_SHIFT * (index * 37 % 100) as u32);
         began.push(now_ns());
-        pool.demand(slack + index * step)?;
+        pool.demand(slack + (index + 1) * step)?;
     }
     std::thread::sleep(STEP_PAUSE);
     began.push(now_ns());
     let recording = watch.finish()?;
     pool.demand(0)?;
-    let mut times = Vec::new();
-    for pair in began.windows(2) {
-        let seen = recording.between(pair[0], pair[1]);
-        // A step counts only where it is the one that crosses the threshold.
-        if seen.0.first().is_some_and(|first| first.available >= rig.headroom) {
-            times.extend(seen.first_byte_ms(rig.headroom));
-        }
-    }
-    Ok(times)
+    let of_step = |pair: &[u64]| recording.between(0, pair[1]).given_ms(pair[0], step / 4);
+    Ok(began.windows(2).skip(1).map(of_step).collect())
 }
 
 /// Demand of `bytes` at `rate` bytes a second, or at once with 0.
@@ -80,6 +87,7 @@ fn judge(seen: &Recording, headroom: u64, needed: u64, stands_ns: u64) -> Result
         settling_ms: settling.filter(|_| evicted > 0).map(|(ms, _)| ms),
         sign_changes: settling.filter(|_| evicted > 0).map(|(_, changes)| changes),
         excess: seen.excess(headroom),
+        hidden: seen.hidden_most(),
     })
 }
 
@@ -122,22 +130,33 @@ pub fn regrowth(rig: &Rig, pool: &mut Pool, limit: Duration) -> Result<Option<f6
     Ok(watch.finish()?.grown_s(since, goal))
 }
 
-/// Demand that comes and goes: bytes evicted, and the mean size of the store, while it is read.
+/// What a sawtooth cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sawtooth {
+    /// Bytes that had to leave because the capacity fell.
+    pub taken: f64,
+    /// Mean of what the store held, in bytes.
+    pub mean_stored: f64,
+}
+
+/// Demand that comes and goes, while files are read.
 pub fn sawtooth(
     rig: &Rig,
     pool: &mut Pool,
     height: u64,
     teeth: u32,
     rate: u64,
-) -> Result<(f64, f64)> {
+) -> Result<Sawtooth> {
     let watch = rig.watch()?;
-    while_reading(rig, || {
+    let began = now_ns();
+    let ended = while_reading(rig, || {
         for _ in 0..teeth {
             pool.ramp(height, rate)?;
             pool.ramp(0, rate)?;
         }
-        Ok(())
+        Ok(now_ns())
     })?;
-    let seen = watch.finish()?;
-    Ok((seen.evicted() as f64, seen.mean_stored()))
+    // The reader ends later, with the last of its files.
+    let seen = watch.finish()?.between(began, ended);
+    Ok(Sawtooth { taken: seen.taken() as f64, mean_stored: seen.mean_stored() })
 }

@@ -93,6 +93,7 @@ impl Sensors {
             at_ns: now_ns,
             events_at_ns: None,
             memory_total_bytes: memory.total_bytes(),
+            processors: Some(config.processors),
             available_bytes: available,
             used_kinds_bytes: used_kinds,
             pressure: Some(pressure),
