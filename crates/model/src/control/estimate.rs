@@ -33,8 +33,6 @@ const HIDDEN_PART: u64 = 8;
 pub(super) struct Estimate {
     /// Demand in bytes.
     pub demand_bytes: u64,
-    /// The newest reading of it, where that is higher: it may be noise, or the begin of a rise.
-    pub highest_bytes: u64,
     /// Growth of the demand in bytes per second; 0 below the noise floor.
     pub slope_bytes_per_s: u64,
     /// Standard deviation of the noise on the demand.
@@ -153,7 +151,6 @@ impl Estimator {
         if let (Some(kinds), Some(gap)) = (kinds, self.gap) {
             let demand = signed(kinds) - signed(snapshot.occupied_bytes()) + gap as i64;
             self.present.demand_bytes = self.present.demand_bytes.max(unsigned(demand));
-            self.present.highest_bytes = self.present.demand_bytes;
         }
     }
 
@@ -191,7 +188,6 @@ impl Estimator {
         let rise = corrected - before[0];
         self.present = Estimate {
             demand_bytes: unsigned(demand),
-            highest_bytes: unsigned(demand.max(corrected)),
             slope_bytes_per_s: self.slope(snapshot, p, noise),
             noise_bytes: unsigned(noise),
             rising: rise > noise.max(signed(snapshot.memory_total_bytes) / 65_536),

@@ -151,7 +151,7 @@ impl Policy for Tidepool {
         let target = target.max(bounds.floor).min(bounds.max);
         self.target_bytes = Some(target);
         let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
-        let room = if calm { self.room_bytes(&estimate, wanted, &bounds) } else { 0 };
+        let room = if calm { self.room_bytes(snapshot, &estimate, wanted, &bounds) } else { 0 };
         Decision {
             target_bytes: target,
             demand_bytes: estimate.demand_bytes,
@@ -167,13 +167,20 @@ impl Policy for Tidepool {
 impl Tidepool {
     /// Bytes that jobs and stores may take before the stores must give; none while anything moves
     /// or is in doubt.
-    fn room_bytes(&self, estimate: &Estimate, wanted: Ceiling, bounds: &Bounds) -> u64 {
+    fn room_bytes(
+        &self,
+        snapshot: &Snapshot,
+        estimate: &Estimate,
+        wanted: Ceiling,
+        bounds: &Bounds,
+    ) -> u64 {
         let moves = estimate.slope_bytes_per_s > 0 || estimate.rising || bounds.under_way > 0;
-        if moves || estimate.disagree || estimate.stale_ns > 0 {
+        // What must be written first is asked for long before the threshold.
+        let unwritten = snapshot.sum(|store| store.memory_only_bytes) > 0;
+        if moves || unwritten || estimate.disagree || estimate.stale_ns > 0 {
             return 0;
         }
-        let newest = signed(estimate.highest_bytes) - signed(estimate.demand_bytes);
-        let node = wanted.bytes - newest - signed(bounds.stored);
+        let node = wanted.bytes - signed(bounds.stored);
         node.min(self.ceilings.node_room_bytes).max(0) as u64
     }
 

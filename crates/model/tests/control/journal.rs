@@ -24,7 +24,7 @@ fn log(policy: ControlPolicy, bytes_max: usize) -> Vec<Vec<u8>> {
     simulate_observed(&simulation, &mut |snapshot, parameters, decision| {
         // The operator changes a parameter in the middle.
         decisions += 1;
-        let hold_ms = if decisions > 200 { 3_000 } else { parameters.hold_ms };
+        let hold_ms = if decisions > 20 { 3_000 } else { parameters.hold_ms };
         let changed = Parameters { hold_ms, ..parameters.clone() };
         let parameters = if policy == ControlPolicy::Static { &changed } else { parameters };
         match writer.write(snapshot, parameters, decision).unwrap() {
@@ -63,7 +63,7 @@ fn parameters_are_kept_where_they_change() {
         .zip(&journal.entries)
         .filter_map(|(number, entry)| entry.parameters.as_ref().map(|_| number))
         .collect();
-    assert_eq!(changes, [0, 200]);
+    assert_eq!(changes, [0, 20]);
 }
 
 #[test]

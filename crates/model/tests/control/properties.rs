@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidepool_model::control::{
-    ControlPolicy, Goal, Measures, Parameters, PlantConfig, Simulation, Trace, simulate,
+    ControlPolicy, Decided, Fault, FaultKind, Goal, Measures, Parameters, PlantConfig, REST_MAX_MS,
+    Sample, Simulation, Trace, growth_max_bytes_per_s, simulate,
 };
 
 use crate::support::{MS, S, used_target};
@@ -58,8 +59,60 @@ fn simulations() -> impl Strategy<Value = (Simulation, u64)> {
     })
 }
 
+/// A node at rest with some room, and a demand that begins to grow at any moment, as fast as the
+/// processors can or slower; with the room.
+fn surprises() -> impl Strategy<Value = (Simulation, u64)> {
+    let node = (64_u64..512, 1_u32..12, 0.0..1.0_f64);
+    let control = (2_u64..50, 0_u64..300, 0.05..1.0_f64, any::<bool>());
+    (node, control).prop_map(|(node, control)| {
+        let (memory_gib, processors, room_share) = node;
+        let (interval_ms, after_ms, rate_share, has_kinds) = control;
+        let memory = memory_gib * GIB;
+        let store = memory / 2 / (4 * MIB) * (4 * MIB);
+        let mut plant = PlantConfig { processors, ..PlantConfig::node(memory, store) };
+        if !has_kinds {
+            let kind = FaultKind::UsedKindsUnreadable;
+            plant.faults = vec![Fault { from: Duration::ZERO, until: END, kind }];
+        }
+        let headroom_bytes = memory / 8;
+        let rate = (growth_max_bytes_per_s(Some(processors)) as f64 * rate_share) as u64;
+        // Used up within 3 s.
+        let room = ((memory as f64 / 8.0 * room_share) as u64).min(3 * rate);
+        let used = plant.kernel_bytes + plant.watermark_bytes + headroom_bytes + store;
+        let begin = memory - used - room;
+        let start = S + Duration::from_millis(after_ms);
+        let trace = Trace::ramp(begin, begin + room + memory / 16, rate, start, END);
+        let parameters = Parameters { interval_ms, headroom_bytes, ..Parameters::default() };
+        let mut simulation = Simulation::new(plant, trace, parameters);
+        simulation.duration = 6 * S;
+        (simulation, room)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn rest_never_makes_an_answer_late((simulation, room) in surprises()) {
+        let run = simulate(&simulation);
+        let interval_ns = simulation.parameters.interval_ms * 1_000_000;
+        let step_ns = simulation.step.as_nanos() as u64;
+        let target = used_target(&simulation);
+        let stored = simulation.plant.stores[0].capacity_max_bytes;
+        let over = |s: &&Sample| s.truth.demand_bytes + stored > target;
+        let crossed = run.samples.iter().find(over).expect("it grows beyond the room").at_ns;
+        let gives = |d: &&Decided| d.decision.target_bytes < stored;
+        let answer = run.decisions.iter().find(gives).expect("the store gives").at_ns;
+        // Without the second reading a rise counts when it was read twice.
+        let readings = if simulation.plant.faults.is_empty() { 1 } else { 2 };
+        let latest = crossed + readings * interval_ns + step_ns;
+        prop_assert!(answer <= latest, "crossed at {crossed}, answered at {answer}");
+        // And where there is room it does rest.
+        let calm = run.decisions.iter().filter(|d| d.at_ns < 1_000_000_000).count() as u64;
+        let takes_ms = room / (growth_max_bytes_per_s(Some(simulation.plant.processors)) / 1000);
+        let rest_ms = takes_ms.min(REST_MAX_MS - interval_ns / 1_000_000).max(1);
+        prop_assert!(calm <= 8 + 1_000 / rest_ms, "{calm} decisions, rests of {rest_ms} ms");
+    }
 
     #[test]
     fn nodes_of_all_kinds_keep_the_promises((simulation, rate) in simulations()) {

@@ -1,6 +1,9 @@
 //! Each branch of the law.
 
-use tidepool_model::control::{Alarm, Level, Limit, MemoryNode, Parameters, Pressure, Reason};
+use tidepool_model::control::{
+    Alarm, ControlPolicy, Level, Limit, MemoryNode, Parameters, Pressure, REST_MAX_MS, Reason,
+    policy,
+};
 
 use crate::node::{BLOCK, GIB, Node, TOTAL, has};
 
@@ -354,4 +357,65 @@ fn the_first_reading_after_a_calm_sleep_acts_at_once() {
         node.tick().slope_bytes_per_s
     });
     assert!(slopes[1].abs_diff(10 * GIB) < GIB / 10, "{slopes:?}");
+}
+
+#[test]
+fn the_controller_rests_only_where_nothing_can_need_it() {
+    let calm = || {
+        let mut node = Node::new(20 * GIB, 60 * GIB, 60 * GIB);
+        node.run(3_000);
+        node
+    };
+    assert_eq!(calm().tick().rest_ms, REST_MAX_MS);
+    assert_eq!(Node::full(60 * GIB).tick().rest_ms, 10, "at the threshold");
+    let rest = |change: fn(&mut Node)| {
+        let mut node = calm();
+        change(&mut node);
+        node.tick().rest_ms
+    };
+    assert_eq!(rest(|node| node.demand += GIB), 10, "it moves");
+    assert_eq!(rest(|node| node.store().outstanding_bytes = BLOCK), 10, "a command is under way");
+    assert_eq!(rest(|node| node.store().memory_only_bytes = BLOCK), 10, "spilling takes long");
+    assert_eq!(rest(|node| node.snapshot.processors = Some(1)), REST_MAX_MS, "12 GB/s");
+    let limit = |used_bytes, holds_store| Limit {
+        name: "/node".to_owned(),
+        limit_bytes: 80 * GIB,
+        used_bytes,
+        holds_store,
+        hits: 0,
+    };
+    let limited = |limit: Limit| {
+        let mut node = calm();
+        node.snapshot.limits = vec![limit];
+        node.tick();
+        node.tick().rest_ms
+    };
+    assert_eq!(limited(limit(78 * GIB + GIB / 2, true)), 10, "the group is nearly full");
+    assert_eq!(limited(limit(79 * GIB, false)), REST_MAX_MS, "a job at its own limit");
+    let nodes = |available_bytes: u64| {
+        let mut node = calm();
+        let half = |number, available_bytes| MemoryNode {
+            number,
+            total_bytes: TOTAL / 2,
+            available_bytes,
+            stored_bytes: 30 * GIB,
+        };
+        node.snapshot.memory_nodes = vec![half(0, available_bytes), half(1, 24 * GIB)];
+        node.tick().rest_ms
+    };
+    let headroom = calm().headroom();
+    assert_eq!(nodes(headroom / 2 + GIB / 4), 10, "one node is nearly full");
+    assert_eq!(nodes(24 * GIB), REST_MAX_MS);
+    let mut node = calm();
+    node.snapshot.available_bytes = None;
+    assert_eq!(node.tick_as_read().rest_ms, 10, "a reading is missing");
+}
+
+#[test]
+fn a_law_whose_gain_belongs_to_its_interval_never_rests() {
+    for (kind, rest_ms) in [(ControlPolicy::Dynims, 10), (ControlPolicy::Static, REST_MAX_MS)] {
+        let node = Node::new(20 * GIB, 60 * GIB, 60 * GIB);
+        let decision = policy(kind).decide(&node.snapshot, &node.parameters);
+        assert_eq!(decision.rest_ms, rest_ms, "{kind:?}");
+    }
 }
