@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_client::{Client, ClientOptions};
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_model::control::{REST_MAX_MS, StoreSpeed, StoreState};
 use tidepool_proto::control::{ControlReport, ControlSetting, Govern, Governed};
 use tidepool_proto::control_page::{CONTROL_PAGE_BYTES, ControlPage};
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -28,6 +28,8 @@ use super::{Actuator, Resized};
 const NAME: &str = "tidepool";
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time between two decisions of a calm node.
+const REST_MAX: Duration = Duration::from_millis(REST_MAX_MS);
 /// Part of the lease between two renewals.
 const RENEWALS_PER_LEASE: u32 = 4;
 
@@ -259,7 +261,8 @@ fn renew(shared: &Shared) {
     while !attachment.ending {
         let lease = attachment.lease;
         let _ = shared.ended.wait_for(&mut attachment, lease / RENEWALS_PER_LEASE);
-        if attachment.ending || attachment.asked.elapsed() > lease {
+        // A controller that rests between two decisions is alive.
+        if attachment.ending || attachment.asked.elapsed() > lease.max(2 * REST_MAX) {
             continue;
         }
         drop(attachment);
