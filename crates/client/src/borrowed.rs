@@ -26,8 +26,14 @@ pub struct Borrowed {
 
 #[derive(Debug)]
 enum Bytes {
-    Lent { mapping: Mapping, start: usize, length: usize, _loan: Loan },
+    Lent { mapping: Mapping, start: usize, length: usize, loan: Loan },
     Copied(Vec<u8>),
+}
+
+/// Addresses of bytes that were given back; they read as zeros until this drops.
+#[derive(Debug)]
+pub struct Retired {
+    _mapping: Mapping,
 }
 
 /// Gives a borrowed range back. Declared after the mapping, so that it drops after it.
@@ -76,6 +82,16 @@ impl Borrowed {
         matches!(self.bytes, Bytes::Lent { .. })
     }
 
+    /// Gives the bytes back while somebody out of reach of Rust's checks may still hold their
+    /// address: until the value drops the range reads as zeros instead of being a fault.
+    /// `None` for a copy, which is simply freed.
+    pub fn retire(self) -> Option<Retired> {
+        let Bytes::Lent { mapping, loan, .. } = self.bytes else { return None };
+        let retired = mapping.retire();
+        drop(loan);
+        Some(Retired { _mapping: retired })
+    }
+
     /// How much it is and which levels it came from.
     pub fn outcome(&self) -> ReadOutcome {
         ReadOutcome { bytes: self.len(), levels: self.levels }
@@ -96,7 +112,7 @@ fn map(
         Error::new(ErrorKind::InvalidInput, "borrowing", "longer than memory can be")
     })?;
     let mapping = Mapping::new(segment, first, mapped, ProtFlags::READ)?;
-    Ok(Borrowed { bytes: Bytes::Lent { mapping, start, length, _loan: loan }, levels })
+    Ok(Borrowed { bytes: Bytes::Lent { mapping, start, length, loan }, levels })
 }
 
 impl Deref for Borrowed {

@@ -54,6 +54,7 @@ pub struct File {
 #[derive(Debug)]
 struct Origin {
     version: Version,
+    size: u64,
     /// Bytes live in the memory of the node alone, so the parallel file system cannot help.
     memory_only: bool,
 }
@@ -122,9 +123,13 @@ impl File {
         let origin = match &bound {
             Some(binding) => Origin {
                 version: binding.version,
+                size: binding.size,
                 memory_only: binding.size != binding.version.size,
             },
-            None => Origin { version: bare_version(&lower, &options)?, memory_only: false },
+            None => {
+                let version = bare_version(&lower, &options)?;
+                Origin { version, size: version.size, memory_only: false }
+            }
         };
         Ok(File {
             link: Arc::clone(link),
@@ -202,6 +207,11 @@ impl File {
             None if self.options.access.writes() => lower::version(&self.lower),
             None => Ok(self.origin.version),
         }
+    }
+
+    /// Length of the file in bytes when it was opened; asks nobody.
+    pub fn size_at_open(&self) -> u64 {
+        self.origin.size
     }
 
     /// Length of the file in bytes.

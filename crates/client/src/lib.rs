@@ -20,7 +20,7 @@ mod read_ahead;
 mod segment;
 mod transfer;
 
-pub use borrowed::Borrowed;
+pub use borrowed::{Borrowed, Retired};
 pub use client::Client;
 pub use file::File;
 pub use options::{ClientOptions, Notice, OpenOptions};

@@ -70,6 +70,21 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.address, self.length_bytes) }
     }
 
+    /// Puts pages of zeros in the place of the file's.
+    pub(crate) fn retire(self) -> Mapping {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is this mapping's own, and nobody holds a reference into it.
+        let _ = unsafe {
+            rustix::mm::mmap_anonymous(
+                self.address.cast(),
+                self.length_bytes,
+                ProtFlags::READ,
+                flags,
+            )
+        };
+        self
+    }
+
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes, "within the table");
         // SAFETY: the eight bytes are mapped (checked above) and aligned (a mapping is page

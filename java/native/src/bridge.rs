@@ -4,6 +4,7 @@
 //! Which exception an error becomes is decided in `NativeFailure.java`, where the classes are.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use jni::errors::ErrorPolicy;
 use jni::objects::{JObjectArray, JString, JThrowable, JValue};
@@ -56,6 +57,19 @@ pub(crate) fn run<'local, T: Default>(
     body: impl FnOnce(&mut Env<'local>) -> Result<T, Failure>,
 ) -> T {
     env.with_env(body).resolve::<Throw>()
+}
+
+/// As [`run`], for bodies that make no call of the JVM's that could fail: nothing is set up for
+/// them unless they do not come to a value.
+pub(crate) fn run_swiftly<T: Default>(
+    env: &mut EnvUnowned<'_>,
+    body: impl FnOnce() -> Result<T, Failure>,
+) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(failure)) => run(env, |_| Err(failure)),
+        Err(payload) => run(env, |_| resume_unwind(payload)),
+    }
 }
 
 struct Throw;

@@ -1,25 +1,37 @@
 //! Native methods of `NativeClient.java`: connecting, the directory that `tide:///` stands for,
 //! and what the settings of an open are. Notices of the library go to Java's log.
 
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jni::objects::{JClass, JLongArray, JObjectArray, JString, JValue};
 use jni::refs::Global;
 use jni::sys::{jboolean, jlong};
 use jni::{Env, EnvUnowned, JavaVM, jni_sig, jni_str};
-use tidepool_client::{Client, ClientOptions, default_socket};
+use tidepool_client::{Client, ClientOptions, Notice, default_socket};
+use tidepool_pfs::layout::apply_to_new_file;
+use tidepool_pfs::{LayoutHints, LayoutOutcome};
+use tidepool_proto::config::StripeHints;
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
 use crate::settings::{self, OpenSettings, Settings};
 
 /// What a handle of `NativeClient` stands for.
-#[derive(Debug)]
 pub(crate) struct ClientHandle {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
+    notice: Notice,
+    layout_told: AtomicBool,
+}
+
+impl std::fmt::Debug for ClientHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientHandle").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 impl ClientHandle {
@@ -39,6 +51,32 @@ impl ClientHandle {
             }
         }
         Ok(lower)
+    }
+
+    /// Asks for a layout of a file that was just created. What the file system does not honour is
+    /// told once.
+    pub(crate) fn stripe(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        stripe: &StripeHints,
+    ) -> Result<(), Error> {
+        if stripe.is_empty() {
+            return Ok(());
+        }
+        let hints = LayoutHints {
+            stripe_size_bytes: stripe.stripe_bytes,
+            stripe_count: stripe.stripe_count,
+            servers: stripe.stripe_servers.clone(),
+        };
+        match apply_to_new_file(descriptor, &hints)? {
+            LayoutOutcome::Applied => {}
+            LayoutOutcome::Partly(why) | LayoutOutcome::Ignored(why) => {
+                if !self.layout_told.swap(true, Ordering::Relaxed) {
+                    (self.notice)(&format!("layout hints are not honoured in full: {why}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Fails if no node answers and going on without one is not wanted.
@@ -82,9 +120,10 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
             retry_interval: settings.retry_interval,
             request_timeout: settings.request_timeout,
             map_segments: settings.short_circuit,
-            notice,
+            notice: Notice::clone(&notice),
         });
-        let handle = ClientHandle { client, settings };
+        let layout_told = AtomicBool::new(false);
+        let handle = ClientHandle { client, settings, notice, layout_told };
         handle.check_node()?;
         Ok(bridge::handle(handle))
     })
@@ -94,7 +133,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
 fn log_of(
     env: &mut Env<'_>,
     class: &JClass<'_>,
-) -> Result<Arc<dyn Fn(&str) + Send + Sync>, Failure> {
+) -> Result<Notice, Failure> {
     let class: Global<JClass<'static>> = env.new_global_ref(class)?;
     let machine: JavaVM = env.get_java_vm()?;
     Ok(Arc::new(move |line: &str| {

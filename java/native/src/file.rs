@@ -1,19 +1,19 @@
-//! Native methods of `NativeFile.java`: an open file, its bytes and its end.
-//!
-//! A read is one call. The calls named `held` read what this process holds itself and never wait,
-//! which is why they may hold on to an array of Java's; what they cannot serve they say so of, and
-//! the calls named `waiting` ask the node or the parallel file system.
+//! Native methods of `NativeFile.java`: an open file, its length and its end, and writing.
+//! Reading is in `reads.rs`, lending in `loans.rs`.
 
-use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use jni::objects::{JByteArray, JByteBuffer, JClass, JObjectArray, JString};
-use jni::sys::{JNIEnv, jint, jlong};
-use jni::{Env, EnvUnowned};
+use jni::EnvUnowned;
+use jni::objects::{JByteBuffer, JClass, JLongArray, JObjectArray, JString};
+use jni::sys::{jint, jlong};
 use tidepool_client::{File, OpenOptions};
-use tidepool_proto::{Access, Error, ErrorKind};
+use tidepool_proto::{Access, BytesByLevel, Error, Level};
 
-use crate::bridge::{self, AtPath, Failure};
+use crate::bridge::{self, AtPath};
 use crate::client;
+use crate::reads::{at_offset, direct};
 
 /// What an open asks for, as `NativeFile.java` has it too.
 const WRITES: jint = 1;
@@ -23,28 +23,70 @@ const CREATE_NEW: jint = 8;
 const TRUNCATE: jint = 16;
 const APPEND: jint = 32;
 
-/// A `held` call has nothing: a `waiting` one must follow. Never a number of bytes.
-const MUST_WAIT: jint = -2;
-/// Bytes copied into an array of Java's at a time while the garbage collector stands by.
-const HOLD_BYTES: usize = 256 << 10;
-/// Bytes that a thread keeps for reads into arrays that wait, and for writes out of arrays.
-const STAGE_BYTES: usize = 1 << 20;
-
-thread_local! {
-    static STAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// What a handle of `NativeFile` stands for.
 #[derive(Debug)]
 pub(crate) struct FileHandle {
-    file: File,
+    pub(crate) file: File,
+    /// Hadoop's path, for messages.
+    pub(crate) path: String,
+    lower: PathBuf,
+    /// Bytes that came from elsewhere than a segment held here, by level.
+    levels: [AtomicU64; Level::ALL.len()],
+}
+
+impl FileHandle {
+    /// Takes note of a read. Bytes of segments are the rest of all, so that a hit counts nothing.
+    pub(crate) fn count(&self, levels: &BytesByLevel) {
+        for (counter, level) in self.levels.iter().zip(Level::ALL) {
+            let bytes = levels.get(level);
+            if bytes > 0 && level != Level::Mapped {
+                counter.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Closes the file and takes its name away, if the name is still this file's.
+    fn abandon(&self) -> Result<(), Error> {
+        let finished = self.file.finish();
+        let failed = |error| Error::pfs(format!("removing {}", self.lower.display()), error);
+        let ours = inode(&self.file);
+        match std::fs::symlink_metadata(&self.lower) {
+            Ok(named) if Some(named.ino()) == ours => {
+                std::fs::remove_file(&self.lower).map_err(failed)?;
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        // What a removed file could not keep, nobody misses.
+        drop(finished);
+        Ok(())
+    }
+}
+
+fn inode(file: &File) -> Option<u64> {
+    let descriptor = file.descriptor().try_clone_to_owned().ok()?;
+    std::fs::File::from(descriptor).metadata().ok().map(|metadata| metadata.ino())
 }
 
 /// # Safety
 /// See [`bridge::borrow`].
-unsafe fn of<'a>(handle: jlong) -> &'a File {
+pub(crate) unsafe fn of<'a>(handle: jlong) -> &'a FileHandle {
     // SAFETY: handles of `NativeFile` are made by `open` alone.
-    &unsafe { bridge::borrow::<FileHandle>(handle) }.file
+    unsafe { bridge::borrow(handle) }
+}
+
+/// Runs `body` with the file of a handle; errors carry its path.
+fn with<T: Default>(
+    env: &mut EnvUnowned<'_>,
+    handle: jlong,
+    body: impl FnOnce(&FileHandle) -> Result<T, Error>,
+) -> T {
+    bridge::run(env, |_| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        body(file).at(&file.path)
+    })
 }
 
 /// Opens `path`, Hadoop's name of a file.
@@ -80,8 +122,11 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             write_mode: open.write_mode,
         };
         let lower = client.lower_path(&path).at(&path)?;
-        let file = client.client.open(lower, options).at(&path)?;
-        Ok(bridge::handle(FileHandle { file }))
+        let file = client.client.open(&lower, options).at(&path)?;
+        if has(CREATE) || has(CREATE_NEW) {
+            client.stripe(file.descriptor(), &open.stripe).at(&path)?;
+        }
+        Ok(bridge::handle(FileHandle { file, path, lower, levels: Default::default() }))
     })
 }
 
@@ -92,10 +137,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_finish<'local>(
     _class: JClass<'local>,
     handle: jlong,
 ) {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        Ok(unsafe { of(handle) }.finish()?)
-    })
+    with(&mut env, handle, |file| file.file.finish())
 }
 
 /// Frees the file, closing it if that did not happen yet.
@@ -119,202 +161,60 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_size<'local>(
     _class: JClass<'local>,
     handle: jlong,
 ) -> jlong {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        Ok(unsafe { of(handle) }.size()?.cast_signed())
-    })
+    with(&mut env, handle, |file| Ok(file.file.size()?.cast_signed()))
 }
 
-/// What a read into Java's memory came to: bytes, 0 at the end of the file.
-fn count(bytes: usize) -> jint {
-    jint::try_from(bytes).unwrap_or(jint::MAX)
-}
-
-fn at_offset(offset: jlong) -> Result<u64, Error> {
-    u64::try_from(offset).map_err(|_| {
-        Error::new(ErrorKind::InvalidInput, "reading", format!("the offset {offset} is negative"))
-    })
-}
-
-/// The bytes of a direct buffer from `position` on.
-///
-/// # Safety
-/// The caller of the native method keeps the buffer, and its own bounds, as Java checked them.
-unsafe fn direct<'a>(
-    env: &Env<'_>,
-    buffer: &'a JByteBuffer<'_>,
-    position: jint,
-    length: jint,
-) -> Result<&'a mut [u8], Failure> {
-    let address = env.get_direct_buffer_address(buffer)?;
-    // SAFETY: position and length lie within the buffer, which Java checked.
-    unsafe { Ok(std::slice::from_raw_parts_mut(address.add(position as usize), length as usize)) }
-}
-
-/// Reads what is held into a direct buffer.
+/// Length of the file in bytes when it was opened.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeld<'local>(
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_sizeAtOpen<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     handle: jlong,
-    offset: jlong,
-    buffer: JByteBuffer<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
+) -> jlong {
+    with(&mut env, handle, |file| Ok(file.file.size_at_open().cast_signed()))
+}
+
+/// Bytes by level that were not read from a segment held here, in the order of `Level::ALL`.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_levels<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) -> JLongArray<'local> {
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(env, &buffer, position, length) }?;
-        let outcome = file.read_held_at(at_offset(offset)?, bytes)?;
-        Ok(outcome.map_or(MUST_WAIT, |outcome| count(outcome.bytes)))
+        let levels = &unsafe { of(handle) }.levels;
+        let array = env.new_long_array(levels.len())?;
+        let counts: Vec<jlong> =
+            levels.iter().map(|level| level.load(Ordering::Relaxed).cast_signed()).collect();
+        array.set_region(env, 0, &counts)?;
+        Ok(array)
     })
 }
 
-/// Reads into a direct buffer, waiting for the node or the parallel file system.
+/// Has the node bring a range in, without waiting.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaiting<'local>(
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_prefetch<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     handle: jlong,
     offset: jlong,
-    buffer: JByteBuffer<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(env, &buffer, position, length) }?;
-        Ok(count(file.read_at(at_offset(offset)?, bytes)?.bytes))
+    length: jlong,
+) {
+    with(&mut env, handle, |file| {
+        file.file.prefetch(at_offset(offset)?, length.max(0).cast_unsigned());
+        Ok(())
     })
 }
 
-/// Reads what is held into an array.
+/// Gives up a file that was created: it is closed, and its name goes.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeldArray<'local>(
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_abandon<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     handle: jlong,
-    offset: jlong,
-    array: JByteArray<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
-    let raw = env.as_raw();
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        let start = at_offset(offset)?;
-        let mut done = 0;
-        let wanted = length as usize;
-        while done < wanted || wanted == 0 {
-            let step = (wanted - done).min(HOLD_BYTES);
-            let held = {
-                // SAFETY: the environment is this call's; `NativeFile` checked the bounds.
-                let mut hold = unsafe { Hold::new(raw, &array) }?;
-                // SAFETY: as above.
-                let bytes = unsafe { hold.bytes(position as usize + done, step) };
-                file.read_held_at(start + done as u64, bytes)?
-            };
-            match held {
-                None if done == 0 => return Ok(MUST_WAIT),
-                None => break,
-                Some(outcome) => done += outcome.bytes,
-            }
-            if held.is_some_and(|outcome| outcome.bytes < step) || wanted == 0 {
-                break;
-            }
-        }
-        Ok(count(done))
-    })
-}
-
-/// An array of Java's held in place. While it lives the garbage collector stands by, so nothing may
-/// wait, and no call of the JVM may be made.
-struct Hold<'a, 'local> {
-    env: *mut JNIEnv,
-    array: &'a JByteArray<'local>,
-    address: *mut u8,
-}
-
-impl<'a, 'local> Hold<'a, 'local> {
-    /// # Safety
-    /// `env` is that of this thread, with no exception pending.
-    unsafe fn new(env: *mut JNIEnv, array: &'a JByteArray<'local>) -> Result<Self, Failure> {
-        // SAFETY: the caller answers for the environment; the array is a live local reference.
-        let address = unsafe {
-            ((**env).v1_2.GetPrimitiveArrayCritical)(env, array.as_raw(), std::ptr::null_mut())
-        };
-        if address.is_null() {
-            return Err(jni::errors::Error::NullPtr("GetPrimitiveArrayCritical").into());
-        }
-        Ok(Hold { env, array, address: address.cast() })
-    }
-
-    /// # Safety
-    /// The range lies within the array.
-    unsafe fn bytes(&mut self, position: usize, length: usize) -> &mut [u8] {
-        // SAFETY: the array is held, and the caller answers for the range.
-        unsafe { std::slice::from_raw_parts_mut(self.address.add(position), length) }
-    }
-}
-
-impl Drop for Hold<'_, '_> {
-    fn drop(&mut self) {
-        // SAFETY: taken by `new` in the same thread and native method.
-        unsafe {
-            ((**self.env).v1_2.ReleasePrimitiveArrayCritical)(
-                self.env,
-                self.array.as_raw(),
-                self.address.cast(),
-                0,
-            );
-        }
-    }
-}
-
-/// Runs `body` with the memory that this thread keeps, `length` bytes of it at most.
-fn staged<T>(length: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
-    STAGE.with_borrow_mut(|stage| {
-        let length = length.min(STAGE_BYTES);
-        if stage.len() < length {
-            stage.resize(length.next_power_of_two().max(64 << 10), 0);
-        }
-        body(&mut stage[..length])
-    })
-}
-
-/// Reads into an array, waiting for the node or the parallel file system.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaitingArray<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    offset: jlong,
-    array: JByteArray<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        let offset = at_offset(offset)?;
-        staged(length as usize, |stage| {
-            let outcome = file.read_at(offset, stage)?;
-            let signed = as_signed(&stage[..outcome.bytes]);
-            array.set_region(env, position, signed)?;
-            Ok(count(outcome.bytes))
-        })
-    })
-}
-
-/// Bytes as Java counts them.
-fn as_signed(bytes: &[u8]) -> &[i8] {
-    // SAFETY: the two types have the same size and every pattern of bits is a value of both.
-    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+) {
+    with(&mut env, handle, FileHandle::abandon)
 }
 
 /// Writes from a direct buffer at `offset`; where the file is open to append, at its end.
@@ -328,12 +228,11 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_write<'local>(
     position: jint,
     length: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
+    let raw = env.as_raw();
+    with(&mut env, handle, |file| {
         // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(env, &buffer, position, length) }?;
-        Ok(file.write_at(at_offset(offset)?, bytes)?)
+        let bytes = unsafe { direct(raw, &buffer, position, length) }?;
+        file.file.write_at(at_offset(offset)?, bytes)
     })
 }
 
@@ -344,8 +243,5 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_sync<'local>(
     _class: JClass<'local>,
     handle: jlong,
 ) {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        Ok(unsafe { of(handle) }.sync()?)
-    })
+    with(&mut env, handle, |file| file.file.sync())
 }

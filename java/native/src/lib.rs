@@ -8,11 +8,13 @@
 mod bridge;
 mod client;
 mod file;
+mod loans;
 mod names;
+mod reads;
 mod settings;
 
 use jni::EnvUnowned;
-use jni::objects::JClass;
+use jni::objects::{JClass, JString};
 use jni::sys::jint;
 use tidepool_proto::hadoop::JAVA_ABI;
 
@@ -23,4 +25,17 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeLibrary_abi<'local>(
     _class: JClass<'local>,
 ) -> jint {
     JAVA_ABI
+}
+
+/// Panics, for the test that nothing but an exception comes of it.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeLibrary_panic<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    message: JString<'local>,
+) {
+    bridge::run(&mut env, |env| {
+        let text = bridge::text(env, &message)?;
+        panic!("{text}");
+    })
 }

@@ -237,18 +237,21 @@ impl File {
     /// Reads several ranges of the file, each into its own buffer; what is not resident is asked
     /// for before the first one is waited for.
     pub fn read_vectored_at(&self, ranges: &mut [(u64, &mut [u8])]) -> Result<Vec<ReadOutcome>> {
-        if let Some(binding) = &*self.binding.load()
-            && let Some(segment) = binding.living_segment()
-        {
-            for (offset, buffer) in ranges.iter().skip(1) {
-                let length = buffer.len() as u64;
-                let end = offset.saturating_add(length).min(segment.size());
-                if *offset < end && segment.lacks_any(*offset, end) {
-                    self.hint(binding, *offset, end - offset);
-                }
-            }
+        for (offset, buffer) in ranges.iter().skip(1) {
+            self.prefetch_missing(*offset, buffer.len() as u64);
         }
         ranges.iter_mut().map(|(offset, buffer)| self.read_at(*offset, buffer)).collect()
+    }
+
+    /// As [`File::prefetch`], but only where a block of the range is known not to be resident.
+    pub fn prefetch_missing(&self, offset: u64, length: u64) {
+        let guard = self.binding.load();
+        let Some(binding) = guard.as_ref() else { return };
+        let Some(segment) = binding.living_segment() else { return };
+        let end = offset.saturating_add(length).min(segment.size());
+        if offset < end && segment.lacks_any(offset, end) {
+            self.hint(binding, offset, end - offset);
+        }
     }
 
     /// Starts to bring a range in, without waiting. A hint: without a node it does nothing.
@@ -261,24 +264,32 @@ impl File {
     /// Lends up to `length` bytes at `offset`, fewer only at the end of the file: without a copy
     /// where the node can pin them, else as a copy.
     pub fn borrow(&self, offset: u64, length: usize) -> Result<Borrowed> {
-        self.check_readable(offset, length)?;
-        if let Some(binding) = self.bound()?
-            && binding.segment.is_some()
-            && length > 0
-        {
-            match Borrowed::lend(&binding, offset, length) {
-                Ok(Some(borrowed)) => return Ok(borrowed),
-                Ok(None) | Err(CallError::Gone(_)) => {}
-                // Too much is lent already: a copy is slower and as good.
-                Err(CallError::Failed(error)) if error.kind() == ErrorKind::LimitReached => {}
-                Err(CallError::Failed(error)) => return Err(error),
-            }
+        if let Some(borrowed) = self.lend(offset, length)? {
+            return Ok(borrowed);
         }
         let left = usize::try_from(self.size()?.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; length.min(left)];
         let outcome = self.read_at(offset, &mut bytes)?;
         bytes.truncate(outcome.bytes);
         Ok(Borrowed::copied(bytes, outcome.levels))
+    }
+
+    /// As [`File::borrow`], but never a copy: `None` where the node cannot lend.
+    pub fn lend(&self, offset: u64, length: usize) -> Result<Option<Borrowed>> {
+        self.check_readable(offset, length)?;
+        if let Some(binding) = self.bound()?
+            && binding.segment.is_some()
+            && length > 0
+        {
+            match Borrowed::lend(&binding, offset, length) {
+                Ok(Some(borrowed)) => return Ok(Some(borrowed)),
+                Ok(None) | Err(CallError::Gone(_)) => {}
+                // Too much is lent already: a copy is slower and as good.
+                Err(CallError::Failed(error)) if error.kind() == ErrorKind::LimitReached => {}
+                Err(CallError::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use tidepool_proto::{ByteSize, Result};
+use tidepool_proto::{ByteSize, Error, Result};
 
 use self::runner::{Runner, SystemRunner};
 use crate::posix::{FileSystem, magic};
@@ -218,6 +218,20 @@ impl LayoutBackend {
         }
         Ok(outcome)
     }
+}
+
+/// Asks for `hints` for a file that was just created and has no bytes yet, without a store around
+/// it: for programs that create files of the PFS themselves.
+pub fn apply_to_new_file(
+    descriptor: BorrowedFd<'_>,
+    hints: &LayoutHints,
+) -> Result<LayoutOutcome> {
+    if hints.is_empty() {
+        return Ok(LayoutOutcome::Applied);
+    }
+    let file_system = FileSystem::of(descriptor)
+        .map_err(|error| Error::pfs("asking for the type of a file system", error))?;
+    striping_for(&file_system).apply(&SystemRunner, descriptor, hints)
 }
 
 fn striping_for(file_system: &FileSystem) -> Box<dyn Striping> {

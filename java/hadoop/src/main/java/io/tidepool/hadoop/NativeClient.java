@@ -6,6 +6,11 @@ package io.tidepool.hadoop;
 
 import java.io.IOException;
 import java.util.Map;
+import java.util.concurrent.Executor;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -13,8 +18,47 @@ final class NativeClient extends NativeHandle {
 
     private static final Logger LOG = LoggerFactory.getLogger(NativeClient.class);
 
+    /** Threads that wait for ranges of vectored reads, at most; they end when idle. */
+    private static final int WAITERS = 8;
+    private static final long WAITER_IDLE_S = 5;
+
+    /** Mappings of borrowed bytes that Java has not let go of; the kernel has a limit of them. */
+    final AtomicInteger mappings = new AtomicInteger();
+
+    /** Buffers of streams that write. */
+    final BufferPool buffers = new BufferPool();
+
+    private ThreadPoolExecutor waiters;
+
     private NativeClient(long handle) {
         super(handle);
+    }
+
+    /** Threads for reads that somebody else waits for. */
+    synchronized Executor waiters() {
+        if (waiters == null) {
+            waiters = new ThreadPoolExecutor(
+                    WAITERS, WAITERS, WAITER_IDLE_S, TimeUnit.SECONDS,
+                    new LinkedBlockingQueue<>(), NativeClient::waiter);
+            waiters.allowCoreThreadTimeOut(true);
+        }
+        return waiters;
+    }
+
+    private static Thread waiter(Runnable work) {
+        Thread thread = new Thread(work, "tidepool-vectored");
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    @Override
+    public synchronized void close() throws IOException {
+        super.close();
+        buffers.clear();
+        if (waiters != null) {
+            // What was begun ends; the threads end when idle.
+            waiters.shutdown();
+        }
     }
 
     /**

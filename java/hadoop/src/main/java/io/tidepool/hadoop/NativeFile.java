@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.Map;
+import java.util.Objects;
 import org.apache.hadoop.fs.FSExceptionMessages;
 import org.apache.hadoop.fs.PathIOException;
 
@@ -24,11 +25,17 @@ final class NativeFile extends NativeHandle {
     /** The native library's answer where a read has to wait for the node. */
     private static final int MUST_WAIT = -2;
 
+    private final NativeClient client;
     private final String path;
+    private final boolean isWritten;
+    private final long sizeAtOpen;
 
-    private NativeFile(long handle, String path) {
+    private NativeFile(long handle, NativeClient client, String path, boolean isWritten) {
         super(handle);
+        this.client = client;
         this.path = path;
+        this.isWritten = isWritten;
+        this.sizeAtOpen = sizeAtOpen(handle);
     }
 
     /**
@@ -45,7 +52,8 @@ final class NativeFile extends NativeHandle {
         String[] pairs = NativeClient.pairs(options);
         long handle = client.enter();
         try {
-            return new NativeFile(open(handle, path, flags, modeBits, pairs), path);
+            long file = open(handle, path, flags, modeBits, pairs);
+            return new NativeFile(file, client, path, (flags & WRITE) != 0);
         } finally {
             client.leave();
         }
@@ -54,6 +62,16 @@ final class NativeFile extends NativeHandle {
     /** Path below {@code tide:}. */
     String path() {
         return path;
+    }
+
+    /** The client that opened this. */
+    NativeClient client() {
+        return client;
+    }
+
+    /** Length in bytes when it was opened. */
+    long sizeAtOpen() {
+        return sizeAtOpen;
     }
 
     /** Length in bytes. */
@@ -72,18 +90,19 @@ final class NativeFile extends NativeHandle {
      * @return bytes, at least one; -1 at the end of the file; 0 where the buffer is full
      */
     int read(long offset, ByteBuffer buffer) throws IOException {
+        // Taken in this order, the range is within the buffer whatever other threads do to it.
+        int limit = buffer.limit();
         int position = buffer.position();
-        int length = buffer.remaining();
+        int length = limit - position;
         if (buffer.isReadOnly()) {
             throw new IllegalArgumentException("the buffer is read-only");
         }
         if (!buffer.isDirect()) {
-            int start = buffer.arrayOffset() + position;
-            int bytes = read(offset, buffer.array(), start, length);
+            int bytes = read(offset, buffer.array(), buffer.arrayOffset() + position, length);
             buffer.position(position + Math.max(bytes, 0));
             return bytes;
         }
-        if (length == 0) {
+        if (length <= 0) {
             return 0;
         }
         long handle = enter();
@@ -101,8 +120,9 @@ final class NativeFile extends NativeHandle {
         return bytes == 0 ? -1 : bytes;
     }
 
-    /** The same into an array; the caller answers for the bounds. */
+    /** The same into an array. */
     int read(long offset, byte[] array, int start, int length) throws IOException {
+        Objects.checkFromIndexSize(start, length, array.length);
         if (length == 0) {
             return 0;
         }
@@ -119,11 +139,60 @@ final class NativeFile extends NativeHandle {
         }
     }
 
+    /**
+     * Reads what is resident of many ranges, in one call, and has the node bring in the rest.
+     *
+     * @param targets direct buffers, or arrays
+     * @param places for each target a position in it and a length, which must lie within it; the
+     *     length is replaced by the bytes that were read, or by a negative number
+     */
+    void readRangesHeld(long[] offsets, Object[] targets, int[] places) throws IOException {
+        long handle = enter();
+        try {
+            readRangesHeld(handle, offsets, targets, places);
+        } finally {
+            leave();
+        }
+    }
+
     /** A wait is not begun by a thread that should end: it closes the file, as a channel does. */
     private void checkNotInterrupted() throws IOException {
         if (Thread.currentThread().isInterrupted()) {
             shut();
             throw new ClosedByInterruptException();
+        }
+    }
+
+    /** Has the node bring a range in, without waiting. */
+    void prefetch(long offset, long length) throws IOException {
+        long handle = enter();
+        try {
+            prefetch(handle, offset, length);
+        } finally {
+            leave();
+        }
+    }
+
+    /** Bytes by level that did not come from memory held by this process; {@code null} if closed. */
+    long[] levels() {
+        long handle = enterIfOpen();
+        if (handle == 0) {
+            return null;
+        }
+        try {
+            return levels(handle);
+        } finally {
+            leave();
+        }
+    }
+
+    /** Borrows bytes without a copy; {@code null} where the node cannot lend. */
+    NativeLoan.Lent lend(long offset, int length) throws IOException {
+        long handle = enter();
+        try {
+            return NativeLoan.lend(client, handle, offset, length);
+        } finally {
+            leave();
         }
     }
 
@@ -148,9 +217,16 @@ final class NativeFile extends NativeHandle {
         }
     }
 
-    /** Keeps the promise of the write mode, then closes. */
+    /**
+     * Keeps the promise of the write mode, then closes. A file that is only read closes when the
+     * last thread that reads it leaves, so that no read fails half way.
+     */
     @Override
     public void close() throws IOException {
+        if (!isWritten) {
+            shut();
+            return;
+        }
         long handle = enterIfOpen();
         if (handle == 0) {
             return;
@@ -159,6 +235,23 @@ final class NativeFile extends NativeHandle {
             if (shut()) {
                 finish(handle);
             }
+        } finally {
+            leave();
+        }
+    }
+
+    /** Closes a file that was created, and takes its name away; whether it was open. */
+    boolean abandon() throws IOException {
+        long handle = enterIfOpen();
+        if (handle == 0) {
+            return false;
+        }
+        try {
+            if (!shut()) {
+                return false;
+            }
+            abandon(handle);
+            return true;
         } finally {
             leave();
         }
@@ -182,7 +275,18 @@ final class NativeFile extends NativeHandle {
 
     private static native void release(long handle);
 
+    private static native void abandon(long handle) throws IOException;
+
     private static native long size(long handle) throws IOException;
+
+    private static native long sizeAtOpen(long handle);
+
+    private static native long[] levels(long handle);
+
+    private static native void prefetch(long handle, long offset, long length) throws IOException;
+
+    private static native void readRangesHeld(
+            long handle, long[] offsets, Object[] targets, int[] places) throws IOException;
 
     private static native int readHeld(
             long handle, long offset, ByteBuffer buffer, int position, int length)

@@ -36,6 +36,9 @@ final class NativeLibrary {
     /** Version of the native methods of the library that is loaded. */
     private static native int abi();
 
+    /** Panics in the native library, for tests. */
+    static native void panic(String message) throws IOException;
+
     /** Loads the library if that did not happen yet; fails the same way each time. */
     static synchronized void load() throws IOException {
         if (loaded) {

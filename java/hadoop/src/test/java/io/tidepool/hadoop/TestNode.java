@@ -80,6 +80,10 @@ final class TestNode implements Closeable {
         wait(process);
     }
 
+    long processId() {
+        return process.pid();
+    }
+
     /** Runs a command against the node; returns what it printed. */
     String ask(String... words) throws IOException {
         List<String> command = new ArrayList<>(List.of(BINARY));
@@ -87,10 +91,35 @@ final class TestNode implements Closeable {
         command.addAll(List.of("--socket", socket().toString()));
         Process asked = new ProcessBuilder(command).redirectErrorStream(true).start();
         String text = new String(asked.getInputStream().readAllBytes());
-        if (wait(asked) != 0) {
-            throw new IOException(String.join(" ", command) + ": " + text);
+        int status = wait(asked);
+        if (status != 0) {
+            throw new Refused(status, String.join(" ", command) + ": " + text);
         }
         return text;
+    }
+
+    /** The same where it is well that only a part of it can be done at once. */
+    void order(String... words) throws IOException {
+        try {
+            ask(words);
+        } catch (Refused error) {
+            if (!error.getMessage().contains("held") && !error.getMessage().contains("pinned")) {
+                throw error;
+            }
+        }
+    }
+
+    /** A command that failed. */
+    static final class Refused extends IOException {
+
+        private static final long serialVersionUID = 1;
+
+        final int status;
+
+        Refused(int status, String message) {
+            super(message);
+            this.status = status;
+        }
     }
 
     /** The directory that {@code tide:///} stands for. */

@@ -1,0 +1,44 @@
+/*
+ * Closes files whose stream was dropped without being closed, and says so: a file holds descriptors
+ * and mappings that the garbage collector does not see.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.lang.ref.Cleaner;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+final class Leaks {
+
+    private static final Logger LOG = LoggerFactory.getLogger(Leaks.class);
+
+    /** One thread for all; it ends with these classes. */
+    static final Cleaner CLEANER = Cleaner.create();
+
+    private Leaks() {}
+
+    /**
+     * Watches a stream.
+     *
+     * @param stream the object that users hold; the file must not refer to it
+     * @param consequence what was lost with it, for the message
+     */
+    static Cleaner.Cleanable watch(Object stream, NativeFile file, String consequence) {
+        return CLEANER.register(stream, () -> closeDropped(file, consequence));
+    }
+
+    private static void closeDropped(NativeFile file, String consequence) {
+        if (file.isClosed()) {
+            return;
+        }
+        LOG.warn("{} was dropped without being closed{}; close streams, for example with"
+                + " try-with-resources", file.path(), consequence);
+        try {
+            file.close();
+        } catch (IOException error) {
+            LOG.warn("{} was dropped without being closed, and has an error: {}",
+                    file.path(), error.getMessage());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+/*
+ * Writes a file of tide://. Bytes are gathered and handed to the node, or to the parallel file
+ * system where there is none: when the buffer is full, at a flush, and at the close. Which promise
+ * the close keeps is the write mode's.
+ */
+package io.tidepool.hadoop;
+
+import java.io.IOException;
+import java.io.OutputStream;
+import java.lang.ref.Cleaner;
+import java.nio.ByteBuffer;
+import java.util.Locale;
+import java.util.Objects;
+import org.apache.hadoop.fs.Abortable;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.StreamCapabilities;
+import org.apache.hadoop.fs.Syncable;
+import org.apache.hadoop.fs.impl.StoreImplementationUtils;
+import org.apache.hadoop.fs.statistics.IOStatistics;
+import org.apache.hadoop.fs.statistics.IOStatisticsSource;
+
+final class TideOutputStream extends OutputStream
+        implements Syncable, Abortable, StreamCapabilities, IOStatisticsSource {
+
+    private final NativeFile file;
+    private final WriteStatistics statistics;
+    private final BufferPool pool;
+    private final int bufferBytes;
+    private final Kind kind;
+    private final Cleaner.Cleanable watch;
+
+    // All under the lock of the stream.
+    private long position;
+    private ByteBuffer buffer;
+    private IOException failure;
+
+    /** What is written: a file that was created or emptied, or one whose bytes stay before ours. */
+    enum Kind { NEW, APPENDED }
+
+    /**
+     * Takes over an open file.
+     *
+     * @param position where the first byte goes: the length of a file that is appended to
+     * @param bufferBytes writes are gathered up to this size
+     * @param whole counters of the file system, or {@code null}
+     */
+    TideOutputStream(
+            NativeFile file, Kind kind, long position, int bufferBytes,
+            FileSystem.Statistics whole) {
+        this.file = file;
+        this.kind = kind;
+        this.position = position;
+        this.bufferBytes = bufferBytes;
+        this.pool = file.client().buffers;
+        this.statistics = new WriteStatistics(whole);
+        this.watch = Leaks.watch(this, file, "; what was not handed over yet is lost");
+    }
+
+    private void checkOpen() throws IOException {
+        if (file.isClosed()) {
+            throw file.closedException();
+        }
+        if (failure != null) {
+            // What a write could not do, no later one makes good.
+            throw new IOException("an earlier write failed: " + failure.getMessage(), failure);
+        }
+    }
+
+    @Override
+    public synchronized void write(int value) throws IOException {
+        checkOpen();
+        makeRoom();
+        buffer.put((byte) value);
+        statistics.written(1);
+    }
+
+    @Override
+    public synchronized void write(byte[] source, int offset, int length) throws IOException {
+        Objects.checkFromIndexSize(offset, length, source.length);
+        checkOpen();
+        int done = 0;
+        while (done < length) {
+            makeRoom();
+            int step = Math.min(length - done, buffer.remaining());
+            buffer.put(source, offset + done, step);
+            done += step;
+        }
+        statistics.written(length);
+    }
+
+    /** Sees to it that the buffer takes a byte at least. */
+    private void makeRoom() throws IOException {
+        if (buffer == null) {
+            buffer = pool.take(bufferBytes);
+        } else if (!buffer.hasRemaining()) {
+            handOver();
+        }
+    }
+
+    /** Hands the buffer to the node, or to the parallel file system. */
+    private void handOver() throws IOException {
+        if (buffer == null || buffer.position() == 0) {
+            return;
+        }
+        int bytes = buffer.position();
+        try {
+            file.write(position, buffer.flip());
+        } catch (IOException error) {
+            failure = error;
+            statistics.failed();
+            throw error;
+        } finally {
+            buffer.clear();
+        }
+        position += bytes;
+    }
+
+    /** Hands over what was written; readers of this node, and of the PFS, see it. */
+    @Override
+    public synchronized void flush() throws IOException {
+        checkOpen();
+        handOver();
+    }
+
+    /** As {@link #flush}. */
+    @Override
+    public synchronized void hflush() throws IOException {
+        flush();
+        statistics.flushed();
+    }
+
+    /** Makes what was written durable, as the parallel file system's own sync does. */
+    @Override
+    public synchronized void hsync() throws IOException {
+        flush();
+        file.sync();
+        statistics.synced();
+    }
+
+    @Override
+    public synchronized void close() throws IOException {
+        if (file.isClosed()) {
+            return;
+        }
+        try {
+            if (failure == null) {
+                handOver();
+            }
+        } finally {
+            end(file::close);
+        }
+    }
+
+    private interface End {
+        void run() throws IOException;
+    }
+
+    private void end(End how) throws IOException {
+        try {
+            how.run();
+        } finally {
+            watch.clean();
+            if (buffer != null) {
+                pool.give(buffer);
+                buffer = null;
+            }
+            statistics.closed();
+        }
+    }
+
+    /**
+     * Gives up a new file: what was written is thrown away and the name goes. The bytes of a file
+     * that is appended to are on the way already, so there it is not supported.
+     */
+    @Override
+    public synchronized AbortableResult abort() {
+        if (kind == Kind.APPENDED) {
+            throw new UnsupportedOperationException(
+                    file.path() + ": an append cannot be taken back");
+        }
+        boolean[] wasOpen = new boolean[1];
+        IOException failed = null;
+        try {
+            end(() -> wasOpen[0] = file.abandon());
+        } catch (IOException error) {
+            failed = error;
+        }
+        return new Aborted(!wasOpen[0] && failed == null, failed);
+    }
+
+    private record Aborted(boolean alreadyClosed, IOException anyCleanupException)
+            implements AbortableResult {}
+
+    @Override
+    public boolean hasCapability(String capability) {
+        if (StoreImplementationUtils.isProbeForSyncable(capability)) {
+            return true;
+        }
+        switch (capability.toLowerCase(Locale.ROOT)) {
+            case StreamCapabilities.IOSTATISTICS:
+            case StreamCapabilities.IOSTATISTICS_CONTEXT:
+                return true;
+            case StreamCapabilities.ABORTABLE_STREAM:
+                return kind == Kind.NEW;
+            default:
+                return false;
+        }
+    }
+
+    @Override
+    public IOStatistics getIOStatistics() {
+        return statistics.live();
+    }
+
+    @Override
+    public String toString() {
+        return "TideOutputStream{" + file.path() + ", " + getIOStatistics() + '}';
+    }
+}

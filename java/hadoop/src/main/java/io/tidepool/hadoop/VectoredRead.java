@@ -1,0 +1,115 @@
+/*
+ * A vectored read: all ranges in one native call into the buffers of the caller. What is resident
+ * is there when the call returns; the node brings in the rest meanwhile, and threads of the client
+ * wait for it, each for a range.
+ */
+package io.tidepool.hadoop;
+
+import static org.apache.hadoop.fs.VectoredReadUtils.validateRangeRequest;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.function.IntFunction;
+import org.apache.hadoop.fs.FSExceptionMessages;
+import org.apache.hadoop.fs.FileRange;
+
+final class VectoredRead {
+
+    private final NativeFile file;
+    private final ReadStatistics statistics;
+    private final Consumer<ByteBuffer> release;
+
+    VectoredRead(NativeFile file, ReadStatistics statistics, Consumer<ByteBuffer> release) {
+        this.file = file;
+        this.statistics = statistics;
+        this.release = Objects.requireNonNull(release, "no way to release buffers");
+    }
+
+    /** Starts the read of all ranges; each gets its future. */
+    void start(List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate)
+            throws IOException {
+        int count = ranges.size();
+        for (FileRange range : ranges) {
+            validateRangeRequest(range);
+        }
+        statistics.vectored(count);
+        long[] offsets = new long[count];
+        Object[] targets = new Object[count];
+        int[] places = new int[2 * count];
+        ByteBuffer[] buffers = allocateAll(ranges, allocate);
+        for (int index = 0; index < count; index++) {
+            FileRange range = ranges.get(index);
+            ByteBuffer buffer = buffers[index];
+            offsets[index] = range.getOffset();
+            targets[index] = buffer.isDirect() ? buffer : buffer.array();
+            int start = buffer.isDirect() ? 0 : buffer.arrayOffset();
+            places[2 * index] = start + buffer.position();
+            places[2 * index + 1] = range.getLength();
+        }
+        try {
+            file.readRangesHeld(offsets, targets, places);
+        } catch (IOException | RuntimeException error) {
+            List.of(buffers).forEach(release);
+            throw error;
+        }
+        for (int index = 0; index < count; index++) {
+            finish(ranges.get(index), buffers[index], places[2 * index + 1]);
+        }
+    }
+
+    private ByteBuffer[] allocateAll(
+            List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate) {
+        ByteBuffer[] buffers = new ByteBuffer[ranges.size()];
+        for (int index = 0; index < buffers.length; index++) {
+            int length = ranges.get(index).getLength();
+            ByteBuffer buffer = allocate.apply(length);
+            if (buffer.capacity() - buffer.position() < length || buffer.isReadOnly()) {
+                throw new IllegalArgumentException(
+                        "the allocator gave " + buffer + " for " + length + " bytes");
+            }
+            buffers[index] = buffer.limit(buffer.position() + length);
+        }
+        return buffers;
+    }
+
+    /** Completes a range, now or by a thread that waits for the rest of it. */
+    private void finish(FileRange range, ByteBuffer buffer, int held) {
+        int length = range.getLength();
+        int done = Math.max(held, 0);
+        statistics.range(done);
+        CompletableFuture<ByteBuffer> data = new CompletableFuture<>();
+        range.setData(data);
+        if (done == length) {
+            data.complete(buffer);
+            return;
+        }
+        long offset = range.getOffset();
+        file.client().waiters().execute(() -> finishWaiting(data, buffer, offset, done));
+    }
+
+    private void finishWaiting(
+            CompletableFuture<ByteBuffer> data, ByteBuffer buffer, long offset, int held) {
+        int start = buffer.position();
+        try {
+            ByteBuffer rest = buffer.duplicate().position(start + held);
+            long from = offset + held;
+            while (rest.hasRemaining()) {
+                int bytes = file.read(from, rest);
+                if (bytes < 0) {
+                    throw new EOFException(FSExceptionMessages.EOF_IN_READ_FULLY);
+                }
+                from += bytes;
+                statistics.range(bytes);
+            }
+            data.complete(buffer);
+        } catch (IOException | RuntimeException | Error error) {
+            release.accept(buffer);
+            data.completeExceptionally(error);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+/*
+ * What was written to one stream, for Hadoop's statistics. Counting is one addition.
+ */
+package io.tidepool.hadoop;
+
+import static org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.dynamicIOStatistics;
+
+import java.util.concurrent.atomic.LongAdder;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.statistics.IOStatistics;
+import org.apache.hadoop.fs.statistics.IOStatisticsContext;
+import org.apache.hadoop.fs.statistics.StoreStatisticNames;
+import org.apache.hadoop.fs.statistics.StreamStatisticNames;
+
+final class WriteStatistics {
+
+    private final FileSystem.Statistics whole;
+    private final LongAdder bytes = new LongAdder();
+    private final LongAdder failures = new LongAdder();
+    private final LongAdder flushes = new LongAdder();
+    private final LongAdder syncs = new LongAdder();
+
+    WriteStatistics(FileSystem.Statistics whole) {
+        this.whole = whole;
+    }
+
+    void written(int count) {
+        bytes.add(count);
+        if (whole != null) {
+            whole.incrementBytesWritten(count);
+        }
+    }
+
+    void failed() {
+        failures.increment();
+    }
+
+    void flushed() {
+        flushes.increment();
+    }
+
+    void synced() {
+        syncs.increment();
+    }
+
+    /** Called after the close: the thread's context hears of this stream. */
+    void closed() {
+        if (bytes.sum() > 0) {
+            IOStatisticsContext.getCurrentIOStatisticsContext().getAggregator().aggregate(live());
+        }
+    }
+
+    IOStatistics live() {
+        return dynamicIOStatistics()
+                .withLongFunctionCounter(
+                        StreamStatisticNames.STREAM_WRITE_BYTES, key -> bytes.sum())
+                .withLongFunctionCounter(
+                        StreamStatisticNames.STREAM_WRITE_EXCEPTIONS, key -> failures.sum())
+                .withLongFunctionCounter(StoreStatisticNames.OP_HFLUSH, key -> flushes.sum())
+                .withLongFunctionCounter(StoreStatisticNames.OP_HSYNC, key -> syncs.sum())
+                .build();
+    }
+}

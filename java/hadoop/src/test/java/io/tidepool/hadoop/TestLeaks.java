@@ -1,0 +1,204 @@
+/*
+ * Nothing stays behind: after many opens, after streams that nobody closed, after interrupts, after
+ * loans that nobody returned.
+ */
+package io.tidepool.hadoop;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import java.io.IOException;
+import java.lang.management.BufferPoolMXBean;
+import java.lang.management.ManagementFactory;
+import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.stream.Stream;
+import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.ReadOption;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+public class TestLeaks {
+
+    private static final int LENGTH = 5 << 20;
+    private static final long SEED = 9;
+    /** What else lives in the JVM may take this many more. */
+    private static final int SLACK = 12;
+
+    private Scene scene;
+
+    @Before
+    public void start() throws IOException {
+        scene = Scene.start("128MiB");
+        scene.make("/file", SEED, LENGTH);
+        scene.make("/small", SEED, 4096);
+        try (var stream = scene.open("/file")) {
+            stream.readAllBytes();
+        }
+    }
+
+    @After
+    public void stop() throws IOException {
+        scene.close();
+    }
+
+    /** What a process can run out of. */
+    private record Held(int descriptors, int mappings, int threads, long directBytes) {
+
+        static Held now() throws IOException {
+            long direct = ManagementFactory.getPlatformMXBeans(BufferPoolMXBean.class).stream()
+                    .filter(pool -> pool.getName().equals("direct"))
+                    .mapToLong(BufferPoolMXBean::getMemoryUsed).sum();
+            try (Stream<Path> descriptors = Files.list(Path.of("/proc/self/fd"));
+                    Stream<Path> threads = Files.list(Path.of("/proc/self/task"));
+                    Stream<String> mappings = Files.lines(Path.of("/proc/self/maps"))) {
+                return new Held((int) descriptors.count(),
+                        (int) mappings.filter(Held::isOurs).count(), (int) threads.count(),
+                        direct);
+            }
+        }
+
+        /** Mappings of segments and tables; the heap's and the code's come and go. */
+        private static boolean isOurs(String line) {
+            return line.contains("memfd:") || line.contains("tidepool") && line.contains("deleted");
+        }
+
+        boolean isNoMoreThan(Held before) {
+            return descriptors <= before.descriptors + SLACK
+                    && mappings <= before.mappings + SLACK
+                    && threads <= before.threads + SLACK
+                    && directBytes <= before.directBytes + (4 << 20);
+        }
+    }
+
+    private static void assertNothingStays(Held before) throws Exception {
+        Held now = Held.now();
+        for (int round = 0; round < 100 && !now.isNoMoreThan(before); round++) {
+            System.gc();
+            Thread.sleep(50);
+            now = Held.now();
+        }
+        assertTrue(before + " became " + now, now.isNoMoreThan(before));
+    }
+
+    private void useOnce(int round) throws Exception {
+        try (var stream = scene.open(round % 3 == 0 ? "/small" : "/file")) {
+            assertEquals(Scene.at(SEED, 0) & 0xff, stream.read());
+            if (round % 5 == 0) {
+                var range = FileRange.createFileRange(100, 3000);
+                stream.readVectored(List.of(range), ByteBuffer::allocate);
+                range.getData().get();
+            }
+            if (round % 3 == 1) {
+                stream.releaseBuffer(
+                        stream.read(null, 4096, EnumSet.noneOf(ReadOption.class)));
+            }
+        }
+        if (round % 10 == 0) {
+            try (var stream = scene.create("/made", null)) {
+                stream.write(round);
+            }
+        }
+    }
+
+    @Test
+    public void tenThousandOpensLeaveNothing() throws Exception {
+        for (int round = 0; round < 100; round++) {
+            useOnce(round);
+        }
+        Held before = Held.now();
+        for (int round = 0; round < 10_000; round++) {
+            useOnce(round);
+        }
+        assertNothingStays(before);
+        assertEquals("the node holds no file for us", 0, handlesOfTheNode());
+    }
+
+    /** Descriptors of the PFS's files that the node still has for its clients. */
+    private int handlesOfTheNode() throws IOException {
+        int count = 0;
+        Path descriptors = Path.of("/proc/" + scene.node.processId() + "/fd");
+        try (Stream<Path> list = Files.list(descriptors)) {
+            for (Path each : list.toList()) {
+                try {
+                    count += Files.readSymbolicLink(each).endsWith("pfs/small") ? 1 : 0;
+                } catch (IOException closedMeanwhile) {
+                    // It is not there any more, which is as well.
+                }
+            }
+        }
+        return count;
+    }
+
+    @Test
+    public void droppedStreamsAreClosed() throws Exception {
+        Held before = Held.now();
+        for (int round = 0; round < 300; round++) {
+            drop(round);
+        }
+        assertNothingStays(before);
+    }
+
+    /** Opens, lends and creates, and forgets it all. */
+    private void drop(int round) throws IOException {
+        TideInputStream stream = scene.open("/file");
+        stream.read(null, 4096, EnumSet.noneOf(ReadOption.class)).get(0);
+        scene.create("/dropped" + round % 3, null).write(1);
+    }
+
+    @Test
+    public void anInterruptEndsAReadThatWouldWait() throws Exception {
+        Held before = Held.now();
+        for (int round = 0; round < 20; round++) {
+            scene.make("/cold" + round, SEED, LENGTH);
+            TideInputStream stream = scene.open("/cold" + round);
+            Thread.currentThread().interrupt();
+            byte[] bytes = new byte[4096];
+            assertThrows(ClosedByInterruptException.class,
+                    () -> stream.readFully(0, bytes, 0, bytes.length));
+            assertTrue("the mark stays", Thread.interrupted());
+            assertThrows(IOException.class, () -> stream.read(0, bytes, 0, 1));
+            stream.close();
+        }
+        // Resident bytes do not wait, so they are read by whom ever.
+        try (var stream = scene.open("/file")) {
+            Thread.currentThread().interrupt();
+            assertEquals(100, stream.read(0, new byte[100], 0, 100));
+            assertTrue(Thread.interrupted());
+        }
+        assertNothingStays(before);
+    }
+
+    @Test
+    public void loansOfClosedStreamsAreReadableAndGoWithTheirBuffers() throws Exception {
+        Held before = Held.now();
+        for (int round = 0; round < 50; round++) {
+            ByteBuffer lent;
+            try (var stream = scene.open("/file")) {
+                lent = stream.read(null, 4096, EnumSet.noneOf(ReadOption.class));
+            }
+            assertEquals(-1, Scene.difference(SEED, 0, lent));
+        }
+        assertNothingStays(before);
+    }
+
+    @Test
+    public void clientsThatComeAndGoLeaveNothing() throws Exception {
+        for (int round = 0; round < 5; round++) {
+            NativeClient.connect(scene.node.options()).close();
+        }
+        Held before = Held.now();
+        for (int round = 0; round < 200; round++) {
+            try (var client = NativeClient.connect(scene.node.options())) {
+                NativeFile.open(client, "/small", NativeFile.READ, 0, null).close();
+            }
+        }
+        assertNothingStays(before);
+    }
+}

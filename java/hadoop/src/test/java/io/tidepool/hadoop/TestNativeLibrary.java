@@ -1,0 +1,127 @@
+/*
+ * The library loads where it belongs and says what is wrong elsewhere; whatever goes wrong inside
+ * becomes an exception.
+ */
+package io.tidepool.hadoop;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNotSame;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+public class TestNativeLibrary {
+
+    @Rule public TemporaryFolder folder = new TemporaryFolder();
+
+    /** Has classes of its own of ours, as two applications in one JVM have. */
+    private static final class OwnClasses extends ClassLoader {
+
+        OwnClasses() {
+            super(TestNativeLibrary.class.getClassLoader());
+        }
+
+        @Override
+        protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (!name.startsWith("io.tidepool.")) {
+                return super.loadClass(name, resolve);
+            }
+            Class<?> loaded = findLoadedClass(name);
+            if (loaded != null) {
+                return loaded;
+            }
+            String file = name.replace('.', '/') + ".class";
+            try (InputStream stream = getParent().getResourceAsStream(file)) {
+                byte[] bytes = stream.readAllBytes();
+                return defineClass(name, bytes, 0, bytes.length);
+            } catch (IOException error) {
+                throw new ClassNotFoundException(name, error);
+            }
+        }
+    }
+
+    private static void loadInOwnClasses() throws Exception {
+        Class<?> library = new OwnClasses().loadClass(NativeLibrary.class.getName());
+        assertNotSame(NativeLibrary.class, library);
+        Method load = library.getDeclaredMethod("load");
+        load.setAccessible(true);
+        try {
+            load.invoke(null);
+        } catch (InvocationTargetException error) {
+            throw (Exception) error.getCause();
+        }
+    }
+
+    private static String messageWithLibrary(Path path) {
+        System.setProperty(NativeLibrary.PATH_PROPERTY, path.toString());
+        try {
+            return assertThrows(IOException.class, TestNativeLibrary::loadInOwnClasses)
+                    .getMessage();
+        } finally {
+            System.clearProperty(NativeLibrary.PATH_PROPERTY);
+        }
+    }
+
+    @Test
+    public void everyClassLoaderGetsTheLibrary() throws Exception {
+        NativeLibrary.load();
+        for (int round = 0; round < 3; round++) {
+            loadInOwnClasses();
+        }
+    }
+
+    @Test
+    public void aPanicBecomesAnException() throws IOException {
+        NativeLibrary.load();
+        for (int round = 0; round < 3; round++) {
+            var error = assertThrows(IOException.class, () -> NativeLibrary.panic("as told"));
+            assertTrue(error.getMessage(), error.getMessage().contains("as told"));
+            assertTrue(error.getMessage(), error.getMessage().contains("bug of Tidepool"));
+        }
+    }
+
+    @Test
+    public void aMissingLibraryIsNamedWithTheRemedy() {
+        Path missing = folder.getRoot().toPath().resolve("none.so");
+        String message = messageWithLibrary(missing);
+        assertTrue(message, message.contains(missing + " is no file"));
+        assertTrue(message, message.contains(NativeLibrary.PATH_PROPERTY));
+    }
+
+    @Test
+    public void anotherReleaseOfTheLibraryIsRefusedAndBothAreNamed() throws Exception {
+        Path library = compile("int Java_io_tidepool_hadoop_NativeLibrary_abi()"
+                + "{ return 12345; }");
+        String message = messageWithLibrary(library);
+        assertTrue(message, message.contains("12345") && message.contains(library.toString()));
+        assertTrue(message, message.contains("version " + TideOptions.ABI));
+    }
+
+    @Test
+    public void anyOtherLibraryIsRefused() throws Exception {
+        Path library = compile("int other() { return 0; }");
+        String message = messageWithLibrary(library);
+        assertTrue(message, message.contains("is not the native library of Tidepool"));
+        Path text = Files.writeString(folder.newFile("text.so").toPath(), "no library");
+        assertTrue(messageWithLibrary(text).contains(text.toString()));
+    }
+
+    private Path compile(String code) throws Exception {
+        Path source = Files.writeString(folder.newFile().toPath(), code);
+        Path library = folder.getRoot().toPath().resolve(System.nanoTime() + ".so");
+        Process compiler = new ProcessBuilder(
+                "cc", "-shared", "-fPIC", "-x", "c", source.toString(), "-o", library.toString())
+                .inheritIO().start();
+        assertEquals(0, compiler.waitFor());
+        return library;
+    }
+}

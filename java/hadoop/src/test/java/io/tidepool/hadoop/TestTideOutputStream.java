@@ -1,0 +1,166 @@
+/*
+ * What is written arrives, when it is promised to: at a flush, a sync, the close; what is given up
+ * leaves nothing; errors reach the caller.
+ */
+package io.tidepool.hadoop;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.util.Map;
+import java.util.Random;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.StreamCapabilities;
+import org.junit.AfterClass;
+import org.junit.BeforeClass;
+import org.junit.Test;
+
+public class TestTideOutputStream {
+
+    private static Scene scene;
+
+    @BeforeClass
+    public static void start() throws IOException {
+        scene = Scene.start("128MiB");
+    }
+
+    @AfterClass
+    public static void stop() throws IOException {
+        scene.close();
+    }
+
+    @Test
+    public void writesOfEverySizeArriveInOrder() throws IOException {
+        Random random = new Random(3);
+        for (String mode : new String[] {"through", "bypass"}) {
+            var options = Map.of(
+                    TideOptions.WRITE_MODE, mode, TideOptions.WRITE_BUFFER_BYTES, "64KiB");
+            var expected = new ByteArrayOutputStream();
+            try (var stream = scene.create("/order", options)) {
+                for (int round = 0; round < 300; round++) {
+                    byte[] bytes = new byte[random.nextInt(1 << (round % 18))];
+                    random.nextBytes(bytes);
+                    stream.write(bytes);
+                    stream.write(round);
+                    expected.write(bytes);
+                    expected.write(round);
+                }
+            }
+            assertArrayEquals(expected.toByteArray(), scene.onPfs("/order"));
+        }
+    }
+
+    @Test
+    public void flushedBytesAreSeenByNewReaders() throws IOException {
+        try (var stream = scene.create("/flushed", null)) {
+            stream.write(new byte[] {1, 2, 3});
+            assertEquals("still in the buffer", 0, scene.onPfs("/flushed").length);
+            stream.hflush();
+            assertArrayEquals(new byte[] {1, 2, 3}, scene.onPfs("/flushed"));
+            try (var reader = scene.open("/flushed")) {
+                assertEquals(3, reader.read(0, new byte[10], 0, 10));
+            }
+            stream.write(4);
+            stream.hsync();
+            try (var reader = scene.open("/flushed")) {
+                assertEquals(4, reader.readAllBytes().length);
+            }
+            var counters = stream.getIOStatistics().counters();
+            assertEquals(4, (long) counters.get("stream_write_bytes"));
+            assertEquals(1, (long) counters.get("op_hsync"));
+        }
+    }
+
+    @Test
+    public void appendsGoBehindWhatIsThere() throws IOException {
+        try (var stream = scene.create("/log", null)) {
+            stream.write(new byte[] {1, 2});
+        }
+        try (var stream = scene.append("/log")) {
+            stream.write(new byte[] {3, 4});
+            assertFalse(stream.hasCapability(StreamCapabilities.ABORTABLE_STREAM));
+            assertThrows(UnsupportedOperationException.class, stream::abort);
+        }
+        assertArrayEquals(new byte[] {1, 2, 3, 4}, scene.onPfs("/log"));
+    }
+
+    @Test
+    public void whatIsAbortedIsGone() throws IOException {
+        var path = scene.node.pfs().resolve("aborted");
+        TideOutputStream stream = scene.create("/aborted", null);
+        assertTrue(stream.hasCapability(StreamCapabilities.ABORTABLE_STREAM));
+        stream.write(new byte[3 << 20]);
+        assertTrue(Files.exists(path));
+        var result = stream.abort();
+        assertFalse(result.alreadyClosed());
+        assertNull(result.anyCleanupException());
+        assertFalse(Files.exists(path));
+        assertTrue(stream.abort().alreadyClosed());
+        stream.close();
+        assertThrows(IOException.class, () -> stream.write(1));
+        // A name that means another file by now is left alone.
+        TideOutputStream replaced = scene.create("/aborted", null);
+        replaced.write(1);
+        Files.delete(path);
+        Files.write(path, new byte[] {9});
+        replaced.abort();
+        assertArrayEquals(new byte[] {9}, Files.readAllBytes(path));
+    }
+
+    @Test
+    public void aClosedStreamSaysSo() throws IOException {
+        TideOutputStream stream = scene.create("/closed", null);
+        stream.close();
+        stream.close();
+        assertThrows(IOException.class, () -> stream.write(1));
+        assertThrows(IOException.class, () -> stream.write(new byte[2]));
+        assertThrows(IOException.class, stream::hflush);
+        assertThrows(IOException.class, stream::hsync);
+    }
+
+    @Test
+    public void capabilitiesAreTrue() throws IOException {
+        try (var stream = new FSDataOutputStream(scene.create("/capable", null), null)) {
+            assertTrue(stream.hasCapability("hflush"));
+            assertTrue(stream.hasCapability(StreamCapabilities.HSYNC));
+            assertTrue(stream.hasCapability(StreamCapabilities.IOSTATISTICS));
+            assertFalse(stream.hasCapability(StreamCapabilities.READBYTEBUFFER));
+        }
+    }
+
+    @Test
+    public void anErrorOfThePfsReachesTheWriterAndStays() throws IOException {
+        try (var full = Scene.start("64MiB", "--fault", "write:enospc-after=1MiB")) {
+            TideOutputStream stream = full.create("/full", null);
+            var error = assertThrows(IOException.class, () -> {
+                stream.write(new byte[4 << 20]);
+                stream.close();
+            });
+            assertTrue(error.toString(), error.getMessage().contains("No space left"));
+            stream.close();
+        }
+    }
+
+    @Test
+    public void withoutNodeThePfsIsWritten() throws IOException {
+        try (var bare = Scene.withoutNode()) {
+            assertFalse(bare.client.isConnected());
+            try (var stream = bare.create("/bare", null)) {
+                stream.write(Scene.bytes(5, 0, 3 << 20));
+            }
+            assertArrayEquals(Scene.bytes(5, 0, 3 << 20), bare.onPfs("/bare"));
+            try (var stream = bare.open("/bare")) {
+                assertArrayEquals(Scene.bytes(5, 0, 3 << 20), stream.readAllBytes());
+                var counters = stream.getIOStatistics().counters();
+                assertEquals(3L << 20, (long) counters.get(ReadStatistics.BYTES_FROM + "pfs"));
+            }
+        }
+    }
+}

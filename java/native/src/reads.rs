@@ -1,0 +1,302 @@
+//! Native methods of `NativeFile.java` that read: one call a read, whatever its kind.
+//!
+//! The calls named `held` read what this process holds itself and never wait, which is why they may
+//! hold on to an array of Java's; what they cannot serve they say so of, and the calls named
+//! `waiting` ask the node or the parallel file system.
+
+use std::cell::RefCell;
+
+use jni::EnvUnowned;
+use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
+use jni::sys::{JNIEnv, jint, jlong};
+use tidepool_proto::{Error, ErrorKind};
+
+use crate::bridge::{self, AtPath, Failure};
+use crate::file::{FileHandle, of};
+
+/// A `held` call has nothing: a `waiting` one must follow. Never a number of bytes.
+const MUST_WAIT: jint = -2;
+/// Bytes copied into an array of Java's at a time while the garbage collector stands by.
+const HOLD_BYTES: usize = 256 << 10;
+/// Bytes that a thread keeps for reads into arrays that wait.
+const STAGE_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static STAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a read into Java's memory came to: bytes, 0 at the end of the file.
+fn count(bytes: usize) -> jint {
+    jint::try_from(bytes).unwrap_or(jint::MAX)
+}
+
+/// An offset as Java has it.
+pub(crate) fn at_offset(offset: jlong) -> Result<u64, Error> {
+    u64::try_from(offset).map_err(|_| {
+        Error::new(ErrorKind::InvalidInput, "using a file", format!("the offset {offset} is < 0"))
+    })
+}
+
+/// The bytes of a direct buffer from `position` on.
+///
+/// # Safety
+/// `env` is that of this thread; position and length lie within the buffer, which the caller of the
+/// native method keeps; nobody else's Rust has a reference into the range.
+pub(crate) unsafe fn direct<'a>(
+    env: *mut JNIEnv,
+    buffer: &'a JByteBuffer<'_>,
+    position: jint,
+    length: jint,
+) -> Result<&'a mut [u8], Error> {
+    // SAFETY: the environment is this thread's and the buffer a live local reference.
+    let address = unsafe { ((**env).v1_4.GetDirectBufferAddress)(env, buffer.as_raw()) };
+    if address.is_null() {
+        let detail = "the buffer is not a direct one";
+        return Err(Error::new(ErrorKind::InvalidInput, "using a buffer", detail));
+    }
+    // SAFETY: the caller answers for the range.
+    unsafe {
+        let start = address.cast::<u8>().add(position as usize);
+        Ok(std::slice::from_raw_parts_mut(start, length as usize))
+    }
+}
+
+/// Reads what is held into a direct buffer.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeld<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    offset: jlong,
+    buffer: JByteBuffer<'local>,
+    position: jint,
+    length: jint,
+) -> jint {
+    let raw = env.as_raw();
+    bridge::run_swiftly(&mut env, || {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        // SAFETY: `NativeFile` takes position and length from the buffer itself.
+        let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+        read_held(file, offset, bytes).at(&file.path)
+    })
+}
+
+fn read_held(file: &FileHandle, offset: jlong, bytes: &mut [u8]) -> Result<jint, Error> {
+    let outcome = file.file.read_held_at(at_offset(offset)?, bytes)?;
+    Ok(outcome.map_or(MUST_WAIT, |outcome| {
+        file.count(&outcome.levels);
+        count(outcome.bytes)
+    }))
+}
+
+/// Reads into a direct buffer, waiting for the node or the parallel file system.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaiting<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    offset: jlong,
+    buffer: JByteBuffer<'local>,
+    position: jint,
+    length: jint,
+) -> jint {
+    let raw = env.as_raw();
+    bridge::run_swiftly(&mut env, || {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        // SAFETY: `NativeFile` takes position and length from the buffer itself.
+        let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+        let outcome = at_offset(offset).and_then(|offset| file.file.read_at(offset, bytes));
+        let outcome = outcome.at(&file.path)?;
+        file.count(&outcome.levels);
+        Ok(count(outcome.bytes))
+    })
+}
+
+/// Reads what is held into an array.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeldArray<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    offset: jlong,
+    array: JByteArray<'local>,
+    position: jint,
+    length: jint,
+) -> jint {
+    let raw = env.as_raw();
+    bridge::run_swiftly(&mut env, || {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        // SAFETY: the environment is this thread's; `NativeFile` checked the bounds.
+        unsafe { read_held_array(raw, file, offset, &array, position, length) }
+    })
+}
+
+/// # Safety
+/// `env` is that of this thread with no exception pending; position and length lie in the array.
+unsafe fn read_held_array(
+    env: *mut JNIEnv,
+    file: &FileHandle,
+    offset: jlong,
+    array: &JByteArray<'_>,
+    position: jint,
+    length: jint,
+) -> Result<jint, Failure> {
+    let wanted = length as usize;
+    let mut done = 0;
+    loop {
+        let step = (wanted - done).min(HOLD_BYTES);
+        let read = {
+            // SAFETY: the caller answers for both.
+            let mut hold = unsafe { Hold::new(env, array) }?;
+            // SAFETY: as above.
+            let bytes = unsafe { hold.bytes(position as usize + done, step) };
+            read_held(file, offset + done as jlong, bytes)
+        };
+        let bytes = match read.at(&file.path)? {
+            MUST_WAIT if done == 0 => return Ok(MUST_WAIT),
+            MUST_WAIT => return Ok(count(done)),
+            bytes => bytes as usize,
+        };
+        done += bytes;
+        if done == wanted || bytes < step {
+            return Ok(count(done));
+        }
+    }
+}
+
+/// An array of Java's held in place. While it lives the garbage collector stands by, so nothing may
+/// wait, and no call of the JVM may be made.
+struct Hold<'a, 'local> {
+    env: *mut JNIEnv,
+    array: &'a JByteArray<'local>,
+    address: *mut u8,
+}
+
+impl<'a, 'local> Hold<'a, 'local> {
+    /// # Safety
+    /// `env` is that of this thread, with no exception pending.
+    unsafe fn new(env: *mut JNIEnv, array: &'a JByteArray<'local>) -> Result<Self, Failure> {
+        // SAFETY: the caller answers for the environment; the array is a live local reference.
+        let address = unsafe {
+            ((**env).v1_2.GetPrimitiveArrayCritical)(env, array.as_raw(), std::ptr::null_mut())
+        };
+        if address.is_null() {
+            return Err(jni::errors::Error::NullPtr("GetPrimitiveArrayCritical").into());
+        }
+        Ok(Hold { env, array, address: address.cast() })
+    }
+
+    /// # Safety
+    /// The range lies within the array.
+    unsafe fn bytes(&mut self, position: usize, length: usize) -> &mut [u8] {
+        // SAFETY: the array is held, and the caller answers for the range.
+        unsafe { std::slice::from_raw_parts_mut(self.address.add(position), length) }
+    }
+}
+
+impl Drop for Hold<'_, '_> {
+    fn drop(&mut self) {
+        // SAFETY: taken by `new` in the same thread and native method.
+        unsafe {
+            ((**self.env).v1_2.ReleasePrimitiveArrayCritical)(
+                self.env,
+                self.array.as_raw(),
+                self.address.cast(),
+                0,
+            );
+        }
+    }
+}
+
+/// Runs `body` with the memory that this thread keeps, `length` bytes of it at most.
+fn staged<T>(length: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
+    STAGE.with_borrow_mut(|stage| {
+        let length = length.min(STAGE_BYTES);
+        if stage.len() < length {
+            stage.resize(length.next_power_of_two().max(64 << 10), 0);
+        }
+        body(&mut stage[..length])
+    })
+}
+
+/// Reads into an array, waiting for the node or the parallel file system.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaitingArray<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    offset: jlong,
+    array: JByteArray<'local>,
+    position: jint,
+    length: jint,
+) -> jint {
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        staged(length as usize, |stage| {
+            let outcome = at_offset(offset).and_then(|offset| file.file.read_at(offset, stage));
+            let outcome = outcome.at(&file.path)?;
+            file.count(&outcome.levels);
+            array.set_region(env, position, as_signed(&stage[..outcome.bytes]))?;
+            Ok(count(outcome.bytes))
+        })
+    })
+}
+
+/// Bytes as Java counts them.
+fn as_signed(bytes: &[u8]) -> &[i8] {
+    // SAFETY: the two types have the same size and every pattern of bits is a value of both.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// Reads many ranges of what is held in one call, and has the node bring in the rest. Each target
+/// is a direct buffer or an array; `places` has a position and a length for each. What came of a
+/// range replaces its length: bytes, or that it must wait.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readRangesHeld<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    offsets: JLongArray<'local>,
+    targets: JObjectArray<'local, JObject<'local>>,
+    places: JIntArray<'local>,
+) {
+    let raw = env.as_raw();
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        let ranges = offsets.len(env)?;
+        let mut starts = vec![0; ranges];
+        offsets.get_region(env, 0, &mut starts)?;
+        let mut numbers = vec![0; 2 * ranges];
+        places.get_region(env, 0, &mut numbers)?;
+        for (offset, place) in starts.iter().zip(numbers.chunks_exact(2)) {
+            file.file.prefetch_missing(at_offset(*offset).at(&file.path)?, place[1] as u64);
+        }
+        for index in 0..ranges {
+            let (position, length) = (numbers[2 * index], numbers[2 * index + 1]);
+            let target = targets.get_element(env, index)?;
+            // SAFETY: a local reference of this frame, used under its true type below.
+            let array = unsafe { JByteArray::from_raw(env, target.as_raw()) };
+            // SAFETY: as above.
+            let buffer = unsafe { JByteBuffer::from_raw(env, target.as_raw()) };
+            // SAFETY: the environment is this thread's, the object a live local reference.
+            let address = unsafe { ((**raw).v1_4.GetDirectBufferAddress)(raw, buffer.as_raw()) };
+            numbers[2 * index + 1] = if address.is_null() {
+                // SAFETY: `VectoredRead.java` passes arrays where buffers are not direct, and
+                // places within them.
+                unsafe { read_held_array(raw, file, starts[index], &array, position, length) }?
+            } else {
+                // SAFETY: `VectoredRead.java` passes places within the buffers.
+                let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+                read_held(file, starts[index], bytes).at(&file.path)?
+            };
+            env.delete_local_ref(target);
+        }
+        places.set_region(env, 0, &numbers)?;
+        Ok(())
+    })
+}
