@@ -3,7 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,24 +35,6 @@ impl std::fmt::Debug for ClientHandle {
 }
 
 impl ClientHandle {
-    /// The path on the parallel file system of `path`, which is Hadoop's: absolute below `tide:`.
-    pub(crate) fn lower_path(&self, path: &str) -> Result<PathBuf, Error> {
-        let mut lower = self.client.pfs_root()?.to_path_buf();
-        for component in Path::new(path).components() {
-            match component {
-                Component::Normal(name) => lower.push(name),
-                Component::RootDir | Component::CurDir => {}
-                Component::ParentDir | Component::Prefix(_) => {
-                    let operation = format!("reading the name {path}");
-                    let detail = "`..` has no meaning in a tide name";
-                    return Err(Error::new(ErrorKind::InvalidInput, operation, detail)
-                        .remedy("write tide:///directory/file"));
-                }
-            }
-        }
-        Ok(lower)
-    }
-
     /// Asks for a layout of a file that was just created. What the file system does not honour is
     /// told once.
     pub(crate) fn stripe(
@@ -130,10 +112,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
 }
 
 /// A notice goes to `NativeClient.notice` of the class that connected.
-fn log_of(
-    env: &mut Env<'_>,
-    class: &JClass<'_>,
-) -> Result<Notice, Failure> {
+fn log_of(env: &mut Env<'_>, class: &JClass<'_>) -> Result<Notice, Failure> {
     let class: Global<JClass<'static>> = env.new_global_ref(class)?;
     let machine: JavaVM = env.get_java_vm()?;
     Ok(Arc::new(move |line: &str| {

@@ -13,6 +13,7 @@ use tidepool_proto::{Access, BytesByLevel, Error, Level};
 
 use crate::bridge::{self, AtPath};
 use crate::client;
+use crate::names::Place;
 use crate::reads::{at_offset, direct};
 
 /// What an open asks for, as `NativeFile.java` has it too.
@@ -103,7 +104,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let client = unsafe { client::of(client) };
-        let path = bridge::text(env, &path)?;
+        let place = Place::of(env, client, &path)?;
+        let (path, lower) = (place.name, place.lower);
         let open = client.open_settings(env, &options)?;
         client.check_node().at(&path)?;
         let has = |flag| flags & flag != 0;
@@ -121,7 +123,6 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             read_mode: open.read_mode,
             write_mode: open.write_mode,
         };
-        let lower = client.lower_path(&path).at(&path)?;
         let file = client.client.open(&lower, options).at(&path)?;
         if has(CREATE) || has(CREATE_NEW) {
             client.stripe(file.descriptor(), &open.stripe).at(&path)?;
@@ -231,7 +232,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_write<'local>(
     let raw = env.as_raw();
     with(&mut env, handle, |file| {
         // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(raw, &buffer, position, length) }?;
+        let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }?;
         file.file.write_at(at_offset(offset)?, bytes)
     })
 }

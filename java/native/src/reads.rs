@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use jni::EnvUnowned;
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
-use jni::sys::{JNIEnv, jint, jlong};
+use jni::sys::{JNIEnv, jint, jlong, jobject};
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, AtPath, Failure};
@@ -40,16 +40,16 @@ pub(crate) fn at_offset(offset: jlong) -> Result<u64, Error> {
 /// The bytes of a direct buffer from `position` on.
 ///
 /// # Safety
-/// `env` is that of this thread; position and length lie within the buffer, which the caller of the
-/// native method keeps; nobody else's Rust has a reference into the range.
+/// `env` is that of this thread and `buffer` a live reference to a buffer; position and length lie
+/// within it; the slice is gone before the native method ends, which keeps the buffer until then.
 pub(crate) unsafe fn direct<'a>(
     env: *mut JNIEnv,
-    buffer: &'a JByteBuffer<'_>,
+    buffer: jobject,
     position: jint,
     length: jint,
 ) -> Result<&'a mut [u8], Error> {
     // SAFETY: the environment is this thread's and the buffer a live local reference.
-    let address = unsafe { ((**env).v1_4.GetDirectBufferAddress)(env, buffer.as_raw()) };
+    let address = unsafe { ((**env).v1_4.GetDirectBufferAddress)(env, buffer) };
     if address.is_null() {
         let detail = "the buffer is not a direct one";
         return Err(Error::new(ErrorKind::InvalidInput, "using a buffer", detail));
@@ -77,7 +77,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeld<'local>(
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let file = unsafe { of(handle) };
         // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+        let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
         read_held(file, offset, bytes).at(&file.path)
     })
 }
@@ -106,7 +106,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaiting<'local>(
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let file = unsafe { of(handle) };
         // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+        let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
         let outcome = at_offset(offset).and_then(|offset| file.file.read_at(offset, bytes));
         let outcome = outcome.at(&file.path)?;
         file.count(&outcome.levels);
@@ -291,7 +291,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readRangesHeld<'local>
                 unsafe { read_held_array(raw, file, starts[index], &array, position, length) }?
             } else {
                 // SAFETY: `VectoredRead.java` passes places within the buffers.
-                let bytes = unsafe { direct(raw, &buffer, position, length) }.at(&file.path)?;
+                let bytes =
+                    unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
                 read_held(file, starts[index], bytes).at(&file.path)?
             };
             env.delete_local_ref(target);

@@ -222,10 +222,7 @@ impl LayoutBackend {
 
 /// Asks for `hints` for a file that was just created and has no bytes yet, without a store around
 /// it: for programs that create files of the PFS themselves.
-pub fn apply_to_new_file(
-    descriptor: BorrowedFd<'_>,
-    hints: &LayoutHints,
-) -> Result<LayoutOutcome> {
+pub fn apply_to_new_file(descriptor: BorrowedFd<'_>, hints: &LayoutHints) -> Result<LayoutOutcome> {
     if hints.is_empty() {
         return Ok(LayoutOutcome::Applied);
     }

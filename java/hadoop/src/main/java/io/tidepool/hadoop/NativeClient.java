@@ -29,6 +29,7 @@ final class NativeClient extends NativeHandle {
     final BufferPool buffers = new BufferPool();
 
     private ThreadPoolExecutor waiters;
+    private volatile Sizes ownSizes;
 
     private NativeClient(long handle) {
         super(handle);
@@ -107,10 +108,18 @@ final class NativeClient extends NativeHandle {
 
     /** Sizes that an open with these options has; {@code null} is none beside the client's. */
     Sizes sizes(Map<String, String> options) throws IOException {
+        boolean isOwn = options == null || options.isEmpty();
+        if (isOwn && ownSizes != null) {
+            return ownSizes;
+        }
         long handle = enter();
         try {
             long[] sizes = sizes(handle, pairs(options));
-            return new Sizes((int) sizes[0], (int) sizes[1], sizes[2]);
+            Sizes found = new Sizes((int) sizes[0], (int) sizes[1], sizes[2]);
+            if (isOwn) {
+                ownSizes = found;
+            }
+            return found;
         } finally {
             leave();
         }

@@ -12,7 +12,6 @@ import java.nio.ByteBuffer;
 import java.util.Locale;
 import java.util.Objects;
 import org.apache.hadoop.fs.Abortable;
-import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
 import org.apache.hadoop.fs.impl.StoreImplementationUtils;
@@ -42,17 +41,14 @@ final class TideOutputStream extends OutputStream
      *
      * @param position where the first byte goes: the length of a file that is appended to
      * @param bufferBytes writes are gathered up to this size
-     * @param whole counters of the file system, or {@code null}
      */
-    TideOutputStream(
-            NativeFile file, Kind kind, long position, int bufferBytes,
-            FileSystem.Statistics whole) {
+    TideOutputStream(NativeFile file, Kind kind, long position, int bufferBytes) {
         this.file = file;
         this.kind = kind;
         this.position = position;
         this.bufferBytes = bufferBytes;
         this.pool = file.client().buffers;
-        this.statistics = new WriteStatistics(whole);
+        this.statistics = new WriteStatistics();
         this.watch = Leaks.watch(this, file, "; what was not handed over yet is lost");
     }
 

@@ -1,12 +1,12 @@
 /*
  * What was written to one stream, for Hadoop's statistics. Counting is one addition.
+ * The counters of the whole file system are those of Hadoop's wrapper around the stream.
  */
 package io.tidepool.hadoop;
 
 import static org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.dynamicIOStatistics;
 
 import java.util.concurrent.atomic.LongAdder;
-import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.statistics.IOStatistics;
 import org.apache.hadoop.fs.statistics.IOStatisticsContext;
 import org.apache.hadoop.fs.statistics.StoreStatisticNames;
@@ -14,21 +14,13 @@ import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 
 final class WriteStatistics {
 
-    private final FileSystem.Statistics whole;
     private final LongAdder bytes = new LongAdder();
     private final LongAdder failures = new LongAdder();
     private final LongAdder flushes = new LongAdder();
     private final LongAdder syncs = new LongAdder();
 
-    WriteStatistics(FileSystem.Statistics whole) {
-        this.whole = whole;
-    }
-
     void written(int count) {
         bytes.add(count);
-        if (whole != null) {
-            whole.incrementBytesWritten(count);
-        }
     }
 
     void failed() {

@@ -87,7 +87,7 @@ final class Scene implements Closeable {
         int flags = NativeFile.WRITE | NativeFile.CREATE | NativeFile.TRUNCATE;
         NativeFile file = NativeFile.open(client, path, flags, 0644, options);
         int buffer = client.sizes(options).writeBufferBytes();
-        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, buffer, null);
+        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, buffer);
     }
 
     TideOutputStream append(String path) throws IOException {
@@ -95,7 +95,7 @@ final class Scene implements Closeable {
         NativeFile file = NativeFile.open(client, path, flags, 0644, null);
         int buffer = client.sizes(null).writeBufferBytes();
         return new TideOutputStream(
-                file, TideOutputStream.Kind.APPENDED, file.sizeAtOpen(), buffer, null);
+                file, TideOutputStream.Kind.APPENDED, file.sizeAtOpen(), buffer);
     }
 
     byte[] onPfs(String path) throws IOException {
