@@ -10,6 +10,7 @@ mod demo;
 mod documents;
 mod environment;
 mod hog;
+mod java;
 mod kmeans;
 mod loop_volume;
 mod node;

@@ -2,6 +2,7 @@
 //! runs the contract suite on a PFS directory. Changes nothing but probe files that it removes.
 
 mod hit_path;
+mod host_name;
 mod machine_checks;
 mod mounts;
 
@@ -84,6 +85,7 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
     let mut findings = Findings { print: !arguments.facts.json, checks: Vec::new() };
     machine_checks::run(&mut findings);
     mounts::run(&mut findings);
+    host_name::run(&mut findings);
     let (proof, unreachable) = match hit_path::prove(&arguments.facts.socket, &mut findings) {
         Ok(proof) => (proof, None),
         Err(error) if error.kind() == ErrorKind::NodeUnavailable => {
