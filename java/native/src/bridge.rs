@@ -12,6 +12,8 @@ use jni::sys::jlong;
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 use tidepool_proto::{Error, ErrorKind};
 
+use crate::remedy;
+
 /// Why a native method ends without a value.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -46,7 +48,10 @@ pub(crate) trait AtPath<T> {
 
 impl<T> AtPath<T> for Result<T, Error> {
     fn at(self, path: &str) -> Result<T, Failure> {
-        self.map_err(|error| Failure::Product { error, path: path.to_owned() })
+        self.map_err(|error| {
+            let error = remedy::with_remedy(error);
+            Failure::Product { error, path: path.to_owned() }
+        })
     }
 }
 

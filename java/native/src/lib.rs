@@ -11,6 +11,7 @@ mod file;
 mod loans;
 mod names;
 mod reads;
+mod remedy;
 mod settings;
 
 use jni::EnvUnowned;

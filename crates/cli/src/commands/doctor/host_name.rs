@@ -19,11 +19,7 @@ pub fn run(findings: &mut Findings) {
 }
 
 /// What the host's own name, the address behind it, and that address's name come to.
-fn judge(
-    name: &str,
-    address: Option<IpAddr>,
-    canonical: Option<&str>,
-) -> (Found, String, String) {
+fn judge(name: &str, address: Option<IpAddr>, canonical: Option<&str>) -> (Found, String, String) {
     let cure = "name the host and its address in DNS or /etc/hosts, so that jobs on YARN and Spark \
                 are sent to the node that has their data";
     let Some(address) = address else {

@@ -1,6 +1,6 @@
 /*
- * Two users on one node, each in a JVM of his own: the permissions of the parallel file system hold.
- * Starts the other JVM as user 65534, which only root can.
+ * Two users on one node, each in a JVM of his own: the permissions of the PFS hold. Starts the
+ * other JVM as user 65534, which only root can.
  */
 package io.tidepool.hadoop;
 
