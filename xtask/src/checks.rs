@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 
 use crate::arguments::{DemoOptions, SuiteOptions, TestOptions};
 use crate::environment;
-use crate::java;
 use crate::outcome::Outcome;
 use crate::process;
 use crate::{demo, suites, tidy};
@@ -19,12 +18,11 @@ const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("tests", cargo_tests),
-    ("java", |_| java::run()),
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
     ("demo", run_demo),

@@ -49,11 +49,6 @@ pub fn build_release() -> Result<()> {
     process::show(&mut cargo(&["build", "--release", "--package", "tidepool-cli"]))
 }
 
-/// Builds the native library of the Java parts.
-pub fn build_java_library() -> Result<()> {
-    process::show(&mut cargo(&["build", "--release", "--package", "tidepool-java"]))
-}
-
 /// The release binary, built if need be. `TIDEPOOL_BINARY` names another one.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("TIDEPOOL_BINARY") {

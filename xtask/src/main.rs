@@ -10,7 +10,6 @@ mod demo;
 mod documents;
 mod environment;
 mod hog;
-mod java;
 mod kmeans;
 mod loop_volume;
 mod node;

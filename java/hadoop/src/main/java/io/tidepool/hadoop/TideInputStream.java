@@ -90,8 +90,7 @@ final class TideInputStream extends FSInputStream
     }
 
     @Override
-    public synchronized long getPos() throws IOException {
-        checkOpen();
+    public synchronized long getPos() {
         return position;
     }
 
