@@ -7,6 +7,8 @@ package io.tidepool.hadoop;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileSystem;
@@ -62,6 +64,16 @@ final class ContractNode {
     static FileContext fileContext() throws IOException {
         start();
         return FileContext.getFileContext(ROOT, new Configuration());
+    }
+
+    /** A number of the node's status. */
+    static long counter(String name) throws IOException {
+        String status = NODE.ask("status", "--json");
+        Matcher found = Pattern.compile('"' + name + "\": ?(\\d+)").matcher(status);
+        if (!found.find()) {
+            throw new IOException("no " + name + " in " + status);
+        }
+        return Long.parseLong(found.group(1));
     }
 
     /** The directory behind {@code tide:///}. */

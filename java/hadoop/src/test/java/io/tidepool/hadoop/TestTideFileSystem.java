@@ -273,6 +273,53 @@ public class TestTideFileSystem {
     }
 
     @Test
+    public void renamedFilesStayInMemoryAndDeletedOnesLeaveIt() throws IOException {
+        if (!ContractNode.MODE.equals("through")) {
+            return;
+        }
+        write("file", 5 << 20);
+        write("small", 5000);
+        readAll(path("file"));
+        readAll(path("small"));
+        long before = ContractNode.counter("pfs_read_bytes");
+        system.rename(path("file"), path("moved"));
+        system.setPermission(path("moved"), new FsPermission((short) 0600));
+        system.rename(path("small"), path("moved-small"));
+        readAll(path("moved"));
+        readAll(path("moved-small"));
+        assertEquals(before, ContractNode.counter("pfs_read_bytes"));
+        long held = ContractNode.counter("resident_bytes");
+        system.delete(BASE, true);
+        assertTrue(ContractNode.counter("resident_bytes") <= held - (5 << 20));
+    }
+
+    private void readAll(Path path) throws IOException {
+        try (FSDataInputStream in = system.open(path)) {
+            assertEquals(system.getFileStatus(path).getLen(), in.readAllBytes().length);
+        }
+    }
+
+    @Test
+    public void linksMayLeadOutsideAndSaySo() throws IOException {
+        java.nio.file.Path outside = Files.createTempFile("tidepool-outside-", "");
+        Files.writeString(outside, "text");
+        Files.createSymbolicLink(below("link"), outside);
+        try {
+            readAll(path("link"));
+            assertEquals(4, system.getFileStatus(path("link")).getLen());
+            assertEquals("file:" + outside, system.getLinkTarget(path("link")).toString());
+            assertTrue(system.delete(path("link"), false));
+            assertTrue(Files.exists(outside));
+            Files.createSymbolicLink(below("nowhere"), java.nio.file.Path.of("missing"));
+            FileStatus[] list = system.listStatus(BASE);
+            assertTrue(list.length == 1 && list[0].isSymlink());
+            assertFalse(system.exists(path("nowhere")));
+        } finally {
+            Files.delete(outside);
+        }
+    }
+
+    @Test
     public void attributesAreThoseOfTheDirectory() throws IOException {
         write("file", 1);
         byte[] value = {1, 2, 3};
