@@ -30,6 +30,8 @@ pub enum Task {
     Man,
     /// Measure the product against raw tmpfs and the bare file system.
     Bench(BenchOptions),
+    /// Run Hadoop, Spark or Flink on the product; without a name, list what there is.
+    Example(ExampleOptions),
     /// Run test suites from elsewhere on a mount.
     Suites(SuiteOptions),
     /// Take and release memory by a trace, as a job would: a part of `bench` and `suites`.
@@ -107,6 +109,39 @@ pub struct BenchOptions {
     /// Where the JSON goes.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Options of `example`.
+#[derive(Clone, Debug, Args)]
+pub struct ExampleOptions {
+    /// Which example.
+    pub name: Option<String>,
+    /// Bytes of its data, for example 1GiB.
+    #[arg(long, value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Where the data is.
+    #[arg(long, value_enum, default_value = "tide")]
+    pub storage: Storage,
+    /// Directory of a PFS; without it, one in the target directory.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Meanwhile resize the store, evict everything, kill the node and start it again.
+    #[arg(long)]
+    pub turmoil: bool,
+    /// Where the figures go, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Where the data of an example is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Storage {
+    /// The directory through a node.
+    Tide,
+    /// HDFS, started for the run.
+    Hdfs,
+    /// The bare directory.
+    Pfs,
 }
 
 /// Options of `suites`.

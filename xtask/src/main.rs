@@ -6,9 +6,11 @@ mod arguments;
 mod bench;
 mod checks;
 mod cleanup;
+mod cluster;
 mod demo;
 mod documents;
 mod environment;
+mod examples;
 mod hog;
 mod kmeans;
 mod loop_volume;
@@ -45,6 +47,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             None => demo::run(&options).map(drop),
         },
         Task::Bench(options) => bench::run(&options),
+        Task::Example(options) => examples::run(&options),
         Task::Hog(options) => hog::run(&options),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),

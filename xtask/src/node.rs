@@ -34,6 +34,7 @@ pub struct Node {
     pub socket: PathBuf,
     binary: PathBuf,
     options: NodeOptions,
+    mounted: bool,
     stop: Option<Guard>,
     // Last: it goes away after the node has.
     _state: Scratch,
@@ -45,12 +46,22 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 impl Node {
     /// Starts a node with a mount point and a socket of its own.
     pub fn start(options: &NodeOptions) -> Result<Self> {
+        Self::start_with(options, true)
+    }
+
+    /// Starts a node without a mount: programs reach it by its socket alone, and no root is needed.
+    pub fn start_unmounted(options: &NodeOptions) -> Result<Self> {
+        Self::start_with(options, false)
+    }
+
+    fn start_with(options: &NodeOptions, mounted: bool) -> Result<Self> {
         let state = Scratch::short()?;
         let mut node = Node {
             mount: state.path().join("mount"),
             socket: state.path().join("node.sock"),
             binary: environment::binary()?,
             options: options.clone(),
+            mounted,
             stop: None,
             _state: state,
         };
@@ -63,7 +74,10 @@ impl Node {
     pub fn start_again(&mut self) -> Result<()> {
         let mut start = Command::new(&self.binary);
         start.args(["node", "start", "--pfs"]).arg(&self.options.pfs);
-        start.args(["--memory", &self.options.memory, "--mount"]).arg(&self.mount);
+        start.args(["--memory", &self.options.memory]);
+        if self.mounted {
+            start.arg("--mount").arg(&self.mount);
+        }
         start.arg("--socket").arg(&self.socket).args(&self.options.arguments);
         let (binary, socket, mount) =
             (self.binary.clone(), self.socket.clone(), self.mount.clone());
@@ -80,7 +94,7 @@ impl Node {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
-        if !is_mounted(&self.mount) {
+        if self.mounted && !is_mounted(&self.mount) {
             anyhow::bail!("node start returned, but nothing is mounted at {:?}", self.mount);
         }
         self.forget_guard();

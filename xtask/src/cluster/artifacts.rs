@@ -1,0 +1,93 @@
+//! Class paths, resolved and compiled by Maven from the projects below `examples/`. Built again only
+//! where a source is newer than what was built or a jar has gone from the local repository.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+
+use crate::{environment, process};
+
+/// A project below `examples/`, built.
+#[derive(Clone, Debug)]
+pub struct Project {
+    /// What Maven made.
+    pub target: PathBuf,
+    /// Its own jar.
+    pub jar: PathBuf,
+    /// The jars that it depends on, separated by colons.
+    pub dependencies: String,
+}
+
+/// Builds `examples/NAME` where need be.
+pub fn project(name: &str) -> Result<Project> {
+    let root = environment::checkout().join("examples");
+    let project = root.join(name);
+    let target = project.join("target");
+    let list = target.join("class-path");
+    if !is_current(&list, &[&root.join("pom.xml"), &project.join("pom.xml"), &project.join("src")])
+    {
+        eprintln!("x: building examples/{name} (the first time it downloads what it runs on)");
+        let pom = root.join("pom.xml");
+        let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
+        maven.arg(&pom).args(["-pl", name, "package"]);
+        process::show(&mut maven).context(
+            "Maven is needed here (package `maven`), with a JDK (`openjdk-17-jdk-headless`)",
+        )?;
+        // Maven leaves a list alone that has not changed; its time tells when it was true.
+        std::fs::File::options().append(true).open(&list)?.set_modified(SystemTime::now())?;
+    }
+    let dependencies = std::fs::read_to_string(&list)
+        .with_context(|| format!("{}: not made by Maven", list.display()))?;
+    let jar = target.join(format!("examples-{name}-1.jar"));
+    Ok(Project { jar, target, dependencies: dependencies.trim().to_owned() })
+}
+
+/// The jar of `tide://`, built with its native library. `TIDEPOOL_JAR` names another one.
+pub fn tide_jar() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("TIDEPOOL_JAR") {
+        return Ok(path.into());
+    }
+    anyhow::bail!("no jar of tide://; name it in TIDEPOOL_JAR")
+}
+
+fn is_current(list: &Path, sources: &[&Path]) -> bool {
+    let Ok(built) = std::fs::metadata(list).and_then(|facts| facts.modified()) else {
+        return false;
+    };
+    let text = std::fs::read_to_string(list).unwrap_or_default();
+    sources.iter().all(|source| newest(source).is_none_or(|time| time <= built))
+        && text.trim().split(':').all(|jar| Path::new(jar).is_file())
+}
+
+/// When something in a tree was last changed.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let facts = std::fs::metadata(path).ok()?;
+    let own = facts.modified().ok();
+    let entries = std::fs::read_dir(path).ok().into_iter().flatten().flatten();
+    entries.filter_map(|entry| newest(&entry.path())).chain(own).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_current;
+
+    #[test]
+    fn a_changed_source_and_a_lost_jar_are_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let (list, jar) = (directory.path().join("class-path"), directory.path().join("a.jar"));
+        let source = directory.path().join("src");
+        std::fs::create_dir(&source).unwrap();
+        std::fs::write(&jar, "").unwrap();
+        assert!(!is_current(&list, &[&source]));
+        std::fs::write(&list, jar.to_str().unwrap()).unwrap();
+        assert!(is_current(&list, &[&source]));
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
+        let file = std::fs::File::create(source.join("A.java")).unwrap();
+        file.set_modified(later).unwrap();
+        assert!(!is_current(&list, &[&source]));
+        std::fs::remove_file(source.join("A.java")).unwrap();
+        std::fs::remove_file(&jar).unwrap();
+        assert!(!is_current(&list, &[]));
+    }
+}

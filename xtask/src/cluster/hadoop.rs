@@ -1,0 +1,288 @@
+//! Hadoop: its configuration and class path, HDFS with one data node, YARN with one node manager,
+//! and programs that run on them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::artifacts::{self, Project};
+use super::daemon::{Daemon, free_ports};
+use super::java::{self, Java, Ran};
+use super::site::Site;
+use crate::process;
+use crate::scratch::Scratch;
+
+const SERVER_HEAP: &str = "768m";
+const CLIENT_HEAP: &str = "1g";
+/// Memory of a container; its heap is three quarters.
+const CONTAINER_MIB: u64 = 1_024;
+const CONTAINERS: u64 = 4;
+
+/// Hadoop on this machine: what all programs and daemons of it share.
+#[derive(Debug)]
+pub struct Hadoop {
+    /// The configuration; written before anything starts.
+    pub site: Site,
+    /// Where all logs are; they stay.
+    pub logs: PathBuf,
+    /// This machine's name, as the daemons give it.
+    pub host: String,
+    project: Project,
+    /// Further jars, before all others: a file system.
+    jars: String,
+    runs: std::cell::Cell<u32>,
+    directory: Scratch,
+}
+
+impl Hadoop {
+    /// Builds what is needed. Work files go below `base`; logs to `logs`.
+    pub fn new(base: &Path, logs: &Path) -> Result<Self> {
+        let project = artifacts::project("hadoop")?;
+        std::fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
+        let directory = Scratch::below(base)?;
+        // The servers of HDFS want directories for their pages, and work without pages.
+        for pages in ["hdfs", "datanode", "static"] {
+            std::fs::create_dir_all(directory.path().join("conf/webapps").join(pages))?;
+        }
+        let mut hadoop = Hadoop {
+            site: Site::default(),
+            logs: logs.to_path_buf(),
+            host: host_name(),
+            project,
+            jars: String::new(),
+            runs: std::cell::Cell::new(0),
+            directory,
+        };
+        hadoop.defaults();
+        Ok(hadoop)
+    }
+
+    fn defaults(&mut self) {
+        let directory = self.directory.path().to_path_buf();
+        let temporary = directory.join("tmp");
+        self.site.set("hadoop.tmp.dir", temporary.display());
+        self.site.set("io.file.buffer.size", 131_072);
+        self.site.set("mapreduce.framework.name", "local");
+        self.site.set("mapreduce.local.map.tasks.maximum", 2);
+        self.site.set("mapreduce.local.reduce.tasks.maximum", 2);
+        self.site.set("mapreduce.task.io.sort.mb", 128);
+        self.site.set("mapreduce.cluster.local.dir", directory.join("mapred").display());
+    }
+
+    /// Puts the jar of a file system before all others.
+    pub fn add_jar(&mut self, jar: &Path) {
+        self.jars = java::class_path(&[&jar.display().to_string(), &self.jars]);
+    }
+
+    /// The jars of file systems, separated by colons.
+    pub fn jars(&self) -> &str {
+        &self.jars
+    }
+
+    /// The directory with the configuration files.
+    pub fn configuration(&self) -> PathBuf {
+        self.directory.path().join("conf")
+    }
+
+    /// Where Hadoop's native library is, for this processor.
+    pub fn native_library(&self) -> PathBuf {
+        let processor = if cfg!(target_arch = "x86_64") { "amd64" } else { "aarch64" };
+        self.project.target.join(format!("native/nativelib/Linux-{processor}"))
+    }
+
+    /// The class path of programs and daemons.
+    pub fn class_path(&self) -> String {
+        let text = |path: &Path| path.display().to_string();
+        java::class_path(&[
+            &text(&self.configuration()),
+            &text(&self.project.target.join("web")),
+            &self.jars,
+            &text(&self.project.jar),
+            &self.project.dependencies,
+        ])
+    }
+
+    /// A virtual machine for a client program, with the configuration as it is now.
+    pub fn java(&self) -> Result<Java> {
+        self.site.write(&self.configuration())?;
+        let java = Java::new(self.class_path(), CLIENT_HEAP)
+            .property("java.library.path", self.native_library().display())
+            .property("java.net.preferIPv4Stack", true);
+        Ok(java)
+    }
+
+    /// Runs a program to its end.
+    pub fn run(&self, main: &str, arguments: &[String]) -> Result<Ran> {
+        self.runs.set(self.runs.get() + 1);
+        let name = main.rsplit('.').next().unwrap_or(main);
+        let log = self.logs.join(format!("{:02}-{name}.log", self.runs.get()));
+        self.java()?.light().run(main, arguments, &log)
+    }
+
+    fn daemon(&self, name: &str, main: &str) -> Result<Daemon> {
+        let java =
+            self.java()?.light().heap(SERVER_HEAP).property("hadoop.log.dir", self.logs.display());
+        let java = java.property("yarn.log.dir", self.logs.display());
+        Daemon::start(name, &mut java.command::<&str>(main, &[]), &self.logs)
+    }
+}
+
+/// This machine's name as YARN and Spark find it: the first name of the address that its own name
+/// leads to.
+fn host_name() -> String {
+    use std::net::ToSocketAddrs;
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let found = (name.as_str(), 0).to_socket_addrs().ok();
+    let address = found.and_then(|mut found| found.find(|address| address.is_ipv4()));
+    let Some(address) = address else { return "localhost".into() };
+    let mut lookup = process::command("getent", &["hosts", &address.ip().to_string()]);
+    let line = process::read(&mut lookup).unwrap_or_default();
+    line.split_whitespace().nth(1).map_or(name, str::to_owned)
+}
+
+/// HDFS: one name node, one data node, one replica.
+#[derive(Debug)]
+pub struct Hdfs {
+    /// Its root, as paths begin with it.
+    pub uri: String,
+    _data_node: Daemon,
+    _name_node: Daemon,
+}
+
+impl Hdfs {
+    /// Formats and starts it, with blocks in `data`.
+    pub fn start(hadoop: &mut Hadoop, data: &Path) -> Result<Self> {
+        let [rpc, http, stream, stream_http, stream_ipc] = free_ports()?;
+        let host = "127.0.0.1";
+        let directory = hadoop.directory.path().to_path_buf();
+        let run = directory.join("run");
+        std::fs::create_dir_all(&run)?;
+        std::fs::create_dir_all(data)?;
+        let site = &mut hadoop.site;
+        site.set("dfs.replication", 1);
+        site.set("dfs.namenode.name.dir", format!("file://{}/name", directory.display()));
+        site.set("dfs.datanode.data.dir", format!("file://{}", data.display()));
+        site.set("dfs.namenode.rpc-address", format!("{host}:{rpc}"));
+        site.set("dfs.namenode.http-address", format!("{host}:{http}"));
+        site.set("dfs.datanode.address", format!("{host}:{stream}"));
+        site.set("dfs.datanode.http.address", format!("{host}:{stream_http}"));
+        site.set("dfs.datanode.ipc.address", format!("{host}:{stream_ipc}"));
+        site.set("dfs.datanode.hostname", &hadoop.host);
+        site.set("dfs.namenode.datanode.registration.ip-hostname-check", false);
+        site.set("dfs.blocksize", 128 << 20);
+        site.set("dfs.datanode.du.reserved", 0);
+        site.set("dfs.namenode.safemode.extension", 0);
+        site.set("dfs.client.read.shortcircuit", true);
+        site.set("dfs.domain.socket.path", run.join("data.sock").display());
+        // By default a client waits 400 ms at every close for the last block to be reported.
+        site.set("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", 5);
+        // Checksums that do not depend on the sizes of blocks: those of other file systems compare.
+        site.set("dfs.checksum.combine.mode", "COMPOSITE_CRC");
+        let main = "org.apache.hadoop.hdfs.server.namenode.NameNode";
+        let format = ["-format", "-force", "-nonInteractive"].map(String::from);
+        hadoop.run(main, &format).context("formatting the name node")?;
+        let name_node = hadoop.daemon("name-node", main)?;
+        name_node.wait_for_port(rpc)?;
+        let data_node =
+            hadoop.daemon("data-node", "org.apache.hadoop.hdfs.server.datanode.DataNode")?;
+        data_node.wait_for_port(stream_ipc)?;
+        let uri = format!("hdfs://{host}:{rpc}");
+        let wait = ["-D", &format!("fs.defaultFS={uri}"), "-safemode", "wait"].map(String::from);
+        hadoop.run("org.apache.hadoop.hdfs.tools.DFSAdmin", &wait)?;
+        Ok(Hdfs { uri, _data_node: data_node, _name_node: name_node })
+    }
+}
+
+/// YARN: one resource manager, one node manager; MapReduce jobs run on it from then on.
+#[derive(Debug)]
+pub struct Yarn {
+    _node_manager: Daemon,
+    _resource_manager: Daemon,
+}
+
+impl Yarn {
+    /// Starts it and makes it the framework of jobs.
+    pub fn start(hadoop: &mut Hadoop) -> Result<Self> {
+        let ports: [u16; 9] = free_ports()?;
+        addresses(hadoop, &ports);
+        containers(hadoop)?;
+        let manager = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager";
+        let resource_manager = hadoop.daemon("resource-manager", manager)?;
+        resource_manager.wait_for_port(ports[0])?;
+        resource_manager.wait_for_port(ports[2])?;
+        let node = "org.apache.hadoop.yarn.server.nodemanager.NodeManager";
+        let node_manager = hadoop.daemon("node-manager", node)?;
+        node_manager.wait_for_port(ports[5])?;
+        // It registers after it listens; jobs wait for it where it is late.
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(Yarn { _node_manager: node_manager, _resource_manager: resource_manager })
+    }
+}
+
+fn addresses(hadoop: &mut Hadoop, ports: &[u16; 9]) {
+    let host = hadoop.host.clone();
+    let site = &mut hadoop.site;
+    site.set("yarn.resourcemanager.hostname", "127.0.0.1");
+    site.set("yarn.nodemanager.hostname", &host);
+    site.set("yarn.nodemanager.bind-host", "127.0.0.1");
+    let names = [
+        "resourcemanager.address",
+        "resourcemanager.scheduler.address",
+        "resourcemanager.resource-tracker.address",
+        "resourcemanager.admin.address",
+        "resourcemanager.webapp.address",
+        "nodemanager.address",
+        "nodemanager.localizer.address",
+        "nodemanager.webapp.address",
+    ];
+    for (name, port) in names.iter().zip(ports) {
+        let host = if name.starts_with("node") { host.as_str() } else { "127.0.0.1" };
+        site.set(&format!("yarn.{name}"), format!("{host}:{port}"));
+    }
+    site.set("mapreduce.shuffle.port", ports[8]);
+}
+
+fn containers(hadoop: &mut Hadoop) -> Result<()> {
+    let directory = hadoop.directory.path().to_path_buf();
+    let class_path = hadoop.class_path().replace(':', ",");
+    let native = hadoop.native_library();
+    let opens: Vec<String> = java::opens().collect();
+    let heap = CONTAINER_MIB * 3 / 4;
+    let options = format!(
+        "-Xmx{heap}m -XX:+UseSerialGC {} -Djava.library.path={}",
+        opens.join(" "),
+        native.display()
+    );
+    let environment = format!("JAVA_HOME={}", java::home()?.display());
+    let site = &mut hadoop.site;
+    site.set("yarn.nodemanager.aux-services", "mapreduce_shuffle");
+    site.set("yarn.nodemanager.resource.memory-mb", CONTAINER_MIB * CONTAINERS);
+    site.set("yarn.nodemanager.resource.cpu-vcores", CONTAINERS);
+    site.set("yarn.scheduler.minimum-allocation-mb", 256);
+    site.set("yarn.nodemanager.vmem-check-enabled", false);
+    site.set("yarn.nodemanager.pmem-check-enabled", false);
+    // A checkout may lie on a disk that is nearly full; YARN would refuse to work at 90 %.
+    site.set("yarn.nodemanager.disk-health-checker.enable", false);
+    site.set("yarn.nodemanager.local-dirs", directory.join("yarn").display());
+    site.set("yarn.nodemanager.log-dirs", hadoop.logs.join("containers").display());
+    site.set("yarn.resourcemanager.scheduler.class", FIFO);
+    site.set("yarn.application.classpath", &class_path);
+    site.set("yarn.app.mapreduce.am.resource.mb", CONTAINER_MIB);
+    let light = format!("{options} -XX:TieredStopAtLevel=1");
+    site.set("yarn.app.mapreduce.am.command-opts", light);
+    let staging =
+        if site.get("fs.defaultFS").is_none() { directory.as_path() } else { Path::new("/") };
+    site.set("yarn.app.mapreduce.am.staging-dir", staging.join("staging").display());
+    site.set("mapreduce.framework.name", "yarn");
+    site.set("mapreduce.application.classpath", &class_path);
+    for kind in ["map", "reduce"] {
+        site.set(&format!("mapreduce.{kind}.memory.mb"), CONTAINER_MIB);
+        site.set(&format!("mapreduce.{kind}.java.opts"), &options);
+        site.set(&format!("mapreduce.{kind}.env"), &environment);
+    }
+    site.set("yarn.app.mapreduce.am.env", &environment);
+    Ok(())
+}
+
+const FIFO: &str = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler";

@@ -1,0 +1,177 @@
+//! Java programs: how they are started, what became of them, and where their output is.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::daemon::last_lines;
+use crate::{cleanup, process};
+
+/// What Java 17 keeps closed and Hadoop, Spark and Alluxio reach into.
+const OPENED: [&str; 13] = [
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.security.action",
+    "sun.util.calendar",
+];
+
+/// A virtual machine to be started.
+#[derive(Clone, Debug)]
+pub struct Java {
+    /// Directories and jars, separated by colons.
+    pub class_path: String,
+    /// The largest heap, as `-Xmx` takes it.
+    pub heap: String,
+    /// Further options of the virtual machine.
+    pub options: Vec<String>,
+    /// Environment variables.
+    pub environment: Vec<(String, String)>,
+}
+
+/// What a program said and how long it took, from its start to its end.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Seconds.
+    pub seconds: f64,
+    /// Both outputs.
+    pub text: String,
+}
+
+impl Java {
+    /// A machine with this class path and heap.
+    pub fn new(class_path: impl Into<String>, heap: &str) -> Self {
+        Java {
+            class_path: class_path.into(),
+            heap: heap.to_owned(),
+            options: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// Sets a system property.
+    #[must_use]
+    pub fn property(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.options.push(format!("-D{name}={value}"));
+        self
+    }
+
+    /// For programs that are short or mostly wait: starts soon, and leaves the processors to others.
+    #[must_use]
+    pub fn light(mut self) -> Self {
+        self.options.extend(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(String::from));
+        self
+    }
+
+    /// With another heap.
+    #[must_use]
+    pub fn heap(mut self, heap: &str) -> Self {
+        heap.clone_into(&mut self.heap);
+        self
+    }
+
+    /// The command line that runs `main`.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, main: &str, arguments: &[S]) -> Command {
+        let mut command = Command::new("java");
+        command.arg(format!("-Xmx{}", self.heap)).args(opens()).args(&self.options);
+        command.arg("-cp").arg(&self.class_path).arg(main).args(arguments);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program to its end; both outputs go to `log`. A failure names the log and shows its
+    /// last lines.
+    pub fn run<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        main: &str,
+        arguments: &[S],
+        log: &Path,
+    ) -> Result<Ran> {
+        let mut command = self.command(main, arguments);
+        let started = Instant::now();
+        let output = File::create(log).with_context(|| log.display().to_string())?;
+        let mut child = command
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("`java` is needed here (package `openjdk-17-jdk-headless`)")?;
+        let id = child.id();
+        let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
+        let status = child.wait()?;
+        cleanup::forget(kill);
+        let seconds = started.elapsed().as_secs_f64();
+        let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
+        if !status.success() {
+            bail!("{main} ended with {status}; {}:\n{}", log.display(), last_lines(&text));
+        }
+        Ok(Ran { seconds, text })
+    }
+}
+
+impl Ran {
+    /// A counter that a MapReduce job printed, such as `Data-local map tasks`; the last one.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        let lines = self.text.lines().rev();
+        let mut values = lines.filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
+        values.next()?.trim().parse().ok()
+    }
+
+    /// What follows `mark` on a line of its own, in order.
+    pub fn after<'a>(&'a self, mark: &'a str) -> impl Iterator<Item = &'a str> {
+        self.text.lines().filter_map(move |line| Some(line.trim().strip_prefix(mark)?.trim()))
+    }
+}
+
+/// The options that open what Java keeps closed.
+pub fn opens() -> impl Iterator<Item = String> {
+    let ignore = "-XX:+IgnoreUnrecognizedVMOptions".to_owned();
+    let opened =
+        OPENED.iter().map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED"));
+    std::iter::once(ignore).chain(opened)
+}
+
+/// Joins the parts of a class path that are there.
+pub fn class_path(parts: &[&str]) -> String {
+    let there: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    there.join(":")
+}
+
+/// Where Java is installed: containers of YARN ask for it.
+pub fn home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("JAVA_HOME") {
+        return Ok(home.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = std::env::split_paths(&path).map(|directory| directory.join("java"));
+    let program = programs.into_iter().find(|program| program.is_file());
+    let program = program.context("no `java` here (package `openjdk-17-jdk-headless`)")?;
+    let program = program.canonicalize()?;
+    let home = program.parent().and_then(Path::parent).context("java lies in no directory")?;
+    Ok(home.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ran;
+
+    #[test]
+    fn counters_of_the_last_job_are_read() {
+        let text = "\t\tData-local map tasks=3\n x\n\t\tData-local map tasks=4\nRESULT a b\n";
+        let ran = Ran { seconds: 0.0, text: text.to_owned() };
+        assert_eq!(ran.counter("Data-local map tasks"), Some(4));
+        assert_eq!(ran.counter("Rack-local map tasks"), None);
+        assert_eq!(ran.after("RESULT").collect::<Vec<_>>(), ["a b"]);
+    }
+}
