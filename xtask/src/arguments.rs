@@ -128,6 +128,9 @@ pub struct ExampleOptions {
     /// Meanwhile resize the store, evict everything, kill the node and start it again.
     #[arg(long)]
     pub turmoil: bool,
+    /// Empty the page cache of the data before this step.
+    #[arg(long, value_name = "STEP")]
+    pub forget_before: Option<String>,
     /// Where the figures go, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

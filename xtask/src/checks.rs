@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::arguments::{DemoOptions, SuiteOptions, TestOptions};
+use crate::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, TestOptions};
 use crate::environment;
 use crate::outcome::Outcome;
 use crate::process;
-use crate::{demo, suites, tidy};
+use crate::{demo, examples, suites, tidy};
 
 /// Random operations of the comparison with the reference model.
 const MODEL_OPERATIONS: &str = "TIDEPOOL_MODEL_OPERATIONS";
@@ -18,13 +18,14 @@ const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("tests", cargo_tests),
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
+    ("examples", run_examples),
     ("demo", run_demo),
 ];
 
@@ -143,6 +144,33 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     let operations = if options.long { 200_000 } else { 20_000 };
     let names = Vec::new();
     suites::run(&SuiteOptions { names, on: "both".into(), pfs: None, seed, operations })
+}
+
+/// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.
+fn run_examples(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let names = ["terasort-local", "spark-kmeans", "flink"];
+    let count = if options.long { names.len() } else { 1 };
+    let run = |name: &&str| {
+        let result = examples::report(
+            name,
+            &ExampleOptions {
+                name: Some((*name).to_owned()),
+                size: (!options.long).then_some(16 << 20),
+                storage: Storage::Tide,
+                pfs: None,
+                turmoil: true,
+                forget_before: None,
+                json: None,
+            },
+        );
+        let notes = result
+            .as_ref()
+            .map_or(Vec::new(), |report| report.turmoil.clone().into_iter().collect());
+        let mut outcome = Outcome::of(&format!("example {name}"), result);
+        outcome.notes = notes;
+        outcome
+    };
+    Ok(names[..count].iter().map(run).collect())
 }
 
 fn run_demo(options: &TestOptions) -> Result<Vec<Outcome>> {

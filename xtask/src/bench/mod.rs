@@ -3,6 +3,8 @@
 
 mod cold;
 mod control;
+mod hadoop;
+mod jobs;
 mod library;
 mod node_facts;
 pub mod row;
@@ -97,6 +99,8 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         control::large_pages,
         control::small_pages,
         control::costs,
+        hadoop::run,
+        jobs::run,
     ] {
         for row in measure(&bench)? {
             println!("{row}");
@@ -144,6 +148,11 @@ impl Bench {
     /// Whether the row is asked for.
     pub fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+
+    /// Whether the row is asked for by its name; for rows that need more than this machine has.
+    pub fn names(&self, name: &str) -> bool {
+        self.only.as_ref().is_some_and(|only| name.contains(only.as_str()))
     }
 
     /// A node over the lower level.

@@ -65,12 +65,6 @@ impl Daemon {
         }
         Ok(())
     }
-
-    /// What it has printed so far.
-    pub fn output(&self) -> String {
-        let bytes = std::fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
 }
 
 fn stop(child: &Mutex<std::process::Child>) {

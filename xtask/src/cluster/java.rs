@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -40,11 +39,9 @@ pub struct Java {
     pub environment: Vec<(String, String)>,
 }
 
-/// What a program said and how long it took, from its start to its end.
+/// What a program said.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// Seconds.
-    pub seconds: f64,
     /// Both outputs.
     pub text: String,
 }
@@ -100,7 +97,6 @@ impl Java {
         log: &Path,
     ) -> Result<Ran> {
         let mut command = self.command(main, arguments);
-        let started = Instant::now();
         let output = File::create(log).with_context(|| log.display().to_string())?;
         let mut child = command
             .stdout(output.try_clone()?)
@@ -111,12 +107,11 @@ impl Java {
         let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
         let status = child.wait()?;
         cleanup::forget(kill);
-        let seconds = started.elapsed().as_secs_f64();
         let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
         if !status.success() {
             bail!("{main} ended with {status}; {}:\n{}", log.display(), last_lines(&text));
         }
-        Ok(Ran { seconds, text })
+        Ok(Ran { text })
     }
 }
 
@@ -169,7 +164,7 @@ mod tests {
     #[test]
     fn counters_of_the_last_job_are_read() {
         let text = "\t\tData-local map tasks=3\n x\n\t\tData-local map tasks=4\nRESULT a b\n";
-        let ran = Ran { seconds: 0.0, text: text.to_owned() };
+        let ran = Ran { text: text.to_owned() };
         assert_eq!(ran.counter("Data-local map tasks"), Some(4));
         assert_eq!(ran.counter("Rack-local map tasks"), None);
         assert_eq!(ran.after("RESULT").collect::<Vec<_>>(), ["a b"]);

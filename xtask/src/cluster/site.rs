@@ -35,11 +35,6 @@ impl Site {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Takes over all pairs of another one.
-    pub fn extend(&mut self, other: &Site) {
-        self.0.extend(other.0.clone());
-    }
-
     /// All pairs.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::{Place, parts};
 use super::report::Report;
-use super::terasort::map_time;
 
 /// Files of TestDFSIO.
 const FILES: u64 = 4;
@@ -36,7 +35,7 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
         // It adds to its results; only the newest count.
         let _ = std::fs::remove_file(&result);
         let main = "org.apache.hadoop.fs.TestDFSIO";
-        let (mut stage, ran) =
+        let (mut stage, _) =
             place.stage(step, Some(bytes), || place.hadoop.run(main, &arguments))?;
         let text = std::fs::read_to_string(&result).context("TestDFSIO wrote no result")?;
         let said = |what: &str| {
@@ -51,7 +50,6 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
             "TestDFSIO moved {moved} MiB of {}",
             file_mib * FILES
         );
-        map_time(&mut stage, &ran);
         report.stages.push(stage);
     }
     let directory = place.plain("dfsio/io_data")?;
@@ -109,9 +107,7 @@ pub fn sort(place: &mut Place, bytes: u64) -> Result<Report> {
     ];
     for (name, main, mut arguments) in steps {
         arguments.insert(0, format!("-Dfs.defaultFS={}", place.uri("")));
-        let (mut stage, ran) =
-            place.stage(name, Some(bytes), || place.hadoop.run(main, &arguments))?;
-        map_time(&mut stage, &ran);
+        let (stage, _) = place.stage(name, Some(bytes), || place.hadoop.run(main, &arguments))?;
         report.stages.push(stage);
     }
     let before = records(place, &place.plain(input)?)?;

@@ -12,8 +12,8 @@ mod spark;
 mod terasort;
 mod turmoil;
 
-pub use place::{Place, PlaceOptions};
-pub use report::{Report, Stage};
+pub use place::{Place, PlaceOptions, forget_tree};
+pub use report::Report;
 pub use spark::{Spark, kmeans_data};
 
 use anyhow::{Context, Result};
@@ -141,6 +141,7 @@ pub fn report(name: &str, options: &ExampleOptions) -> Result<Report> {
         memory_bytes: if options.turmoil { bytes } else { bytes * 5 / 2 + (128 << 20) },
         logs: logs.clone(),
         turmoil: options.turmoil,
+        forget_before: options.forget_before.clone(),
     })?;
     let result = (example.run)(&mut place, bytes).and_then(|report| place.finish(report));
     result.with_context(|| format!("{name} (logs: {})", logs.display()))

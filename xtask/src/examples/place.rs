@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use super::report::{Report, Served, Stage};
 use super::turmoil::Turmoil;
 use crate::arguments::Storage;
+use crate::bench::forget;
 use crate::cluster::hadoop::{Hadoop, Hdfs, Yarn};
 use crate::cluster::{artifacts, java::Ran};
 use crate::environment;
@@ -29,6 +30,8 @@ pub struct PlaceOptions {
     pub logs: PathBuf,
     /// Whether the node is disturbed while programs run.
     pub turmoil: bool,
+    /// The step before which the page cache of the data is emptied.
+    pub forget_before: Option<String>,
 }
 
 /// Storage for one run, with Hadoop set up for it.
@@ -169,6 +172,9 @@ impl Place {
         work: impl FnOnce() -> Result<Ran>,
     ) -> Result<(Stage, Ran)> {
         eprintln!("x: {name}");
+        if self.options.forget_before.as_deref() == Some(name) {
+            forget_tree(self.directory.path())?;
+        }
         let before = self.served();
         let started = Instant::now();
         let ran = work().with_context(|| name.to_owned())?;
@@ -183,6 +189,9 @@ impl Place {
             bytes,
             served,
             local_tasks: (all > 0).then(|| (counts[0].unwrap_or(0), all)),
+            task_seconds: ran
+                .counter("Total time spent by all map tasks (ms)")
+                .map(|time| time as f64 / 1e3),
             notes: Vec::new(),
         };
         Ok((stage, ran))
@@ -219,6 +228,21 @@ impl Place {
         self.calm(&mut report)?;
         Ok(report)
     }
+}
+
+/// Drops the kernel's page cache of all files of a tree.
+pub fn forget_tree(directory: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            forget_tree(&entry.path())?;
+        } else if kind.is_file() {
+            // HDFS replaces files while it runs; what has gone has no pages.
+            let _ = forget(&entry.path());
+        }
+    }
+    Ok(())
 }
 
 /// The numbered files of a job's output, in order.

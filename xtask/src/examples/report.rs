@@ -28,6 +28,8 @@ pub struct Stage {
     pub served: Option<Served>,
     /// Tasks on the node that holds their data, of all that wanted it.
     pub local_tasks: Option<(u64, u64)>,
+    /// Time of all map tasks together, which the clock on the wall hides where few run at once.
+    pub task_seconds: Option<f64>,
     /// Other figures.
     pub notes: Vec<String>,
 }
@@ -108,6 +110,9 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         for stage in &self.stages {
+            if let Some(seconds) = stage.task_seconds {
+                writeln!(f, "  {}: map tasks took {seconds:.2} s in all", stage.name)?;
+            }
             for note in &stage.notes {
                 writeln!(f, "  {}: {note}", stage.name)?;
             }

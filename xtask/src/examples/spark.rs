@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -139,7 +138,6 @@ impl Spark {
     ) -> Result<Ran> {
         let java = self.java(name).property("passes.wait", true);
         let mut command = java.command(&format!("io.tidepool.examples.{name}"), arguments);
-        let started = Instant::now();
         let errors = std::fs::File::create(&self.log)?;
         let mut child = command
             .stdin(Stdio::piped())
@@ -170,7 +168,7 @@ impl Spark {
             let said = std::fs::read_to_string(&self.log).unwrap_or_default();
             bail!("{name} ended with {status}; {}:\n{}", self.log.display(), last_lines(&said));
         }
-        Ok(Ran { seconds: started.elapsed().as_secs_f64(), text })
+        Ok(Ran { text })
     }
 
     /// Runs a program and makes a stage of each pass, called by `names` in turn.
@@ -201,6 +199,7 @@ impl Spark {
                     bytes,
                     served: since.and_then(|(now, before)| now.since(&before)),
                     local_tasks: Some((pass.local_tasks, pass.tasks)),
+                    task_seconds: None,
                     notes: Vec::new(),
                 });
                 Ok(())

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::place::{Place, parts};
-use super::report::{Report, Stage};
+use super::report::Report;
 
 /// Bytes of a row: a key of ten bytes and what belongs to it.
 const ROW_BYTES: usize = 100;
@@ -39,9 +39,7 @@ pub fn run(place: &mut Place, bytes: u64) -> Result<Report> {
     ];
     for (name, arguments) in steps {
         let main = format!("{PACKAGE}.{name}");
-        let (mut stage, ran) =
-            place.stage(name, Some(bytes), || place.hadoop.run(&main, &arguments))?;
-        map_time(&mut stage, &ran);
+        let (stage, _) = place.stage(name, Some(bytes), || place.hadoop.run(&main, &arguments))?;
         report.stages.push(stage);
     }
     place.calm(&mut report)?;
@@ -55,13 +53,6 @@ pub fn run(place: &mut Place, bytes: u64) -> Result<Report> {
     ensure!(said == ordered.sum, "TeraValidate found other rows: {said:x}");
     report.checked.push(format!("{rows} rows sorted, checksum {:x} as TeraValidate's", said));
     Ok(report)
-}
-
-/// The time of all map tasks together, which the wall clock hides on a small machine.
-pub fn map_time(stage: &mut Stage, ran: &crate::cluster::java::Ran) {
-    if let Some(time) = ran.counter("Total time spent by all map tasks (ms)") {
-        stage.notes.push(format!("map tasks took {:.2} s in all", time as f64 / 1e3));
-    }
 }
 
 /// Facts about rows, independent of how they lie in files.

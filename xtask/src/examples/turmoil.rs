@@ -69,20 +69,25 @@ fn disturb(node: &Mutex<Node>, memory_bytes: u64, stopped: &AtomicBool) -> Resul
     let mut count = Count::default();
     let full = memory_bytes.to_string();
     let sizes = ["0".into(), full.clone(), (memory_bytes / 4).to_string(), full.clone()];
-    while !stopped.load(Ordering::Relaxed) {
-        for size in &sizes {
+    'work: loop {
+        for (index, size) in sizes.iter().enumerate() {
             lock(node).ask(&["resize", size])?;
             count.resizes += 1;
             pause(PAUSE, stopped);
             lock(node).ask(&["evict", "--all"])?;
             count.evictions += 1;
             pause(PAUSE, stopped);
+            if index == 1 {
+                lock(node).kill()?;
+                std::thread::sleep(AWAY);
+                lock(node).start_again()?;
+                count.kills += 1;
+                pause(PAUSE, stopped);
+            }
+            if stopped.load(Ordering::Relaxed) {
+                break 'work;
+            }
         }
-        lock(node).kill()?;
-        std::thread::sleep(AWAY);
-        lock(node).start_again()?;
-        count.kills += 1;
-        pause(PAUSE, stopped);
     }
     lock(node).ask(&["resize", &full])?;
     Ok(count)
