@@ -46,6 +46,9 @@ impl Flink {
              taskmanager.memory.managed.size: 256m\n\
              taskmanager.memory.network.min: 64m\n\
              taskmanager.memory.network.max: 64m\n\
+             taskmanager.memory.jvm-metaspace.size: 256m\n\
+             taskmanager.memory.jvm-overhead.min: 192m\n\
+             taskmanager.memory.jvm-overhead.max: 192m\n\
              taskmanager.memory.task.off-heap.size: 128m\n\
              taskmanager.memory.framework.heap.size: 128m\n\
              taskmanager.memory.framework.off-heap.size: 128m\n\

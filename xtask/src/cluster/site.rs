@@ -12,6 +12,7 @@ log4j.rootLogger=WARN, A
 log4j.logger.org.apache.hadoop.mapreduce.Job=INFO
 log4j.logger.org.apache.hadoop.fs.TestDFSIO=INFO
 log4j.logger.org.apache.hadoop.tools=INFO
+log4j.logger.org.apache.flink.runtime=INFO
 log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 log4j.appender.A=org.apache.log4j.ConsoleAppender
 log4j.appender.A.target=System.err

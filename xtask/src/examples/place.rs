@@ -223,9 +223,18 @@ impl Place {
         Ok(())
     }
 
-    /// The report, with what is left to say of the node.
+    /// Ends what still runs. An error where the node served nothing: its clients then went past it,
+    /// which is right for jobs and wrong here.
     pub fn finish(&mut self, mut report: Report) -> Result<Report> {
         self.calm(&mut report)?;
+        if report.turmoil.is_none() && self.node.is_some() {
+            let served = self.served().unwrap_or_default().total();
+            anyhow::ensure!(
+                served > 0,
+                "the node served nothing: programs went to the lower level by themselves; their \
+                 logs say why"
+            );
+        }
         Ok(report)
     }
 }
