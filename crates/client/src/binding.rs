@@ -29,6 +29,8 @@ pub(crate) struct Binding {
     pub(crate) handle: u64,
     pub(crate) version: Version,
     pub(crate) size: u64,
+    /// What is written may end with the node.
+    pub(crate) may_be_lost: bool,
     pub(crate) segment: Option<Segment>,
     pub(crate) inline: Option<Inline>,
 }
@@ -52,16 +54,17 @@ impl Binding {
             inline_bytes_max: if options.access == Access::Read { INLINE_BYTES_MAX } else { 0 },
         });
         let answer = connection.call(&request, &[], &[lower.as_fd()])?;
-        let Reply::Opened(Opened { handle, version, size, segment, inline }) = answer.reply else {
+        let Reply::Opened(opened) = answer.reply else {
             return Err(connection.unexpected("an open"));
         };
+        let Opened { handle, version, size, may_be_lost, segment, inline } = opened;
         let descriptors = answer.descriptors;
         // Without a mapping (no memory for it, say) reads go by messages.
         let segment = segment.and_then(|layout| Segment::new(layout, descriptors).ok());
         let inline = inline
             .filter(|_| answer.payload.len() as u64 == size)
             .map(|levels| Inline { bytes: answer.payload, level: farthest(&levels) });
-        Ok(Binding { connection, handle, version, size, segment, inline })
+        Ok(Binding { connection, handle, version, size, may_be_lost, segment, inline })
     }
 
     /// The same open file with its segment handed out anew.
@@ -77,6 +80,7 @@ impl Binding {
             handle: self.handle,
             version: self.version,
             size: self.size,
+            may_be_lost: self.may_be_lost,
             segment,
             inline: None,
         })

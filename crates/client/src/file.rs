@@ -68,7 +68,9 @@ struct Writes {
     settled: AtomicU64,
     /// Writes past the node that are not synced yet.
     bare: AtomicBool,
-    /// The node ended while writes were owed.
+    /// Some of them went to the memory of a node alone.
+    may_be_lost: AtomicBool,
+    /// The node ended while writes were owed that it alone had.
     lost: AtomicBool,
 }
 
@@ -131,6 +133,7 @@ impl File {
                 Origin { version, size: version.size, memory_only: false }
             }
         };
+        let may_be_lost = bound.as_ref().is_some_and(|binding| binding.may_be_lost);
         Ok(File {
             link: Arc::clone(link),
             lower,
@@ -144,7 +147,7 @@ impl File {
             appending: Mutex::new(()),
             read_ahead: ReadAhead::default(),
             mapped_bytes: AtomicU64::new(0),
-            writes: Writes::default(),
+            writes: Writes { may_be_lost: AtomicBool::new(may_be_lost), ..Writes::default() },
             closed: AtomicBool::new(false),
         })
     }
@@ -177,6 +180,7 @@ impl File {
                     self.forget(&binding);
                     return Err(changed());
                 }
+                self.writes.may_be_lost.fetch_or(binding.may_be_lost, Ordering::AcqRel);
                 let binding = Arc::new(binding);
                 self.binding.store(Some(Arc::clone(&binding)));
                 Ok(Some(binding))

@@ -80,6 +80,11 @@ pub trait OpenFile: Send + Sync {
     /// The version this open reads, or the latest one that writes through this node made.
     fn version(&self) -> Version;
 
+    /// Whether what is written may live in the memory of the node alone, and so end with it.
+    fn may_be_lost(&self) -> bool {
+        false
+    }
+
     /// Length of the file as this open sees it, in bytes.
     fn size(&self) -> Result<u64>;
 

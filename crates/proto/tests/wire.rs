@@ -79,7 +79,14 @@ fn replies() -> Vec<Reply> {
         doc: "How much.".into(),
     };
     vec![
-        Reply::Opened(Opened { handle: 1, version, size: 9, segment, inline: Some(levels) }),
+        Reply::Opened(Opened {
+            handle: 1,
+            version,
+            size: 9,
+            may_be_lost: false,
+            segment,
+            inline: Some(levels),
+        }),
         Reply::Data { at_end: true, levels },
         Reply::Resident { bytes: 8, levels },
         Reply::Written { offset: 3 },

@@ -1,5 +1,7 @@
 //! Writing, and what is owed afterwards: an error of a write that the node took is reported by the
-//! next write, sync or close, and a node that ends while writes are owed makes them fail.
+//! next write, sync or close. A node that ends while writes are owed leaves what it wrote to the
+//! parallel file system with this machine's kernel, and this side syncs it; what the node had in its
+//! memory alone is lost, and the next write, sync or close says so.
 
 use std::sync::atomic::Ordering;
 
@@ -96,9 +98,15 @@ impl File {
         Ok((offset, data.len()))
     }
 
-    /// Called when the node is gone: what it took and did not make durable may be lost.
+    /// Called when the node is gone. It answers a write when the parallel file system has taken it,
+    /// so a sync of our own descriptor, which was open before, makes it durable and tells its errors.
+    /// What went to the node's memory alone is lost.
     pub(super) fn note_lost_writes(&self) {
-        if self.writes.are_owed() {
+        if !self.writes.are_owed() {
+            return;
+        }
+        self.writes.bare.store(true, Ordering::Release);
+        if self.writes.may_be_lost.load(Ordering::Acquire) {
             self.writes.lost.store(true, Ordering::Release);
         }
     }

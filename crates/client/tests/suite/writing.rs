@@ -1,7 +1,7 @@
 //! Writing with and without a node.
 
 use tidepool_client::OpenOptions;
-use tidepool_proto::{Access, ErrorKind};
+use tidepool_proto::{Access, ErrorKind, WriteMode};
 
 use crate::fake::BLOCK_BYTES;
 use crate::scene::{Scene, pattern};
@@ -102,12 +102,26 @@ fn errors_of_writes_reach_the_writer() {
     let file = client.open(&path, OpenOptions::write()).unwrap();
     let error = file.write_at(u64::MAX - 1, b"xx").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let memory = OpenOptions { write_mode: Some(WriteMode::Memory), ..OpenOptions::write() };
+    let file = client.open(&scene.path("memory"), memory).unwrap();
     file.write_at(0, b"taken by the node").unwrap();
-    // What the node took and had not made durable when it ended may be lost, and is not hidden.
+    // What the node alone had when it ended is lost, and that is not hidden.
     scene.stop();
     let error = file.close().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     scene.start();
+    // What it had written to the parallel file system is not.
+    let file = client.open(&path, OpenOptions::write()).unwrap();
+    file.write_at(0, b"taken by the node").unwrap();
+    scene.stop();
+    file.write_at(17, b", then without it").unwrap();
+    scene.start();
+    file.write_at(34, b", then by the next").unwrap();
+    file.close().unwrap();
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        b"taken by the node, then without it, then by the next"
+    );
     let file = client.open(&path, OpenOptions::write()).unwrap();
     file.write_at(0, b"synced").unwrap();
     file.sync().unwrap();

@@ -147,6 +147,10 @@ impl OpenFile for Handle {
         self.content().version()
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.write_mode == WriteMode::Memory || self.content().is_memory_only()
+    }
+
     fn size(&self) -> Result<u64> {
         match self.content_to_read() {
             Some(content) => Ok(content.size()),

@@ -223,8 +223,10 @@ impl Session {
             inline = whole_file(&*file, size, &mut answer.payload);
         }
         let version = file.version();
+        let may_be_lost = file.may_be_lost();
         let handle = place.fill(file, open.access, segment.is_some());
-        answer.reply = Reply::Opened(Opened { handle, version, size, segment, inline });
+        answer.reply =
+            Reply::Opened(Opened { handle, version, size, may_be_lost, segment, inline });
         Ok(answer)
     }
 

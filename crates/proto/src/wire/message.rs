@@ -241,6 +241,8 @@ pub struct Opened {
     pub version: Version,
     /// Length in bytes.
     pub size: u64,
+    /// What is written may live in the memory of the node alone, and so end with it.
+    pub may_be_lost: bool,
     /// Layout of segment, table and touch marks, which come along in this order.
     pub segment: Option<SegmentLayout>,
     /// The payload is the whole file, and came from these levels.

@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, LoadReport, Status};
 use tidepool_proto::{
     Access, BytesByLevel, Error, ErrorKind, FileId, FileService, HandOut, Level, OpenFile,
-    OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version,
+    OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
 
 pub use segment::Segment;
@@ -133,6 +133,7 @@ struct FakeOpen {
     file: Arc<FakeFile>,
     lower: File,
     request: (Access, Option<ReadMode>, bool),
+    may_be_lost: bool,
     open_files: Arc<AtomicU64>,
 }
 
@@ -171,6 +172,7 @@ impl FileService for FakeService {
             file,
             lower,
             request: (request.access, request.read_mode, request.append),
+            may_be_lost: request.write_mode == Some(WriteMode::Memory),
             open_files: Arc::clone(&self.0.open_files),
         }))
     }
@@ -227,6 +229,10 @@ impl FakeOpen {
 }
 
 impl OpenFile for FakeOpen {
+    fn may_be_lost(&self) -> bool {
+        self.may_be_lost
+    }
+
     fn version(&self) -> Version {
         self.file.state.lock().version
     }
