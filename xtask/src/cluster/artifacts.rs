@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 
 use crate::{environment, process};
 
+const NEEDS_MAVEN: &str =
+    "Maven is needed here (package `maven`), with a JDK (`openjdk-17-jdk-headless`)";
+
 /// A project below `examples/`, built.
 #[derive(Clone, Debug)]
 pub struct Project {
@@ -31,9 +34,7 @@ pub fn project(name: &str) -> Result<Project> {
         let pom = root.join("pom.xml");
         let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
         maven.arg(&pom).args(["-pl", name, "package"]);
-        process::show(&mut maven).context(
-            "Maven is needed here (package `maven`), with a JDK (`openjdk-17-jdk-headless`)",
-        )?;
+        process::show(&mut maven).context(NEEDS_MAVEN)?;
         // Maven leaves a list alone that has not changed; its time tells when it was true.
         std::fs::File::options().append(true).open(&list)?.set_modified(SystemTime::now())?;
     }
@@ -48,7 +49,17 @@ pub fn tide_jar() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("TIDEPOOL_JAR") {
         return Ok(path.into());
     }
-    anyhow::bail!("no jar of tide://; name it in TIDEPOOL_JAR")
+    let build = ["build", "--quiet", "--release", "--package", "tidepool-java"];
+    process::show(&mut environment::cargo(&build))?;
+    let java = environment::checkout().join("java");
+    let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
+    maven.arg(java.join("pom.xml")).arg(format!("-Drevision={}", env!("CARGO_PKG_VERSION")));
+    maven.arg(format!("-Dnative.dir={}", environment::target().join("release").display()));
+    // Its tests are a step of their own.
+    maven.args(["-Dmaven.test.skip=true", "package"]);
+    process::show(&mut maven).context(NEEDS_MAVEN)?;
+    let name = format!("hadoop/target/tidepool-hadoop-{}.jar", env!("CARGO_PKG_VERSION"));
+    Ok(java.join(name))
 }
 
 fn is_current(list: &Path, sources: &[&Path]) -> bool {
