@@ -1,5 +1,5 @@
-//! Class paths, resolved and compiled by Maven from the projects below `examples/`. Built again only
-//! where a source is newer than what was built or a jar has gone from the local repository.
+//! Class paths, resolved and compiled by Maven from the projects below `examples/`. Built again
+//! only where a source is newer than what was built or a jar has gone from the local repository.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -64,7 +64,7 @@ impl Java {
         self
     }
 
-    /// For programs that are short or mostly wait: starts soon, and leaves the processors to others.
+    /// For programs that are short or mostly wait: starts soon, leaves the processors to others.
     #[must_use]
     pub fn light(mut self) -> Self {
         self.options.extend(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(String::from));

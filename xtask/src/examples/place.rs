@@ -124,7 +124,7 @@ impl Place {
         format!("{root}/{path}")
     }
 
-    /// Directory of the lower level: for the bare storage and a node, the data as everybody sees it.
+    /// Directory of the lower level: for the bare storage and a node, the data as all see it.
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }

@@ -1,7 +1,7 @@
 //! Writing, and what is owed afterwards: an error of a write that the node took is reported by the
 //! next write, sync or close. A node that ends while writes are owed leaves what it wrote to the
-//! parallel file system with this machine's kernel, and this side syncs it; what the node had in its
-//! memory alone is lost, and the next write, sync or close says so.
+//! parallel file system with this machine's kernel, and this side syncs it; what the node had in
+//! its memory alone is lost, and the next write, sync or close says so.
 
 use std::sync::atomic::Ordering;
 
@@ -99,7 +99,7 @@ impl File {
     }
 
     /// Called when the node is gone. It answers a write when the parallel file system has taken it,
-    /// so a sync of our own descriptor, which was open before, makes it durable and tells its errors.
+    /// so a sync of our own descriptor, open since before, makes it durable and tells its errors.
     /// What went to the node's memory alone is lost.
     pub(super) fn note_lost_writes(&self) {
         if !self.writes.are_owed() {
