@@ -23,11 +23,15 @@ pub(super) fn witness(client: &Client, path: &Path, follow: bool) -> Option<Owne
     if !client.is_connected() {
         return None;
     }
+    // An open of a device or pipe may do something.
+    let stat = if follow { rustix::fs::stat(path) } else { rustix::fs::lstat(path) };
+    if !stat.is_ok_and(|stat| is_regular(&stat)) {
+        return None;
+    }
     let links = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links;
     let open = |access| rustix::fs::open(path, access | flags, Mode::empty());
-    let file = open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok()?;
-    rustix::fs::fstat(&file).is_ok_and(|stat| is_regular(&stat)).then_some(file)
+    open(OFlags::RDONLY).or_else(|_| open(OFlags::WRONLY)).ok()
 }
 
 /// Does `change` to a file and tells the node.

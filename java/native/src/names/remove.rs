@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tidepool_client::Client;
 use tidepool_proto::Result;
 
-use super::status::is_directory;
+use super::status::{is_directory, is_regular};
 use super::{Doing, Place, failed};
 use crate::bridge::{self, AtPath};
 use crate::client;
@@ -86,7 +86,7 @@ fn empty(client: &Client, directory: &OwnedFd) -> rustix::io::Result<()> {
     // Again, if somebody made new names in between.
     for (name, kind) in children(directory)? {
         if kind != FileType::Directory {
-            match unlink(client, directory, &name) {
+            match unlink(client, directory, &name, kind) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 // File systems that do not tell kinds in lists.
                 Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => {}
@@ -110,11 +110,16 @@ fn unlink(
     client: &Client,
     directory: &OwnedFd,
     name: &std::ffi::CString,
+    kind: FileType,
 ) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = client
-        .is_connected()
-        .then(|| rustix::fs::openat(directory, name, flags | OFlags::NOCTTY, Mode::empty()).ok())
+    let is_file = || match kind {
+        FileType::Unknown => rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| is_regular(&stat)),
+        kind => kind == FileType::RegularFile,
+    };
+    let file = (client.is_connected() && is_file())
+        .then(|| rustix::fs::openat(directory, name, flags, Mode::empty()).ok())
         .flatten();
     client.changing_metadata(file.as_ref().map(AsFd::as_fd), || {
         rustix::fs::unlinkat(directory, name, AtFlags::empty())

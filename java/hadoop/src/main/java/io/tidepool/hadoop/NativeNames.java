@@ -160,7 +160,7 @@ final class NativeNames {
         }
     }
 
-    /** Makes a symbolic link; the target is relative, or absolute below {@code tide:} if it says. */
+    /** Makes a symbolic link; the target is relative, or absolute below {@code tide:}. */
     void makeLink(String target, boolean targetIsTide, String link) throws IOException {
         long handle = client.enter();
         try {

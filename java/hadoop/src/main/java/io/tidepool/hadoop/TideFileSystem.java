@@ -19,10 +19,12 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
+import org.apache.hadoop.fs.BulkDelete;
 import org.apache.hadoop.fs.ContentSummary;
 import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileChecksum;
 import org.apache.hadoop.fs.FileStatus;
@@ -137,7 +139,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         return LambdaUtils.eval(new CompletableFuture<>(), () -> open(path, options));
     }
 
-    private static Map<String, String> ownOptions(Configuration given) {
+    static Map<String, String> ownOptions(Configuration given) {
         Map<String, String> options = new HashMap<>();
         given.forEach(entry -> {
             if (entry.getKey().startsWith(TideOptions.PREFIX)) {
@@ -160,16 +162,14 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     public FSDataOutputStream create(Path path, FsPermission permission,
             EnumSet<CreateFlag> flags, int bufferBytes, short replication, long blockBytes,
             Progressable progress, Options.ChecksumOpt checksum) throws IOException {
-        FsPermission masked = masked(permission, FsPermission.getFileDefault());
-        return create(path, openFlags(path, flags), masked, true, null);
+        return create(path, flags, permission, true, null);
     }
 
     @Override
     public FSDataOutputStream createNonRecursive(Path path, FsPermission permission,
             EnumSet<CreateFlag> flags, int bufferBytes, short replication, long blockBytes,
             Progressable progress) throws IOException {
-        FsPermission masked = masked(permission, FsPermission.getFileDefault());
-        return create(path, openFlags(path, flags), masked, false, null);
+        return create(path, flags, permission, false, null);
     }
 
     /** With a permission that is final already; how FileContext creates. */
@@ -179,6 +179,25 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
             EnumSet<CreateFlag> flags, int bufferBytes, short replication, long blockBytes,
             Progressable progress, Options.ChecksumOpt checksum) throws IOException {
         return create(path, openFlags(path, flags), permission, true, null);
+    }
+
+    @Override
+    @SuppressWarnings("rawtypes")
+    public FSDataOutputStreamBuilder createFile(Path path) {
+        return new CreateBuilder(this, path).create().overwrite(true);
+    }
+
+    @Override
+    @SuppressWarnings("rawtypes")
+    public FSDataOutputStreamBuilder appendFile(Path path) {
+        return new CreateBuilder(this, path).append();
+    }
+
+    /** With options for this file alone. */
+    FSDataOutputStream create(Path path, EnumSet<CreateFlag> flags, FsPermission permission,
+            boolean parents, Map<String, String> options) throws IOException {
+        FsPermission masked = masked(permission, FsPermission.getFileDefault());
+        return create(path, openFlags(path, flags), masked, parents, options);
     }
 
     /** What the flags mean for an open of the parallel file system. */
@@ -200,8 +219,8 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         return open;
     }
 
-    FSDataOutputStream create(Path path, int flags, FsPermission permission, boolean parents,
-            Map<String, String> options) throws IOException {
+    private FSDataOutputStream create(Path path, int flags, FsPermission permission,
+            boolean parents, Map<String, String> options) throws IOException {
         operations.count(OperationStatistics.CREATE);
         statistics.incrementWriteOps(1);
         String name = name(path);
@@ -336,6 +355,11 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         operations.count(OperationStatistics.DELETE);
         statistics.incrementWriteOps(1);
         return names.remove(name(path), recursive);
+    }
+
+    @Override
+    public BulkDelete createBulkDelete(Path base) throws IOException {
+        return new TideBulkDelete(this, qualified(base));
     }
 
     @Override

@@ -19,6 +19,8 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.FSDataInputStream;
@@ -29,6 +31,7 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FsStatus;
 import org.apache.hadoop.fs.LocatedFileStatus;
+import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.ParentNotDirectoryException;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
@@ -273,6 +276,32 @@ public class TestTideFileSystem {
     }
 
     @Test
+    public void optionsHoldForOneFileAndUnknownOnesThatMustHoldAreRefused() throws Exception {
+        boolean noNode = ContractNode.MODE.equals("absent");
+        try (FSDataOutputStream out = (FSDataOutputStream) system.createFile(path("one"))
+                .must(TideOptions.WRITE_MODE, noNode ? "bypass" : "memory")
+                .opt("fs.stranger.option", "x").build()) {
+            out.write(new byte[1000]);
+        }
+        assertEquals(1000, system.getFileStatus(path("one")).getLen());
+        assertTrue(noNode || Files.size(below("one")) <= 256);
+        assertThrows(IllegalArgumentException.class, () -> system.createFile(path("two"))
+                .must("fs.stranger.option", "x").build());
+        assertThrows(IOException.class, () -> system.createFile(path("two"))
+                .opt(TideOptions.WRITE_MODE, "sideways").build());
+        assertThrows(IllegalArgumentException.class, () -> system.openFile(path("one"))
+                .must("fs.stranger.option", "x").build());
+        try (FSDataInputStream in = system.openFile(path("one"))
+                .must(TideOptions.READ_MODE, "two-level").build().get()) {
+            assertEquals(1000, in.readAllBytes().length);
+        }
+        try (FSDataOutputStream out = system.appendFile(path("one")).build()) {
+            out.write(1);
+        }
+        assertEquals(1001, system.getFileStatus(path("one")).getLen());
+    }
+
+    @Test
     public void renamedFilesStayInMemoryAndDeletedOnesLeaveIt() throws IOException {
         if (!ContractNode.MODE.equals("through")) {
             return;
@@ -414,6 +443,29 @@ public class TestTideFileSystem {
         FileContext context = FileContext.getFileContext(
                 java.net.URI.create("tide:///"), new Configuration());
         assertTrue(context.util().exists(BASE));
+    }
+
+    /** Streaming sinks publish what they wrote this way, and readers must never find a gap. */
+    @Test
+    public void aRenameThatReplacesLeavesNoGap() throws Exception {
+        FileContext context = FileContext.getFileContext(
+                java.net.URI.create("tide:///"), new Configuration());
+        write("target", 1);
+        AtomicBoolean ended = new AtomicBoolean();
+        AtomicLong gaps = new AtomicLong();
+        Thread watcher = new Thread(() -> {
+            while (!ended.get()) {
+                gaps.addAndGet(Files.exists(below("target")) ? 0 : 1);
+            }
+        });
+        watcher.start();
+        for (int round = 0; round < 200; round++) {
+            Files.createFile(below("source"));
+            context.rename(path("source"), path("target"), Options.Rename.OVERWRITE);
+        }
+        ended.set(true);
+        watcher.join();
+        assertEquals(0, gaps.get());
     }
 
     @Test
