@@ -20,8 +20,8 @@ pub enum Task {
     Demo(DemoOptions),
     /// Run every check that a change must pass.
     Test(TestOptions),
-    /// Build the release binary.
-    Build,
+    /// Build everything that is shipped, into `dist/`.
+    Build(BuildOptions),
     /// Check style, layers, generated documents and dead files.
     Tidy,
     /// Generate the reference documents.
@@ -89,6 +89,14 @@ pub struct TestOptions {
     /// Run only the steps whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+}
+
+/// Options of `build`.
+#[derive(Clone, Debug, Args)]
+pub struct BuildOptions {
+    /// Fail where a part cannot be built here, instead of saying so and going on.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Options of `bench`.

@@ -9,7 +9,7 @@ use crate::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, TestO
 use crate::environment;
 use crate::outcome::Outcome;
 use crate::process;
-use crate::{demo, examples, suites, tidy};
+use crate::{demo, examples, java, suites, tidy};
 
 /// Random operations of the comparison with the reference model.
 const MODEL_OPERATIONS: &str = "TIDEPOOL_MODEL_OPERATIONS";
@@ -18,11 +18,12 @@ const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("tests", cargo_tests),
+    ("java", |_| java::test()),
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
     ("examples", run_examples),

@@ -12,6 +12,7 @@ mod documents;
 mod environment;
 mod examples;
 mod hog;
+mod java;
 mod kmeans;
 mod loop_volume;
 mod node;
@@ -40,7 +41,7 @@ fn main() -> std::process::ExitCode {
 
 fn run(task: Task) -> anyhow::Result<()> {
     match task {
-        Task::Build => environment::build_release(),
+        Task::Build(options) => java::build(&options),
         Task::Suites(options) => verdict(&suites::run(&options)?),
         Task::Demo(options) => match &options.from {
             Some(json) => demo::report_from(json).map(|page| println!("{}", page.display())),

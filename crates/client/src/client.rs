@@ -127,7 +127,9 @@ impl Link {
             )
             .remedy("set TIDEPOOL_PFS, or start the node")
         };
-        let connection = self.connection().ok_or_else(unknown)?;
+        let Some(connection) = self.connection() else {
+            return self.options.pfs_root_without_node.as_deref().ok_or_else(unknown);
+        };
         match connection.call(&Request::Admin(AdminRequest::Status), &[], &[])?.reply {
             Reply::Admin(AdminReply::Status(status)) => {
                 Ok(self.pfs_root.get_or_init(|| PathBuf::from(status.pfs)))

@@ -18,6 +18,8 @@ pub struct ClientOptions {
     /// Directory of the parallel file system that `tide:///` stands for; `None` takes the
     /// environment variable `TIDEPOOL_PFS`, and without that asks the node.
     pub pfs_root: Option<PathBuf>,
+    /// The same directory where nobody said it and no node answers.
+    pub pfs_root_without_node: Option<PathBuf>,
     /// User whose node is trusted beside root's and the caller's own. Another user's node would be
     /// handed descriptors of the caller's files, so it is not used.
     pub trusted_user_id: Option<u32>,
@@ -36,6 +38,7 @@ impl Default for ClientOptions {
         ClientOptions {
             socket: None,
             pfs_root: None,
+            pfs_root_without_node: None,
             trusted_user_id: None,
             retry_interval: Duration::from_millis(500),
             request_timeout: Duration::from_secs(600),
@@ -50,6 +53,7 @@ impl std::fmt::Debug for ClientOptions {
         f.debug_struct("ClientOptions")
             .field("socket", &self.socket)
             .field("pfs_root", &self.pfs_root)
+            .field("pfs_root_without_node", &self.pfs_root_without_node)
             .field("trusted_user_id", &self.trusted_user_id)
             .field("retry_interval", &self.retry_interval)
             .field("request_timeout", &self.request_timeout)

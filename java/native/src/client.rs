@@ -18,6 +18,7 @@ use tidepool_proto::config::StripeHints;
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
+use crate::node_file;
 use crate::settings::{self, OpenSettings, Settings};
 
 /// What a handle of `NativeClient` stands for.
@@ -91,13 +92,16 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
         let (settings, warnings) = settings::understand(pairs)?;
         let notice = log_of(env, &class)?;
         warnings.iter().for_each(|warning| notice(warning));
+        let file = node_file::read();
         let socket = settings.socket.clone();
-        let named = socket.or_else(|| std::env::var_os("TIDEPOOL_SOCKET").map(PathBuf::from));
+        let environment = || std::env::var_os("TIDEPOOL_SOCKET").filter(|name| !name.is_empty());
+        let named = socket.or_else(|| environment().map(PathBuf::from)).or(file.socket);
         // Whoever names a socket means the node there, whichever user runs it.
         let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
         let client = Client::connect(ClientOptions {
             socket: Some(named.unwrap_or_else(default_socket)),
             pfs_root: settings.pfs.clone(),
+            pfs_root_without_node: file.pfs,
             trusted_user_id: owner.map(|metadata| metadata.uid()),
             retry_interval: settings.retry_interval,
             request_timeout: settings.request_timeout,

@@ -10,6 +10,7 @@ mod client;
 mod file;
 mod loans;
 mod names;
+mod node_file;
 mod reads;
 mod remedy;
 mod settings;

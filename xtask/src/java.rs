@@ -1,0 +1,171 @@
+//! The Java parts: Maven over a native library that cargo built before. Cargo never calls Maven and
+//! Maven never calls cargo; only this file knows both.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::arguments::BuildOptions;
+use crate::environment;
+use crate::outcome::Outcome;
+use crate::process;
+
+const LIBRARY: &str = "libtidepool_java.so";
+/// The other architecture that the library is built for, where this machine has the tools.
+const CROSS_TARGET: &str = "aarch64-unknown-linux-gnu";
+const CROSS_LINKER: &str = "aarch64-linux-gnu-gcc";
+
+/// Builds everything that is shipped, into `dist/`.
+pub fn build(options: &BuildOptions) -> Result<()> {
+    process::show(&mut environment::cargo(&["build", "--release", "--locked"]))?;
+    let dist = environment::checkout().join("dist");
+    std::fs::create_dir_all(&dist)?;
+    std::fs::copy(environment::target().join("release/tidepool"), dist.join("tidepool"))?;
+    if let Some(missing) = missing_tool() {
+        let words = format!("no {missing} here: the jar is not built");
+        if options.all {
+            bail!("{words}; install {missing}");
+        }
+        println!("x: {words}");
+        return Ok(());
+    }
+    let cross = cross_build()?;
+    match &cross {
+        Some(_) => println!("x: the jar serves x86-64 and aarch64"),
+        None => println!("x: no tools for {CROSS_TARGET}: the jar serves this architecture alone"),
+    }
+    let native = stripped(&environment::target().join("release"), "strip", "native")?;
+    let mut arguments = vec!["-DskipTests".to_owned(), "--projects=hadoop".to_owned()];
+    arguments.push("--also-make".to_owned());
+    arguments.push(format!("-Dnative.dir={}", native.display()));
+    arguments
+        .extend(cross.map(|directory| format!("-Dnative.aarch64.dir={}", directory.display())));
+    arguments.push("package".to_owned());
+    process::show(maven(&arguments)?.arg("--quiet"))?;
+    let version = version()?;
+    for suffix in ["", "-shaded"] {
+        let jar = format!("tidepool-hadoop-{version}{suffix}.jar");
+        let made = environment::checkout().join("java/hadoop/target").join(&jar);
+        std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
+    }
+    println!("x: built into {}", dist.display());
+    Ok(())
+}
+
+/// The tests of the Java parts, on the release build.
+pub fn test() -> Result<Vec<Outcome>> {
+    let mut outcome = Outcome::new("java");
+    if let Some(missing) = missing_tool() {
+        outcome.skipped.push(format!("no {missing}"));
+        return Ok(vec![outcome]);
+    }
+    let packages = ["build", "--release", "--locked", "-p", "tidepool-java", "-p", "tidepool-cli"];
+    process::show(&mut environment::cargo(&packages))?;
+    let native = environment::target().join("release");
+    let arguments = [
+        "--projects=hadoop".to_owned(),
+        "--also-make".to_owned(),
+        format!("-Dnative.dir={}", native.display()),
+        "test".to_owned(),
+    ];
+    let (status, text) = process::follow(&mut maven(&arguments)?)?;
+    count(&text, &mut outcome);
+    if !status.success() && outcome.failed.is_empty() {
+        outcome.failed.push(format!("mvn ended with {status}"));
+    }
+    if !outcome.failed.is_empty() {
+        print!("{text}");
+    }
+    Ok(vec![outcome])
+}
+
+/// Counts what Maven's summaries of test classes say.
+fn count(text: &str, outcome: &mut Outcome) {
+    for line in text.lines() {
+        let Some((_, rest)) = line.split_once("Tests run: ") else { continue };
+        let Some((numbers, class)) = rest.split_once(" -- in ") else { continue };
+        let field = |name: &str| {
+            let part = numbers.split(", ").find_map(|part| part.strip_prefix(name));
+            part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let run = numbers.split(',').next().and_then(|number| number.trim().parse().ok());
+        let failed = field("Failures: ") + field("Errors: ");
+        let skipped = field("Skipped: ");
+        outcome.passed += run.unwrap_or(0_u64).saturating_sub(failed + skipped);
+        if failed > 0 {
+            outcome.failed.push(format!("{class}: {failed} failed"));
+        }
+        if skipped > 0 {
+            // Suites from elsewhere skip what their contract declares absent, by name and reason.
+            outcome.notes.push(format!("{class}: {skipped} do not apply"));
+        }
+    }
+}
+
+fn missing_tool() -> Option<&'static str> {
+    let has = |program: &str| {
+        process::capture(&mut process::command(program, &["-version"]))
+            .is_ok_and(|output| output.status.success())
+    };
+    match (has("javac"), has("mvn")) {
+        (false, _) => Some("JDK"),
+        (_, false) => Some("Maven"),
+        (true, true) => None,
+    }
+}
+
+fn version() -> Result<String> {
+    let manifest = std::fs::read_to_string(environment::checkout().join("Cargo.toml"))?;
+    let manifest: toml::Table = manifest.parse()?;
+    let version = manifest["workspace"]["package"]["version"].as_str();
+    Ok(version.context("the workspace has a version")?.to_owned())
+}
+
+fn maven(arguments: &[String]) -> Result<std::process::Command> {
+    let mut command = process::command("mvn", &["--batch-mode", "--file"]);
+    command.arg(environment::checkout().join("java/pom.xml"));
+    command.arg(format!("-Drevision={}", version()?)).args(arguments);
+    Ok(command)
+}
+
+/// The library for the other architecture, if this machine can build it.
+fn cross_build() -> Result<Option<PathBuf>> {
+    let has_linker = process::capture(&mut process::command(CROSS_LINKER, &["--version"])).is_ok();
+    let sysroot = process::read(&mut process::command("rustc", &["--print", "sysroot"]))?;
+    let has_target = Path::new(sysroot.trim()).join("lib/rustlib").join(CROSS_TARGET).is_dir();
+    if !(has_linker && has_target && cfg!(target_arch = "x86_64")) {
+        return Ok(None);
+    }
+    let arguments = ["build", "--release", "--locked", "-p", "tidepool-java", "--target"];
+    let variable = format!("CARGO_TARGET_{}_LINKER", CROSS_TARGET.replace('-', "_").to_uppercase());
+    process::show(environment::cargo(&arguments).arg(CROSS_TARGET).env(variable, CROSS_LINKER))?;
+    let built = environment::target().join(CROSS_TARGET).join("release");
+    let strip = CROSS_LINKER.replace("gcc", "strip");
+    stripped(&built, &strip, "native-aarch64").map(Some)
+}
+
+/// The library of `built` without what only debuggers read, in a directory of its own.
+fn stripped(built: &Path, strip: &str, name: &str) -> Result<PathBuf> {
+    let directory = environment::target().join(name);
+    std::fs::create_dir_all(&directory)?;
+    let mut command = process::command(strip, &["--strip-debug", "-o"]);
+    process::read(command.arg(directory.join(LIBRARY)).arg(built.join(LIBRARY)))?;
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, count};
+
+    #[test]
+    fn summaries_of_classes_are_counted_and_the_total_is_not() {
+        let text = "[INFO] Tests run: 5, Failures: 0, Errors: 0, Skipped: 0, Time elapsed: 1 s -- in a.A\n\
+            [ERROR] Tests run: 8, Failures: 1, Errors: 2, Skipped: 1, Time elapsed: 1 s <<< FAILURE! -- in a.B\n\
+            [ERROR] Tests run: 13, Failures: 1, Errors: 2, Skipped: 1\n";
+        let mut outcome = Outcome::new("java");
+        count(text, &mut outcome);
+        assert_eq!(outcome.passed, 9);
+        assert_eq!(outcome.failed, ["a.B: 3 failed"]);
+        assert_eq!(outcome.notes, ["a.B: 1 do not apply"]);
+    }
+}
