@@ -54,13 +54,14 @@ fn sequential(file: &File, length: u64, buffer: &mut [u8]) -> Result<()> {
 }
 
 fn random(file: &File, length: u64, buffer: &mut [u8], count: u64, seed: u64) -> Result<()> {
-    let pieces = length / buffer.len() as u64;
+    let piece_bytes = buffer.len() as u64;
+    let pieces = length / piece_bytes;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for _ in 0..count {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        file.read_exact_at(buffer, state % pieces * buffer.len() as u64)?;
+        file.read_exact_at(buffer, state % pieces * piece_bytes)?;
         black_box(&buffer);
     }
     Ok(())

@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn summaries_of_classes_are_counted_and_the_total_is_not() {
-        let text = "[INFO] Tests run: 5, Failures: 0, Errors: 0, Skipped: 0, Time elapsed: 1 s -- in a.A\n\
-            [ERROR] Tests run: 8, Failures: 1, Errors: 2, Skipped: 1, Time elapsed: 1 s <<< FAILURE! -- in a.B\n\
+        let text = "[INFO] Tests run: 5, Failures: 0, Errors: 0, Skipped: 0 -- in a.A\n\
+            [ERROR] Tests run: 8, Failures: 1, Errors: 2, Skipped: 1 <<< FAILURE! -- in a.B\n\
             [ERROR] Tests run: 13, Failures: 1, Errors: 2, Skipped: 1\n";
         let mut outcome = Outcome::new("java");
         count(text, &mut outcome);

@@ -173,7 +173,7 @@ final class NativeFile extends NativeHandle {
         }
     }
 
-    /** Bytes by level that did not come from memory held by this process; {@code null} if closed. */
+    /** Bytes by level that did not come from memory held here; {@code null} if closed. */
     long[] levels() {
         long handle = enterIfOpen();
         if (handle == 0) {

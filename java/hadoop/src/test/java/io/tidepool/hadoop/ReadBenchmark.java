@@ -184,7 +184,8 @@ public final class ReadBenchmark {
         compare(rounds, "1 MiB at positions, array", "1/s", LARGE_READS,
                 seed -> random(seed, LARGE, LARGE_READS, false),
                 "Rust", seed -> raw("random " + LARGE + " " + LARGE_READS + " " + seed));
-        compare(rounds, "100 ranges of 64 KiB", "GB/s", (double) RANGES * RANGE * RANGE_ROUNDS / 1e9,
+        double ranges = (double) RANGES * RANGE * RANGE_ROUNDS / 1e9;
+        compare(rounds, "100 ranges of 64 KiB", "GB/s", ranges,
                 seed -> vectored(true), "one read of as much", seed -> vectored(false));
         compare(rounds, "open, 4 KiB, close", "1/s", OPENS, seed -> opens(), null, null);
     }
