@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::arguments::BuildOptions;
 use crate::environment;
+use crate::java_reports;
 use crate::outcome::Outcome;
 use crate::process;
 
@@ -68,8 +69,9 @@ pub fn test() -> Result<Vec<Outcome>> {
         format!("-Dnative.dir={}", native.display()),
         "test".to_owned(),
     ];
+    java_reports::clear()?;
     let (status, text) = process::follow(&mut maven(&arguments)?)?;
-    count(&text, &mut outcome);
+    java_reports::count(&mut outcome)?;
     if !status.success() && outcome.failed.is_empty() {
         outcome.failed.push(format!("mvn ended with {status}"));
     }
@@ -77,29 +79,6 @@ pub fn test() -> Result<Vec<Outcome>> {
         print!("{text}");
     }
     Ok(vec![outcome])
-}
-
-/// Counts what Maven's summaries of test classes say.
-fn count(text: &str, outcome: &mut Outcome) {
-    for line in text.lines() {
-        let Some((_, rest)) = line.split_once("Tests run: ") else { continue };
-        let Some((numbers, class)) = rest.split_once(" -- in ") else { continue };
-        let field = |name: &str| {
-            let part = numbers.split(", ").find_map(|part| part.strip_prefix(name));
-            part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
-        };
-        let run = numbers.split(',').next().and_then(|number| number.trim().parse().ok());
-        let failed = field("Failures: ") + field("Errors: ");
-        let skipped = field("Skipped: ");
-        outcome.passed += run.unwrap_or(0_u64).saturating_sub(failed + skipped);
-        if failed > 0 {
-            outcome.failed.push(format!("{class}: {failed} failed"));
-        }
-        if skipped > 0 {
-            // Suites from elsewhere skip what their contract declares absent, by name and reason.
-            outcome.notes.push(format!("{class}: {skipped} do not apply"));
-        }
-    }
 }
 
 fn missing_tool() -> Option<&'static str> {
@@ -151,21 +130,4 @@ fn stripped(built: &Path, strip: &str, name: &str) -> Result<PathBuf> {
     let mut command = process::command(strip, &["--strip-debug", "-o"]);
     process::read(command.arg(directory.join(LIBRARY)).arg(built.join(LIBRARY)))?;
     Ok(directory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Outcome, count};
-
-    #[test]
-    fn summaries_of_classes_are_counted_and_the_total_is_not() {
-        let text = "[INFO] Tests run: 5, Failures: 0, Errors: 0, Skipped: 0 -- in a.A\n\
-            [ERROR] Tests run: 8, Failures: 1, Errors: 2, Skipped: 1 <<< FAILURE! -- in a.B\n\
-            [ERROR] Tests run: 13, Failures: 1, Errors: 2, Skipped: 1\n";
-        let mut outcome = Outcome::new("java");
-        count(text, &mut outcome);
-        assert_eq!(outcome.passed, 9);
-        assert_eq!(outcome.failed, ["a.B: 3 failed"]);
-        assert_eq!(outcome.notes, ["a.B: 1 do not apply"]);
-    }
 }

@@ -13,6 +13,7 @@ mod environment;
 mod examples;
 mod hog;
 mod java;
+mod java_reports;
 mod kmeans;
 mod loop_volume;
 mod node;
