@@ -2,7 +2,7 @@
 //! input ends; then prints one line a sample. It changes nothing and judges nothing.
 //!
 //! Free pages that sit in per-CPU lists are read as well: neither `MemFree` nor `MemAvailable`
-//! counts them, and on two processors they can be hundreds of megabytes for seconds after a release.
+//! counts them, and on two processors they can be hundreds of megabytes after a release.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};

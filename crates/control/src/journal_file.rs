@@ -21,7 +21,7 @@ use crate::governor::{Record, before_the_first};
 /// Decisions that wait for the disk at most: two seconds and a half of the shortest usual interval.
 const WAITING_MAX: usize = 256;
 /// The longest time after which a decision is on its way to the disk.
-const WRITE_EVERY: Duration = Duration::from_millis(500);
+const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// Where the log is and how long it may become.
 #[derive(Clone, Debug)]

@@ -32,11 +32,14 @@ use limits::Limits;
 use memory_nodes::MemoryNodes;
 use plausibility::Plausibility;
 
-/// Time between two looks at what moves slowly or only tells of trouble: jobs' groups, events,
-/// NUMA nodes.
-const SLOW_NS: u64 = 200_000_000;
+/// Time between two looks at NUMA nodes, where there are several.
+const NODES_NS: u64 = 100_000_000;
+/// Time between two looks at jobs' groups, which move slowly.
+const GROUPS_NS: u64 = 200_000_000;
+/// Time between two looks at events, which only tell of trouble.
+const EVENTS_NS: u64 = 500_000_000;
 /// Longest time between two looks at the per-CPU lists.
-const ZONES_NS: u64 = 250_000_000;
+const ZONES_NS: u64 = 500_000_000;
 /// After a store gave memory back the lists are read every time for this long: they drain within a
 /// second.
 const ZONES_BUSY_NS: u64 = 1_000_000_000;
@@ -128,7 +131,9 @@ pub struct Sensors {
 /// When what was read last.
 #[derive(Default)]
 struct Schedule {
-    slow_ns: Option<u64>,
+    nodes_ns: Option<u64>,
+    groups_ns: Option<u64>,
+    events_ns: Option<u64>,
     zones_ns: Option<u64>,
     scan_ns: Option<u64>,
     zones_busy_until_ns: u64,
@@ -255,11 +260,10 @@ impl Sensors {
         }
     }
 
-    fn read_slow(&mut self, snapshot: &mut Snapshot) {
+    fn read_events(&mut self, snapshot: &mut Snapshot) {
         let events = self.vmstat.read().map(Events::parse).unwrap_or_default();
         snapshot.swapped_out_pages = events.swapped_out_pages;
         snapshot.refaulted_pages = events.refaulted_pages;
-        self.memory_nodes.read(&self.zones, &mut snapshot.memory_nodes);
     }
 }
 
@@ -297,12 +301,15 @@ impl Sense for Sensors {
             self.limits.scan(&self.roots);
             snapshot.processors = self.processors.read().and_then(text::listed);
         }
-        let slow = due(&mut self.schedule.slow_ns, at_ns, SLOW_NS);
-        if slow {
+        if due(&mut self.schedule.events_ns, at_ns, EVENTS_NS) {
             snapshot.events_at_ns = Some(at_ns);
-            self.read_slow(snapshot);
+            self.read_events(snapshot);
         }
-        self.limits.read(snapshot.memory_total_bytes, slow, &mut snapshot.limits);
+        if due(&mut self.schedule.nodes_ns, at_ns, NODES_NS) {
+            self.memory_nodes.read(&self.zones, &mut snapshot.memory_nodes);
+        }
+        let all = due(&mut self.schedule.groups_ns, at_ns, GROUPS_NS);
+        self.limits.read(snapshot.memory_total_bytes, all, &mut snapshot.limits);
     }
 
     fn memory_moved(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidepool_control::{Priority, start};
-use tidepool_model::control::{Alarm, ControlPolicy, Level, Parameters, Reason};
+use tidepool_model::control::{Alarm, ControlPolicy, Level, Parameters, REST_MAX_MS, Reason};
 use tidepool_proto::ErrorKind;
 
 use crate::fakes::{FakeNode, FakeStore, GIB, MILLISECOND, wait_until};
@@ -194,7 +194,7 @@ fn a_calm_node_is_looked_at_less_often() {
         node.at_ns += 10 * MILLISECOND;
         (node.governor.tick(node.at_ns) - node.at_ns) / MILLISECOND
     };
-    assert_eq!(pause(&mut node), 100, "a fixed size needs no decision");
+    assert_eq!(pause(&mut node), REST_MAX_MS, "a fixed size needs no decision");
     store.close_gate();
     asks(&store, 30 * GIB);
     pause(&mut node);
@@ -203,7 +203,7 @@ fn a_calm_node_is_looked_at_less_often() {
     let store = FakeStore::full("store", 40 * GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 10);
-    assert_eq!(pause(&mut node), 100, "jobs are far from the threshold");
+    assert_eq!(pause(&mut node), REST_MAX_MS, "jobs are far from the threshold");
     node.memory.lock().jobs_bytes += GIB;
     assert_eq!(pause(&mut node), 10, "they move");
 }

@@ -11,7 +11,7 @@ use super::Parameters;
 use super::estimate::SLOPE_MAX_BYTES_PER_S;
 
 /// The longest rest in milliseconds, unless the interval is longer.
-pub const REST_MAX_MS: u64 = 100;
+pub const REST_MAX_MS: u64 = 200;
 
 /// The most that one processor takes in a second: it fills huge pages that are cleared or found in
 /// its caches. Measured: 10 to 11 GB/s on a virtual machine.
@@ -42,7 +42,7 @@ mod tests {
         // Two processors take 24 MB in a millisecond.
         let rest = |room, interval_ms| rest_ms(room, Some(2), &p(interval_ms));
         assert_eq!([rest(0, 10), rest(239_999_999, 10), rest(240_000_000, 10)], [10, 10, 20]);
-        assert_eq!([rest(u64::MAX, 10), rest(u64::MAX, 30), rest(u64::MAX, 250)], [100, 90, 250]);
+        assert_eq!([rest(u64::MAX, 10), rest(u64::MAX, 30), rest(u64::MAX, 250)], [200, 180, 250]);
         assert_eq!(rest(u64::MAX, 0), REST_MAX_MS, "an interval of zero is none");
     }
 

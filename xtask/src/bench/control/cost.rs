@@ -3,12 +3,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::super::row::{Goal, Row};
-use super::super::time;
+use super::super::{Bench, time};
 use super::rig::{Contender, Rig};
 use crate::process;
 use crate::scratch::Scratch;
@@ -17,16 +17,30 @@ const SLOWDOWN: &str = "control: speed beside a full store, against none";
 /// The problem of HPCC: small, on two ranks.
 const ORDER: u32 = 1_500;
 
+/// The parts, by the names that they are asked for.
+const PARTS: [&str; 3] = ["control-cost-idle", "control-cost-triad", "control-cost-hpcc"];
+
+/// Whether any part is asked for.
+pub fn is_wanted(bench: &Bench) -> bool {
+    PARTS.iter().any(|part| bench.wants(part))
+}
+
 /// All rows of what it costs.
-pub fn run(rig: &mut Rig, rounds: usize, quick: bool) -> Result<Vec<Row>> {
-    rig.prepare(Contender::Tidepool, 256 << 20)?;
-    let mut rows = idle(rig, rounds, Duration::from_secs(if quick { 1 } else { 10 }))?;
-    let bytes = if quick { 16 << 20 } else { 128 << 20 };
-    let mut triad = Triad::new(bytes);
-    let passes = if quick { 2 } else { 40 };
-    let name = format!("{SLOWDOWN}: triad");
-    rows.push(paired(rig, rounds, &name, "GB/s", || triad.run(passes))?);
-    if quick {
+pub fn run(bench: &Bench, rig: &mut Rig, quick: bool) -> Result<Vec<Row>> {
+    let rounds = bench.scale.rounds;
+    let [idle_part, triad_part, hpcc_part] = PARTS;
+    let mut rows = Vec::new();
+    if bench.wants(idle_part) {
+        rows.extend(idle(rig, rounds, Duration::from_secs(if quick { 1 } else { 10 }))?);
+    }
+    if bench.wants(triad_part) {
+        let bytes = if quick { 16 << 20 } else { 128 << 20 };
+        let mut triad = Triad::new(bytes);
+        let passes = if quick { 2 } else { 40 };
+        let name = format!("{SLOWDOWN}: triad");
+        rows.push(paired(rig, rounds, &name, "GB/s", || triad.run(passes))?);
+    }
+    if quick || !bench.wants(hpcc_part) {
         return Ok(rows);
     }
     let name = format!("{SLOWDOWN}: HPCC");
@@ -40,42 +54,86 @@ pub fn run(rig: &mut Rig, rounds: usize, quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The controller beside a full store and no demand.
-fn idle(rig: &Rig, rounds: usize, length: Duration) -> Result<Vec<Row>> {
-    let process_id = rig.control()?["process_id"].as_u64().context("nobody governs")?;
-    let directory = Path::new("/proc").join(process_id.to_string());
-    let (mut shares, mut memory) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        let before = run_time_ns(&directory)?;
-        let seconds = time(|| {
-            std::thread::sleep(length);
-            Ok(())
-        })?;
-        shares.push((run_time_ns(&directory)? - before) as f64 / 1e7 / seconds);
-        let status = std::fs::read_to_string(directory.join("status"))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-        let kib: f64 = line.split_whitespace().nth(1).context("no VmRSS")?.parse()?;
-        memory.push(kib / 1024.0);
+/// Room before the threshold of a node where nothing can happen soon, and of one where all can.
+const IDLE: [(&str, u64); 2] = [("far from the threshold", 4 << 30), ("at the threshold", 8 << 20)];
+
+/// The controller beside a full store and no demand, and what this machine takes for as many empty
+/// wake-ups.
+fn idle(rig: &mut Rig, rounds: usize, length: Duration) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut memory = Vec::new();
+    for (place, slack) in IDLE {
+        rig.prepare(Contender::Tidepool, slack)?;
+        let mut report = rig.control()?;
+        let process_id = report["process_id"].as_u64().context("nobody governs")?;
+        let directory = Path::new("/proc").join(process_id.to_string());
+        let (mut shares, mut empty, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let (before, made) = (run_time_ns(&directory)?, decisions_of(&report));
+            let seconds = time(|| {
+                std::thread::sleep(length);
+                Ok(())
+            })?;
+            shares.push((run_time_ns(&directory)? - before) as f64 / 1e7 / seconds);
+            report = rig.control()?;
+            let rate = (decisions_of(&report) - made) as f64 / seconds;
+            decisions.push(format!("{rate:.0}"));
+            empty.push(wake_ups(rate, length)?);
+            memory.push(resident_mib(&directory)?);
+        }
+        let empty: Vec<String> = empty.iter().map(|share| format!("{share:.2}")).collect();
+        let name = format!("control: processor of the idle controller, {place}");
+        rows.push(Row::alone(&name, "% of a core", shares, Goal::AtMost(0.2)).note(format!(
+            "interval 10 ms, {} decisions a second; a loop that only wakes up as often takes {} %",
+            decisions.join(", "),
+            empty.join(", ")
+        )));
     }
-    let decisions = &rig.control()?["report"]["decisions"];
-    Ok(vec![
-        Row::alone("control: processor of the idle controller", "% of a core", shares, {
-            Goal::AtMost(0.2)
-        })
-        .note(format!("interval 10 ms; {decisions} decisions so far")),
-        Row::alone("control: memory of the controller", "MiB", memory, Goal::AtMost(20.0)),
-    ])
+    rows.push(Row::alone("control: memory of the controller", "MiB", memory, Goal::AtMost(20.0)));
+    Ok(rows)
+}
+
+fn decisions_of(control: &serde_json::Value) -> u64 {
+    control["report"]["decisions"].as_u64().unwrap_or(0)
+}
+
+/// Memory of a process in MiB.
+fn resident_mib(directory: &Path) -> Result<f64> {
+    let status = std::fs::read_to_string(directory.join("status"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    let kib: f64 = line.split_whitespace().nth(1).context("no VmRSS")?.parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// Percent of a processor for a thread that wakes up so often and does nothing.
+fn wake_ups(rate: f64, length: Duration) -> Result<f64> {
+    let pause = Duration::from_secs_f64(1.0 / rate.max(1.0));
+    let empty = std::thread::spawn(move || -> Result<f64> {
+        let directory = Path::new("/proc/thread-self");
+        let (before, started) = (thread_time_ns(directory)?, Instant::now());
+        while started.elapsed() < length {
+            std::thread::sleep(pause);
+        }
+        let ran = thread_time_ns(directory)? - before;
+        Ok(ran as f64 / 1e7 / started.elapsed().as_secs_f64())
+    });
+    empty.join().map_err(|_| anyhow::anyhow!("the empty loop panicked"))?
 }
 
 /// Time that all threads of a process ran.
 fn run_time_ns(directory: &Path) -> Result<u64> {
     let mut total = 0;
     for task in std::fs::read_dir(directory.join("task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        let word = text.split_whitespace().next().context("schedstat is empty")?;
-        total += word.parse::<u64>()?;
+        total += thread_time_ns(&task?.path())?;
     }
     Ok(total)
+}
+
+/// Time that one thread ran.
+fn thread_time_ns(directory: &Path) -> Result<u64> {
+    let text = std::fs::read_to_string(directory.join("schedstat"))?;
+    let word = text.split_whitespace().next().context("schedstat is empty")?;
+    Ok(word.parse()?)
 }
 
 /// The same work beside a full, governed store and beside none, in turns.

@@ -23,7 +23,7 @@ use super::reporting::Reporter;
 use crate::exit::Outcome;
 
 /// How often settings are looked at and reports are made.
-const REPORT_EVERY: Duration = Duration::from_millis(250);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of one of the two parts of the log of decisions.
 const JOURNAL_PART_BYTES: usize = 4 << 20;
 
