@@ -107,7 +107,7 @@ fn laws(bench: &Bench, name: &str, pages: &str) -> Result<Vec<Row>> {
     let parts = Part::ALL.into_iter().filter(|part| bench.wants(&part.name(name))).collect();
     let mut rows = contest(bench, name, pages, &sizes, parts)?;
     let large = Part::Large.name(name);
-    if !sizes.quick && bench.wants(&large) {
+    if !sizes.quick && bench.names(&large) {
         rows.extend(largest(bench, &large, pages)?);
     }
     Ok(rows)
