@@ -419,6 +419,12 @@ public class TestTideFileSystem {
         assertThrows(IOException.class, () -> system.concat(path("target"),
                 new Path[] {path("one"), path("missing")}));
         assertEquals(10, system.getFileStatus(path("target")).getLen());
+        // A file that is there and cannot be read: its bytes went with a node that is gone.
+        String stub = "TIDEPOOL MEMORY-ONLY STUB 1 length=5 holder=gone pid=1";
+        Files.writeString(below("lost"), stub + " ".repeat(256 - stub.length()));
+        assertThrows(IOException.class, () -> system.concat(path("target"),
+                new Path[] {path("one"), path("lost")}));
+        assertEquals(10, system.getFileStatus(path("target")).getLen());
         assertTrue(system.exists(path("one")));
         system.concat(path("target"), new Path[] {path("one")});
         assertEquals(30, system.getFileStatus(path("target")).getLen());
