@@ -69,6 +69,9 @@ struct OfContender {
 /// One figure of a burst.
 type Figure = fn(&Burst) -> Option<f64>;
 
+/// One figure of a sawtooth.
+type OfTeeth = fn(&Sawtooth) -> f64;
+
 /// What all rounds on one kind of page gave.
 pub struct Contest {
     parts: Vec<Part>,
@@ -133,16 +136,16 @@ fn sawtooth_rows(
     paper: &[Sawtooth],
 ) -> [Row; 2] {
     let title = |what: &str| format!("control: {name} {what} against the paper's law, {kind}");
-    let shares = |of: fn(&Sawtooth) -> f64| -> Vec<f64> {
+    let shares = |of: OfTeeth| -> Vec<f64> {
         let pairs = ours.iter().zip(paper).map(|(ours, paper)| (of(ours), of(paper)));
         pairs.filter(|(_, paper)| *paper > 0.0).map(|(ours, paper)| ours / paper).collect()
     };
-    let list = |all: &[Sawtooth], of: fn(&Sawtooth) -> f64| -> String {
+    let list = |all: &[Sawtooth], of: OfTeeth| -> String {
         let each: Vec<String> = all.iter().map(|it| format!("{:.2}", of(it) / GIB)).collect();
         each.join(", ")
     };
-    let (taken, mean): (fn(&Sawtooth) -> f64, fn(&Sawtooth) -> f64) =
-        (|it| it.taken, |it| it.mean_stored);
+    let taken: OfTeeth = |it| it.taken;
+    let mean: OfTeeth = |it| it.mean_stored;
     let is_goal = share <= TEETH[0].1;
     let goal = |goal| if is_goal { goal } else { Goal::Shown };
     let churn =
