@@ -268,7 +268,9 @@ fn reading(bench: &Bench) -> Result<Vec<Row>> {
             peers.ask(peer, "sequential-heap", path, &more)
         })?;
         for (peer, goal) in [(Peer::Hdfs, hdfs), (Peer::Alluxio, alluxio)] {
-            let name = format!("{READ}, 1 MiB, {threads} threads / {peer:?} short circuit, warm");
+            let name = format!(
+                "{READ}, 1 MiB into an array, threads {threads} / {peer:?} short circuit, warm"
+            );
             rows.push(row(&name, "MB/s", 1e6, &figures, (Peer::Tide, peer), goal));
         }
     }
