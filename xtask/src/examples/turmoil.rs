@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::node::Node;
+use crate::process;
 
 /// Between two disturbances.
 const PAUSE: Duration = Duration::from_millis(300);
 /// How long the daemon stays away.
 const AWAY: Duration = Duration::from_millis(700);
+
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// A thread that disturbs a node.
 #[derive(Debug)]
@@ -71,10 +74,10 @@ fn disturb(node: &Mutex<Node>, memory_bytes: u64, stopped: &AtomicBool) -> Resul
     let sizes = ["0".into(), full.clone(), (memory_bytes / 4).to_string(), full.clone()];
     'work: loop {
         for (index, size) in sizes.iter().enumerate() {
-            lock(node).ask(&["resize", size])?;
+            tell(&lock(node), &["resize", size])?;
             count.resizes += 1;
             pause(PAUSE, stopped);
-            lock(node).ask(&["evict", "--all"])?;
+            tell(&lock(node), &["evict", "--all"])?;
             count.evictions += 1;
             pause(PAUSE, stopped);
             if index == 1 {
@@ -91,6 +94,17 @@ fn disturb(node: &Mutex<Node>, memory_bytes: u64, stopped: &AtomicBool) -> Resul
     }
     lock(node).ask(&["resize", &full])?;
     Ok(count)
+}
+
+/// Gives a command. Its status 1 says that readers hold some of the memory, as they may.
+fn tell(node: &Node, arguments: &[&str]) -> Result<()> {
+    let mut command = node.command(arguments);
+    let output = process::capture_within(&mut command, COMMAND_LIMIT)?;
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        bail!("`{}` ended with {}: {said}", process::describe(&command), output.status);
+    }
+    Ok(())
 }
 
 /// Waits in small parts, so that the end of the work is seen soon.
