@@ -115,7 +115,8 @@ final class NativeClient extends NativeHandle {
         long handle = enter();
         try {
             long[] sizes = sizes(handle, pairs(options));
-            Sizes found = new Sizes((int) sizes[0], (int) sizes[1], sizes[2]);
+            Sizes found = new Sizes(
+                    (int) sizes[0], (int) sizes[1], sizes[2], sizes[3] != 0);
             if (isOwn) {
                 ownSizes = found;
             }
@@ -125,8 +126,9 @@ final class NativeClient extends NativeHandle {
         }
     }
 
-    /** Sizes in bytes. */
-    record Sizes(int readBufferBytes, int writeBufferBytes, long splitBytes) {}
+    /** Sizes in bytes; and whether what is written was asked to stay in memory. */
+    record Sizes(
+            int readBufferBytes, int writeBufferBytes, long splitBytes, boolean staysInMemory) {}
 
     @Override
     IOException closedException() {

@@ -25,13 +25,13 @@ final class Streams {
     /** Opens a file for writing, as the flags of {@link NativeFile} say. */
     static FSDataOutputStream create(NativeClient client, String path, int flags, int mode,
             Map<String, String> options, FileSystem.Statistics statistics) throws IOException {
-        int buffer = client.sizes(options).writeBufferBytes();
+        NativeClient.Sizes sizes = client.sizes(options);
         int open = flags | NativeFile.WRITE;
         NativeFile file = NativeFile.open(client, path, open, mode, options);
         boolean appends = (flags & NativeFile.APPEND) != 0;
         var kind = appends ? TideOutputStream.Kind.APPENDED : TideOutputStream.Kind.NEW;
         long start = appends ? file.sizeAtOpen() : 0;
-        TideOutputStream stream = new TideOutputStream(file, kind, start, buffer);
+        TideOutputStream stream = new TideOutputStream(file, kind, start, sizes);
         // Hadoop's wrapper counts for the whole file system.
         return new FSDataOutputStream(stream, statistics, start);
     }

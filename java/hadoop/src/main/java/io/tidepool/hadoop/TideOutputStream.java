@@ -24,7 +24,7 @@ final class TideOutputStream extends OutputStream
     private final NativeFile file;
     private final WriteStatistics statistics;
     private final BufferPool pool;
-    private final int bufferBytes;
+    private final NativeClient.Sizes sizes;
     private final Kind kind;
     private final Cleaner.Cleanable watch;
 
@@ -40,13 +40,13 @@ final class TideOutputStream extends OutputStream
      * Takes over an open file.
      *
      * @param position where the first byte goes: the length of a file that is appended to
-     * @param bufferBytes writes are gathered up to this size
+     * @param sizes of the open: writes are gathered up to the size of the write buffer
      */
-    TideOutputStream(NativeFile file, Kind kind, long position, int bufferBytes) {
+    TideOutputStream(NativeFile file, Kind kind, long position, NativeClient.Sizes sizes) {
         this.file = file;
         this.kind = kind;
         this.position = position;
-        this.bufferBytes = bufferBytes;
+        this.sizes = sizes;
         this.pool = file.client().buffers;
         this.statistics = new WriteStatistics();
         this.watch = Leaks.watch(this, file, "; what was not handed over yet is lost");
@@ -87,7 +87,7 @@ final class TideOutputStream extends OutputStream
     /** Sees to it that the buffer takes a byte at least. */
     private void makeRoom() throws IOException {
         if (buffer == null) {
-            buffer = pool.take(bufferBytes);
+            buffer = pool.take(sizes.writeBufferBytes());
         } else if (!buffer.hasRemaining()) {
             handOver();
         }
@@ -190,7 +190,9 @@ final class TideOutputStream extends OutputStream
     @Override
     public boolean hasCapability(String capability) {
         if (StoreImplementationUtils.isProbeForSyncable(capability)) {
-            return true;
+            // In memory readers see what was flushed, and nothing is durable.
+            return !sizes.staysInMemory()
+                    || !capability.equalsIgnoreCase(StreamCapabilities.HSYNC);
         }
         switch (capability.toLowerCase(Locale.ROOT)) {
             case StreamCapabilities.IOSTATISTICS:

@@ -13,6 +13,7 @@ import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import org.apache.hadoop.fs.FSExceptionMessages;
@@ -89,7 +90,13 @@ final class VectoredRead {
             return;
         }
         long offset = range.getOffset();
-        file.client().waiters().execute(() -> finishWaiting(data, buffer, offset, done));
+        Runnable wait = () -> finishWaiting(data, buffer, offset, done);
+        try {
+            file.client().waiters().execute(wait);
+        } catch (RejectedExecutionException closed) {
+            // The file system is closed and the stream is not.
+            wait.run();
+        }
     }
 
     private void finishWaiting(

@@ -86,16 +86,15 @@ final class Scene implements Closeable {
     TideOutputStream create(String path, Map<String, String> options) throws IOException {
         int flags = NativeFile.WRITE | NativeFile.CREATE | NativeFile.TRUNCATE;
         NativeFile file = NativeFile.open(client, path, flags, 0644, options);
-        int buffer = client.sizes(options).writeBufferBytes();
-        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, buffer);
+        var sizes = client.sizes(options);
+        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, sizes);
     }
 
     TideOutputStream append(String path) throws IOException {
         int flags = NativeFile.WRITE | NativeFile.APPEND;
         NativeFile file = NativeFile.open(client, path, flags, 0644, null);
-        int buffer = client.sizes(null).writeBufferBytes();
-        return new TideOutputStream(
-                file, TideOutputStream.Kind.APPENDED, file.sizeAtOpen(), buffer);
+        return new TideOutputStream(file, TideOutputStream.Kind.APPENDED, file.sizeAtOpen(),
+                client.sizes(null));
     }
 
     byte[] onPfs(String path) throws IOException {

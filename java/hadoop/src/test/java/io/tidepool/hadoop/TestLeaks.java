@@ -189,6 +189,22 @@ public class TestLeaks {
     }
 
     @Test
+    public void aStreamOutlivesItsClient() throws Exception {
+        NativeClient client = NativeClient.connect(scene.node.options());
+        NativeFile file = NativeFile.open(client, "/file", NativeFile.READ, 0, null);
+        try (var stream = new TideInputStream(file, 4096, null)) {
+            var first = FileRange.createFileRange(0, 10);
+            stream.readVectored(List.of(first), ByteBuffer::allocate);
+            client.close();
+            scene.node.kill();
+            assertEquals(Scene.at(SEED, 0) & 0xff, stream.read());
+            var second = FileRange.createFileRange(LENGTH - 10, 10);
+            stream.readVectored(List.of(second), ByteBuffer::allocate);
+            assertEquals(-1, Scene.difference(SEED, LENGTH - 10, second.getData().get()));
+        }
+    }
+
+    @Test
     public void clientsThatComeAndGoLeaveNothing() throws Exception {
         for (int round = 0; round < 5; round++) {
             NativeClient.connect(scene.node.options()).close();

@@ -133,6 +133,11 @@ public class TestTideOutputStream {
             assertTrue(stream.hasCapability(StreamCapabilities.IOSTATISTICS));
             assertFalse(stream.hasCapability(StreamCapabilities.READBYTEBUFFER));
         }
+        var memory = Map.of(TideOptions.WRITE_MODE, "memory");
+        try (var stream = scene.create("/in-memory", memory)) {
+            assertTrue(stream.hasCapability("hflush"));
+            assertFalse("nothing is durable", stream.hasCapability(StreamCapabilities.HSYNC));
+        }
     }
 
     @Test
