@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use tidepool_proto::wire::{Open, Opened, Reply, Request};
-use tidepool_proto::{Access, BytesByLevel, Level, Version};
+use tidepool_proto::{Access, BytesByLevel, Level, Version, WriteMode};
 
 use crate::connection::{CallError, Connection};
 use crate::options::OpenOptions;
@@ -22,6 +22,15 @@ pub(crate) struct Inline {
     pub(crate) level: Level,
 }
 
+/// What an open does to the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// It created the file.
+    pub(crate) created: bool,
+    /// It cuts the file to nothing.
+    pub(crate) truncate: bool,
+}
+
 /// An open file of a node.
 #[derive(Debug)]
 pub(crate) struct Binding {
@@ -33,6 +42,8 @@ pub(crate) struct Binding {
     pub(crate) may_be_lost: bool,
     pub(crate) segment: Option<Segment>,
     pub(crate) inline: Option<Inline>,
+    /// The node leaves writing to this client, in this mode.
+    pub(crate) written_by_client: Option<WriteMode>,
 }
 
 impl Binding {
@@ -41,15 +52,16 @@ impl Binding {
         connection: Arc<Connection>,
         lower: &OwnedFd,
         options: &OpenOptions,
-        created: bool,
+        manner: Manner,
         map_segments: bool,
     ) -> Result<Binding, CallError> {
         let request = Request::Open(Open {
             access: options.access,
             read_mode: options.read_mode,
             write_mode: options.write_mode,
-            created,
+            created: manner.created,
             append: options.append,
+            truncate: manner.truncate,
             want_descriptors: map_segments && options.access.reads(),
             inline_bytes_max: if options.access == Access::Read { INLINE_BYTES_MAX } else { 0 },
         });
@@ -57,14 +69,24 @@ impl Binding {
         let Reply::Opened(opened) = answer.reply else {
             return Err(connection.unexpected("an open"));
         };
-        let Opened { handle, version, size, may_be_lost, segment, inline } = opened;
+        let Opened { handle, version, size, may_be_lost, segment, inline, written_by_client } =
+            opened;
         let descriptors = answer.descriptors;
         // Without a mapping (no memory for it, say) reads go by messages.
         let segment = segment.and_then(|layout| Segment::new(layout, descriptors).ok());
         let inline = inline
             .filter(|_| answer.payload.len() as u64 == size)
             .map(|levels| Inline { bytes: answer.payload, level: farthest(&levels) });
-        Ok(Binding { connection, handle, version, size, may_be_lost, segment, inline })
+        Ok(Binding {
+            connection,
+            handle,
+            version,
+            size,
+            may_be_lost,
+            segment,
+            inline,
+            written_by_client,
+        })
     }
 
     /// The same open file with its segment handed out anew.
@@ -83,6 +105,7 @@ impl Binding {
             may_be_lost: self.may_be_lost,
             segment,
             inline: None,
+            written_by_client: self.written_by_client,
         })
     }
 

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_proto::{Error, ErrorKind, Result, Version, WriteMode};
 
-use crate::binding::Binding;
+use crate::binding::{Binding, Manner};
 use crate::client::Link;
 use crate::connection::CallError;
 use crate::lower;
@@ -68,6 +68,8 @@ struct Writes {
     settled: AtomicU64,
     /// Writes past the node that are not synced yet.
     bare: AtomicBool,
+    /// The entry of a new file is not synced by this process.
+    entry: AtomicBool,
     /// Some of them went to the memory of a node alone.
     may_be_lost: AtomicBool,
     /// The node ended while writes were owed that it alone had.
@@ -108,12 +110,14 @@ impl File {
         lower: OwnedFd,
         options: OpenOptions,
         created: Option<PathBuf>,
+        truncate: bool,
         without_node: bool,
     ) -> Result<File> {
         let mut bound = None;
+        let manner = Manner { created: created.is_some(), truncate };
         if !without_node && let Some(connection) = link.connection() {
             let map_segments = link.options.map_segments;
-            match Binding::open(connection, &lower, &options, created.is_some(), map_segments) {
+            match Binding::open(connection, &lower, &options, manner, map_segments) {
                 Ok(binding) => bound = Some(binding),
                 Err(CallError::Gone(_)) => {}
                 Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
@@ -134,6 +138,17 @@ impl File {
             }
         };
         let may_be_lost = bound.as_ref().is_some_and(|binding| binding.may_be_lost);
+        if truncate && bound.is_none() && origin.version.size > 0 {
+            lower::set_size(&lower, 0)?;
+        }
+        let direct = bound.as_ref().is_none_or(|binding| binding.written_by_client.is_some());
+        let writes = Writes {
+            taken: AtomicU64::new(u64::from(truncate && !direct)),
+            bare: AtomicBool::new(truncate && direct),
+            entry: AtomicBool::new(created.is_some()),
+            may_be_lost: AtomicBool::new(may_be_lost),
+            ..Writes::default()
+        };
         Ok(File {
             link: Arc::clone(link),
             lower,
@@ -147,7 +162,7 @@ impl File {
             appending: Mutex::new(()),
             read_ahead: ReadAhead::default(),
             mapped_bytes: AtomicU64::new(0),
-            writes: Writes { may_be_lost: AtomicBool::new(may_be_lost), ..Writes::default() },
+            writes,
             closed: AtomicBool::new(false),
         })
     }
@@ -171,8 +186,8 @@ impl File {
         }
         let Some(connection) = self.link.connection() else { return Ok(None) };
         let map_segments = self.link.options.map_segments;
-        let created = self.created.is_some();
-        match Binding::open(connection, &self.lower, &self.options, created, map_segments) {
+        let manner = Manner { created: self.created.is_some(), truncate: false };
+        match Binding::open(connection, &self.lower, &self.options, manner, map_segments) {
             Ok(binding) => {
                 if !self.options.access.writes()
                     && !lower::is_same(&binding.version, &self.origin.version)
@@ -192,6 +207,13 @@ impl File {
             }
             Err(CallError::Failed(error)) => Err(error),
         }
+    }
+
+    /// The mode in which this process writes by itself, if the node left the file to it.
+    fn written_here(&self) -> Option<WriteMode> {
+        let guard = self.binding.load();
+        let binding = guard.as_ref().filter(|binding| binding.connection.is_alive())?;
+        binding.written_by_client
     }
 
     fn binding_alive(&self) -> Option<Arc<Binding>> {
@@ -228,6 +250,9 @@ impl File {
     }
 
     fn facts(&self) -> Result<Option<(Version, u64)>> {
+        if self.written_here().is_some() {
+            return Ok(None);
+        }
         if let Some(binding) = &*self.binding.load()
             && let Some(inline) = &binding.inline
         {

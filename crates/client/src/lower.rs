@@ -15,20 +15,26 @@ use crate::options::OpenOptions;
 /// Opens a file; whether this created it.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
     let operation = || format!("opening {}", path.display());
-    let access = match options.access {
+    // Without O_NONBLOCK a named pipe would hold the caller; regular files ignore it.
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mode = Mode::from_raw_mode(options.mode_bits);
+    // The node keeps the bytes of a new file by the same descriptor, so it must be able to read.
+    let exclusively = flags | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let creates = options.create || options.create_new;
+    let mut access = match options.access {
         Access::Read => OFlags::RDONLY,
+        Access::Write if options.truncate => OFlags::RDWR,
         Access::Write => OFlags::WRONLY,
         Access::ReadWrite => OFlags::RDWR,
     };
-    // Without O_NONBLOCK a named pipe would hold the caller; regular files ignore it.
-    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let mode = Mode::from_raw_mode(options.mode_bits);
-    let exclusively = flags | OFlags::CREATE | OFlags::EXCL;
-    let creates = options.create || options.create_new;
     loop {
         if !options.create_new {
-            match rustix::fs::open(path, flags, Mode::empty()) {
+            match rustix::fs::open(path, access | flags, Mode::empty()) {
                 Ok(file) => return Ok((regular(file, &operation)?, false)),
+                // Some files may be written and not read.
+                Err(Errno::ACCESS) if options.access == Access::Write && access == OFlags::RDWR => {
+                    access = OFlags::WRONLY;
+                }
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOENT) if creates => {}
                 Err(error) => return Err(Error::pfs(operation(), error)),
@@ -114,6 +120,11 @@ pub(crate) fn read_at(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> Result
         }
     }
     Ok(filled)
+}
+
+/// Sets the length of the file in bytes.
+pub(crate) fn set_size(file: impl AsFd, size: u64) -> Result<()> {
+    rustix::fs::ftruncate(file, size).map_err(|error| Error::pfs("setting the length", error))
 }
 
 /// Writes everything.

@@ -103,15 +103,16 @@ impl Opens {
     ) -> Admission {
         let is_free = self.files.is_empty() && !self.is_reserved();
         let admission = match &self.backing {
-            Some(backing) if backing.pin.is_lower() => Admission::Passthrough(backing.backing_id),
-            Some(backing) if reads_only && backing.pin.serves(&file.version()) => {
-                Admission::Passthrough(backing.backing_id)
+            Some(Backing { pin, backing_id, .. })
+                if pin.is_lower() || reads_only && pin.serves(&file.version()) =>
+            {
+                Admission::Passthrough(*backing_id)
             }
             Some(_) => return Admission::Split,
             None if is_free => {
                 let pin = |file: &Arc<dyn OpenFile>| match reads_only {
                     true => file.passthrough(),
-                    false => file.passthrough_write(),
+                    false => file.write_directly(),
                 };
                 self.backing = register.and_then(|register| pin(file).and_then(register));
                 self.backing

@@ -13,7 +13,7 @@ use support::memory::MemoryService;
 use support::{errno, mounted_with};
 use tidepool_proto::{
     Error, ErrorKind, FileId, FileService, HandOut, OpenFile, OpenRequest, PassthroughPin,
-    ReadOutcome, Result, Version,
+    ReadOutcome, Result, Version, WriteMode,
 };
 
 /// Length of files that are never resident and are read only once the gate is open.
@@ -54,6 +54,10 @@ impl OpenFile for MoodyFile {
 
     fn size(&self) -> Result<u64> {
         self.inner.size()
+    }
+
+    fn write_mode(&self) -> WriteMode {
+        WriteMode::Through
     }
 
     fn is_resident(&self, _offset: u64, _length: usize) -> bool {

@@ -223,7 +223,7 @@ impl Node {
             let stale_stamps = content.is_unsettled() && inner.writers == 0;
             if content.version() == version && (content.is_memory_only() || !stale_stamps) {
                 register(&mut inner, access);
-                return Ok((content, inner.written_by_kernel));
+                return Ok((content, inner.written_directly));
             }
             if content.is_memory_only() {
                 tracing::warn!(
@@ -238,14 +238,14 @@ impl Node {
         }
         refuse_lost(lower, &version, access)?;
         let rule = self.core.rule_of(&**lower);
-        let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_by_kernel;
+        let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
         let owner = self.core.owner(rule, user_id);
         let content = Arc::new(Content::new(version, owner, admit));
         inner.content = Some(content.clone());
         inner.capture = Default::default();
         inner.pin = None;
         register(&mut inner, access);
-        Ok((content, inner.written_by_kernel))
+        Ok((content, inner.written_directly))
     }
 }
 
@@ -261,9 +261,9 @@ impl Node {
         if let (true, Some((_, rule))) = (request.created, rule) {
             striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
         }
-        let (content, written_by_kernel) =
+        let (content, written_directly) =
             self.content_at(&file, &lower, request.access, request.user_id)?;
-        let modes = if written_by_kernel { (ReadMode::Bypass, modes.1) } else { modes };
+        let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
         let opened = Opened {
             lower,
             access: request.access,

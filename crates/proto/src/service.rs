@@ -88,6 +88,9 @@ pub trait OpenFile: Send + Sync {
     /// Length of the file as this open sees it, in bytes.
     fn size(&self) -> Result<u64>;
 
+    /// The write mode in force.
+    fn write_mode(&self) -> WriteMode;
+
     /// Whether `[offset, offset + length)` can be read without waiting for another machine.
     fn is_resident(&self, offset: u64, length: usize) -> bool;
 
@@ -124,9 +127,9 @@ pub trait OpenFile: Send + Sync {
     /// being written, or the cap on pinned bytes is reached.
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>>;
 
-    /// Lets the kernel write the PFS file by itself until the pin drops; `None` where somebody else
-    /// has the file open, something of it is cached, or the PFS's file must not be written so.
-    fn passthrough_write(&self) -> Option<Arc<dyn PassthroughPin>> {
+    /// Lets the kernel or the client write the PFS file by itself until the pin drops; `None` where
+    /// somebody else has the file open, something of it is cached, or it must not be written so.
+    fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {
         None
     }
 

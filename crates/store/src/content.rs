@@ -158,7 +158,8 @@ impl Content {
         self.size.load(Ordering::SeqCst)
     }
 
-    /// Sets what `size` answers and tells clients. The file is the business of `apply_length`.
+    /// Sets what `size` answers and tells clients. The file is made longer before (`lengthen`) and
+    /// shorter afterwards (`apply_length`): whoever pins a block may read as far as the size says.
     pub fn announce_size(&self, state: &State, bytes: u64) {
         self.size.store(bytes, Ordering::SeqCst);
         state.shared.iter().for_each(|table| table.set_size(bytes));
@@ -393,6 +394,15 @@ impl Content {
             state.mirrors(block).for_each(|word| table::publish(word, block_state));
         }
         changed
+    }
+
+    /// Makes the file at least `bytes` long, ahead of what `size` will say.
+    pub fn lengthen(&self, state: &mut State, bytes: u64) -> Result<()> {
+        if state.file_length < bytes {
+            self.file.set_len(bytes)?;
+            state.file_length = bytes;
+        }
+        Ok(())
     }
 
     /// Makes the file as long as `size` says, or longer where a fill still needs it.

@@ -156,20 +156,19 @@ fn apply_growth(
     bytes: u64,
     charge: u64,
 ) -> Result<()> {
-    let size_before = content.size();
     let length_before = content.block_length(tail);
+    let length_after = (bytes - tail * content.block_bytes).min(content.block_bytes);
     let resident = content.block_state(tail) != BlockState::Absent;
-    content.announce_size(state, bytes);
-    let length_after = content.block_length(tail);
-    let mut outcome = content.apply_length(state);
+    // The file and its memory first: who pins the tail may use all that the size says.
+    let mut outcome = content.lengthen(state, bytes);
     if outcome.is_ok() && resident && charge > 0 && !content.populate(state, tail, length_after) {
         outcome = Err(no_room(bytes));
     }
     if outcome.is_err() {
-        content.announce_size(state, size_before);
         _ = content.apply_length(state);
         return outcome;
     }
+    content.announce_size(state, bytes);
     if resident {
         content.add_resident_bytes(length_after - length_before);
     } else if let Some(fill) = state.fills.iter_mut().find(|fill| fill.block == tail) {

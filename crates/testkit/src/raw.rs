@@ -64,6 +64,7 @@ pub fn open_for(access: Access) -> Request {
         write_mode: None,
         created: false,
         append: false,
+        truncate: false,
         want_descriptors: true,
         inline_bytes_max: 0,
     })

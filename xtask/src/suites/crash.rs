@@ -7,6 +7,7 @@
 
 mod image;
 mod ledger;
+mod library;
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -52,6 +53,7 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     }
     if places.wants_node() {
         outcomes.push(power_loss(places)?);
+        outcomes.push(library::power_loss(places)?);
         outcomes.push(killed_between(places)?);
         outcomes.push(killed_within(places)?);
     }

@@ -69,6 +69,9 @@ impl File {
         let data = &data[..data.len().min(TRANSFER_WRITE_BYTES_MAX as usize)];
         for _ in 0..WRITE_ATTEMPTS {
             let Some(binding) = self.bound()? else { break };
+            if binding.written_by_client.is_some() {
+                return self.write_bare(offset, data);
+            }
             match binding.connection.write(binding.handle, offset, data) {
                 Ok(done) => {
                     self.writes.taken.fetch_add(1, Ordering::SeqCst);
@@ -90,6 +93,11 @@ impl File {
         }
         self.check_nothing_lost()?;
         self.check_not_memory_only()?;
+        self.write_bare(offset, data)
+    }
+
+    /// Writes past the node.
+    fn write_bare(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         self.writes.bare.store(true, Ordering::Release);
         if self.options.append {
             return Ok((lower::append(&self.lower, data)?, data.len()));
@@ -127,12 +135,16 @@ impl File {
 
     /// What a close would do, without closing: keeps the promise of the write mode.
     pub fn flush(&self) -> Result<()> {
-        let promised = self.options.write_mode.unwrap_or_default() != WriteMode::Bypass;
+        let asked = self.options.write_mode.unwrap_or_default();
+        let promised = self.written_here().unwrap_or(asked) != WriteMode::Bypass;
         self.settle(&|handle| Request::Flush { handle }, promised)
     }
 
     fn settle(&self, request: &dyn Fn(u64) -> Request, durable: bool) -> Result<()> {
         self.check_nothing_lost()?;
+        if self.written_here().is_some() {
+            return if durable { self.sync_bare() } else { Ok(()) };
+        }
         let taken = self.writes.taken.load(Ordering::Acquire);
         let settled = match self.ask(request)? {
             Some(Reply::Done) => true,
@@ -154,19 +166,25 @@ impl File {
 
     fn sync_bare(&self) -> Result<()> {
         self.writes.bare.store(false, Ordering::Release);
-        let synced = rustix::fs::fsync(&self.lower)
+        rustix::fs::fsync(&self.lower)
             .map_err(|error| Error::pfs("syncing on the parallel file system", error))
-            .and_then(|()| match self.created.as_ref().and_then(|path| path.parent()) {
-                Some(directory) if directory.as_os_str().is_empty() => {
-                    lower::sync_directory(std::path::Path::new("."))
-                }
-                Some(directory) => lower::sync_directory(directory),
-                None => Ok(()),
-            });
-        if synced.is_err() {
-            self.writes.bare.store(true, Ordering::Release);
+            .and_then(|()| self.sync_entry())
+            .inspect_err(|_| self.writes.bare.store(true, Ordering::Release))
+    }
+
+    /// Makes the entry of a file that this open created durable, once.
+    fn sync_entry(&self) -> Result<()> {
+        let directory = self.created.as_ref().and_then(|path| path.parent());
+        let Some(directory) = directory else { return Ok(()) };
+        if !self.writes.entry.swap(false, Ordering::AcqRel) {
+            return Ok(());
         }
-        synced
+        let directory = match directory.as_os_str().is_empty() {
+            true => std::path::Path::new("."),
+            false => directory,
+        };
+        lower::sync_directory(directory)
+            .inspect_err(|_| self.writes.entry.store(true, Ordering::Release))
     }
 
     /// Sets the length of the file in bytes.
@@ -175,8 +193,7 @@ impl File {
         if self.change(&|handle| Request::SetSize { handle, size })? {
             return Ok(());
         }
-        rustix::fs::ftruncate(&self.lower, size)
-            .map_err(|error| Error::pfs("setting the length", error))
+        lower::set_size(&self.lower, size)
     }
 
     /// `fallocate(2)` with its mode bits.
@@ -192,6 +209,11 @@ impl File {
 
     /// Has the node change the file; false if that is to be done without it.
     fn change(&self, request: &dyn Fn(u64) -> Request) -> Result<bool> {
+        self.bound()?;
+        if self.written_here().is_some() {
+            self.writes.bare.store(true, Ordering::Release);
+            return Ok(false);
+        }
         let done = self.ask(request)?.is_some();
         self.check_nothing_lost()?;
         if done {

@@ -5,6 +5,7 @@
 mod fake;
 
 mod death;
+mod direct;
 mod random;
 mod reading;
 mod scene;

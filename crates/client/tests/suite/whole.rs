@@ -13,36 +13,54 @@ use tidepool_proto::{ErrorKind, WriteMode};
 
 use crate::scene::{child, eventually, pattern, role};
 
-const BLOCK: usize = 4 << 20;
+pub const BLOCK: usize = 4 << 20;
 const CAPACITY: u64 = 64 << 20;
 
-struct Whole {
-    node: Arc<Node>,
-    server: Server,
+pub struct Whole {
+    running: Option<(Arc<Node>, Server)>,
     directory: TempDir,
 }
 
 impl Whole {
-    fn new() -> Whole {
+    pub fn new() -> Whole {
         let directory = tempfile::tempdir().unwrap();
-        let (node, server) = start(directory.path().to_owned());
-        Whole { node, server, directory }
+        Whole { running: Some(start(directory.path().to_owned())), directory }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn node(&self) -> &Node {
+        &self.running.as_ref().unwrap().0
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.running.as_ref().unwrap().1
+    }
+
+    /// Ends the node and starts another in its place.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.running = Some(start(self.directory.path().to_owned()));
+    }
+
+    fn stop(&mut self) {
+        if let Some((node, server)) = self.running.take() {
+            server.stop();
+            node.stop();
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn client(&self) -> Client {
-        let socket = Some(self.server.socket_path().to_owned());
+    pub fn client(&self) -> Client {
+        let socket = Some(self.server().socket_path().to_owned());
         Client::connect(ClientOptions { socket, ..ClientOptions::default() })
     }
 }
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        self.server.stop();
-        self.node.stop();
+        self.stop();
     }
 }
 
@@ -65,12 +83,12 @@ fn what_is_resident_is_read_without_the_node() {
     let cold = file.read_at(0, &mut buffer).unwrap();
     assert!(buffer == bytes);
     assert_eq!(cold.levels.total(), bytes.len() as u64);
-    let asked = whole.server.counts().requests;
+    let asked = whole.server().counts().requests;
     buffer.fill(0);
     let warm = file.read_at(0, &mut buffer).unwrap();
     assert!(buffer == bytes);
     assert_eq!(warm.levels.mapped, bytes.len() as u64, "{warm:?}");
-    assert_eq!(whole.server.counts().requests, asked);
+    assert_eq!(whole.server().counts().requests, asked);
 
     let client = whole.client();
     let resize = |capacity_bytes| client.admin(AdminRequest::Resize { capacity_bytes }, None);
@@ -231,11 +249,11 @@ fn a_file_that_a_client_removes_leaves_the_store() {
         let AdminReply::Status(status) = client.admin(AdminRequest::Status, None).unwrap() else {
             panic!("no status")
         };
-        status.open_files == 0 && whole.node.store().stats().resident_bytes > 0
+        status.open_files == 0 && whole.node().store().stats().resident_bytes > 0
     });
     let file = std::fs::File::open(&path).unwrap();
     client.changing_metadata(Some(file.as_fd()), || std::fs::remove_file(&path)).unwrap();
-    assert_eq!(whole.node.store().stats().resident_bytes, 0);
+    assert_eq!(whole.node().store().stats().resident_bytes, 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidepool_proto::{
     BytesByLevel, Error, FileId, FileService, HandOut, Level, OpenFile, OpenRequest,
-    PassthroughPin, ReadOutcome, Result, Version,
+    PassthroughPin, ReadOutcome, Result, Version, WriteMode,
 };
 
 /// See the file's first line.
@@ -85,6 +85,10 @@ impl OpenFile for BypassFile {
 
     fn size(&self) -> Result<u64> {
         Ok(version(&self.lower).size)
+    }
+
+    fn write_mode(&self) -> WriteMode {
+        WriteMode::Through
     }
 
     fn is_resident(&self, _offset: u64, _length: usize) -> bool {

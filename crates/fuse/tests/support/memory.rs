@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_proto::{
     BytesByLevel, FileId, FileService, HandOut, Level, OpenFile, OpenRequest, PassthroughPin,
-    ReadOutcome, Result, Version,
+    ReadOutcome, Result, Version, WriteMode,
 };
 
 use super::bypass::{allocate, failed, read_all, sync, version, write_all};
@@ -161,6 +161,10 @@ impl OpenFile for MemoryFile {
 
     fn size(&self) -> Result<u64> {
         Ok(self.version().size)
+    }
+
+    fn write_mode(&self) -> WriteMode {
+        WriteMode::Through
     }
 
     fn is_resident(&self, _offset: u64, _length: usize) -> bool {

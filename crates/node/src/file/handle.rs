@@ -158,6 +158,10 @@ impl OpenFile for Handle {
         }
     }
 
+    fn write_mode(&self) -> WriteMode {
+        self.write_mode
+    }
+
     fn is_resident(&self, offset: u64, length: usize) -> bool {
         self.range_is_resident(offset, length)
     }
@@ -215,10 +219,8 @@ impl OpenFile for Handle {
         Some(lent)
     }
 
-    fn passthrough_write(&self) -> Option<Arc<dyn PassthroughPin>> {
-        let pin = self.write_by_kernel()?;
-        self.core.ledger.passthrough_opens.add(1);
-        Some(pin)
+    fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {
+        self.begin_direct_writing()
     }
 
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {

@@ -91,7 +91,7 @@ impl Handle {
         if self.access.writes() {
             let inner = self.file.inner.lock();
             let current = inner.content.clone().unwrap_or_else(|| self.content.clone());
-            return (!inner.written_by_kernel).then_some(current);
+            return (!inner.written_directly).then_some(current);
         }
         Some(self.content())
     }

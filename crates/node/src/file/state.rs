@@ -47,7 +47,7 @@ pub struct Inner {
     pub unsynced_since: Option<Instant>,
     /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
     /// gate held exclusively.
-    pub written_by_kernel: bool,
+    pub written_directly: bool,
 }
 
 impl std::fmt::Debug for Inner {

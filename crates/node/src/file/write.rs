@@ -43,7 +43,7 @@ impl Handle {
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
         inner.capture = Default::default();
-        let admit = self.content.admit && !inner.written_by_kernel;
+        let admit = self.content.admit && !inner.written_directly;
         let content = Arc::new(Content::new(now, self.content.owner, admit));
         inner.content = Some(content.clone());
         content
@@ -138,7 +138,7 @@ impl Handle {
                 done => return done,
             }
         }
-        if size == 0 && self.write_mode == WriteMode::Memory && !inner.written_by_kernel {
+        if size == 0 && self.write_mode == WriteMode::Memory && !inner.written_directly {
             self.lower.set_size(0)?;
             return self.begin_memory_only(&mut inner, &content);
         }
@@ -248,10 +248,10 @@ impl Handle {
 
     /// Makes what is owed durable if `sync` says so, then packs a small file.
     fn settle(&self, data_only: bool, sync: bool) -> Result<()> {
-        let by_kernel = self.file.inner.lock().written_by_kernel;
+        let directly = self.file.inner.lock().written_directly;
         if sync {
             // Nobody counts what the kernel writes.
-            let owed = self.file.take_owed().max(u64::from(by_kernel));
+            let owed = self.file.take_owed().max(u64::from(directly));
             let entry_owed = self.entry_owed.swap(false, Ordering::AcqRel);
             if owed > 0 || entry_owed {
                 let synced = self.lower.sync(data_only && !entry_owed).and_then(|()| {
@@ -264,7 +264,7 @@ impl Handle {
                     self.distrust();
                     return Err(error);
                 }
-                if by_kernel {
+                if directly {
                     return Ok(());
                 }
                 self.lower.drop_cached(0, 0);

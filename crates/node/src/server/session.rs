@@ -47,6 +47,8 @@ impl Answer {
 }
 
 struct Handle {
+    /// While the client writes by itself. Dropped first: the file is taken back while it is open.
+    _written_by_client: Option<Arc<dyn PassthroughPin>>,
     file: Arc<dyn OpenFile>,
     access: Access,
     segment_handed_out: AtomicBool,
@@ -210,6 +212,10 @@ impl Session {
             append: open.append,
             user_id: self.user_id,
         })?;
+        if open.truncate && open.access.writes() {
+            file.set_size(0)?;
+        }
+        let direct = if open.access.writes() { file.write_directly() } else { None };
         let size = file.size()?;
         let mut answer = Answer::from(Reply::Done);
         let mut segment = None;
@@ -224,9 +230,17 @@ impl Session {
         }
         let version = file.version();
         let may_be_lost = file.may_be_lost();
-        let handle = place.fill(file, open.access, segment.is_some());
-        answer.reply =
-            Reply::Opened(Opened { handle, version, size, may_be_lost, segment, inline });
+        let written_by_client = direct.as_ref().map(|_| file.write_mode());
+        let handle = place.fill(file, open.access, segment.is_some(), direct);
+        answer.reply = Reply::Opened(Opened {
+            handle,
+            version,
+            size,
+            may_be_lost,
+            segment,
+            inline,
+            written_by_client,
+        });
         Ok(answer)
     }
 
@@ -415,13 +429,25 @@ impl<'a> OpeningPlace<'a> {
         Ok(OpeningPlace { session, ticket: Some(ticket) })
     }
 
-    fn fill(mut self, file: Arc<dyn OpenFile>, access: Access, segment_handed_out: bool) -> u64 {
+    fn fill(
+        mut self,
+        file: Arc<dyn OpenFile>,
+        access: Access,
+        segment_handed_out: bool,
+        written_by_client: Option<Arc<dyn PassthroughPin>>,
+    ) -> u64 {
         let mut held = self.session.held.lock();
         held.numbers_given += 1;
         let number = held.numbers_given;
         if let Some(ticket) = self.ticket.take() {
             let segment_handed_out = AtomicBool::new(segment_handed_out);
-            let handle = Handle { file, access, segment_handed_out, _ticket: ticket };
+            let handle = Handle {
+                _written_by_client: written_by_client,
+                file,
+                access,
+                segment_handed_out,
+                _ticket: ticket,
+            };
             held.handles.insert(number, Arc::new(handle));
         }
         number

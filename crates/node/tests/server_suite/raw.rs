@@ -173,6 +173,7 @@ pub fn open_request(access: Access) -> Request {
         write_mode: None,
         created: false,
         append: false,
+        truncate: false,
         want_descriptors: true,
         inline_bytes_max: 1 << 20,
     })

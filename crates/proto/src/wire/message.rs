@@ -148,6 +148,8 @@ pub struct Open {
     pub created: bool,
     /// Writes go to the end.
     pub append: bool,
+    /// Cut the file to nothing.
+    pub truncate: bool,
     /// Whether descriptors for reading without messages are of use.
     pub want_descriptors: bool,
     /// Send the whole file along if it has no segment and is not longer than this, in bytes.
@@ -247,6 +249,9 @@ pub struct Opened {
     pub segment: Option<SegmentLayout>,
     /// The payload is the whole file, and came from these levels.
     pub inline: Option<BytesByLevel>,
+    /// The client is to write by itself, through its own descriptor, and to keep the promise of
+    /// this mode by itself; the node takes the file back at the close.
+    pub written_by_client: Option<WriteMode>,
 }
 
 /// Layout of a segment that is handed out.

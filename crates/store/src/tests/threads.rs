@@ -237,3 +237,27 @@ fn idle_segments_are_unmapped_and_mapped_again() {
     stop.store(true, Ordering::Relaxed);
     others.into_iter().for_each(|other| other.join().unwrap());
 }
+
+#[test]
+fn a_pin_reaches_no_further_than_the_file_while_it_grows_and_shrinks() {
+    let store = store(CAPACITY_BLOCKS);
+    let segment = segment(&store, 2 * BLOCK);
+    assert!(fill_clean(&segment, 1, 7));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // The end is where the file comes last.
+                let last = segment.pin_block(1).and_then(|pin| pin.last().copied());
+                assert!(matches!(last, None | Some(0 | 7)));
+                // The writer waits for pins.
+                std::hint::spin_loop();
+            }
+        });
+        for round in 0..30_000 {
+            segment.set_size(BLOCK + 1 + round % 5).unwrap();
+            segment.set_size(BLOCK + (64 << 10)).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

@@ -241,6 +241,10 @@ impl OpenFile for FakeOpen {
         Ok(self.file.state.lock().version.size)
     }
 
+    fn write_mode(&self) -> WriteMode {
+        WriteMode::Through
+    }
+
     fn is_resident(&self, offset: u64, length: usize) -> bool {
         let end = offset.saturating_add(length as u64).div_ceil(BLOCK_BYTES);
         (offset / BLOCK_BYTES..end.min(self.file.segment.blocks()))

@@ -1,10 +1,11 @@
-//! Files that the kernel writes by itself: a FUSE passthrough open of the PFS file.
+//! Files that are written past the node: by the kernel, through a FUSE passthrough open of the PFS
+//! file, or by a client through its own descriptor.
 //!
-//! A file that is new or was cut to nothing, and that nobody else has open, is handed to the kernel
-//! for writing, so that a written byte costs what it costs on the bare PFS. Nothing of it is cached
-//! meanwhile: every open through the mount shares the kernel's page cache of the PFS file, other
-//! opens read the PFS. `close` syncs as ever. When the last of these opens is gone, the file is
-//! taken back: its version is recorded and its bytes are kept from the page cache.
+//! A file that is new or was cut to nothing, and that nobody else has open, is left to its writer,
+//! so that a written byte costs what it costs on the bare PFS. Nothing of it is cached meanwhile:
+//! every open through the mount shares the kernel's page cache of the PFS file, other opens read
+//! the PFS. `close` syncs as ever. When the last of these opens is gone, the file is taken back:
+//! its version is recorded and its bytes are kept from the page cache.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use super::state::FileState;
 use crate::core::Core;
 use crate::fill;
 
-/// A file while the kernel writes it.
-struct KernelWriter {
+/// A file while its writer writes it directly.
+struct DirectWriter {
     core: Arc<Core>,
     file: Arc<FileState>,
     lower: Arc<dyn LowerFile>,
@@ -29,8 +30,8 @@ struct KernelWriter {
 }
 
 impl Handle {
-    /// Hands the PFS file to the kernel where nobody could see the difference.
-    pub(super) fn write_by_kernel(&self) -> Option<Arc<dyn PassthroughPin>> {
+    /// Leaves the PFS file to its writer where nobody could see the difference.
+    pub(super) fn begin_direct_writing(&self) -> Option<Arc<dyn PassthroughPin>> {
         let eligible = self.access.writes()
             && !self.append
             && matches!(self.write_mode, WriteMode::Through | WriteMode::Bypass)
@@ -44,12 +45,12 @@ impl Handle {
         let cached = inner.content.as_ref().is_some_and(|content| {
             content.is_memory_only() || content.is_lent() || content.is_borrowed()
         });
-        if inner.handles != 1 || cached || now.size > 0 || inner.written_by_kernel {
+        if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
             return None;
         }
-        inner.written_by_kernel = true;
+        inner.written_directly = true;
         self.fresh_content(&mut inner, now);
-        Some(Arc::new(KernelWriter {
+        Some(Arc::new(DirectWriter {
             core: self.core.clone(),
             file: self.file.clone(),
             lower: self.lower.clone(),
@@ -59,7 +60,7 @@ impl Handle {
     }
 }
 
-impl PassthroughPin for KernelWriter {
+impl PassthroughPin for DirectWriter {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.lower.direct_descriptor().unwrap_or_else(|| self.lower.descriptor())
     }
@@ -77,12 +78,12 @@ impl PassthroughPin for KernelWriter {
     }
 }
 
-impl KernelWriter {
+impl DirectWriter {
     /// Makes the file an ordinary one again; returns what to keep of it.
     fn take_back(&self) -> Result<Option<Arc<Content>>> {
         let _changing = self.file.gate.write();
         let mut inner = self.file.inner.lock();
-        inner.written_by_kernel = false;
+        inner.written_directly = false;
         let old = inner.content.take();
         if let Some(old) = &old {
             old.supersede();
@@ -100,7 +101,7 @@ impl KernelWriter {
     }
 }
 
-impl Drop for KernelWriter {
+impl Drop for DirectWriter {
     fn drop(&mut self) {
         match self.take_back() {
             Ok(Some(content)) => {

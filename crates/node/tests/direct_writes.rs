@@ -37,7 +37,7 @@ fn what_the_kernel_wrote_is_kept_when_it_is_done() {
     let fixture = Fixture::new();
     let bytes = content(1, 2 * BLOCK_LENGTH + 777);
     let writer = new_file(&fixture, "f", Wish::default());
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     write_at(&*pin, 0, &bytes);
     writer.flush().unwrap();
     drop(pin);
@@ -54,7 +54,7 @@ fn what_the_kernel_wrote_is_kept_when_it_is_done() {
 fn a_small_file_is_packed_when_the_kernel_is_done() {
     let fixture = Fixture::new();
     let writer = new_file(&fixture, "small", Wish::default());
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     write_at(&*pin, 0, b"a few bytes");
     writer.flush().unwrap();
     drop((pin, writer));
@@ -63,10 +63,10 @@ fn a_small_file_is_packed_when_the_kernel_is_done() {
 }
 
 #[test]
-fn others_read_the_file_as_it_is_while_the_kernel_writes() {
+fn others_read_the_file_as_it_is_while_the_direct_writes() {
     let fixture = Fixture::new();
     let writer = new_file(&fixture, "f", Wish::default());
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     write_at(&*pin, 0, b"first");
     let reader = fixture.open("f");
     assert_eq!(read_all(&*reader).unwrap().0, b"first");
@@ -88,7 +88,7 @@ fn others_read_the_file_as_it_is_while_the_kernel_writes() {
 fn a_cut_and_an_allocation_beside_the_kernel_are_followed() {
     let fixture = Fixture::new();
     let writer = new_file(&fixture, "f", Wish::default());
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     let bytes = content(3, BLOCK_LENGTH + 9);
     write_at(&*pin, 0, &bytes);
     writer.set_size(100).unwrap();
@@ -107,27 +107,27 @@ fn only_new_files_that_nobody_else_has_open_are_handed_over() {
     let fixture = Fixture::new();
     fixture.put("old", b"bytes");
     let old = fixture.writer("old", Wish::default());
-    assert!(old.passthrough_write().is_none(), "not empty");
+    assert!(old.write_directly().is_none(), "not empty");
     old.set_size(0).unwrap();
-    assert!(old.passthrough_write().is_some(), "cut to nothing");
+    assert!(old.write_directly().is_some(), "cut to nothing");
 
     fixture.put("shared", b"");
     let one = fixture.writer("shared", Wish::default());
     let another = fixture.open("shared");
-    assert!(one.passthrough_write().is_none(), "somebody reads it");
+    assert!(one.write_directly().is_none(), "somebody reads it");
     drop(another);
-    let pin = one.passthrough_write();
-    assert!(pin.is_some() && one.passthrough_write().is_none(), "once at a time");
+    let pin = one.write_directly();
+    assert!(pin.is_some() && one.write_directly().is_none(), "once at a time");
 
     let wish = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
     let memory = new_file(&fixture, "memory", wish);
     memory.set_size(0).unwrap();
-    assert!(memory.passthrough_write().is_none(), "its bytes are not the PFS's");
+    assert!(memory.write_directly().is_none(), "its bytes are not the PFS's");
     fixture.put("write-only", b"");
     let write_only = fixture.try_open("write-only", Access::Write, Wish::default()).unwrap();
-    assert!(write_only.passthrough_write().is_none(), "others could not read through it");
+    assert!(write_only.write_directly().is_none(), "others could not read through it");
     fixture.put("read-only", b"");
-    assert!(fixture.open("read-only").passthrough_write().is_none());
+    assert!(fixture.open("read-only").write_directly().is_none());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn mode_bypass_keeps_nothing_of_what_the_kernel_wrote() {
     let wish =
         Wish { read: Some(ReadMode::Bypass), write: Some(WriteMode::Bypass), ..Wish::default() };
     let writer = new_file(&fixture, "f", wish);
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     write_at(&*pin, 0, b"to the PFS alone");
     writer.flush().unwrap();
     drop((pin, writer));
@@ -149,7 +149,7 @@ fn mode_bypass_keeps_nothing_of_what_the_kernel_wrote() {
 fn a_file_that_lost_its_name_meanwhile_leaves_nothing() {
     let fixture = Fixture::new();
     let writer = new_file(&fixture, "f", Wish::default());
-    let pin = writer.passthrough_write().expect("new and alone");
+    let pin = writer.write_directly().expect("new and alone");
     write_at(&*pin, 0, &content(1, 2 * BLOCK_LENGTH));
     let id = writer.version().id;
     std::fs::remove_file(fixture.path("f")).unwrap();
@@ -162,5 +162,5 @@ fn a_file_that_lost_its_name_meanwhile_leaves_nothing() {
 fn wrapped_lower_stores_see_every_write() {
     let (fixture, _faults) = Fixture::faulty("");
     let writer = new_file(&fixture, "f", Wish::default());
-    assert!(writer.passthrough_write().is_none(), "faults could not strike");
+    assert!(writer.write_directly().is_none(), "faults could not strike");
 }
