@@ -103,7 +103,7 @@ fn errors_of_writes_reach_the_writer() {
     let error = file.write_at(u64::MAX - 1, b"xx").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let memory = OpenOptions { write_mode: Some(WriteMode::Memory), ..OpenOptions::write() };
-    let file = client.open(&scene.path("memory"), memory).unwrap();
+    let file = client.open(scene.path("memory"), memory).unwrap();
     file.write_at(0, b"taken by the node").unwrap();
     // What the node alone had when it ended is lost, and that is not hidden.
     scene.stop();

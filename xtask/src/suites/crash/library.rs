@@ -1,5 +1,5 @@
 //! Power loss at the moment a writer of the client library has closed a new file, which it writes
-//! past the node. The writer is a program of its own, because the tasks know nothing of the product.
+//! past the node. The writer is a program of its own: the tasks know nothing of the product.
 
 use std::fs;
 use std::io::Write;
