@@ -272,13 +272,14 @@ mod tests {
         simulation.absences = vec![Absence { from: 2 * S, until: 4 * S, killed: true }];
         let run = simulate(&simulation);
         let stored = |s: f64| run.samples[(s * 1e3) as usize].truth.stored_bytes;
-        assert_eq!([stored(2.9), stored(3.9)], [60 * GIB, 5 * GIB]);
+        // The last renewal of the lease may be as old as a rest.
+        assert_eq!([stored(2.75), stored(3.9)], [60 * GIB, 5 * GIB]);
         assert!(stored(4.5) > 5 * GIB, "it grows again");
         simulation.plant.stores[0].held_bytes = 8 * GIB;
         simulation.plant.stores[0].memory_only_bytes = GIB / 2;
         let run = simulate(&simulation);
         assert_eq!(run.samples[3_900].truth.stored_bytes, 8 * GIB);
-        let second = run.samples[3_490].truth.stored_bytes;
+        let second = run.samples[3_250].truth.stored_bytes;
         assert!(second > 8 * GIB, "not written down yet: {second}");
     }
 
@@ -308,9 +309,13 @@ mod tests {
         let mut failed = Vec::new();
         let simulation = fixed(plant, Trace::constant(0, 9 * S));
         let run = simulate_observed(&simulation, &mut |snapshot, _, _| {
-            failed.push(snapshot.stores[0].failed);
+            failed.push((snapshot.at_ns, snapshot.stores[0].failed));
         });
-        assert_eq!([failed[400], failed[600], failed[900]], [false, true, false]);
+        let failed_at = |seconds: u64| {
+            let seen = failed.iter().rfind(|(at_ns, _)| *at_ns <= seconds * 1_000_000_000);
+            seen.is_some_and(|(_, failed)| *failed)
+        };
+        assert_eq!([4, 6, 9].map(failed_at), [false, true, false]);
         assert_eq!(last(&run).stored_bytes, 30 * GIB);
     }
 }

@@ -376,7 +376,7 @@ fn the_controller_rests_only_where_nothing_can_need_it() {
     assert_eq!(rest(|node| node.demand += GIB), 10, "it moves");
     assert_eq!(rest(|node| node.store().outstanding_bytes = BLOCK), 10, "a command is under way");
     assert_eq!(rest(|node| node.store().memory_only_bytes = BLOCK), 10, "spilling takes long");
-    assert_eq!(rest(|node| node.snapshot.processors = Some(1)), REST_MAX_MS, "12 GB/s");
+    assert_eq!(rest(|node| node.snapshot.processors = Some(1)), REST_MAX_MS, "20 GB/s");
     let limit = |used_bytes, holds_store| Limit {
         name: "/node".to_owned(),
         limit_bytes: 80 * GIB,
