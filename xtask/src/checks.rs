@@ -147,9 +147,9 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     suites::run(&SuiteOptions { names, on: "both".into(), pfs: None, seed, operations })
 }
 
-/// One job of Hadoop in turmoil; with `--long`, Spark too.
+/// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.
 fn run_examples(options: &TestOptions) -> Result<Vec<Outcome>> {
-    let names = ["terasort-local", "spark-kmeans"];
+    let names = ["terasort-local", "spark-kmeans", "flink"];
     let count = if options.long { names.len() } else { 1 };
     let run = |name: &&str| {
         let result = examples::report(

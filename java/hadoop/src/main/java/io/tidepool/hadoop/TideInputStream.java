@@ -143,6 +143,15 @@ final class TideInputStream extends FSInputStream
         return true;
     }
 
+    /** Bytes that a read of so many takes from the buffer; 0 if it goes past it, -1 at the end. */
+    private int held(int length) throws IOException {
+        int bytes = buffered();
+        if (bytes == 0 && length < bufferBytesMax) {
+            bytes = fill(length) ? bufferLength : -1;
+        }
+        return Math.min(bytes, length);
+    }
+
     @Override
     public synchronized int read() throws IOException {
         checkOpen();
@@ -168,18 +177,10 @@ final class TideInputStream extends FSInputStream
         if (length == 0) {
             return 0;
         }
-        int bytes = buffered();
-        if (bytes == 0 && length < bufferBytesMax) {
-            if (!fill(length)) {
-                statistics.read(-1);
-                return -1;
-            }
-            bytes = bufferLength;
-        }
+        int bytes = held(length);
         if (bytes == 0) {
             bytes = file.read(position, target, offset, length);
-        } else {
-            bytes = Math.min(bytes, length);
+        } else if (bytes > 0) {
             System.arraycopy(buffer, (int) (position - bufferStart), target, offset, bytes);
         }
         position += Math.max(bytes, 0);
@@ -194,18 +195,10 @@ final class TideInputStream extends FSInputStream
         if (length == 0) {
             return 0;
         }
-        int bytes = buffered();
-        if (bytes == 0 && length < bufferBytesMax) {
-            if (!fill(length)) {
-                statistics.read(-1);
-                return -1;
-            }
-            bytes = bufferLength;
-        }
+        int bytes = held(length);
         if (bytes == 0) {
             bytes = file.read(position, target);
-        } else {
-            bytes = Math.min(bytes, length);
+        } else if (bytes > 0) {
             target.put(buffer, (int) (position - bufferStart), bytes);
         }
         position += Math.max(bytes, 0);
