@@ -62,8 +62,8 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
     Ok(report)
 }
 
-/// TestDFSIO writes zeros: its mapper fills a buffer in the constructor and replaces it by a new one
-/// when it is configured. Zeros could be a hole, so the space must have been taken as well.
+/// TestDFSIO writes zeros: its mapper fills a buffer in the constructor and replaces it by a new
+/// one when it is configured. Zeros could be a hole, so the space must have been taken as well.
 fn is_dfsio_output(path: &Path, bytes: u64) -> Result<()> {
     let mut file = std::fs::File::open(path)?;
     let metadata = file.metadata()?;

@@ -11,8 +11,9 @@ const WIDTH: usize = 92;
 pub fn options() -> String {
     let mut text = String::from(
         "/*\n * Keys of the options of tide:// in a Hadoop configuration. Made by \
-         `tidepool generate docs`;\n * change the table of options, not this file. Values and \
-         defaults are the native library's.\n */\npackage io.tidepool.hadoop;\n\n/** Keys of `fs.tide.*`. */\n\
+         `tidepool generate docs`;\n * change the table of options, not this file. \
+         Values and defaults are the native library's.\n */\npackage io.tidepool.hadoop;\n\n\
+         /** Keys of `fs.tide.*`. */\n\
          public final class TideOptions {\n\n    /** Version of the native calls. */\n",
     );
     put(&mut text, format_args!("    static final int ABI = {JAVA_ABI};"));
