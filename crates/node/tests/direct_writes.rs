@@ -164,3 +164,21 @@ fn wrapped_lower_stores_see_every_write() {
     let writer = new_file(&fixture, "f", Wish::default());
     assert!(writer.write_directly().is_none(), "faults could not strike");
 }
+
+#[test]
+fn keeping_a_written_file_leaves_its_access_time() {
+    for length in [11, 2 * BLOCK_LENGTH] {
+        let fixture = Fixture::new();
+        let writer = new_file(&fixture, "f", Wish::default());
+        let pin = writer.write_directly().expect("new and alone");
+        write_at(&*pin, 0, &content(1, length));
+        writer.flush().unwrap();
+        let file = std::fs::File::open(fixture.path("f")).unwrap();
+        let times = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
+        file.set_times(times).unwrap();
+        drop((pin, writer));
+        let open = fixture.open("f");
+        wait_until("it is kept", || open.is_resident(0, length));
+        assert_eq!(file.metadata().unwrap().accessed().unwrap(), std::time::UNIX_EPOCH);
+    }
+}

@@ -10,6 +10,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{PassthroughPin, Result, Version, WriteMode};
 
@@ -101,10 +102,21 @@ impl DirectWriter {
     }
 }
 
+/// Keeps the node's own reads of a file out of its access time, where the node may. The writer is
+/// done with the descriptor.
+fn leave_access_time(lower: &dyn LowerFile) {
+    let descriptor = lower.descriptor();
+    if let Ok(flags) = rustix::fs::fcntl_getfl(descriptor) {
+        // Refused for files of others without the privilege: their time moves, as it always may.
+        let _ = rustix::fs::fcntl_setfl(descriptor, flags | OFlags::NOATIME);
+    }
+}
+
 impl Drop for DirectWriter {
     fn drop(&mut self) {
         match self.take_back() {
             Ok(Some(content)) => {
+                leave_access_time(&*self.lower);
                 fill::keep_written(&self.core, &self.file, &self.lower, &content);
             }
             Ok(None) => self.lower.drop_cached(0, 0),
