@@ -28,6 +28,18 @@ pub(crate) enum Failure {
     Machine(jni::errors::Error),
 }
 
+impl Failure {
+    /// The same with the path that the caller knows, and what can be done about it.
+    pub(crate) fn at(self, path: &str) -> Failure {
+        match self {
+            Failure::Product { error, path: known } if known.is_empty() => {
+                Failure::Product { error: remedy::with_remedy(error), path: path.to_owned() }
+            }
+            other => other,
+        }
+    }
+}
+
 impl From<jni::errors::Error> for Failure {
     fn from(error: jni::errors::Error) -> Self {
         Failure::Machine(error)
@@ -48,10 +60,7 @@ pub(crate) trait AtPath<T> {
 
 impl<T> AtPath<T> for Result<T, Error> {
     fn at(self, path: &str) -> Result<T, Failure> {
-        self.map_err(|error| {
-            let error = remedy::with_remedy(error);
-            Failure::Product { error, path: path.to_owned() }
-        })
+        self.map_err(|error| Failure::from(error).at(path))
     }
 }
 

@@ -16,6 +16,7 @@ mod walk;
 
 use tidepool_proto::{Error, Result};
 
+use path::at_place;
 pub(crate) use path::{Place, bytes_of};
 
 /// The error of a system call on a name.

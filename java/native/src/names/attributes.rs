@@ -14,9 +14,8 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::change::telling;
 use super::status::signed;
-use super::{Doing, Place};
-use crate::bridge::{self, AtPath, Failure};
-use crate::client;
+use super::{Doing, Place, at_place};
+use crate::bridge::{self, Failure};
 
 /// Attributes of the product's own.
 const OWN_ATTRIBUTES: &str = "user.tidepool.";
@@ -65,11 +64,9 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attribute<'local>(
     path: JString<'local>,
     name: JString<'local>,
 ) -> JByteArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |env, _, place| {
         let name = bridge::text(env, &name)?;
-        check_own(&name, &place).at(&place.name)?;
+        check_own(&name, place)?;
         let value = whole(|buffer| rustix::fs::getxattr(&place.lower, name.as_str(), buffer));
         match value {
             Ok(value) => {
@@ -79,7 +76,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attribute<'local>(
             }
             Err(Errno::NODATA) => Ok(JByteArray::null()),
             Err(errno) => {
-                Err(super::failed("reading an attribute of", &place, errno)).at(&place.name)
+                Err(Failure::from(super::failed("reading an attribute of", place, errno)))
             }
         }
     })
@@ -93,12 +90,10 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attributes<'local>(
     client: jlong,
     path: JString<'local>,
 ) -> JObjectArray<'local, JString<'local>> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |env, _, place| {
         let list = match whole(|buffer| rustix::fs::listxattr(&place.lower, buffer)) {
             Err(Errno::OPNOTSUPP) => Vec::new(),
-            other => other.doing("listing attributes of", &place).at(&place.name)?,
+            other => other.doing("listing attributes of", place)?,
         };
         let names: Vec<String> = list
             .split(|byte| *byte == 0)
@@ -111,7 +106,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attributes<'local>(
             array.set_element(env, index, &name)?;
             env.delete_local_ref(name);
         }
-        Ok(array)
+        Ok::<_, Failure>(array)
     })
 }
 
@@ -126,15 +121,12 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setAttribute<'local>(
     value: JByteArray<'local>,
     how: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |env, client, place| {
         let name = bridge::text(env, &name)?;
-        check_own(&name, &place).at(&place.name)?;
+        check_own(&name, place)?;
         let lower = &place.lower;
         let changed = if value.is_null() {
-            telling(&client.client, &place, true, || rustix::fs::removexattr(lower, name.as_str()))
+            telling(&client.client, place, true, || rustix::fs::removexattr(lower, name.as_str()))
         } else {
             let value = env.convert_byte_array(&value)?;
             let flags = match how {
@@ -142,11 +134,11 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setAttribute<'local>(
                 REPLACE => XattrFlags::REPLACE,
                 _ => XattrFlags::empty(),
             };
-            telling(&client.client, &place, true, || {
+            telling(&client.client, place, true, || {
                 rustix::fs::setxattr(lower, name.as_str(), &value, flags)
             })
         };
-        changed.doing("changing an attribute of", &place).at(&place.name)
+        changed.doing("changing an attribute of", place).map_err(Failure::from)
     })
 }
 
@@ -159,13 +151,10 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_access<'local>(
     path: JString<'local>,
     bits: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |_, _, place| {
         let access = Access::from_bits_retain(bits.cast_unsigned());
         rustix::fs::accessat(CWD, &place.lower, access, AtFlags::EACCESS)
-            .doing("checking the access to", &place)
-            .at(&place.name)
+            .doing("checking the access to", place)
     })
 }
 
@@ -177,17 +166,15 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_totals<'local>(
     client: jlong,
     path: JString<'local>,
 ) -> JLongArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |env, _, place| {
         let totals = rustix::fs::statvfs(&place.lower);
-        let totals = totals.doing("asking for the space of", &place).at(&place.name)?;
+        let totals = totals.doing("asking for the space of", place)?;
         let bytes = |blocks: u64| blocks.saturating_mul(totals.f_frsize).cast_signed();
         let used = totals.f_blocks.saturating_sub(totals.f_bfree);
         let values = [bytes(totals.f_blocks), bytes(used), bytes(totals.f_bavail)];
         let array = env.new_long_array(values.len())?;
         array.set_region(env, 0, &values)?;
-        Ok(array)
+        Ok::<_, Failure>(array)
     })
 }
 
@@ -200,13 +187,10 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_linkTarget<'local>(
     client: jlong,
     path: JString<'local>,
 ) -> JString<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |env, client, place| {
         let target = match rustix::fs::readlink(&place.lower, Vec::new()) {
             Err(Errno::INVAL) => return Ok(JString::null()),
-            other => other.doing("reading the link", &place).at(&place.name)?,
+            other => other.doing("reading the link", place)?,
         };
         let target = Path::new(std::ffi::OsStr::from_bytes(target.as_bytes()));
         let root = client.client.pfs_root()?;
@@ -215,7 +199,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_linkTarget<'local>(
             Err(_) if target.is_absolute() => format!("file:{}", target.display()),
             Err(_) => target.display().to_string(),
         };
-        Ok(env.new_string(text)?)
+        Ok::<_, Failure>(env.new_string(text)?)
     })
 }
 

@@ -13,9 +13,8 @@ use tidepool_client::{Client, OpenOptions};
 use tidepool_proto::{Access, Error, ErrorKind, Result};
 
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, attributes, failed};
-use crate::bridge::{self, AtPath};
-use crate::client;
+use super::{Doing, Place, at_place, attributes, failed};
+use crate::bridge::Failure;
 
 /// A descriptor by which the node is told of a change of this file; `None` where there is no node,
 /// no regular file, or no right to open it, all of which cost warmth at most.
@@ -96,11 +95,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectories<'loca
     path: JString<'local>,
     mode: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
-        make_directories(&place, mode.cast_unsigned()).at(&place.name)
-    })
+    at_place(&mut env, client, &path, |_, _, place| make_directories(place, mode.cast_unsigned()))
 }
 
 /// Makes one directory in one that is there.
@@ -112,11 +107,9 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectory<'local>
     path: JString<'local>,
     mode: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
-        let made = make_directory(&place, mode.cast_unsigned());
-        made.doing("making the directory", &place).at(&place.name)
+    at_place(&mut env, client, &path, |_, _, place| {
+        let made = make_directory(place, mode.cast_unsigned());
+        made.doing("making the directory", place)
     })
 }
 
@@ -129,14 +122,9 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeExact<'local>(
     path: JString<'local>,
     mode: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |_, client, place| {
         let change = || make_exact(&place.lower, mode.cast_unsigned());
-        telling(&client.client, &place, true, change)
-            .doing("setting the mode of", &place)
-            .at(&place.name)
+        telling(&client.client, place, true, change).doing("setting the mode of", place)
     })
 }
 
@@ -149,14 +137,10 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(
     path: JString<'local>,
     mode: jint,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |_, client, place| {
         let mode = Mode::from_raw_mode(mode.cast_unsigned() & 0o7777);
-        telling(&client.client, &place, true, || rustix::fs::chmod(&place.lower, mode))
-            .doing("setting the mode of", &place)
-            .at(&place.name)
+        telling(&client.client, place, true, || rustix::fs::chmod(&place.lower, mode))
+            .doing("setting the mode of", place)
     })
 }
 
@@ -170,15 +154,11 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setOwner<'local>(
     user_id: jlong,
     group_id: jlong,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |_, client, place| {
         let user = u32::try_from(user_id).ok().map(Uid::from_raw);
         let group = u32::try_from(group_id).ok().map(Gid::from_raw);
-        telling(&client.client, &place, true, || rustix::fs::chown(&place.lower, user, group))
-            .doing("setting the owner of", &place)
-            .at(&place.name)
+        telling(&client.client, place, true, || rustix::fs::chown(&place.lower, user, group))
+            .doing("setting the owner of", place)
     })
 }
 
@@ -192,10 +172,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setTimes<'local>(
     modified_ms: jlong,
     accessed_ms: jlong,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
+    at_place(&mut env, client, &path, |_, client, place| {
         let time = |milliseconds: i64| match milliseconds {
             ..0 => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             _ => {
@@ -206,9 +183,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setTimes<'local>(
             Timestamps { last_access: time(accessed_ms), last_modification: time(modified_ms) };
         let directory = rustix::fs::CWD;
         let change = || rustix::fs::utimensat(directory, &place.lower, &times, AtFlags::empty());
-        telling(&client.client, &place, true, change)
-            .doing("setting the times of", &place)
-            .at(&place.name)
+        telling(&client.client, place, true, change).doing("setting the times of", place)
     })
 }
 
@@ -222,19 +197,15 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeLink<'local>(
     target_is_tide: jboolean,
     link: JString<'local>,
 ) {
-    bridge::run(&mut env, |env| {
+    at_place(&mut env, client, &link, |env, client, place| {
         use std::os::unix::ffi::OsStrExt;
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &link)?;
         let lower = if target_is_tide {
             Place::of(env, client, &target)?.lower
         } else {
             Path::new(std::ffi::OsStr::from_bytes(&super::bytes_of(env, &target)?)).to_path_buf()
         };
-        rustix::fs::symlink(&lower, &place.lower)
-            .doing("making the symbolic link", &place)
-            .at(&place.name)
+        let made = rustix::fs::symlink(&lower, &place.lower);
+        made.doing("making the symbolic link", place).map_err(Failure::from)
     })
 }
 
@@ -262,11 +233,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_truncate<'local>(
     path: JString<'local>,
     length: jlong,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
-        truncate(&client.client, &place, length.cast_unsigned()).at(&place.name)
+    at_place(&mut env, client, &path, |_, client, place| {
+        truncate(&client.client, place, length.cast_unsigned())
     })
 }
 

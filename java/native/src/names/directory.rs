@@ -13,9 +13,8 @@ use rustix::io::Errno;
 use tidepool_proto::Result;
 
 use super::status::{RECORD_BYTES, facts, facts_at, signed};
-use super::{Doing, Place};
+use super::{Doing, Place, at_place};
 use crate::bridge::{self, AtPath, Failure};
-use crate::client;
 
 /// Bytes before the records: handle of the rest or 0, number of records, and whether it is a list.
 const HEADER_BYTES: usize = 16;
@@ -117,24 +116,22 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_list<'local>(
     path: JString<'local>,
     entries_max: jint,
 ) -> JByteArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |env, _, place| {
         let mut bytes = vec![0; HEADER_BYTES];
-        let mut listing = match Listing::open(&place) {
+        let mut listing = match Listing::open(place) {
             Ok(listing) => listing,
             Err(Errno::NOTDIR) => {
-                let facts = facts(&place.lower, true).doing("listing", &place).at(&place.name)?;
+                let facts = facts(&place.lower, true).doing("listing", place)?;
                 facts.pack(b"", &mut bytes);
                 bytes[..HEADER_BYTES].copy_from_slice(&header(0, 1, false));
                 return array(env, &bytes);
             }
-            Err(errno) => return Err(super::failed("listing", &place, errno)).at(&place.name),
+            Err(errno) => return Err(super::failed("listing", place, errno).into()),
         };
         bytes.reserve(1024 * (RECORD_BYTES + 32));
         let entries_max = entries_max.max(1).cast_unsigned() as usize;
         let packed = listing.pack(entries_max, &mut bytes);
-        let (more, count) = packed.doing("listing", &place).at(&place.name)?;
+        let (more, count) = packed.doing("listing", place)?;
         let rest = if more { bridge::handle(Mutex::new(listing)) } else { 0 };
         bytes[..HEADER_BYTES].copy_from_slice(&header(rest, count, true));
         array(env, &bytes)

@@ -6,12 +6,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use jni::Env;
 use jni::objects::JString;
+use jni::sys::jlong;
+use jni::{Env, EnvUnowned};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::bridge::Failure;
-use crate::client::ClientHandle;
+use crate::bridge::{self, Failure};
+use crate::client::{self, ClientHandle};
 
 /// A name below `tide:///`.
 #[derive(Clone, Debug)]
@@ -64,6 +65,22 @@ impl Place {
         let is_root = name == "/";
         Place { lower: parent(&self.lower), name, is_root }
     }
+}
+
+/// Runs the body of a native method on the name that Java gave. What fails in it carries the name,
+/// and what can be done about it.
+pub(super) fn at_place<'local, T: Default, E: Into<Failure>>(
+    env: &mut EnvUnowned<'local>,
+    client: jlong,
+    name: &JString<'local>,
+    body: impl FnOnce(&mut Env<'local>, &ClientHandle, &Place) -> std::result::Result<T, E>,
+) -> T {
+    bridge::run(env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let client = unsafe { client::of(client) };
+        let place = Place::of(env, client, name)?;
+        body(env, client, &place).map_err(|error| error.into().at(&place.name))
+    })
 }
 
 fn invalid(name: &OsStr, detail: &str) -> Error {

@@ -12,9 +12,7 @@ use tidepool_client::Client;
 use tidepool_proto::Result;
 
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, failed};
-use crate::bridge::{self, AtPath};
-use crate::client;
+use super::{Doing, Place, at_place, failed};
 
 /// Deletes a name; false if it is not there. The root stays, as in HDFS: false if it is empty or
 /// all of it was to go.
@@ -135,12 +133,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_remove<'local>(
     path: JString<'local>,
     recursive: jboolean,
 ) -> jboolean {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
-        remove(&client.client, &place, recursive).at(&place.name)
-    })
+    at_place(&mut env, client, &path, |_, client, place| remove(&client.client, place, recursive))
 }
 
 #[cfg(test)]

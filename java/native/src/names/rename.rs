@@ -13,9 +13,8 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::change::witness;
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, failed};
-use crate::bridge::{self, AtPath};
-use crate::client;
+use super::{Doing, Place, at_place, failed};
+use crate::bridge::Failure;
 
 const DOING: &str = "renaming";
 
@@ -155,12 +154,9 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_moveTo<'local>(
     source: JString<'local>,
     target: JString<'local>,
 ) -> jboolean {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let source = Place::of(env, client, &source)?;
+    at_place(&mut env, client, &source, |env, client, source| {
         let target = Place::of(env, client, &target)?;
-        move_to(&client.client, &source, &target).at(&source.name)
+        Ok::<_, Failure>(move_to(&client.client, source, &target)?)
     })
 }
 
@@ -174,11 +170,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_rename<'local>(
     target: JString<'local>,
     overwrite: jboolean,
 ) {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let source = Place::of(env, client, &source)?;
+    at_place(&mut env, client, &source, |env, client, source| {
         let target = Place::of(env, client, &target)?;
-        rename(&client.client, &source, &target, overwrite).at(&source.name)
+        rename(&client.client, source, &target, overwrite).map_err(Failure::from)
     })
 }

@@ -10,9 +10,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, marked_length};
 
-use super::{Doing, Place};
-use crate::bridge::{self, AtPath};
-use crate::client;
+use super::{Doing, at_place};
+use crate::bridge::Failure;
 
 /// Bytes of the fixed part of a record; `NativeNames.java` reads the same fields.
 pub(super) const RECORD_BYTES: usize = 80;
@@ -128,17 +127,15 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_status<'local>(
     follow: jboolean,
     record: JByteArray<'local>,
 ) -> jint {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
+    at_place(&mut env, client, &path, |env, _, place| {
         let facts = match facts(&place.lower, follow) {
             Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(errno.raw_os_error()),
-            other => other.doing("looking at", &place).at(&place.name)?,
+            other => other.doing("looking at", place)?,
         };
         let mut packed = Vec::with_capacity(RECORD_BYTES);
         facts.pack(b"", &mut packed);
         record.set_region(env, 0, signed(&packed))?;
-        Ok(0)
+        Ok::<_, Failure>(0)
     })
 }
 

@@ -11,9 +11,8 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::status::{facts, facts_at, is_directory};
-use super::{Doing, Place};
-use crate::bridge::{self, AtPath};
-use crate::client;
+use super::{Doing, at_place};
+use crate::bridge::Failure;
 
 /// What a tree holds.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -74,14 +73,12 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_sums<'local>(
     client: jlong,
     path: JString<'local>,
 ) -> JLongArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let place = Place::of(env, unsafe { client::of(client) }, &path)?;
-        let sums = sums(&place.lower).doing("counting", &place).at(&place.name)?;
+    at_place(&mut env, client, &path, |env, _, place| {
+        let sums = sums(&place.lower).doing("counting", place)?;
         let values = [sums.files, sums.directories, sums.bytes].map(u64::cast_signed);
         let array = env.new_long_array(values.len())?;
         array.set_region(env, 0, &values)?;
-        Ok(array)
+        Ok::<_, Failure>(array)
     })
 }
 

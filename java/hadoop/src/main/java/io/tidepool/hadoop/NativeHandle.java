@@ -62,6 +62,36 @@ abstract class NativeHandle implements Closeable {
         }
     }
 
+    /** A native call with a value. */
+    interface Question<T> {
+        T ask(long handle) throws IOException;
+    }
+
+    /** A native call without one. */
+    interface Order {
+        void give(long handle) throws IOException;
+    }
+
+    /** Makes a call with the handle. Reads do it by themselves, without an object a call. */
+    final <T> T ask(Question<T> question) throws IOException {
+        long entered = enter();
+        try {
+            return question.ask(entered);
+        } finally {
+            leave();
+        }
+    }
+
+    /** As {@link #ask}, for what has no value. */
+    final void order(Order order) throws IOException {
+        long entered = enter();
+        try {
+            order.give(entered);
+        } finally {
+            leave();
+        }
+    }
+
     /** Whether this was closed. */
     final boolean isClosed() {
         return (int) USERS.getVolatile(this) < 0;

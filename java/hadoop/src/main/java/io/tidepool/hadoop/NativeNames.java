@@ -36,104 +36,54 @@ final class NativeNames {
      * @return false where nothing is there
      */
     boolean status(String path, boolean follow, byte[] record) throws IOException {
-        long handle = client.enter();
-        try {
-            return status(handle, path, follow, record) == 0;
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> status(handle, path, follow, record) == 0);
     }
 
     /** The packed list of a directory; see {@link ListedEntries}. */
     byte[] list(String path, int entriesMax) throws IOException {
-        long handle = client.enter();
-        try {
-            return list(handle, path, entriesMax);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> list(handle, path, entriesMax));
     }
 
     /** Makes a directory and those above it, with this mode whatever the umask of the process. */
     void makeDirectories(String path, int mode) throws IOException {
-        long handle = client.enter();
-        try {
-            makeDirectories(handle, path, mode);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> makeDirectories(handle, path, mode));
     }
 
     /** Makes one directory, in one that is there. */
     void makeDirectory(String path, int mode) throws IOException {
-        long handle = client.enter();
-        try {
-            makeDirectory(handle, path, mode);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> makeDirectory(handle, path, mode));
     }
 
     /** Gives a new file the bits of its mode that the umask of the process took. */
     void makeExact(String path, int mode) throws IOException {
-        long handle = client.enter();
-        try {
-            makeExact(handle, path, mode);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> makeExact(handle, path, mode));
     }
 
     /** Hadoop's plain rename: into {@code target} if that is a directory; false as in HDFS. */
     boolean moveTo(String source, String target) throws IOException {
-        long handle = client.enter();
-        try {
-            return moveTo(handle, source, target);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> moveTo(handle, source, target));
     }
 
     /** Exactly to {@code target}, replacing a file or an empty directory if asked to. */
     void rename(String source, String target, boolean overwrite) throws IOException {
-        long handle = client.enter();
-        try {
-            rename(handle, source, target, overwrite);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> rename(handle, source, target, overwrite));
     }
 
     /** Deletes; false where nothing was there, and for the root, which stays. */
     boolean remove(String path, boolean recursive) throws IOException {
-        long handle = client.enter();
-        try {
-            return remove(handle, path, recursive);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> remove(handle, path, recursive));
     }
 
     /** Sets the mode bits. */
     void setMode(String path, int mode) throws IOException {
-        long handle = client.enter();
-        try {
-            setMode(handle, path, mode);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> setMode(handle, path, mode));
     }
 
     /** Sets owner and group by name or number; {@code null} or empty leaves one of them. */
     void setOwner(String path, String user, String group) throws IOException {
         long userId = numberOrNone(user, false);
         long groupId = numberOrNone(group, true);
-        long handle = client.enter();
-        try {
-            setOwner(handle, path, userId, groupId);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> setOwner(handle, path, userId, groupId));
     }
 
     private static long numberOrNone(String name, boolean isGroup) throws IOException {
@@ -152,22 +102,12 @@ final class NativeNames {
 
     /** Sets times in milliseconds since 1970; what is negative stays. */
     void setTimes(String path, long modifiedMs, long accessedMs) throws IOException {
-        long handle = client.enter();
-        try {
-            setTimes(handle, path, modifiedMs, accessedMs);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> setTimes(handle, path, modifiedMs, accessedMs));
     }
 
     /** Makes a symbolic link; the target is relative, or absolute below {@code tide:}. */
     void makeLink(String target, boolean targetIsTide, String link) throws IOException {
-        long handle = client.enter();
-        try {
-            makeLink(handle, target, targetIsTide, link);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> makeLink(handle, target, targetIsTide, link));
     }
 
     /**
@@ -175,82 +115,42 @@ final class NativeNames {
      * scheme {@code file:}; {@code null} where it is not a link.
      */
     String linkTarget(String path) throws IOException {
-        long handle = client.enter();
-        try {
-            return linkTarget(handle, path);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> linkTarget(handle, path));
     }
 
     /** Shortens a file. */
     void truncate(String path, long length) throws IOException {
-        long handle = client.enter();
-        try {
-            truncate(handle, path, length);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> truncate(handle, path, length));
     }
 
     /** Files, directories and bytes of a tree. */
     long[] sums(String path) throws IOException {
-        long handle = client.enter();
-        try {
-            return sums(handle, path);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> sums(handle, path));
     }
 
     /** Bytes of the file system: in all, used, free for this user. */
     long[] totals(String path) throws IOException {
-        long handle = client.enter();
-        try {
-            return totals(handle, path);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> totals(handle, path));
     }
 
     /** Throws unless this user may do what the bits say. */
     void access(String path, int bits) throws IOException {
-        long handle = client.enter();
-        try {
-            access(handle, path, bits);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> access(handle, path, bits));
     }
 
     /** The value of an extended attribute by its full name; {@code null} if there is none. */
     byte[] attribute(String path, String name) throws IOException {
-        long handle = client.enter();
-        try {
-            return attribute(handle, path, name);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> attribute(handle, path, name));
     }
 
     /** Full names of all extended attributes. */
     String[] attributes(String path) throws IOException {
-        long handle = client.enter();
-        try {
-            return attributes(handle, path);
-        } finally {
-            client.leave();
-        }
+        return client.ask(handle -> attributes(handle, path));
     }
 
     /** Sets an extended attribute, or removes it where the value is {@code null}. */
     void setAttribute(String path, String name, byte[] value, int how) throws IOException {
-        long handle = client.enter();
-        try {
-            setAttribute(handle, path, name, value, how);
-        } finally {
-            client.leave();
-        }
+        client.order(handle -> setAttribute(handle, path, name, value, how));
     }
 
     /** Name of a user; the number where there is none. Asked once a user and process. */
