@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use tidepool_proto::wire::socket::{Frame, peer, receive_frame, send_frame};
+use tidepool_proto::wire::socket::{Frame, ReceiveError, peer, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, REQUEST_PAYLOAD_BYTES_MAX, Reply, Request, Verdict, Welcome, WriteSource,
     decode_reply,
@@ -30,6 +30,15 @@ use crate::transfer::TransferBuffer;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the node to take a request off the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time from the first to the last byte of a reply that nobody waits for.
+const CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a wait that may be given up asks whether it shall go on.
+const GIVING_UP_INTERVAL: Duration = Duration::from_millis(50);
+/// Stack of threads that only wait.
+const WAITING_STACK_BYTES: usize = 64 << 10;
+
+/// Says whether a wait shall go on; asked now and then while it lasts, with no lock held.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -56,24 +65,48 @@ pub(crate) struct Answer {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+/// A request under way.
+#[derive(Debug)]
+enum Awaited {
+    /// Somebody waits for its reply.
+    Coming,
+    /// The reply, for whom it was meant.
+    Here(Frame),
+    /// Nobody waits any more; the reply is thrown away.
+    GivenUp,
+}
+
 #[derive(Debug, Default)]
 struct Replies {
     /// A thread reads the socket.
     reading: bool,
-    /// Requests under way, with their replies once they came.
-    awaited: HashMap<u64, Option<Frame>>,
+    /// A thread takes replies off the socket that nobody waits for.
+    clearing: bool,
+    awaited: HashMap<u64, Awaited>,
+}
+
+impl Replies {
+    fn has_given_up(&self) -> bool {
+        self.awaited.values().any(|awaited| matches!(awaited, Awaited::GivenUp))
+    }
+}
+
+/// Where the replies of a connection come in.
+#[derive(Debug)]
+struct Inbox {
+    socket: OwnedFd,
+    alive: Arc<Alive>,
+    replies: Mutex<Replies>,
+    arrived: Condvar,
 }
 
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: OwnedFd,
-    alive: Arc<Alive>,
+    inbox: Arc<Inbox>,
     /// The process that connected.
     process_id: u32,
     sending: Mutex<()>,
-    replies: Mutex<Replies>,
-    arrived: Condvar,
     requests_sent: AtomicU64,
     request_timeout: Duration,
     transfer: TransferBuffer,
@@ -116,13 +149,11 @@ impl Connection {
                 .caused_by(error)
         })?);
         watch(&socket, &alive)?;
+        let (replies, arrived) = (Mutex::default(), Condvar::new());
         Ok(Arc::new(Connection {
-            socket,
-            alive,
+            inbox: Arc::new(Inbox { socket, alive, replies, arrived }),
             process_id: std::process::id(),
             sending: Mutex::new(()),
-            replies: Mutex::default(),
-            arrived: Condvar::new(),
             requests_sent: AtomicU64::new(0),
             request_timeout,
             transfer: TransferBuffer::default(),
@@ -131,15 +162,13 @@ impl Connection {
 
     /// Whether the node is there, as far as is known.
     pub(crate) fn is_alive(&self) -> bool {
-        self.alive.is_on()
+        self.inbox.alive.is_on()
     }
 
     /// Takes the connection out of use. The socket stays open until the value drops: loans keep it,
     /// and the node keeps what it lent for as long as the connection is there.
     fn end(&self) {
-        self.alive.put_out();
-        let _replies = self.replies.lock();
-        self.arrived.notify_all();
+        self.inbox.end();
     }
 
     /// Sends a request and waits for its answer. A `Failed` reply comes as an error.
@@ -161,14 +190,41 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let deadline = Instant::now() + timeout;
+        let answer = self.exchange(request, payload, descriptors, deadline, None)?;
+        // Never without an answer: only who was asked whether to go on gives up.
+        answer.ok_or_else(|| CallError::Gone(timed_out()))
+    }
+
+    /// As `call`, for a request without payload; `None` where `go_on`, if there is one, gave it up.
+    /// The connection goes on for others, and for whoever gave up.
+    pub(crate) fn call_while(
+        &self,
+        request: &Request,
+        go_on: Option<GoOn<'_>>,
+    ) -> Result<Option<Answer>, CallError> {
+        self.exchange(request, &[], &[], Instant::now() + self.request_timeout, go_on)
+    }
+
+    fn exchange(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        deadline: Instant,
+        go_on: Option<GoOn<'_>>,
+    ) -> Result<Option<Answer>, CallError> {
         let request_id = self.requests_sent.fetch_add(1, Ordering::Relaxed) + 1;
-        self.replies.lock().awaited.insert(request_id, None);
+        self.inbox.replies.lock().awaited.insert(request_id, Awaited::Coming);
         let sent = self.send(request_id, request, payload, descriptors, SEND_TIMEOUT);
-        let received = sent.and_then(|()| self.await_reply(request_id, deadline));
+        let received = sent.and_then(|()| self.inbox.await_reply(request_id, deadline, go_on));
         let frame = match received {
-            Ok(frame) => frame,
+            Ok(Some(frame)) => frame,
+            Ok(None) => {
+                Inbox::clear(&self.inbox);
+                return Ok(None);
+            }
             Err(error) => {
-                self.replies.lock().awaited.remove(&request_id);
+                self.inbox.replies.lock().awaited.remove(&request_id);
                 self.end();
                 return Err(CallError::Gone(error));
             }
@@ -182,7 +238,8 @@ impl Connection {
                 Err(CallError::Failed(error.remedy("raise the limit with `ulimit -n`")))
             }
             Ok(reply) => {
-                Ok(Answer { reply, payload: frame.payload, descriptors: frame.descriptors })
+                let Frame { payload, descriptors, .. } = frame;
+                Ok(Some(Answer { reply, payload, descriptors }))
             }
             Err(malformed) => {
                 self.end();
@@ -210,52 +267,11 @@ impl Connection {
             .encode(Vec::new())
             .map_err(|m| Error::new(ErrorKind::Internal, "encoding a request", m.0))?;
         let _sending = self.sending.lock();
-        if !self.alive.is_on() {
+        if !self.is_alive() {
             return Err(unreachable("the connection was lost"));
         }
-        send_frame(self.socket.as_fd(), request_id, &body, payload, descriptors, timeout)
+        send_frame(self.inbox.socket.as_fd(), request_id, &body, payload, descriptors, timeout)
             .map_err(|error| unreachable("the connection was lost").caused_by(error))
-    }
-
-    fn await_reply(&self, request_id: u64, deadline: Instant) -> Result<Frame, Error> {
-        let mut replies = self.replies.lock();
-        loop {
-            if let Some(Some(_)) = replies.awaited.get(&request_id)
-                && let Some(Some(frame)) = replies.awaited.remove(&request_id)
-            {
-                return Ok(frame);
-            }
-            if !self.alive.is_on() {
-                return Err(unreachable("the connection was lost"));
-            }
-            if replies.reading {
-                if self.arrived.wait_until(&mut replies, deadline).timed_out() {
-                    return Err(timed_out());
-                }
-                continue;
-            }
-            replies.reading = true;
-            drop(replies);
-            let left = deadline.saturating_duration_since(Instant::now());
-            let received =
-                receive_frame(self.socket.as_fd(), FrameLimits::REPLY, Some(deadline), left);
-            replies = self.replies.lock();
-            replies.reading = false;
-            self.arrived.notify_all();
-            let frame = received.map_err(|error| {
-                use tidepool_proto::wire::socket::ReceiveError;
-                match error {
-                    ReceiveError::TimedOut => timed_out(),
-                    ReceiveError::Failed(error) => {
-                        unreachable("the connection was lost").caused_by(error)
-                    }
-                    other => unreachable(other.to_string()),
-                }
-            })?;
-            if let Some(slot) = replies.awaited.get_mut(&frame.request_id) {
-                *slot = Some(frame);
-            }
-        }
     }
 
     /// Writes `data`, at most `TRANSFER_WRITE_BYTES_MAX` bytes of it, at `offset` of an open file.
@@ -297,13 +313,148 @@ impl Connection {
     }
 }
 
+impl Inbox {
+    fn end(&self) {
+        self.alive.put_out();
+        let _replies = self.replies.lock();
+        self.arrived.notify_all();
+    }
+
+    /// Waits for the reply to a request; `None` where `go_on` gave it up.
+    fn await_reply(
+        &self,
+        request_id: u64,
+        deadline: Instant,
+        mut go_on: Option<GoOn<'_>>,
+    ) -> Result<Option<Frame>, Error> {
+        let mut replies = self.replies.lock();
+        loop {
+            if let Some(Awaited::Here(_)) = replies.awaited.get(&request_id)
+                && let Some(Awaited::Here(frame)) = replies.awaited.remove(&request_id)
+            {
+                return Ok(Some(frame));
+            }
+            if !self.alive.is_on() {
+                return Err(unreachable("the connection was lost"));
+            }
+            if Instant::now() >= deadline {
+                return Err(timed_out());
+            }
+            // Whoever may give up looks up in between.
+            let upto = match &go_on {
+                Some(_) => deadline.min(Instant::now() + GIVING_UP_INTERVAL),
+                None => deadline,
+            };
+            let waited = if replies.reading {
+                self.arrived.wait_until(&mut replies, upto).timed_out()
+            } else {
+                !self.read_one(&mut replies, Some((upto, deadline)))?
+            };
+            if waited
+                && let Some(go_on) = &mut go_on
+                && !MutexGuard::unlocked(&mut replies, go_on)
+                && !matches!(replies.awaited.get(&request_id), Some(Awaited::Here(_)))
+            {
+                replies.awaited.insert(request_id, Awaited::GivenUp);
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads a frame off the socket, with the lock given up meanwhile, and puts it where it
+    /// belongs; false if none came. `within` is when it must have begun, and when it must have
+    /// ended; without it, it may begin at any time.
+    fn read_one(
+        &self,
+        replies: &mut MutexGuard<'_, Replies>,
+        within: Option<(Instant, Instant)>,
+    ) -> Result<bool, Error> {
+        replies.reading = true;
+        let received = MutexGuard::unlocked(replies, || {
+            if !is_readable(self.socket.as_fd(), within.map(|(begin_by, _)| begin_by))? {
+                return Ok(None);
+            }
+            let now = Instant::now();
+            let end_by = within.map_or(now + CLEARING_TIMEOUT, |(_, end_by)| end_by);
+            let left = end_by.saturating_duration_since(now);
+            receive_frame(self.socket.as_fd(), FrameLimits::REPLY, Some(end_by), left).map(Some)
+        });
+        replies.reading = false;
+        self.arrived.notify_all();
+        let received = received.map_err(|error| match error {
+            ReceiveError::TimedOut => timed_out(),
+            ReceiveError::Failed(error) => unreachable("the connection was lost").caused_by(error),
+            other => unreachable(other.to_string()),
+        })?;
+        let Some(frame) = received else { return Ok(false) };
+        match replies.awaited.get_mut(&frame.request_id) {
+            Some(Awaited::GivenUp) => {
+                replies.awaited.remove(&frame.request_id);
+            }
+            Some(slot) => *slot = Awaited::Here(frame),
+            None => {}
+        }
+        Ok(true)
+    }
+
+    /// Sees to it that replies that nobody waits for are taken: the node would end a connection
+    /// that leaves them. Needs no thread as long as others wait for theirs, but they may not.
+    fn clear(inbox: &Arc<Inbox>) {
+        let mut replies = inbox.replies.lock();
+        if replies.clearing || !replies.has_given_up() {
+            return;
+        }
+        replies.clearing = true;
+        drop(replies);
+        let this = Arc::clone(inbox);
+        let builder = std::thread::Builder::new().name("tidepool-clear".to_owned());
+        let started = builder.stack_size(WAITING_STACK_BYTES).spawn(move || this.take_given_up());
+        if started.is_err() {
+            inbox.replies.lock().clearing = false;
+        }
+    }
+
+    /// Ends with the connection, or when everything that was given up has come.
+    fn take_given_up(&self) {
+        let mut replies = self.replies.lock();
+        while self.alive.is_on() && replies.has_given_up() {
+            if replies.reading {
+                self.arrived.wait(&mut replies);
+                continue;
+            }
+            if self.read_one(&mut replies, None).is_err() {
+                drop(replies);
+                self.end();
+                return;
+            }
+        }
+        replies.clearing = false;
+    }
+}
+
+/// Waits until the socket has bytes or has ended; false if neither happened in time.
+fn is_readable(socket: BorrowedFd<'_>, by: Option<Instant>) -> Result<bool, ReceiveError> {
+    loop {
+        let left = by.map(|by| by.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(ReceiveError::Failed(error.into())),
+        }
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.tell(&Request::Bye, Duration::ZERO);
         self.end();
         // A forked child must leave the socket to its parent.
         if std::process::id() == self.process_id {
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+            let _ = rustix::net::shutdown(&self.inbox.socket, Shutdown::Both);
         }
     }
 }
@@ -357,5 +508,5 @@ fn watch(socket: &OwnedFd, alive: &Arc<Alive>) -> Result<(), Error> {
         while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut watched, None) {}
         alive.put_out();
     };
-    builder.stack_size(64 << 10).spawn(watcher).map(drop).map_err(failed)
+    builder.stack_size(WAITING_STACK_BYTES).spawn(watcher).map(drop).map_err(failed)
 }

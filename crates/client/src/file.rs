@@ -13,17 +13,19 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{Error, ErrorKind, Result, Version, WriteMode};
+use tidepool_proto::{Advice, Error, ErrorKind, Result, Version, WriteMode};
 
 use crate::binding::{Binding, Manner};
 use crate::client::Link;
 use crate::connection::CallError;
 use crate::lower;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
 
 /// Time for a message that nobody waits for, when a file is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for advice, which is not worth a longer wait.
+const ADVICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open file. All methods may be called from several threads at once.
 ///
@@ -46,6 +48,8 @@ pub struct File {
     cursor: Mutex<u64>,
     appending: Mutex<()>,
     read_ahead: ReadAhead,
+    /// What this open reads and writes is worth keeping.
+    keeps: AtomicBool,
     mapped_bytes: AtomicU64,
     writes: Writes,
     closed: AtomicBool,
@@ -149,7 +153,7 @@ impl File {
             may_be_lost: AtomicBool::new(may_be_lost),
             ..Writes::default()
         };
-        Ok(File {
+        let file = File {
             link: Arc::clone(link),
             lower,
             options,
@@ -160,11 +164,64 @@ impl File {
             rebinding: Mutex::new(None),
             cursor: Mutex::new(0),
             appending: Mutex::new(()),
-            read_ahead: ReadAhead::default(),
+            read_ahead: ReadAhead::new(&options.plan),
+            keeps: AtomicBool::new(true),
             mapped_bytes: AtomicU64::new(0),
             writes,
             closed: AtomicBool::new(false),
-        })
+        };
+        file.plan();
+        Ok(file)
+    }
+
+    /// Tells the node how this open will be used, and has it begin with what is wanted first.
+    fn plan(&self) {
+        let guard = self.binding.load();
+        let Some(binding) = guard.as_ref() else { return };
+        self.advise(binding);
+        if self.options.plan.pattern == ReadPattern::Whole && binding.segment.is_some() {
+            let range = self.read_ahead.at_open(binding.size);
+            self.prefetch_missing(range.start, range.end.saturating_sub(range.start));
+        }
+    }
+
+    fn advise(&self, binding: &Binding) {
+        let read_ahead_bytes_max = self.read_ahead.advised_bytes_max();
+        let advice = Advice { read_ahead_bytes_max, keep: self.keeps() };
+        if advice != Advice::default() {
+            self.tell_advice(binding, advice);
+        }
+    }
+
+    fn tell_advice(&self, binding: &Binding, advice: Advice) {
+        let request = Request::Advise { handle: binding.handle, advice };
+        binding.connection.tell(&request, ADVICE_TIMEOUT);
+    }
+
+    /// Whether what this open reads and writes is worth keeping.
+    fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
+    /// Has this open read ahead at most so many bytes from now on, 0 for none; `None` is as far as
+    /// the plan of the open says. A hint: it changes no byte.
+    pub fn set_read_ahead(&self, bytes_max: Option<u64>) {
+        self.read_ahead.set_bytes_max(bytes_max);
+        self.advise_anew();
+    }
+
+    /// Says whether what this open reads and writes from now on is worth keeping in memory. What
+    /// is there already stays. A hint: it changes no byte, and bytes that are in memory alone stay.
+    pub fn set_keep(&self, keep: bool) {
+        self.keeps.store(keep, Ordering::Relaxed);
+        self.advise_anew();
+    }
+
+    fn advise_anew(&self) {
+        if let Some(binding) = self.binding_alive() {
+            let read_ahead_bytes_max = self.read_ahead.advised_bytes_max();
+            self.tell_advice(&binding, Advice { read_ahead_bytes_max, keep: self.keeps() });
+        }
     }
 
     /// The open file at a node that is there, opened anew if the node was gone in between; `None`
@@ -196,6 +253,7 @@ impl File {
                     return Err(changed());
                 }
                 self.writes.may_be_lost.fetch_or(binding.may_be_lost, Ordering::AcqRel);
+                self.advise(&binding);
                 let binding = Arc::new(binding);
                 self.binding.store(Some(Arc::clone(&binding)));
                 Ok(Some(binding))

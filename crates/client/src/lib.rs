@@ -23,5 +23,5 @@ mod transfer;
 pub use borrowed::{Borrowed, Retired};
 pub use client::Client;
 pub use file::File;
-pub use options::{ClientOptions, Notice, OpenOptions};
+pub use options::{ClientOptions, Notice, OpenOptions, ReadPattern, ReadPlan};
 pub use place::default_socket;

@@ -62,6 +62,31 @@ impl std::fmt::Debug for ClientOptions {
     }
 }
 
+/// How a file will be read, as far as who opens it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadPattern {
+    /// It shows as it is read.
+    #[default]
+    Unknown,
+    /// From the first read on, each begins where the last one ended.
+    Sequential,
+    /// From its beginning to its end, so that it is fetched from the open on.
+    Whole,
+    /// Here and there: nothing is read ahead.
+    Random,
+}
+
+/// What is known of the reads to come; hints that change no byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadPlan {
+    /// In which order.
+    pub pattern: ReadPattern,
+    /// Where the first read begins, in bytes.
+    pub start: u64,
+    /// Nothing is read ahead beyond this, in bytes; reads go on past it all the same.
+    pub end: Option<u64>,
+}
+
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -81,6 +106,8 @@ pub struct OpenOptions {
     pub read_mode: Option<ReadMode>,
     /// Write mode; `None` takes that of the directory rule or mount.
     pub write_mode: Option<WriteMode>,
+    /// What is known of the reads to come.
+    pub plan: ReadPlan,
 }
 
 impl OpenOptions {
@@ -95,6 +122,7 @@ impl OpenOptions {
             mode_bits: 0o666,
             read_mode: None,
             write_mode: None,
+            plan: ReadPlan::default(),
         }
     }
 

@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::options::{ReadPattern, ReadPlan};
+
 /// First step of read-ahead in blocks.
 const WINDOW_BLOCKS_MIN: u64 = 2;
 /// Most bytes asked for ahead of the reader: sixteen transfers of the default block size.
@@ -14,8 +16,15 @@ const HEAD_BYTES: usize = 128 << 10;
 
 /// What the reads of one open file looked like so far. Racing readers may blur it; all that can
 /// come of it is a hint too many or too few.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadAhead {
+    /// The length of the first read decides nothing.
+    eager: bool,
+    start: u64,
+    end: u64,
+    /// What a caller asked for; `u64::MAX` is what the plan says.
+    asked_bytes_max: AtomicU64,
+    planned_bytes_max: u64,
     /// Where the last read ended.
     expected: AtomicU64,
     /// How far was asked for.
@@ -24,13 +33,49 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
+    pub(crate) fn new(plan: &ReadPlan) -> ReadAhead {
+        let random = plan.pattern == ReadPattern::Random;
+        ReadAhead {
+            eager: matches!(plan.pattern, ReadPattern::Sequential | ReadPattern::Whole),
+            start: plan.start,
+            end: plan.end.unwrap_or(u64::MAX),
+            asked_bytes_max: AtomicU64::new(u64::MAX),
+            planned_bytes_max: if random { 0 } else { WINDOW_BYTES_MAX },
+            expected: AtomicU64::new(plan.start),
+            reached: AtomicU64::new(plan.start),
+            window_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads ahead this far at most from now on, whatever the plan says; `None` as it says.
+    pub(crate) fn set_bytes_max(&self, bytes_max: Option<u64>) {
+        let bytes_max = bytes_max.map(|bytes| bytes.min(WINDOW_BYTES_MAX));
+        self.asked_bytes_max.store(bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How far the node may read ahead by itself; `None` as far as it likes.
+    pub(crate) fn advised_bytes_max(&self) -> Option<u64> {
+        match self.asked_bytes_max.load(Ordering::Relaxed) {
+            // What ends somewhere is planned here, where the end is known.
+            u64::MAX => (self.planned_bytes_max == 0 || self.end != u64::MAX).then_some(0),
+            asked => Some(asked),
+        }
+    }
+
+    /// What to ask for when a file is opened.
+    pub(crate) fn at_open(&self, size: u64) -> Range<u64> {
+        let target = self.start.saturating_add(WINDOW_BYTES_MAX).min(self.end).min(size);
+        self.reached.store(target.max(self.start), Ordering::Relaxed);
+        self.start..target
+    }
+
     /// Takes note of a read; the range to ask for, if any.
     pub(crate) fn note(&self, offset: u64, length: usize, block_bytes: u64) -> Option<Range<u64>> {
         let end = offset + length as u64;
         let expected = self.expected.load(Ordering::Relaxed);
         self.expected.store(end, Ordering::Relaxed);
         let window_bytes = self.window_bytes.load(Ordering::Relaxed);
-        let looks_at_head = offset == 0 && length < HEAD_BYTES;
+        let looks_at_head = !self.eager && offset == self.start && length < HEAD_BYTES;
         if expected != offset || length == 0 || looks_at_head {
             if window_bytes != 0 {
                 self.window_bytes.store(0, Ordering::Relaxed);
@@ -43,9 +88,13 @@ impl ReadAhead {
         if window_bytes != 0 && end + window_bytes / 2 < reached {
             return None;
         }
-        let grown = (2 * window_bytes).max(WINDOW_BLOCKS_MIN * block_bytes).min(WINDOW_BYTES_MAX);
+        let most = match self.asked_bytes_max.load(Ordering::Relaxed) {
+            u64::MAX => self.planned_bytes_max,
+            asked => asked,
+        };
+        let grown = (2 * window_bytes).max(WINDOW_BLOCKS_MIN * block_bytes).min(most);
         self.window_bytes.store(grown, Ordering::Relaxed);
-        let target = (end + grown).max(reached);
+        let target = (end + grown).min(self.end).max(reached);
         self.reached.store(target, Ordering::Relaxed);
         (target > reached).then_some(reached..target)
     }
@@ -59,7 +108,7 @@ mod tests {
 
     #[test]
     fn sequential_reads_are_kept_ahead_of() {
-        let ahead = ReadAhead::default();
+        let ahead = ReadAhead::new(&ReadPlan::default());
         let mut reached = 0;
         for step in 0..512 {
             if let Some(range) = ahead.note(step * MIB, MIB as usize, 4 * MIB) {
@@ -71,9 +120,41 @@ mod tests {
         }
     }
 
+    /// Where the read-ahead of 64 reads of 64 KiB from `start` on got to.
+    fn reached(ahead: &ReadAhead, start: u64) -> u64 {
+        let step = 64 << 10;
+        let ranges = (0..64).filter_map(|read| {
+            ahead.note(start + read * step, step as usize, 4 * MIB).map(|range| range.end)
+        });
+        ranges.max().unwrap_or(0)
+    }
+
+    #[test]
+    fn plans_and_limits_hold() {
+        let plan = |pattern, start, end| ReadAhead::new(&ReadPlan { pattern, start, end });
+        let random = plan(ReadPattern::Random, 0, None);
+        assert_eq!((reached(&random, 0), random.advised_bytes_max()), (0, Some(0)));
+        random.set_bytes_max(Some(8 * MIB));
+        assert!(reached(&random, 0) > 4 * MIB, "who asks for it gets it");
+        let part = plan(ReadPattern::Sequential, 100 * MIB, Some(103 * MIB));
+        assert!(part.note(100 * MIB, 10, 4 * MIB).is_some(), "the first read is the first of many");
+        assert!(reached(&part, 100 * MIB) <= 103 * MIB);
+        assert_eq!(part.advised_bytes_max(), Some(0));
+        let unknown = plan(ReadPattern::Unknown, 100 * MIB, None);
+        assert!(unknown.note(100 * MIB, 10, 4 * MIB).is_none());
+        assert_eq!(unknown.advised_bytes_max(), None);
+        unknown.set_bytes_max(Some(0));
+        assert_eq!((reached(&unknown, 0), unknown.advised_bytes_max()), (0, Some(0)));
+        unknown.set_bytes_max(None);
+        assert!(reached(&unknown, 0) > 4 * MIB && unknown.advised_bytes_max().is_none());
+        let whole = plan(ReadPattern::Whole, 0, None);
+        assert_eq!(whole.at_open(10 * MIB), 0..10 * MIB);
+        assert_eq!(whole.at_open(1 << 40), 0..WINDOW_BYTES_MAX);
+    }
+
     #[test]
     fn random_reads_ask_for_nothing() {
-        let ahead = ReadAhead::default();
+        let ahead = ReadAhead::new(&ReadPlan::default());
         let asked = (0..1000u64)
             .filter(|step| ahead.note((step * 7919 + 13) % 1000 * MIB, 4096, 4 * MIB).is_some())
             .count();

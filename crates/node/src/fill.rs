@@ -48,6 +48,17 @@ enum Source {
     PageCache,
 }
 
+/// Whether a block stays in the store once it was brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// Wherever there is room.
+    Always,
+    /// Only where the policy gains by it: a reader streams through, or may never come.
+    WhereItPays,
+    /// It passes through.
+    Never,
+}
+
 /// One fill of one block.
 #[derive(Debug)]
 pub struct Ticket {
@@ -63,6 +74,7 @@ struct Job {
     ticket: Arc<Ticket>,
     file: Arc<FileState>,
     lower: Arc<dyn LowerFile>,
+    keeping: Keeping,
 }
 
 /// The transfer threads and their queue.
@@ -95,7 +107,7 @@ impl FillPool {
                 .spawn(move || {
                     while let Some(strong) = core.upgrade() {
                         let Some(job) = strong.fills.next() else { return };
-                        run(&strong, &job.file, &job.lower, &job.ticket, true);
+                        run(&strong, &job.file, &job.lower, &job.ticket, job.keeping);
                     }
                 })
                 .map_err(|error| {
@@ -167,6 +179,7 @@ pub fn prefetch(
     lower: &Arc<dyn LowerFile>,
     content: &Arc<Content>,
     block: u64,
+    keeping: Keeping,
 ) {
     if core.transient.is_nearly_full() {
         return;
@@ -174,8 +187,8 @@ pub fn prefetch(
     let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else { return };
     if is_new {
         core.ledger.read_ahead_blocks.add(1);
-        let job = Job { ticket: ticket.clone(), file: file.clone(), lower: lower.clone() };
-        if !core.fills.push(job) {
+        let (file, lower) = (file.clone(), lower.clone());
+        if !core.fills.push(Job { ticket: ticket.clone(), file, lower, keeping }) {
             finish(&ticket, Filled::Kept);
         }
     }
@@ -198,8 +211,9 @@ pub fn keep_written(
     for block in 0..size.div_ceil(core.block_bytes()) {
         let ticket = ticket_for(core, content, block, Source::PageCache);
         let Some((ticket, true)) = ticket else { continue };
-        let job = Job { ticket: ticket.clone(), file: file.clone(), lower: lower.clone() };
-        if !core.fills.push(job) {
+        let (file, source) = (file.clone(), lower.clone());
+        let keeping = Keeping::WhereItPays;
+        if !core.fills.push(Job { ticket: ticket.clone(), file, lower: source, keeping }) {
             finish(&ticket, Filled::Kept);
             return lower.drop_cached(block * core.block_bytes(), u64::MAX);
         }
@@ -219,15 +233,14 @@ fn pack_written(core: &Core, lower: &Arc<dyn LowerFile>, content: &Content) -> R
     Ok(())
 }
 
-/// Brings `block` in and waits for it. A block that a reader `streams` through is kept only where
-/// the policy gains by it, as with read-ahead.
+/// Brings `block` in and waits for it.
 pub fn fetch(
     core: &Arc<Core>,
     file: &Arc<FileState>,
     lower: &Arc<dyn LowerFile>,
     content: &Arc<Content>,
     block: u64,
-    streams: bool,
+    keeping: Keeping,
 ) -> Filled {
     let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else {
         return Filled::Kept;
@@ -235,14 +248,14 @@ pub fn fetch(
     if !is_new {
         core.ledger.fills_joined.add(1);
     }
-    run(core, file, lower, &ticket, streams);
+    run(core, file, lower, &ticket, keeping);
     let filled = ticket.wait();
     // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
     if !is_new
         && matches!(filled, Filled::Failed(..))
         && let Some((again, _)) = ticket_for(core, content, block, Source::Servers)
     {
-        run(core, file, lower, &again, streams);
+        run(core, file, lower, &again, keeping);
         return again.wait();
     }
     filled
@@ -297,7 +310,7 @@ fn run(
     file: &FileState,
     lower: &Arc<dyn LowerFile>,
     ticket: &Arc<Ticket>,
-    streams: bool,
+    keeping: Keeping,
 ) {
     {
         let mut progress = ticket.progress.lock();
@@ -308,7 +321,7 @@ fn run(
     }
     // A panic must not leave the readers of this block waiting for ever.
     let attempt = std::panic::AssertUnwindSafe(|| {
-        fill(core, file, lower, ticket, streams)
+        fill(core, file, lower, ticket, keeping)
             .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
     });
     let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
@@ -329,7 +342,7 @@ fn fill(
     file: &FileState,
     lower: &Arc<dyn LowerFile>,
     ticket: &Ticket,
-    streams: bool,
+    keeping: Keeping,
 ) -> Result<Filled> {
     let Ticket { content, block, .. } = ticket;
     let block = *block;
@@ -343,11 +356,14 @@ fn fill(
     if length == 0 {
         return Ok(Filled::Kept);
     }
-    let start = if content.admit {
-        let segment = content.segment_or_create(&core.store)?;
-        if streams { segment.begin_read_ahead(block) } else { segment.begin_fill(block) }
-    } else {
-        FillStart::NotAdmitted
+    let start = match keeping {
+        Keeping::Always if content.admit => {
+            content.segment_or_create(&core.store)?.begin_fill(block)
+        }
+        Keeping::WhereItPays if content.admit => {
+            content.segment_or_create(&core.store)?.begin_read_ahead(block)
+        }
+        _ => FillStart::NotAdmitted,
     };
     match start {
         FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),

@@ -62,6 +62,12 @@ impl ReadAhead {
         }
     }
 
+    /// Limits what is asked for ahead from now on; 0 asks for nothing.
+    pub fn set_window_bytes_max(&mut self, window_bytes_max: u64) {
+        self.window_bytes_max = window_bytes_max;
+        self.window_bytes = self.window_bytes.min(window_bytes_max);
+    }
+
     /// The present judgement.
     pub fn pattern(&self) -> Pattern {
         if self.reads == 0 {
@@ -110,11 +116,8 @@ impl ReadAhead {
     }
 
     fn sequential(&mut self, first: bool) -> Vec<Range> {
-        self.window_bytes = if first {
-            2 * self.block_bytes
-        } else {
-            (self.window_bytes.max(self.block_bytes) * 2).min(self.window_bytes_max)
-        };
+        let blocks = if first { self.block_bytes } else { self.window_bytes.max(self.block_bytes) };
+        self.window_bytes = (2 * blocks).min(self.window_bytes_max);
         let start = self.planned_end.max(self.last_end);
         let end = self.last_end.saturating_add(self.window_bytes);
         // Ask in whole blocks, and only when a block's worth is due.
@@ -127,7 +130,7 @@ impl ReadAhead {
     }
 
     fn strided(&self, offset: u64, length: u64) -> Vec<Range> {
-        if self.confidence < CONFIDENT {
+        if self.confidence < CONFIDENT || self.window_bytes_max == 0 {
             return Vec::new();
         }
         (1..=STRIDES_AHEAD)
@@ -158,6 +161,25 @@ mod tests {
         assert_eq!(state.pattern(), Pattern::Sequential);
         let read_to = 200 << 20;
         assert!(planned_end >= read_to + 14 * BLOCK && planned_end <= read_to + 16 * BLOCK);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_where_that_is_wanted() {
+        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        assert!(!state.on_read(0, 1 << 20).is_empty());
+        state.set_window_bytes_max(0);
+        for read in 1..100 {
+            assert!(state.on_read(read << 20, 1 << 20).is_empty());
+        }
+        for read in 1..8 {
+            assert!(state.on_read(read * (64 << 20), 1 << 20).is_empty());
+        }
+        state.set_window_bytes_max(2 * BLOCK);
+        state.on_read(0, 1 << 20);
+        let asked: Vec<_> = (1..40).flat_map(|read| state.on_read(read << 20, 1 << 20)).collect();
+        assert!(
+            asked.last().is_some_and(|range| range.offset + range.length <= (40 << 20) + 2 * BLOCK)
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub mod wire;
 pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use level::{BytesByLevel, Level};
-pub use mode::{Access, ReadMode, WriteMode};
+pub use mode::{Access, Advice, ReadMode, WriteMode};
 pub use service::{FileService, HandOut, OpenFile, OpenRequest, PassthroughPin, ReadOutcome};
 pub use size::{ByteSize, MemorySize};
 pub use version::{FileId, Version};

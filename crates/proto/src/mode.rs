@@ -34,6 +34,22 @@ pub enum ReadMode {
     TwoLevel,
 }
 
+/// What a front end knows of how an open will be used, beyond its modes: hints that change no byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// How far the node may read ahead of this open by itself, in bytes, though no farther than it
+    /// does for others; `None` is as for others.
+    pub read_ahead_bytes_max: Option<u64>,
+    /// Whether what this open reads and writes is worth keeping; what is kept already stays.
+    pub keep: bool,
+}
+
+impl Default for Advice {
+    fn default() -> Self {
+        Advice { read_ahead_bytes_max: None, keep: true }
+    }
+}
+
 /// What an open may do with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::level::BytesByLevel;
-use crate::mode::{Access, ReadMode, WriteMode};
+use crate::mode::{Access, Advice, ReadMode, WriteMode};
 use crate::version::{FileId, Version};
 
 /// One open of a file, as a front end asks for it.
@@ -153,6 +153,11 @@ pub trait OpenFile: Send + Sync {
 
     /// Starts to bring `[offset, offset + length)` in, without waiting.
     fn prefetch(&self, offset: u64, length: u64);
+
+    /// Takes advice, in place of any given before; a node may leave it.
+    fn advise(&self, advice: Advice) {
+        let _ = advice;
+    }
 }
 
 /// A node as its front ends see it.

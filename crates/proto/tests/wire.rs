@@ -15,7 +15,7 @@ use tidepool_proto::wire::{
     Welcome, WriteSource, decode_reply, decode_request,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileId, ReadMode, Version, WriteMode,
+    Access, Advice, BytesByLevel, Error, ErrorKind, FileId, ReadMode, Version, WriteMode,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +36,7 @@ fn requests() -> Vec<Request> {
         }),
         Request::Read { handle, offset, length: 4096, want: Want::Resident },
         Request::Prefetch { handle, offset, length },
+        Request::Advise { handle, advice: Advice { read_ahead_bytes_max: Some(0), keep: false } },
         Request::RegisterBuffer,
         Request::Write { handle, offset, source: WriteSource::Payload },
         Request::Write { handle, offset, source: WriteSource::Buffer { offset, length: 5 } },

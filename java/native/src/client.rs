@@ -15,7 +15,7 @@ use tidepool_client::{Client, ClientOptions, Notice, default_socket};
 use tidepool_pfs::layout::apply_to_new_file;
 use tidepool_pfs::{LayoutHints, LayoutOutcome};
 use tidepool_proto::config::StripeHints;
-use tidepool_proto::{Error, ErrorKind, WriteMode};
+use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
 use crate::node_file;
@@ -174,7 +174,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_pfsRoot<'local>(
 }
 
 /// Sizes of an open with these options on top of the client's: read buffer, write buffer, split, in
-/// bytes; then whether it was asked for write mode `memory`, where nothing becomes durable.
+/// bytes.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_sizes<'local>(
     mut env: EnvUnowned<'local>,
@@ -185,8 +185,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_sizes<'local>(
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let open = unsafe { of(handle) }.open_settings(env, &options)?;
-        let memory = u64::from(open.write_mode == Some(WriteMode::Memory));
-        let sizes = [open.read_buffer_bytes, open.write_buffer_bytes, open.split_bytes, memory];
+        let sizes = [open.read_buffer_bytes, open.write_buffer_bytes, open.split_bytes];
         let array = env.new_long_array(sizes.len())?;
         // Bounded by the grammar of the options.
         array.set_region(env, 0, &sizes.map(u64::cast_signed))?;

@@ -5,13 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jni::EnvUnowned;
 use jni::objects::{JByteBuffer, JClass, JLongArray, JObjectArray, JString};
-use jni::sys::{jint, jlong};
-use tidepool_client::{File, OpenOptions};
+use jni::sys::{jboolean, jint, jlong};
+use jni::{Env, EnvUnowned};
+use tidepool_client::{File, OpenOptions, ReadPattern, ReadPlan};
 use tidepool_proto::{Access, BytesByLevel, Error, Level};
 
-use crate::bridge::{self, AtPath};
+use crate::bridge::{self, AtPath, Failure};
 use crate::client;
 use crate::names::Place;
 use crate::reads::{at_offset, direct};
@@ -23,6 +23,10 @@ const CREATE: jint = 4;
 const CREATE_NEW: jint = 8;
 const TRUNCATE: jint = 16;
 const APPEND: jint = 32;
+
+/// In which order a file will be read, as `NativeFile.java` has it too.
+const PATTERNS: [ReadPattern; 4] =
+    [ReadPattern::Unknown, ReadPattern::Sequential, ReadPattern::Whole, ReadPattern::Random];
 
 /// What a handle of `NativeFile` stands for.
 #[derive(Debug)]
@@ -90,7 +94,19 @@ fn with<T: Default>(
     })
 }
 
-/// Opens `path`, Hadoop's name of a file.
+/// What is known of the reads to come: a pattern, a first offset, and an end, negative for none.
+fn plan(env: &Env<'_>, numbers: &JLongArray<'_>) -> Result<ReadPlan, Failure> {
+    if numbers.is_null() {
+        return Ok(ReadPlan::default());
+    }
+    let mut plan = [0; 3];
+    numbers.get_region(env, 0, &mut plan)?;
+    let [pattern, start, end] = plan.map(|number| u64::try_from(number).ok());
+    let pattern = pattern.and_then(|number| PATTERNS.get(number as usize));
+    Ok(ReadPlan { pattern: pattern.copied().unwrap_or_default(), start: start.unwrap_or(0), end })
+}
+
+/// Opens `path`, Hadoop's name of a file; `reads` is what is known of the reads to come.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
     mut env: EnvUnowned<'local>,
@@ -100,6 +116,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
     flags: jint,
     mode_bits: jint,
     options: JObjectArray<'local, JString<'local>>,
+    reads: JLongArray<'local>,
 ) -> jlong {
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
@@ -122,6 +139,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             mode_bits: mode_bits.cast_unsigned(),
             read_mode: open.read_mode,
             write_mode: open.write_mode,
+            plan: plan(env, &reads)?,
         };
         let file = client.client.open(&lower, options).at(&path)?;
         if has(CREATE) || has(CREATE_NEW) {
@@ -206,6 +224,44 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_prefetch<'local>(
         file.file.prefetch(at_offset(offset)?, length.max(0).cast_unsigned());
         Ok(())
     })
+}
+
+/// Reads ahead this many bytes at most; negative for as many as the open said.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setReadAhead<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    bytes_max: jlong,
+) {
+    with(&mut env, handle, |file| {
+        file.file.set_read_ahead(u64::try_from(bytes_max).ok());
+        Ok(())
+    })
+}
+
+/// Says whether what is read and written is worth keeping.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setKeep<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    keep: jboolean,
+) {
+    with(&mut env, handle, |file| {
+        file.file.set_keep(keep);
+        Ok(())
+    })
+}
+
+/// Whether what is written may end with the node.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_mayBeLost<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) -> jboolean {
+    with(&mut env, handle, |file| Ok(file.file.may_be_lost()))
 }
 
 /// Gives up a file that was created: it is closed, and its name goes.

@@ -1,20 +1,20 @@
 //! Native methods of `NativeFile.java` that read: one call a read, whatever its kind.
 //!
-//! The calls named `held` read what this process holds itself and never wait, which is why they may
-//! hold on to an array of Java's; what they cannot serve they say so of, and the calls named
-//! `waiting` ask the node or the parallel file system.
+//! A read first takes what this process holds itself and never waits, which is why it may hold on
+//! to an array of Java's; where there is nothing, it says so. One that `waits` then asks the node
+//! or the parallel file system, and says the same when its thread is interrupted meanwhile.
 
 use std::cell::RefCell;
 
-use jni::EnvUnowned;
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
-use jni::sys::{JNIEnv, jint, jlong, jobject};
-use tidepool_proto::{Error, ErrorKind};
+use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};
+use jni::{Env, EnvUnowned, jni_sig, jni_str};
+use tidepool_proto::{Error, ErrorKind, ReadOutcome};
 
 use crate::bridge::{self, AtPath, Failure};
 use crate::file::{FileHandle, of};
 
-/// A `held` call has nothing: a `waiting` one must follow. Never a number of bytes.
+/// There is nothing without waiting, or no more waiting. Never a number of bytes.
 const MUST_WAIT: jint = -2;
 /// Bytes copied into an array of Java's at a time while the garbage collector stands by.
 const HOLD_BYTES: usize = 256 << 10;
@@ -28,6 +28,37 @@ thread_local! {
 /// What a read into Java's memory came to: bytes, 0 at the end of the file.
 fn count(bytes: usize) -> jint {
     jint::try_from(bytes).unwrap_or(jint::MAX)
+}
+
+/// As `count`, with note taken of where the bytes were from.
+fn counted(file: &FileHandle, outcome: Option<ReadOutcome>) -> jint {
+    outcome.map_or(MUST_WAIT, |outcome| {
+        file.count(&outcome.levels);
+        count(outcome.bytes)
+    })
+}
+
+fn read_held(file: &FileHandle, offset: jlong, bytes: &mut [u8]) -> Result<jint, Error> {
+    let outcome = file.file.read_held_at(at_offset(offset)?, bytes)?;
+    Ok(counted(file, outcome))
+}
+
+/// Reads, waiting until the bytes are there or the thread is interrupted.
+fn read_waiting(
+    env: &mut Env<'_>,
+    class: &JClass<'_>,
+    file: &FileHandle,
+    offset: jlong,
+    bytes: &mut [u8],
+) -> Result<jint, Error> {
+    // What cannot be asked for does not end a read.
+    let mut go_on = || {
+        let (name, signature) = (jni_str!("isInterrupted"), jni_sig!("()Z"));
+        let asked = env.call_static_method(class, name, signature, &[]);
+        !asked.and_then(|interrupted| interrupted.z()).unwrap_or(false)
+    };
+    let outcome = file.file.read_at_while(at_offset(offset)?, bytes, &mut go_on)?;
+    Ok(counted(file, outcome))
 }
 
 /// An offset as Java has it.
@@ -61,74 +92,60 @@ pub(crate) unsafe fn direct<'a>(
     }
 }
 
-/// Reads what is held into a direct buffer.
+/// Reads into a direct buffer.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeld<'local>(
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readDirect<'local>(
     mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
+    class: JClass<'local>,
     handle: jlong,
     offset: jlong,
     buffer: JByteBuffer<'local>,
     position: jint,
     length: jint,
+    waits: jboolean,
 ) -> jint {
     let raw = env.as_raw();
+    // SAFETY: `NativeHandle` keeps the handle while this runs.
+    let file = unsafe { of(handle) };
+    // SAFETY: `NativeFile` takes position and length from the buffer itself.
+    let bytes = || unsafe { direct(raw, buffer.as_raw(), position, length) };
+    if waits {
+        return bridge::run(&mut env, |env| {
+            let read = bytes().and_then(|bytes| read_waiting(env, &class, file, offset, bytes));
+            read.at(&file.path)
+        });
+    }
     bridge::run_swiftly(&mut env, || {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
-        read_held(file, offset, bytes).at(&file.path)
+        bytes().and_then(|bytes| read_held(file, offset, bytes)).at(&file.path)
     })
 }
 
-fn read_held(file: &FileHandle, offset: jlong, bytes: &mut [u8]) -> Result<jint, Error> {
-    let outcome = file.file.read_held_at(at_offset(offset)?, bytes)?;
-    Ok(outcome.map_or(MUST_WAIT, |outcome| {
-        file.count(&outcome.levels);
-        count(outcome.bytes)
-    }))
-}
-
-/// Reads into a direct buffer, waiting for the node or the parallel file system.
+/// Reads into an array.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaiting<'local>(
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readArray<'local>(
     mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    offset: jlong,
-    buffer: JByteBuffer<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
-    let raw = env.as_raw();
-    bridge::run_swiftly(&mut env, || {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        // SAFETY: `NativeFile` takes position and length from the buffer itself.
-        let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
-        let outcome = at_offset(offset).and_then(|offset| file.file.read_at(offset, bytes));
-        let outcome = outcome.at(&file.path)?;
-        file.count(&outcome.levels);
-        Ok(count(outcome.bytes))
-    })
-}
-
-/// Reads what is held into an array.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readHeldArray<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
+    class: JClass<'local>,
     handle: jlong,
     offset: jlong,
     array: JByteArray<'local>,
     position: jint,
     length: jint,
+    waits: jboolean,
 ) -> jint {
     let raw = env.as_raw();
+    // SAFETY: `NativeHandle` keeps the handle while this runs.
+    let file = unsafe { of(handle) };
+    if waits {
+        return bridge::run(&mut env, |env| {
+            staged(length as usize, |stage| {
+                let read = read_waiting(env, &class, file, offset, stage).at(&file.path)?;
+                let bytes = usize::try_from(read).unwrap_or(0);
+                array.set_region(env, position, as_signed(&stage[..bytes]))?;
+                Ok(read)
+            })
+        });
+    }
     bridge::run_swiftly(&mut env, || {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
         // SAFETY: the environment is this thread's; `NativeFile` checked the bounds.
         unsafe { read_held_array(raw, file, offset, &array, position, length) }
     })
@@ -219,30 +236,6 @@ fn staged<T>(length: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
             stage.resize(length.next_power_of_two().max(64 << 10), 0);
         }
         body(&mut stage[..length])
-    })
-}
-
-/// Reads into an array, waiting for the node or the parallel file system.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readWaitingArray<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    offset: jlong,
-    array: JByteArray<'local>,
-    position: jint,
-    length: jint,
-) -> jint {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        staged(length as usize, |stage| {
-            let outcome = at_offset(offset).and_then(|offset| file.file.read_at(offset, stage));
-            let outcome = outcome.at(&file.path)?;
-            file.count(&outcome.levels);
-            array.set_region(env, position, as_signed(&stage[..outcome.bytes]))?;
-            Ok(count(outcome.bytes))
-        })
     })
 }
 

@@ -13,6 +13,7 @@ pub fn options() -> String {
         "/*\n * Keys of the options of tide:// in a Hadoop configuration. Made by \
          `tidepool generate docs`;\n * change the table of options, not this file. \
          Values and defaults are the native library's.\n */\npackage io.tidepool.hadoop;\n\n\
+         import java.util.Set;\n\n\
          /** Keys of `fs.tide.*`. */\n\
          public final class TideOptions {\n\n    /** Version of the native calls. */\n",
     );
@@ -26,6 +27,14 @@ pub fn options() -> String {
         let key = key(spec);
         put(&mut text, format_args!("    public static final String {constant} = \"{key}\";"));
     }
+    text += "\n    /** Those that each open may choose for itself. */\n";
+    let live = HADOOP_OPTIONS.iter().filter(|spec| spec.live);
+    let names: Vec<_> = live.map(|spec| spec.name.to_ascii_uppercase()).collect();
+    let list = names.join(",\n            ");
+    put(
+        &mut text,
+        format_args!("    static final Set<String> PER_OPEN = Set.of(\n            {list});"),
+    );
     text += "\n    private TideOptions() {}\n}\n";
     text
 }

@@ -10,7 +10,7 @@ use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcom
 use super::{File, changed};
 use crate::binding::Binding;
 use crate::borrowed::Borrowed;
-use crate::connection::CallError;
+use crate::connection::{CallError, GoOn};
 use crate::lower;
 use crate::segment::Segment;
 
@@ -27,31 +27,33 @@ struct Step {
     at_end: bool,
 }
 
+/// What came of asking the node.
+enum Asked {
+    Step(Step),
+    /// The block went away again before it was read.
+    WentAway,
+    /// Whoever asked waits no more.
+    GivenUp,
+}
+
 impl File {
     /// Reads at `offset` into `buffer`, short only at the end of the file.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
-        self.check_readable(offset, buffer.len())?;
-        let mut outcome = ReadOutcome::default();
-        let mut at_end = buffer.is_empty();
-        while !at_end && outcome.bytes < buffer.len() {
-            let at = offset + outcome.bytes as u64;
-            let rest = &mut buffer[outcome.bytes..];
-            if let Some(step) = self.read_held(at, rest) {
-                outcome.bytes += step.bytes;
-                outcome.levels.merge(&step.levels);
-                at_end = step.at_end;
-                continue;
-            }
-            let step = self.read_asking(at, rest)?;
-            outcome.bytes += step.bytes;
-            outcome.levels.merge(&step.levels);
-            at_end = step.at_end;
-        }
-        if outcome.levels.mapped > 0 {
-            self.mapped_bytes.fetch_add(outcome.levels.mapped, Ordering::Relaxed);
-        }
-        self.read_ahead(offset, outcome.bytes);
-        Ok(outcome)
+        let outcome = self.read_by(offset, buffer, |at, rest| self.read_asking(at, rest, None))?;
+        // Never without an outcome: nobody gave it up.
+        Ok(outcome.unwrap_or_default())
+    }
+
+    /// As [`File::read_at`], but a wait for the node ends when `go_on`, asked now and then, says
+    /// no: then what was read up to there comes, and `None` where that is nothing. A wait for the
+    /// parallel file system without a node ends when that answers.
+    pub fn read_at_while(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<ReadOutcome>> {
+        self.read_by(offset, buffer, |at, rest| self.read_asking(at, rest, Some(&mut *go_on)))
     }
 
     /// Reads at `offset` what this process holds itself, up to the first byte that it does not.
@@ -59,14 +61,33 @@ impl File {
     /// asked: then [`File::read_at`] is the call to make. Sends no message and waits for nobody.
     /// No bytes mean the end of the file.
     pub fn read_held_at(&self, offset: u64, buffer: &mut [u8]) -> Result<Option<ReadOutcome>> {
+        self.read_by(offset, buffer, |_, _| Ok(None))
+    }
+
+    /// Reads what is held, and what is not by `ask`, until that has nothing either.
+    #[inline]
+    fn read_by(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        mut ask: impl FnMut(u64, &mut [u8]) -> Result<Option<Step>>,
+    ) -> Result<Option<ReadOutcome>> {
         self.check_readable(offset, buffer.len())?;
         let mut outcome = ReadOutcome::default();
         let mut at_end = buffer.is_empty();
-        let mut held = at_end;
         while !at_end && outcome.bytes < buffer.len() {
             let at = offset + outcome.bytes as u64;
-            let Some(step) = self.read_held(at, &mut buffer[outcome.bytes..]) else { break };
-            held = true;
+            let rest = &mut buffer[outcome.bytes..];
+            let step = match self.read_held(at, rest) {
+                Some(step) => Some(step),
+                None => ask(at, rest)?,
+            };
+            let Some(step) = step else {
+                if outcome.bytes == 0 {
+                    return Ok(None);
+                }
+                break;
+            };
             outcome.bytes += step.bytes;
             outcome.levels.merge(&step.levels);
             at_end = step.at_end;
@@ -77,7 +98,7 @@ impl File {
         if outcome.bytes > 0 {
             self.read_ahead(offset, outcome.bytes);
         }
-        Ok(held.then_some(outcome))
+        Ok(Some(outcome))
     }
 
     fn check_readable(&self, offset: u64, length: usize) -> Result<()> {
@@ -108,43 +129,53 @@ impl File {
         Some(Step { bytes, levels, at_end: bytes < buffer.len() })
     }
 
-    /// Reads by asking the node, or else the parallel file system.
+    /// Reads by asking the node, or else the parallel file system; `None` where `go_on` gave up.
     #[cold]
-    fn read_asking(&self, offset: u64, buffer: &mut [u8]) -> Result<Step> {
+    fn read_asking(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        mut go_on: Option<GoOn<'_>>,
+    ) -> Result<Option<Step>> {
         let mut attempts = 0;
         loop {
             let bound = if attempts < ASKING_ATTEMPTS { self.bound()? } else { None };
-            let Some(binding) = bound else { return self.read_bare(offset, buffer) };
+            let Some(binding) = bound else { return self.read_bare(offset, buffer).map(Some) };
             // Another thread may have opened the file anew, with bytes that are held now.
             if attempts > 0
                 && let Some(step) = self.read_held(offset, buffer)
             {
-                return Ok(step);
+                return Ok(Some(step));
             }
-            let segment = binding.segment.as_ref().filter(|_| attempts < RESIDENT_ATTEMPTS);
+            // What is not kept is not made resident either.
+            let resident = attempts < RESIDENT_ATTEMPTS && self.keeps();
+            let segment = binding.segment.as_ref().filter(|_| resident);
             attempts += 1;
-            let step = match segment {
-                Some(segment) => self.read_made_resident(&binding, segment, offset, buffer),
-                None => read_inline(&binding, offset, buffer).map(Some),
+            let go_on = go_on.as_mut().map(|go_on| &mut **go_on as GoOn<'_>);
+            let asked = match segment {
+                Some(segment) => self.read_made_resident(&binding, segment, offset, buffer, go_on),
+                None => read_inline(&binding, offset, buffer, go_on),
             };
-            match step {
-                Ok(Some(step)) => return Ok(step),
-                Ok(None) if attempts >= RESIDENT_ATTEMPTS => self.renew(&binding),
-                Ok(None) => {}
+            match asked {
+                Ok(Asked::Step(step)) => return Ok(Some(step)),
+                Ok(Asked::GivenUp) => return Ok(None),
+                Ok(Asked::WentAway) if attempts >= RESIDENT_ATTEMPTS => self.renew(&binding),
+                Ok(Asked::WentAway) => {}
                 Err(CallError::Failed(error)) => return Err(error),
                 Err(CallError::Gone(_)) => {}
             }
         }
     }
 
-    /// Has the node fill a block, then reads it; `None` if it went away again.
+    /// Has the node fill a block, then reads it.
     fn read_made_resident(
         &self,
         binding: &Binding,
         segment: &Segment,
         offset: u64,
         buffer: &mut [u8],
-    ) -> Result<Option<Step>, CallError> {
+        go_on: Option<GoOn<'_>>,
+    ) -> Result<Asked, CallError> {
         let length = segment.piece_bytes(offset, buffer.len());
         if buffer.len() > length {
             // The following blocks of a long read come while this one is read.
@@ -157,21 +188,23 @@ impl File {
             length: u32::try_from(length).unwrap_or(u32::MAX),
             want: Want::Resident,
         };
-        let answer = binding.connection.call(&request, &[], &[])?;
-        match answer.reply {
-            Reply::Resident { bytes: 0, levels } => {
-                Ok(Some(Step { bytes: 0, levels, at_end: true }))
-            }
+        let Some(answer) = binding.connection.call_while(&request, go_on)? else {
+            return Ok(Asked::GivenUp);
+        };
+        let step = match answer.reply {
+            Reply::Resident { bytes: 0, levels } => Step { bytes: 0, levels, at_end: true },
             Reply::Resident { bytes, levels } => {
                 let whole = |piece: &crate::segment::Piece| piece.bytes as u64 == bytes;
                 let piece = segment.read(offset, &mut buffer[..length]).filter(whole);
-                Ok(piece.map(|piece| Step { bytes: piece.bytes, levels, at_end: piece.at_end }))
+                let Some(piece) = piece else { return Ok(Asked::WentAway) };
+                Step { bytes: piece.bytes, levels, at_end: piece.at_end }
             }
             Reply::Data { at_end, levels } => {
-                Ok(Some(take_data(&answer.payload, at_end, levels, &mut buffer[..length])))
+                take_data(&answer.payload, at_end, levels, &mut buffer[..length])
             }
-            _ => Err(binding.connection.unexpected("a read")),
-        }
+            _ => return Err(binding.connection.unexpected("a read")),
+        };
+        Ok(Asked::Step(step))
     }
 
     /// The segment that this process holds is not the one that the node fills any more.
@@ -279,6 +312,7 @@ impl File {
         self.check_readable(offset, length)?;
         if let Some(binding) = self.bound()?
             && binding.segment.is_some()
+            && self.keeps()
             && length > 0
         {
             match Borrowed::lend(&binding, offset, length) {
@@ -293,14 +327,21 @@ impl File {
     }
 }
 
-fn read_inline(binding: &Binding, offset: u64, buffer: &mut [u8]) -> Result<Step, CallError> {
+fn read_inline(
+    binding: &Binding,
+    offset: u64,
+    buffer: &mut [u8],
+    go_on: Option<GoOn<'_>>,
+) -> Result<Asked, CallError> {
     let length = buffer.len().min(REPLY_PAYLOAD_BYTES_MAX as usize);
     let request =
         Request::Read { handle: binding.handle, offset, length: length as u32, want: Want::Inline };
-    let answer = binding.connection.call(&request, &[], &[])?;
+    let Some(answer) = binding.connection.call_while(&request, go_on)? else {
+        return Ok(Asked::GivenUp);
+    };
     match answer.reply {
         Reply::Data { at_end, levels } => {
-            Ok(take_data(&answer.payload, at_end, levels, &mut buffer[..length]))
+            Ok(Asked::Step(take_data(&answer.payload, at_end, levels, &mut buffer[..length])))
         }
         _ => Err(binding.connection.unexpected("a read")),
     }

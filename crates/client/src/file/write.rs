@@ -119,6 +119,12 @@ impl File {
         }
     }
 
+    /// Whether what is written may live in the memory of a node alone, so that no sync makes it
+    /// durable: what the open got, whoever decided it.
+    pub fn may_be_lost(&self) -> bool {
+        self.writes.may_be_lost.load(Ordering::Acquire)
+    }
+
     fn check_nothing_lost(&self) -> Result<()> {
         if self.writes.lost.load(Ordering::Acquire) { Err(lost()) } else { Ok(()) }
     }

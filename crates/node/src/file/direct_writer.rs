@@ -9,6 +9,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
 use tidepool_pfs::LowerFile;
@@ -28,6 +29,8 @@ struct DirectWriter {
     /// Whom the store charges, and whether it may keep the bytes.
     before: Arc<Content>,
     keeps: bool,
+    /// What the writer says of it.
+    worth_keeping: Arc<AtomicBool>,
 }
 
 impl Handle {
@@ -57,6 +60,7 @@ impl Handle {
             lower: self.lower.clone(),
             before: self.content.clone(),
             keeps: self.write_mode == WriteMode::Through,
+            worth_keeping: Arc::clone(&self.keeps),
         }))
     }
 }
@@ -97,7 +101,8 @@ impl DirectWriter {
         let content = Arc::new(Content::new(now, self.before.owner, self.before.admit));
         self.core.weigh_stamps(&content, &now);
         inner.content = Some(content.clone());
-        let wanted = self.keeps && content.admit && !inner.removed && !content.is_unsettled();
+        let keeps = self.keeps && self.worth_keeping.load(Ordering::Acquire);
+        let wanted = keeps && content.admit && !inner.removed && !content.is_unsettled();
         Ok(wanted.then_some(content))
     }
 }

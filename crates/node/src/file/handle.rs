@@ -2,14 +2,14 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use std::io::IoSlice;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin, ReadMode,
-    ReadOutcome, Result, Version, WriteMode,
+    Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
+    ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
 use tidepool_store::SegmentHold;
 
@@ -31,6 +31,8 @@ pub struct Handle {
     /// The directory entry of a file created by this open is not durable yet.
     pub(super) entry_owed: AtomicBool,
     pub(super) read_ahead: Mutex<ReadAhead>,
+    /// What is read and written by this open is worth keeping.
+    pub(super) keeps: Arc<AtomicBool>,
 }
 
 /// What `Handle::new` needs beside the file.
@@ -56,7 +58,7 @@ impl Handle {
         opened: Opened,
     ) -> Self {
         core.ledger.open_files.add(1);
-        let window = core.config.read_ahead_bytes_max.min(core.config.capacity_bytes / 4);
+        let window = read_ahead_bytes_max(core);
         Handle {
             core: core.clone(),
             file,
@@ -68,6 +70,7 @@ impl Handle {
             append: opened.append,
             entry_owed: AtomicBool::new(opened.created),
             read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window)),
+            keeps: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -80,9 +83,18 @@ impl Handle {
         self.file.content().unwrap_or_else(|| self.content.clone())
     }
 
+    pub(super) fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Acquire)
+    }
+
     pub(super) fn refuse(&self, what: &str, detail: &str) -> Error {
         Error::new(ErrorKind::PermissionDenied, what, detail)
     }
+}
+
+/// How far a reader is read ahead of, in bytes.
+fn read_ahead_bytes_max(core: &Core) -> u64 {
+    core.config.read_ahead_bytes_max.min(core.config.capacity_bytes / 4)
 }
 
 impl Drop for Handle {
@@ -253,6 +265,13 @@ impl OpenFile for Handle {
         if self.read_mode == ReadMode::TwoLevel {
             self.prefetch_range(offset, length);
         }
+    }
+
+    fn advise(&self, advice: Advice) {
+        let most = read_ahead_bytes_max(&self.core);
+        let window = advice.read_ahead_bytes_max.map_or(most, |asked| asked.min(most));
+        self.read_ahead.lock().set_window_bytes_max(window);
+        self.keeps.store(advice.keep, Ordering::Release);
     }
 }
 

@@ -11,7 +11,7 @@ use tidepool_store::BlockPin;
 
 use super::content::Content;
 use super::handle::Handle;
-use crate::fill::{self, Filled};
+use crate::fill::{self, Filled, Keeping};
 use crate::read_ahead::Pattern;
 use crate::transient::AlignedBuffer;
 
@@ -169,8 +169,12 @@ impl Handle {
         let pattern = self.read_ahead.lock().pattern();
         let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
         if !small || content.miss_is_hot(block) {
-            let streams = pattern == Pattern::Sequential;
-            match fill::fetch(&self.core, &self.file, &self.lower, content, block, streams) {
+            let keeping = match pattern {
+                _ if !self.keeps() => Keeping::Never,
+                Pattern::Sequential => Keeping::WhereItPays,
+                _ => Keeping::Always,
+            };
+            match fill::fetch(&self.core, &self.file, &self.lower, content, block, keeping) {
                 Filled::Kept => return Ok(None),
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
@@ -284,7 +288,7 @@ impl Handle {
         let mut bytes = vec![0; size as usize];
         self.read_checked(content, 0, &mut bytes)?;
         let trusted = content.admit && !content.is_unsettled() && !content.is_superseded();
-        if trusted && self.file.inner.lock().writers == 0 {
+        if trusted && self.keeps() && self.file.inner.lock().writers == 0 {
             let owner = content.owner;
             self.core.store.insert_small(version.id, version, owner, &bytes)?;
         }
@@ -312,7 +316,8 @@ impl Handle {
                 self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            match fill::fetch(&self.core, &self.file, &self.lower, &content, block, false) {
+            let (core, keeping) = (&self.core, Keeping::Always);
+            match fill::fetch(core, &self.file, &self.lower, &content, block, keeping) {
                 Filled::Kept | Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
@@ -349,8 +354,9 @@ impl Handle {
         if offset >= end {
             return;
         }
+        let keeping = if self.keeps() { Keeping::WhereItPays } else { Keeping::Never };
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            fill::prefetch(&self.core, &self.file, &self.lower, content, block);
+            fill::prefetch(&self.core, &self.file, &self.lower, content, block, keeping);
         }
     }
 

@@ -113,7 +113,7 @@ impl Handle {
             content,
             &Written { offset: at, data, size_before },
             self.core.config.small_file_bytes_max,
-            self.write_mode != WriteMode::Bypass,
+            self.write_mode != WriteMode::Bypass && self.keeps(),
         );
         if kept.is_err() {
             // The PFS has the bytes; only their copy in memory is given up.

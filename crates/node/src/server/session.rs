@@ -114,6 +114,11 @@ impl Session {
                     handle.file.prefetch(offset, length);
                 }
             }
+            Request::Advise { handle, advice } => {
+                if let Ok(handle) = self.find(handle) {
+                    handle.file.advise(advice);
+                }
+            }
             Request::Close { handle, mapped_bytes } => {
                 let closed = self.held.lock().handles.remove(&handle);
                 if let Some(closed) = closed {

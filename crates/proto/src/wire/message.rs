@@ -7,7 +7,7 @@ use super::Malformed;
 use crate::admin::{AdminReply, AdminRequest};
 use crate::error::{Error, ErrorKind};
 use crate::level::BytesByLevel;
-use crate::mode::{Access, ReadMode, WriteMode};
+use crate::mode::{Access, Advice, ReadMode, WriteMode};
 use crate::version::Version;
 
 /// What a client asks. `handle` and `borrow` numbers mean something on one connection only.
@@ -34,6 +34,13 @@ pub enum Request {
         offset: u64,
         /// How much, in bytes.
         length: u64,
+    },
+    /// Says how an open file will be used. No answer.
+    Advise {
+        /// The open file.
+        handle: u64,
+        /// In place of any given before.
+        advice: Advice,
     },
     /// Registers the transfer buffer of this connection: the one descriptor that comes along, a
     /// memfd sealed against shrinking. Answer: `Done`.
@@ -128,6 +135,7 @@ impl Request {
         !matches!(
             self,
             Request::Prefetch { .. }
+                | Request::Advise { .. }
                 | Request::Close { .. }
                 | Request::Release { .. }
                 | Request::Bye

@@ -231,6 +231,7 @@ impl Files for LibraryFiles {
             mode_bits: 0o644,
             read_mode: opening.read_mode,
             write_mode: opening.write_mode,
+            ..OpenOptions::read()
         };
         let file = self.client.open(self.root.join(path), options)?;
         self.open.insert(slot, (file, opening.append));

@@ -20,8 +20,8 @@ pub fn run(findings: &mut Findings) {
 
 /// What the host's own name, the address behind it, and that address's name come to.
 fn judge(name: &str, address: Option<IpAddr>, canonical: Option<&str>) -> (Found, String, String) {
-    let cure = "name the host and its address in DNS or /etc/hosts, so that jobs on YARN and Spark \
-                are sent to the node that has their data";
+    let cure = "name the host and its address in DNS or /etc/hosts, or set fs.tide.host.names, so \
+                that jobs on YARN and Spark are sent to the node that has their data";
     let Some(address) = address else {
         return (Found::Degraded, format!("{name} has no address"), cure.to_owned());
     };
@@ -29,7 +29,9 @@ fn judge(name: &str, address: Option<IpAddr>, canonical: Option<&str>) -> (Found
         let seen = format!("{name} is {address}, which has no name");
         return (Found::Degraded, seen, cure.to_owned());
     };
-    let seen = format!("{canonical} ({address})");
+    // As `Locality.java` names the host: it takes an interface's address for one of its own.
+    let own = if address.is_loopback() { ", for Spark that of an interface" } else { "" };
+    let seen = format!("{canonical} ({address}{own})");
     if canonical == "localhost" || canonical.starts_with("localhost.") {
         // Enough for one machine alone, where every worker has this name.
         return (Found::Degraded, seen, cure.to_owned());
@@ -85,7 +87,8 @@ mod tests {
     #[test]
     fn names_that_send_jobs_elsewhere_are_told() {
         let address = Some(IpAddr::from([10, 0, 0, 7]));
-        assert_eq!(judge("c7", address, Some("c7.site")).0, Found::Ok);
+        let (found, seen, _) = judge("c7", address, Some("c7.site"));
+        assert_eq!((found, seen.as_str()), (Found::Ok, "c7.site (10.0.0.7)"));
         assert_eq!(judge("c7", None, None).0, Found::Degraded);
         assert_eq!(judge("c7", address, None).0, Found::Degraded);
         let own = Some(IpAddr::from([127, 0, 0, 1]));

@@ -28,8 +28,8 @@ final class CreateBuilder extends FSDataOutputStreamBuilder<FSDataOutputStream, 
 
     @Override
     public FSDataOutputStream build() throws IOException {
-        Map<String, String> options = TideFileSystem.ownOptions(getOptions());
-        rejectUnknownMandatoryKeys(options.keySet(), "for " + getPath());
+        Map<String, String> options = Streams.options(getOptions());
+        rejectUnknownMandatoryKeys(TideOptions.PER_OPEN, "for " + getPath());
         EnumSet<CreateFlag> flags = getFlags();
         return system.create(getPath(), flags, getPermission(), isRecursive(), options);
     }

@@ -88,22 +88,12 @@ final class NativeClient extends NativeHandle {
 
     /** Whether a node answers, as far as is known. */
     boolean isConnected() throws IOException {
-        long handle = enter();
-        try {
-            return isConnected(handle);
-        } finally {
-            leave();
-        }
+        return ask(handle -> isConnected(handle));
     }
 
     /** The directory of the parallel file system that {@code tide:///} stands for. */
     String pfsRoot() throws IOException {
-        long handle = enter();
-        try {
-            return pfsRoot(handle);
-        } finally {
-            leave();
-        }
+        return ask(handle -> pfsRoot(handle));
     }
 
     /** Sizes that an open with these options has; {@code null} is none beside the client's. */
@@ -115,8 +105,7 @@ final class NativeClient extends NativeHandle {
         long handle = enter();
         try {
             long[] sizes = sizes(handle, pairs(options));
-            Sizes found = new Sizes(
-                    (int) sizes[0], (int) sizes[1], sizes[2], sizes[3] != 0);
+            Sizes found = new Sizes((int) sizes[0], (int) sizes[1], sizes[2]);
             if (isOwn) {
                 ownSizes = found;
             }
@@ -126,9 +115,8 @@ final class NativeClient extends NativeHandle {
         }
     }
 
-    /** Sizes in bytes; and whether what is written was asked to stay in memory. */
-    record Sizes(
-            int readBufferBytes, int writeBufferBytes, long splitBytes, boolean staysInMemory) {}
+    /** Sizes in bytes. */
+    record Sizes(int readBufferBytes, int writeBufferBytes, long splitBytes) {}
 
     @Override
     IOException closedException() {

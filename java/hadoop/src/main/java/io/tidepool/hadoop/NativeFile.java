@@ -22,13 +22,15 @@ final class NativeFile extends NativeHandle {
     static final int TRUNCATE = 16;
     static final int APPEND = 32;
 
-    /** The native library's answer where a read has to wait for the node. */
+    /** The native library's answer where a read has to wait, or waits no more. */
     private static final int MUST_WAIT = -2;
 
     private final NativeClient client;
     private final String path;
     private final boolean isWritten;
     private final long sizeAtOpen;
+    /** As it was when somebody asked last. */
+    private volatile boolean mayBeLost;
 
     private NativeFile(long handle, NativeClient client, String path, boolean isWritten) {
         super(handle);
@@ -36,6 +38,14 @@ final class NativeFile extends NativeHandle {
         this.path = path;
         this.isWritten = isWritten;
         this.sizeAtOpen = sizeAtOpen(handle);
+        this.mayBeLost = isWritten && mayBeLost(handle);
+    }
+
+    /** Opens a file of whose reads nothing is known. */
+    static NativeFile open(
+            NativeClient client, String path, int flags, int modeBits, Map<String, String> options)
+            throws IOException {
+        return open(client, path, flags, modeBits, options, null);
     }
 
     /**
@@ -45,14 +55,16 @@ final class NativeFile extends NativeHandle {
      * @param flags a sum of the flags above
      * @param modeBits permissions of a file that is created, before the umask of the process
      * @param options per-open options, or {@code null}
+     * @param reads what is known of the reads to come, or {@code null}
      */
     static NativeFile open(
-            NativeClient client, String path, int flags, int modeBits, Map<String, String> options)
-            throws IOException {
+            NativeClient client, String path, int flags, int modeBits, Map<String, String> options,
+            ReadPlan reads) throws IOException {
         String[] pairs = NativeClient.pairs(options);
+        long[] numbers = reads == null ? null : reads.numbers();
         long handle = client.enter();
         try {
-            long file = open(handle, path, flags, modeBits, pairs);
+            long file = open(handle, path, flags, modeBits, pairs, numbers);
             return new NativeFile(file, client, path, (flags & WRITE) != 0);
         } finally {
             client.leave();
@@ -76,12 +88,7 @@ final class NativeFile extends NativeHandle {
 
     /** Length in bytes. */
     long size() throws IOException {
-        long handle = enter();
-        try {
-            return size(handle);
-        } finally {
-            leave();
-        }
+        return ask(handle -> size(handle));
     }
 
     /**
@@ -108,10 +115,10 @@ final class NativeFile extends NativeHandle {
         long handle = enter();
         int bytes;
         try {
-            bytes = readHeld(handle, offset, buffer, position, length);
-            if (bytes == MUST_WAIT) {
+            bytes = readDirect(handle, offset, buffer, position, length, false);
+            while (bytes == MUST_WAIT) {
                 checkNotInterrupted();
-                bytes = readWaiting(handle, offset, buffer, position, length);
+                bytes = readDirect(handle, offset, buffer, position, length, true);
             }
         } finally {
             leave();
@@ -128,10 +135,10 @@ final class NativeFile extends NativeHandle {
         }
         long handle = enter();
         try {
-            int bytes = readHeldArray(handle, offset, array, start, length);
-            if (bytes == MUST_WAIT) {
+            int bytes = readArray(handle, offset, array, start, length, false);
+            while (bytes == MUST_WAIT) {
                 checkNotInterrupted();
-                bytes = readWaitingArray(handle, offset, array, start, length);
+                bytes = readArray(handle, offset, array, start, length, true);
             }
             return bytes == 0 ? -1 : bytes;
         } finally {
@@ -147,17 +154,17 @@ final class NativeFile extends NativeHandle {
      *     length is replaced by the bytes that were read, or by a negative number
      */
     void readRangesHeld(long[] offsets, Object[] targets, int[] places) throws IOException {
-        long handle = enter();
-        try {
-            readRangesHeld(handle, offsets, targets, places);
-        } finally {
-            leave();
-        }
+        order(handle -> readRangesHeld(handle, offsets, targets, places));
     }
 
-    /** A wait is not begun by a thread that should end: it closes the file, as a channel does. */
+    /** Called by the native library now and then while a read waits. */
+    private static boolean isInterrupted() {
+        return Thread.currentThread().isInterrupted();
+    }
+
+    /** No thread waits that should end: it closes the file, as a channel does. */
     private void checkNotInterrupted() throws IOException {
-        if (Thread.currentThread().isInterrupted()) {
+        if (isInterrupted()) {
             shut();
             throw new ClosedByInterruptException();
         }
@@ -165,9 +172,28 @@ final class NativeFile extends NativeHandle {
 
     /** Has the node bring a range in, without waiting. */
     void prefetch(long offset, long length) throws IOException {
-        long handle = enter();
+        order(handle -> prefetch(handle, offset, length));
+    }
+
+    /** Reads ahead so many bytes at most, 0 for none; {@code null} is as the open said. */
+    void setReadAhead(Long bytesMax) throws IOException {
+        order(handle -> setReadAhead(handle, bytesMax == null ? -1 : bytesMax));
+    }
+
+    /** Whether what is read and written from now on is worth keeping in memory. */
+    void setKeep(boolean keep) throws IOException {
+        order(handle -> setKeep(handle, keep));
+    }
+
+    /** Whether what is written may end with the node, so that no sync makes it durable. */
+    boolean mayBeLost() {
+        long handle = enterIfOpen();
+        if (handle == 0) {
+            return mayBeLost;
+        }
         try {
-            prefetch(handle, offset, length);
+            mayBeLost = mayBeLost(handle);
+            return mayBeLost;
         } finally {
             leave();
         }
@@ -188,33 +214,18 @@ final class NativeFile extends NativeHandle {
 
     /** Borrows bytes without a copy; {@code null} where the node cannot lend. */
     NativeLoan.Lent lend(long offset, int length) throws IOException {
-        long handle = enter();
-        try {
-            return NativeLoan.lend(client, handle, offset, length);
-        } finally {
-            leave();
-        }
+        return ask(handle -> NativeLoan.lend(client, handle, offset, length));
     }
 
     /** Writes the rest of a direct buffer at an offset, or at the end of a file open to append. */
     void write(long offset, ByteBuffer buffer) throws IOException {
-        long handle = enter();
-        try {
-            write(handle, offset, buffer, buffer.position(), buffer.remaining());
-        } finally {
-            leave();
-        }
+        order(handle -> write(handle, offset, buffer, buffer.position(), buffer.remaining()));
         buffer.position(buffer.limit());
     }
 
     /** Makes durable what was written. */
     void sync() throws IOException {
-        long handle = enter();
-        try {
-            sync(handle);
-        } finally {
-            leave();
-        }
+        order(handle -> sync(handle));
     }
 
     /**
@@ -268,7 +279,7 @@ final class NativeFile extends NativeHandle {
     }
 
     private static native long open(
-            long client, String path, int flags, int modeBits, String[] options)
+            long client, String path, int flags, int modeBits, String[] options, long[] reads)
             throws IOException;
 
     private static native void finish(long handle) throws IOException;
@@ -283,24 +294,24 @@ final class NativeFile extends NativeHandle {
 
     private static native long[] levels(long handle);
 
+    private static native void setReadAhead(long handle, long bytesMax);
+
+    private static native void setKeep(long handle, boolean keep);
+
+    private static native boolean mayBeLost(long handle);
+
     private static native void prefetch(long handle, long offset, long length) throws IOException;
 
     private static native void readRangesHeld(
             long handle, long[] offsets, Object[] targets, int[] places) throws IOException;
 
-    private static native int readHeld(
-            long handle, long offset, ByteBuffer buffer, int position, int length)
+    private static native int readDirect(
+            long handle, long offset, ByteBuffer buffer, int position, int length, boolean waits)
             throws IOException;
 
-    private static native int readWaiting(
-            long handle, long offset, ByteBuffer buffer, int position, int length)
+    private static native int readArray(
+            long handle, long offset, byte[] array, int position, int length, boolean waits)
             throws IOException;
-
-    private static native int readHeldArray(
-            long handle, long offset, byte[] array, int position, int length) throws IOException;
-
-    private static native int readWaitingArray(
-            long handle, long offset, byte[] array, int position, int length) throws IOException;
 
     private static native void write(
             long handle, long offset, ByteBuffer buffer, int position, int length)

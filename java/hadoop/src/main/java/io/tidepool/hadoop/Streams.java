@@ -5,7 +5,9 @@
 package io.tidepool.hadoop;
 
 import java.io.IOException;
+import java.util.HashMap;
 import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileSystem;
@@ -14,11 +16,27 @@ final class Streams {
 
     private Streams() {}
 
+    /** What each open may choose of the options given; of others nothing is known here. */
+    static Map<String, String> options(Configuration given) {
+        Map<String, String> options = new HashMap<>();
+        for (String key : TideOptions.PER_OPEN) {
+            String value = given.get(key);
+            if (value != null) {
+                options.put(key, value);
+            }
+        }
+        return options;
+    }
+
     /** Opens a file for reading. */
     static FSDataInputStream open(NativeClient client, String path, Map<String, String> options,
-            FileSystem.Statistics statistics) throws IOException {
+            ReadPlan reads, FileSystem.Statistics statistics) throws IOException {
         int buffer = client.sizes(options).readBufferBytes();
-        NativeFile file = NativeFile.open(client, path, NativeFile.READ, 0, options);
+        boolean isOurs = options != null && options.containsKey(TideOptions.READ_BUFFER_BYTES);
+        if (reads != null && reads.bufferBytes() >= 0 && !isOurs) {
+            buffer = reads.bufferBytes();
+        }
+        NativeFile file = NativeFile.open(client, path, NativeFile.READ, 0, options, reads);
         return new FSDataInputStream(new TideInputStream(file, buffer, statistics));
     }
 

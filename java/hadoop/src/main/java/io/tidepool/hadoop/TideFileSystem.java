@@ -15,7 +15,6 @@ import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
@@ -68,6 +67,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     }
 
     private int umask;
+    private Locality locality;
 
     @Override
     public String getScheme() {
@@ -99,6 +99,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
             throw error;
         }
         names = new NativeNames(client);
+        locality = new Locality(configuration.getTrimmedStrings(TideOptions.HOST_NAMES));
         umask = NativeNames.umask();
         workingDirectory = getHomeDirectory();
     }
@@ -118,35 +119,44 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public FSDataInputStream open(Path path, int bufferBytes) throws IOException {
-        return open(path, (Map<String, String>) null);
+        return open(path, null, null);
     }
 
-    private FSDataInputStream open(Path path, Map<String, String> options) throws IOException {
+    private FSDataInputStream open(Path path, Map<String, String> options, ReadPlan reads)
+            throws IOException {
         operations.count(OperationStatistics.OPEN);
         statistics.incrementReadOps(1);
-        return Streams.open(client, name(path), options, statistics);
+        return Streams.open(client, name(path), options, reads, statistics);
     }
 
     @Override
     protected CompletableFuture<FSDataInputStream> openFileWithOptions(
             Path path, OpenFileParameters parameters) throws IOException {
-        Map<String, String> options = ownOptions(parameters.getOptions());
-        Set<String> known = new java.util.HashSet<>(
-                Options.OpenFileOptions.FS_OPTION_OPENFILE_STANDARD_OPTIONS);
-        known.addAll(options.keySet());
-        AbstractFSBuilderImpl.rejectUnknownMandatoryKeys(
-                parameters.getMandatoryKeys(), known, "for " + path);
-        return LambdaUtils.eval(new CompletableFuture<>(), () -> open(path, options));
+        FileStatus status = parameters.getStatus();
+        if (status != null && !status.getPath().getName().equals(path.getName())) {
+            throw new IllegalArgumentException(
+                    path + ": the status is of another file, " + status.getPath());
+        }
+        return openFile(parameters, path);
     }
 
-    static Map<String, String> ownOptions(Configuration given) {
-        Map<String, String> options = new HashMap<>();
-        given.forEach(entry -> {
-            if (entry.getKey().startsWith(TideOptions.PREFIX)) {
-                options.put(entry.getKey(), entry.getValue());
-            }
+    @Override
+    protected CompletableFuture<FSDataInputStream> openFileWithOptions(
+            PathHandle handle, OpenFileParameters parameters) throws IOException {
+        return openFile(parameters, handle);
+    }
+
+    /** Opens what is named by a path or a handle, with what is known of the open. */
+    private CompletableFuture<FSDataInputStream> openFile(
+            OpenFileParameters parameters, Object named) throws IOException {
+        AbstractFSBuilderImpl.rejectUnknownMandatoryKeys(
+                parameters.getMandatoryKeys(), ReadPlan.KNOWN, "for " + named);
+        Map<String, String> options = Streams.options(parameters.getOptions());
+        ReadPlan reads = ReadPlan.of(parameters.getOptions());
+        return LambdaUtils.eval(new CompletableFuture<>(), () -> {
+            Path path = named instanceof Path given ? given : resolved((PathHandle) named);
+            return open(path, options, reads);
         });
-        return options;
     }
 
     @Override
@@ -460,7 +470,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public BlockLocation[] getFileBlockLocations(FileStatus file, long start, long length) {
-        return Locality.locations(file, start, length);
+        return locality.locations(file, start, length);
     }
 
     @Override
@@ -519,10 +529,15 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public FSDataInputStream open(PathHandle handle, int bufferBytes) throws IOException {
+        return open(resolved(handle), bufferBytes);
+    }
+
+    /** Where the file of a handle is, if it still is what the handle wants. */
+    private Path resolved(PathHandle handle) throws IOException {
         TidePathHandle known = TidePathHandle.from(handle);
         Path path = new Path(ROOT.getScheme(), null, known.path());
         known.check(statusOrNull(path));
-        return open(path, bufferBytes);
+        return path;
     }
 
     @Override

@@ -17,6 +17,8 @@ import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import org.apache.hadoop.fs.ByteBufferPositionedReadable;
 import org.apache.hadoop.fs.ByteBufferReadable;
+import org.apache.hadoop.fs.CanSetDropBehind;
+import org.apache.hadoop.fs.CanSetReadahead;
 import org.apache.hadoop.fs.CanUnbuffer;
 import org.apache.hadoop.fs.FSExceptionMessages;
 import org.apache.hadoop.fs.FSInputStream;
@@ -31,7 +33,8 @@ import org.apache.hadoop.io.ByteBufferPool;
 
 final class TideInputStream extends FSInputStream
         implements ByteBufferReadable, ByteBufferPositionedReadable, HasEnhancedByteBufferAccess,
-        CanUnbuffer, StreamCapabilities, IOStatisticsSource {
+        CanUnbuffer, CanSetReadahead, CanSetDropBehind, StreamCapabilities,
+        IOStatisticsSource {
 
     private static final byte[] NO_BUFFER = {};
     /** What the buffer takes in first, after an open and after a seek. */
@@ -63,6 +66,11 @@ final class TideInputStream extends FSInputStream
         this.statistics = new ReadStatistics(file, whole);
         this.zeroCopy = new ZeroCopy(file, statistics);
         this.watch = Leaks.watch(this, file, "");
+    }
+
+    /** The buffer grows to this; 0 is none. */
+    int bufferBytesMax() {
+        return bufferBytesMax;
     }
 
     private void checkOpen() throws IOException {
@@ -291,9 +299,26 @@ final class TideInputStream extends FSInputStream
 
     // The rest.
 
+    /** Has the node read ahead so many bytes at most, 0 for none; {@code null} is the default. */
+    @Override
+    public void setReadahead(Long bytesMax) throws IOException {
+        if (bytesMax != null && bytesMax < 0) {
+            throw new IllegalArgumentException("a read-ahead of " + bytesMax + " bytes");
+        }
+        file.setReadAhead(bytesMax);
+    }
+
+    /** Has the node keep nothing of what is read from now on; {@code null} is the default. */
+    @Override
+    public void setDropBehind(Boolean drop) throws IOException {
+        file.setKeep(!Boolean.TRUE.equals(drop));
+    }
+
     @Override
     public boolean hasCapability(String capability) {
         switch (capability.toLowerCase(Locale.ROOT)) {
+            case StreamCapabilities.READAHEAD:
+            case StreamCapabilities.DROPBEHIND:
             case StreamCapabilities.UNBUFFER:
             case StreamCapabilities.READBYTEBUFFER:
             case StreamCapabilities.PREADBYTEBUFFER:

@@ -4,11 +4,13 @@
  */
 package io.tidepool.hadoop;
 
+import java.util.Set;
+
 /** Keys of `fs.tide.*`. */
 public final class TideOptions {
 
     /** Version of the native calls. */
-    static final int ABI = 1;
+    static final int ABI = 2;
 
     /** What every key begins with. */
     static final String PREFIX = "fs.tide.";
@@ -65,6 +67,12 @@ public final class TideOptions {
     public static final String SPLIT_BYTES = "fs.tide.split.bytes";
 
     /**
+     * Names of this host for schedulers, each as a worker here registers; by default its
+     * canonical name, which YARN and Flink use, and its address, which Spark uses.
+     */
+    public static final String HOST_NAMES = "fs.tide.host.names";
+
+    /**
      * Stripe size of files that are created, where the PFS lets users choose. May be given
      * per open.
      */
@@ -90,6 +98,17 @@ public final class TideOptions {
      * How long one request to the node may take. Default: 600000.
      */
     public static final String REQUEST_TIMEOUT_MS = "fs.tide.request.timeout.ms";
+
+    /** Those that each open may choose for itself. */
+    static final Set<String> PER_OPEN = Set.of(
+            READ_MODE,
+            WRITE_MODE,
+            READ_BUFFER_BYTES,
+            WRITE_BUFFER_BYTES,
+            SPLIT_BYTES,
+            STRIPE_BYTES,
+            STRIPE_COUNT,
+            STRIPE_SERVERS);
 
     private TideOptions() {}
 }

@@ -12,6 +12,7 @@ import java.nio.ByteBuffer;
 import java.util.Locale;
 import java.util.Objects;
 import org.apache.hadoop.fs.Abortable;
+import org.apache.hadoop.fs.CanSetDropBehind;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
 import org.apache.hadoop.fs.impl.StoreImplementationUtils;
@@ -19,7 +20,7 @@ import org.apache.hadoop.fs.statistics.IOStatistics;
 import org.apache.hadoop.fs.statistics.IOStatisticsSource;
 
 final class TideOutputStream extends OutputStream
-        implements Syncable, Abortable, StreamCapabilities, IOStatisticsSource {
+        implements Syncable, Abortable, CanSetDropBehind, StreamCapabilities, IOStatisticsSource {
 
     private final NativeFile file;
     private final WriteStatistics statistics;
@@ -133,6 +134,13 @@ final class TideOutputStream extends OutputStream
         statistics.synced();
     }
 
+    /** Has the node keep no copy of this file; {@code null} and false have it keep one. */
+    @Override
+    public synchronized void setDropBehind(Boolean drop) throws IOException {
+        checkOpen();
+        file.setKeep(!Boolean.TRUE.equals(drop));
+    }
+
     @Override
     public synchronized void close() throws IOException {
         if (file.isClosed()) {
@@ -190,9 +198,9 @@ final class TideOutputStream extends OutputStream
     @Override
     public boolean hasCapability(String capability) {
         if (StoreImplementationUtils.isProbeForSyncable(capability)) {
-            // In memory readers see what was flushed, and nothing is durable.
-            return !sizes.staysInMemory()
-                    || !capability.equalsIgnoreCase(StreamCapabilities.HSYNC);
+            // In memory readers see what was flushed, and nothing is durable. Rules of the node may
+            // put a file there, so what the open got decides, not what it asked for.
+            return !capability.equalsIgnoreCase(StreamCapabilities.HSYNC) || !file.mayBeLost();
         }
         switch (capability.toLowerCase(Locale.ROOT)) {
             case StreamCapabilities.IOSTATISTICS:
@@ -200,6 +208,9 @@ final class TideOutputStream extends OutputStream
                 return true;
             case StreamCapabilities.ABORTABLE_STREAM:
                 return kind == Kind.NEW;
+            case StreamCapabilities.DROPBEHIND:
+                // What is in memory alone is never dropped.
+                return !file.mayBeLost();
             default:
                 return false;
         }

@@ -17,6 +17,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -238,8 +239,14 @@ public class TestTideFileSystem {
             BlockLocation[] all = own.getFileBlockLocations(status, 0, status.getLen());
             assertEquals(3, all.length);
             assertEquals(2_500_000 - (2 << 20), all[2].getLength());
-            String here = java.net.InetAddress.getLocalHost().getCanonicalHostName();
-            assertArrayEquals(new String[] {here}, all[0].getHosts());
+            var here = java.net.InetAddress.getLocalHost();
+            List<String> hosts = List.of(all[0].getHosts());
+            assertEquals(here.getCanonicalHostName(), hosts.get(0));
+            assertArrayEquals(all[0].getHosts(), all[0].getNames());
+            assertTrue("by address too: " + hosts, hosts.stream().anyMatch(
+                    name -> name.matches("[0-9.]+") || name.contains(":")));
+            assertTrue(here.isLoopbackAddress() || hosts.contains(here.getHostAddress()));
+            assertEquals("a name once", hosts.size(), Set.copyOf(hosts).size());
             BlockLocation[] part = own.getFileBlockLocations(status, (1 << 20) + 5, 10);
             assertEquals(1, part.length);
             assertEquals(1 << 20, part[0].getOffset());
@@ -276,6 +283,18 @@ public class TestTideFileSystem {
     }
 
     @Test
+    public void theHostIsNamedAsItsWorkersAreWhereThatIsSaid() throws IOException {
+        Configuration named = new Configuration();
+        named.set(TideOptions.HOST_NAMES, "worker-7, 10.1.2.3");
+        write("file", 100);
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), named)) {
+            LocatedFileStatus located = own.listLocatedStatus(path("file")).next();
+            assertArrayEquals(new String[] {"worker-7", "10.1.2.3"},
+                    located.getBlockLocations()[0].getHosts());
+        }
+    }
+
+    @Test
     public void optionsHoldForOneFileAndUnknownOnesThatMustHoldAreRefused() throws Exception {
         boolean noNode = ContractNode.MODE.equals("absent");
         try (FSDataOutputStream out = (FSDataOutputStream) system.createFile(path("one"))
@@ -294,6 +313,13 @@ public class TestTideFileSystem {
         try (FSDataInputStream in = system.openFile(path("one"))
                 .must(TideOptions.READ_MODE, "two-level").build().get()) {
             assertEquals(1000, in.readAllBytes().length);
+        }
+        for (String unknown : List.of("fs.tide.nonsense", TideOptions.SOCKET)) {
+            assertThrows(unknown, IllegalArgumentException.class, () ->
+                    system.openFile(path("one")).must(unknown, "x").build());
+            assertThrows(unknown, IllegalArgumentException.class, () ->
+                    system.createFile(path("two")).must(unknown, "x").build());
+            system.openFile(path("one")).opt(unknown, "x").build().get().close();
         }
         try (FSDataOutputStream out = system.appendFile(path("one")).build()) {
             out.write(1);

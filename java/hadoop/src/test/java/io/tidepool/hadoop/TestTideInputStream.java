@@ -227,6 +227,7 @@ public class TestTideInputStream {
             for (String name : List.of(
                     StreamCapabilities.READBYTEBUFFER, StreamCapabilities.PREADBYTEBUFFER,
                     StreamCapabilities.UNBUFFER, StreamCapabilities.VECTOREDIO,
+                    StreamCapabilities.READAHEAD, StreamCapabilities.DROPBEHIND,
                     StreamCapabilities.IOSTATISTICS)) {
                 assertTrue(name, stream.hasCapability(name));
             }

@@ -130,6 +130,7 @@ public class TestTideOutputStream {
         try (var stream = new FSDataOutputStream(scene.create("/capable", null), null)) {
             assertTrue(stream.hasCapability("hflush"));
             assertTrue(stream.hasCapability(StreamCapabilities.HSYNC));
+            assertTrue(stream.hasCapability(StreamCapabilities.DROPBEHIND));
             assertTrue(stream.hasCapability(StreamCapabilities.IOSTATISTICS));
             assertFalse(stream.hasCapability(StreamCapabilities.READBYTEBUFFER));
         }
@@ -137,6 +138,30 @@ public class TestTideOutputStream {
         try (var stream = scene.create("/in-memory", memory)) {
             assertTrue(stream.hasCapability("hflush"));
             assertFalse("nothing is durable", stream.hasCapability(StreamCapabilities.HSYNC));
+        }
+    }
+
+    @Test
+    public void filesThatARulePutsInMemoryDoNotClaimToBeDurable() throws IOException {
+        java.nio.file.Path rules = Files.createTempFile("tidepool-rules-", ".toml");
+        Files.writeString(rules, "[[rule]]\npath = \"scratch\"\nwrite_mode = \"memory\"\n");
+        try (var ruled = Scene.start("64MiB", "--config", rules.toString())) {
+            Files.createDirectory(ruled.node.pfs().resolve("scratch"));
+            TideOutputStream kept = ruled.create("/scratch/file", null);
+            assertFalse("a rule of the node", kept.hasCapability(StreamCapabilities.HSYNC));
+            assertTrue(kept.hasCapability("hflush"));
+            assertFalse(kept.hasCapability(StreamCapabilities.DROPBEHIND));
+            kept.close();
+            assertFalse("after the close too", kept.hasCapability(StreamCapabilities.HSYNC));
+            try (var stream = ruled.create("/file", null)) {
+                assertTrue(stream.hasCapability(StreamCapabilities.HSYNC));
+            }
+        } finally {
+            Files.delete(rules);
+        }
+        try (var bare = Scene.withoutNode();
+                var stream = bare.create("/file", Map.of(TideOptions.WRITE_MODE, "memory"))) {
+            assertTrue("the PFS has it", stream.hasCapability(StreamCapabilities.HSYNC));
         }
     }
 
