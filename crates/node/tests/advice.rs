@@ -56,8 +56,8 @@ fn what_is_written_and_not_worth_keeping_goes_to_the_pfs_alone() {
 #[test]
 fn a_writer_past_the_node_is_heard_too() {
     let fixture = Fixture::new();
-    for (name, advice) in [("kept", Advice::default()), ("dropped", UNWANTED)] {
-        let before = kept_bytes(&fixture);
+    // In this order: small files share their memory, so only the first of them shows.
+    for (name, advice) in [("dropped", UNWANTED), ("kept", Advice::default())] {
         let writer = fixture.writer(name, Wish::default());
         let direct = writer.write_directly().expect("the file is new");
         let lower = direct.descriptor().try_clone_to_owned().unwrap();
@@ -65,7 +65,7 @@ fn a_writer_past_the_node_is_heard_too() {
         std::thread::sleep(SETTLING);
         writer.advise(advice);
         drop(direct);
-        assert_eq!(kept_bytes(&fixture) > before, advice.keep, "{name}");
+        assert_eq!(kept_bytes(&fixture) > 0, advice.keep, "{name}");
     }
 }
 
