@@ -136,6 +136,9 @@ pub struct ExampleOptions {
     /// Meanwhile resize the store, evict everything, kill the node and start it again.
     #[arg(long)]
     pub turmoil: bool,
+    /// Seed of the turmoil; a new one each time without it, and always shown.
+    #[arg(long, value_name = "NUMBER", requires = "turmoil")]
+    pub seed: Option<u64>,
     /// Empty the page cache of the data before this step.
     #[arg(long, value_name = "STEP")]
     pub forget_before: Option<String>,

@@ -160,6 +160,7 @@ fn run_examples(options: &TestOptions) -> Result<Vec<Outcome>> {
                 storage: Storage::Tide,
                 pfs: None,
                 turmoil: true,
+                seed: None,
                 forget_before: None,
                 json: None,
             },

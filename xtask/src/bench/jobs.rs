@@ -138,7 +138,7 @@ fn kmeans(disk: &Path, way: Way, bytes: u64) -> Result<(f64, Vec<f64>)> {
         pfs: Some(disk.to_path_buf()),
         memory_bytes: bytes * 5 / 4,
         logs: environment::target().join("bench-logs/spark"),
-        turmoil: false,
+        turmoil_seed: None,
         forget_before: None,
     })?;
     let (_, _, start) = kmeans_data(&place, bytes)?;
@@ -175,6 +175,7 @@ fn mapreduce(bench: &Bench, name: &str, example: &str, stage: &str) -> Result<Ve
                     storage: way.storage,
                     pfs: Some(disk.directory.clone()),
                     turmoil: false,
+                    seed: None,
                     forget_before: way.cold.then(|| stage.to_owned()),
                     json: None,
                 },

@@ -26,6 +26,7 @@ pub fn run(place: &mut Place, bytes: u64) -> Result<Report> {
     let local = format!("file://{}", source.display());
     let (there, here, back) = (place.hdfs_uri("there"), place.uri("here"), place.hdfs_uri("back"));
     place.shell(&["-put", &local, &there])?;
+    place.disturb();
     let steps = [
         ("from HDFS", &there, &here, FILES),
         ("again, nothing to do", &there, &here, 0),
@@ -49,6 +50,7 @@ pub fn run(place: &mut Place, bytes: u64) -> Result<Report> {
         // The local file system has no checksums, and HDFS's files are not changed from outside.
         report.checked.push(format!("a changed byte is not looked for in {uri}"));
     }
+    place.calm(&mut report)?;
     let fetched = place.data().join("fetched");
     place.shell(&["-get", &back, &fetched.display().to_string()])?;
     for index in 0..FILES {

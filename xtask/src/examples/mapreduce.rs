@@ -21,6 +21,7 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
     let bytes = file_mib * MIB * FILES;
     let mut report = place.report("dfsio", bytes);
     let result = place.hadoop.logs.join("dfsio-result");
+    place.disturb();
     for (step, way) in [("write", "-write"), ("read", "-read"), ("read again", "-read")] {
         let arguments = vec![
             format!("-Dfs.defaultFS={}", place.uri("")),
@@ -53,6 +54,7 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
         );
         report.stages.push(stage);
     }
+    place.calm(&mut report)?;
     let directory = place.plain("dfsio/io_data")?;
     for index in 0..FILES {
         let path = directory.join(format!("test_io_{index}"));
@@ -85,6 +87,7 @@ pub fn sort(place: &mut Place, bytes: u64) -> Result<Report> {
     place.start_yarn()?;
     let mut report = place.report("sort", bytes);
     let [input, sorted] = ["sort/in", "sort/sorted"];
+    place.disturb();
     let steps: [(&str, &str, Vec<String>); 3] = [
         (
             "RandomWriter",
@@ -113,6 +116,7 @@ pub fn sort(place: &mut Place, bytes: u64) -> Result<Report> {
         let (stage, _) = place.stage(name, Some(bytes), || place.hadoop.run(main, &arguments))?;
         report.stages.push(stage);
     }
+    place.calm(&mut report)?;
     let before = records(place, &place.plain(input)?)?;
     let after = records(place, &place.plain(sorted)?)?;
     ensure!(before.0 == after.0 && before.1 == after.1, "the sorted records are others");

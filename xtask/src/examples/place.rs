@@ -28,8 +28,8 @@ pub struct PlaceOptions {
     pub memory_bytes: u64,
     /// Where the logs go.
     pub logs: PathBuf,
-    /// Whether the node is disturbed while programs run.
-    pub turmoil: bool,
+    /// The node is disturbed while programs run, by this seed.
+    pub turmoil_seed: Option<u64>,
     /// The step before which the page cache of the data is emptied.
     pub forget_before: Option<String>,
 }
@@ -158,8 +158,11 @@ impl Place {
         self.hadoop.run("org.apache.hadoop.fs.FsShell", &arguments)
     }
 
-    /// Counters of the node; `None` without one, or while it does not answer.
+    /// Counters of the node; `None` without one, and in turmoil, where they begin anew.
     pub fn served(&self) -> Option<Served> {
+        if self.turmoil.is_some() {
+            return None;
+        }
         let node = self.node.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let status = node.status().ok()?;
         let count = |level: &str| status["served"][level].as_u64().unwrap_or(0);
@@ -201,8 +204,9 @@ impl Place {
 
     /// From now on the node is disturbed, if that was asked for.
     pub fn disturb(&mut self) {
-        if let Some(node) = self.node.as_ref().filter(|_| self.options.turmoil) {
-            self.turmoil = Some(Turmoil::start(Arc::clone(node), self.options.memory_bytes));
+        if let Some((node, seed)) = self.node.as_ref().zip(self.options.turmoil_seed) {
+            let PlaceOptions { memory_bytes, logs, .. } = &self.options;
+            self.turmoil = Some(Turmoil::start(Arc::clone(node), *memory_bytes, seed, logs));
         }
     }
 
@@ -225,11 +229,15 @@ impl Place {
         Ok(())
     }
 
-    /// Ends what still runs. An error where the node served nothing: its clients then went past it,
-    /// which is right for jobs and wrong here.
+    /// Ends what still runs. An error where nothing was checked, where turmoil that was asked for
+    /// did not happen, and where the node served nothing: its clients then went past it, which is
+    /// right for jobs and wrong here.
     pub fn finish(&mut self, mut report: Report) -> Result<Report> {
         self.calm(&mut report)?;
-        if report.turmoil.is_none() && self.node.is_some() {
+        anyhow::ensure!(!report.checked.is_empty(), "no result was checked");
+        if self.options.turmoil_seed.is_some() {
+            anyhow::ensure!(report.turmoil.is_some(), "the example was not disturbed");
+        } else if self.node.is_some() {
             let served = self.served().unwrap_or_default().total();
             anyhow::ensure!(
                 served > 0,

@@ -5,7 +5,7 @@
 //! `conformance/` with its reason, and fails the run as soon as it is one no longer.
 
 mod churn;
-mod content;
+pub mod content;
 mod control;
 mod crash;
 mod fio;
