@@ -14,12 +14,10 @@ use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::ledger::{Bounds, Ledger};
-use super::tool;
-use super::{Actuator, Resized};
+use super::{Actuator, Resized, settle, tool};
 
 /// The worker hears of freed blocks with its next heartbeat, each second unless set otherwise.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const COMMAND_DEFAULT: [&str; 2] = ["alluxio", "fs"];
 
 /// An Alluxio worker to control.
@@ -84,24 +82,8 @@ impl Alluxio {
             let mut command = self.command.clone();
             command.extend(["free".to_owned(), path.clone()]);
             tool::run(&command, deadline)?;
-            self.settle(capacity_bytes, deadline)?;
-        }
-        Ok(())
-    }
-
-    /// Waits while the memory falls.
-    fn settle(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
-        let mut lowest = self.resident_bytes()?;
-        let mut progress = Instant::now();
-        while progress.elapsed() < SETTLE_TIME && Instant::now() < deadline {
-            let resident = self.resident_bytes()?;
-            if resident <= capacity_bytes {
-                break;
-            }
-            if resident < lowest {
-                (lowest, progress) = (resident, Instant::now());
-            }
-            std::thread::sleep(POLL_INTERVAL);
+            let resident = || self.resident_bytes();
+            settle::wait(resident, capacity_bytes, SETTLE_TIME, deadline)?;
         }
         Ok(())
     }

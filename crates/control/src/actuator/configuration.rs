@@ -7,6 +7,7 @@ use tidepool_proto::Result;
 
 use super::Actuator;
 use super::alluxio::{Alluxio, AlluxioConfiguration};
+use super::hdfs::{Hdfs, HdfsConfiguration};
 use super::memcached::{Memcached, MemcachedConfiguration};
 use super::page_cache::{PageCache, PageCacheConfiguration};
 use super::redis::{Redis, RedisConfiguration};
@@ -25,6 +26,8 @@ pub enum StoreConfiguration {
     PageCache(PageCacheConfiguration),
     /// An Alluxio worker.
     Alluxio(AlluxioConfiguration),
+    /// What an HDFS DataNode caches for a pool.
+    Hdfs(HdfsConfiguration),
 }
 
 /// Opens the store: connects to it, checks that it can be controlled, and begins to watch it.
@@ -41,6 +44,7 @@ pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
         }
         StoreConfiguration::PageCache(configuration) => Box::new(PageCache::open(configuration)?),
         StoreConfiguration::Alluxio(configuration) => Box::new(Alluxio::open(configuration)?),
+        StoreConfiguration::Hdfs(configuration) => Box::new(Hdfs::open(configuration)?),
     })
 }
 
@@ -57,7 +61,7 @@ mod tests {
             |kind: &str| toml::from_str::<StoreConfiguration>(&format!("kind = '{kind}'\n{ENTRY}"));
         assert!(read("redis").is_ok());
         let error = read("riak").unwrap_err().to_string();
-        for kind in ["riak", "memcached", "redis", "valkey", "page-cache", "alluxio"] {
+        for kind in ["riak", "memcached", "redis", "valkey", "page-cache", "alluxio", "hdfs"] {
             assert!(error.contains(kind), "{error}");
         }
     }

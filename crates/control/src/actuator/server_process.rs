@@ -18,6 +18,7 @@ use super::watch::Watch;
 pub(super) struct ServerProcess {
     pid: u32,
     statm: File,
+    status: File,
 }
 
 impl ServerProcess {
@@ -25,10 +26,11 @@ impl ServerProcess {
     /// from another machine or PID namespace.
     pub fn open(pid: u32, names: &[&str]) -> Result<Self> {
         let statm = File::open(format!("/proc/{pid}/statm"));
+        let status = File::open(format!("/proc/{pid}/status"));
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
         let operation = || format!("reading the memory of process {pid}");
         let remedy = "run the controller in the PID namespace of the server, on its node";
-        let (Ok(statm), Ok(comm)) = (statm, comm) else {
+        let (Ok(statm), Ok(status), Ok(comm)) = (statm, status, comm) else {
             let what = "no such process is seen here";
             return Err(Error::new(ErrorKind::Unsupported, operation(), what).remedy(remedy));
         };
@@ -36,7 +38,7 @@ impl ServerProcess {
             let what = format!("it is `{}`, not `{}`", comm.trim(), names.join("` or `"));
             return Err(Error::new(ErrorKind::Unsupported, operation(), what).remedy(remedy));
         }
-        Ok(ServerProcess { pid, statm })
+        Ok(ServerProcess { pid, statm, status })
     }
 
     /// Number of the process.
@@ -54,19 +56,50 @@ impl ServerProcess {
 
     /// Resident bytes (`statm`, second field): one system call, a few microseconds.
     pub fn resident_bytes(&self) -> Result<u64> {
-        let operation = || format!("reading the memory of process {}", self.pid);
         let mut buffer = [0; 128];
-        let length = self.statm.read_at(&mut buffer, 0).map_err(|error| {
-            Error::new(ErrorKind::StoreUnavailable, operation(), "it has ended").caused_by(error)
-        })?;
+        let length = self.statm.read_at(&mut buffer, 0).map_err(|error| self.ended(Some(error)))?;
         let text = String::from_utf8_lossy(&buffer[..length]);
         let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
         // A process that waits to be collected by its parent shows zeros.
         match pages {
             Some(pages) if pages > 0 => Ok(pages * rustix::param::page_size() as u64),
-            _ => Err(Error::new(ErrorKind::StoreUnavailable, operation(), "it has ended")),
+            _ => Err(self.ended(None)),
         }
     }
+
+    /// Bytes that the process keeps from being swapped or dropped (`status`, `VmLck`): some ten
+    /// microseconds.
+    pub fn locked_bytes(&self) -> Result<u64> {
+        let mut text = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let read = self.status.read_at(&mut buffer, text.len() as u64);
+            let length = read.map_err(|error| self.ended(Some(error)))?;
+            text.extend_from_slice(&buffer[..length]);
+            if let Some(bytes) = locked_bytes(&String::from_utf8_lossy(&text)) {
+                return Ok(bytes);
+            }
+            // A process that waits to be collected by its parent has no memory to tell of.
+            if length == 0 {
+                return Err(self.ended(None));
+            }
+        }
+    }
+
+    fn ended(&self, cause: Option<std::io::Error>) -> Error {
+        let operation = format!("reading the memory of process {}", self.pid);
+        let error = Error::new(ErrorKind::StoreUnavailable, operation, "it has ended");
+        match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
+}
+
+/// The figure of the line `VmLck`, where it is there to its end.
+fn locked_bytes(status: &str) -> Option<u64> {
+    let line = status.split_once("VmLck:")?.1.split_once(" kB")?.0;
+    line.trim().parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
 /// A server that is watched, for it may be restarted as another process.
@@ -86,6 +119,8 @@ impl Watch<Arc<ServerProcess>> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MapFlags, ProtFlags};
+
     use super::*;
 
     #[test]
@@ -95,6 +130,25 @@ mod tests {
         assert!(process.resident_bytes().unwrap() > 0);
         let wrong = ServerProcess::open(std::process::id(), &["redis-server"]).unwrap_err();
         assert_eq!(wrong.kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn locked_memory_is_seen() {
+        let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let process = ServerProcess::open(std::process::id(), &[own.trim()]).unwrap();
+        let page = rustix::param::page_size();
+        let null = std::ptr::null_mut();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, which nothing refers to when it is unmapped below.
+        let address = unsafe { rustix::mm::mmap_anonymous(null, page, access, flags).unwrap() };
+        let before = process.locked_bytes().unwrap();
+        // SAFETY: the mapping from above.
+        unsafe { rustix::mm::mlock(address, page).unwrap() };
+        assert_eq!(process.locked_bytes().unwrap(), before + page as u64);
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(address, page).unwrap() };
+        assert_eq!(process.locked_bytes().unwrap(), before);
+        assert_eq!(locked_bytes("Name:\tjava\nVmLck:\t    71"), None, "cut off");
     }
 
     #[test]
@@ -108,7 +162,14 @@ mod tests {
             std::thread::yield_now();
         };
         child.kill().unwrap();
+        // Also while nobody has collected it.
+        let begun = std::time::Instant::now();
+        while process.locked_bytes().is_ok() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it seems to live");
+            std::thread::yield_now();
+        }
         child.wait().unwrap();
+        assert_eq!(process.locked_bytes().unwrap_err().kind(), ErrorKind::StoreUnavailable);
         assert_eq!(process.resident_bytes().unwrap_err().kind(), ErrorKind::StoreUnavailable);
     }
 }

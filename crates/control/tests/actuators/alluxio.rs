@@ -5,7 +5,8 @@
 //! ```sh
 //! mvn -f crates/control/tests/actuators/alluxio-pom.xml dependency:copy-dependencies \
 //!     -DoutputDirectory=/var/tmp/alluxio-jars
-//! TIDEPOOL_ALLUXIO_JARS=/var/tmp/alluxio-jars cargo test -p tidepool-control alluxio
+//! TIDEPOOL_ALLUXIO_JARS=/var/tmp/alluxio-jars \
+//!     cargo test -p tidepool-control --test actuators alluxio -- --include-ignored
 //! ```
 
 use std::net::TcpStream;
@@ -17,14 +18,11 @@ use tempfile::TempDir;
 use tidepool_proto::ErrorKind;
 
 use crate::support::{
-    MIB, Server, directory, figure, free_port, open_store, program, refusal, skip,
+    MIB, Server, directory, figure, free_port, open_store, opened, program, refusal, skip,
 };
 
 const JARS: &str = "TIDEPOOL_ALLUXIO_JARS";
 const DEADLINE: Duration = Duration::from_secs(120);
-/// What Alluxio reaches into on Java 17.
-const OPENED: [&str; 6] =
-    ["java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"];
 
 /// A memory file system; unmounted when dropped.
 struct Ramdisk(PathBuf);
@@ -107,9 +105,7 @@ impl Alluxio {
 
 fn options(jars: &Path, place: &Path, ramdisk: &Path) -> (Vec<String>, [u16; 2]) {
     let ports = [(); 4].map(|()| free_port());
-    let mut options: Vec<String> = OPENED
-        .iter()
-        .map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED"))
+    let mut options: Vec<String> = opened()
         .chain(["-Xmx256m".into(), "-cp".into(), format!("{}/*", jars.display())])
         .collect();
     let place = place.display();

@@ -2,6 +2,7 @@
 //! loopback in a directory of its own. A server that is not installed skips its tests, visibly.
 
 mod alluxio;
+mod hdfs;
 mod memcached;
 mod page_cache;
 mod redis;

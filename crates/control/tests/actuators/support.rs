@@ -79,6 +79,11 @@ impl Server {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
+    /// Number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
@@ -96,6 +101,13 @@ impl Drop for Server {
 /// A directory with a short path, for sockets.
 pub fn directory() -> TempDir {
     tempfile::Builder::new().prefix("store-").tempdir_in("/tmp").unwrap()
+}
+
+/// Options of a Java 17 that open what Alluxio and Hadoop reach into.
+pub fn opened() -> impl Iterator<Item = String> {
+    let packages =
+        ["java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"];
+    packages.into_iter().map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED"))
 }
 
 /// Whether something listens at a Unix socket.

@@ -1,0 +1,165 @@
+//! HDFS as a store: what the DataNode of this node has locked in memory, and the limit of the cache
+//! pool that it does so for, set by Hadoop's own command.
+//!
+//! Bytes count when the DataNode has unlocked them: the kernel can then drop them at once. A limit
+//! holds for all DataNodes together, so a pool has to be cached by this one alone; what it caches
+//! for other pools, and what a client still reads from its memory, is reported as held.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_proto::size::ByteSize;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::ledger::{Bounds, Ledger};
+use super::server_process::ServerProcess;
+use super::watch::Watch;
+use super::{Actuator, Resized, settle, tool};
+
+/// How the operating system calls a DataNode's process; the second is one that was started as root.
+const NAMES: [&str; 2] = ["java", "jsvc"];
+/// Its main class begins with this, however it was started.
+const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.";
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// A NameNode hears each 10 seconds what is cached, unless set otherwise. Of what it had not heard,
+/// nothing goes before it looks again.
+const ROUND_TIME: Duration = Duration::from_secs(12);
+/// Together longer than the 30 seconds after which it tells a DataNode the next thing, unless set
+/// otherwise.
+const ROUNDS_MAX: u32 = 3;
+const COMMAND_DEFAULT: [&str; 2] = ["hdfs", "cacheadmin"];
+const OPERATION: &str = "opening an HDFS store";
+
+/// A cache pool to control, on the DataNode of this node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HdfsConfiguration {
+    /// Name of the store, unique on the node.
+    pub name: String,
+    /// The cache pool, which this DataNode alone caches.
+    pub pool: String,
+    /// The file in which the DataNode's process number is, as Hadoop's scripts write it.
+    pub pid_file: PathBuf,
+    /// Bytes locked by the DataNode it never goes below.
+    pub capacity_min_bytes: ByteSize,
+    /// Bytes locked by the DataNode it never goes above.
+    pub capacity_max_bytes: ByteSize,
+    /// Hadoop's cache command, before `-modifyPool`; `hdfs cacheadmin` where none is given.
+    #[serde(default)]
+    pub command: Option<Vec<String>>,
+}
+
+/// A cache pool under control.
+pub struct Hdfs {
+    configuration: HdfsConfiguration,
+    command: Vec<String>,
+    ledger: Ledger,
+    process: Watch<Arc<ServerProcess>>,
+}
+
+impl Hdfs {
+    /// Finds the DataNode and begins to watch it. The NameNode is not asked before the first
+    /// command.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the pool has no name, the process is no DataNode, or the command is not
+    /// there; `StoreUnavailable` where the DataNode does not run.
+    pub fn open(configuration: &HdfsConfiguration) -> Result<Self> {
+        let configuration = configuration.clone();
+        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        let bounds = Bounds::new(&configuration.name, least, most)?;
+        let command = configuration
+            .command
+            .clone()
+            .unwrap_or_else(|| COMMAND_DEFAULT.map(str::to_owned).to_vec());
+        tool::check(&command)?;
+        // The command would take the second kind for one of its options.
+        if configuration.pool.is_empty() || configuration.pool.starts_with('-') {
+            let what = format!("`{}` is no name of a cache pool", configuration.pool);
+            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, what)
+                .remedy("name one that `hdfs cacheadmin -listPools` shows in `pool`"));
+        }
+        let pid = data_node(&configuration.pid_file)?;
+        let process = Arc::new(ServerProcess::open(pid, &NAMES)?);
+        process.locked_bytes()?;
+        let capacity_bytes = bounds.capacity_max_bytes;
+        let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
+        let pid_file = configuration.pid_file.clone();
+        let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
+            last.unless_replaced_by(data_node(&pid_file)?, &NAMES)
+        })?;
+        Ok(Hdfs { configuration, command, ledger, process })
+    }
+
+    fn locked_bytes(&self) -> Result<u64> {
+        self.process.newest().0.locked_bytes()
+    }
+
+    fn run(&self, arguments: &[&str], deadline: Instant) -> Result<()> {
+        let mut command = self.command.clone();
+        command.extend(arguments.iter().map(|word| (*word).to_owned()));
+        tool::run(&command, deadline)
+    }
+
+    fn change(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
+        let pool = &self.configuration.pool;
+        let limit = capacity_bytes.to_string();
+        for _ in 0..ROUNDS_MAX {
+            // The NameNode looks at what to cache twice a minute; also, when it is asked for its
+            // pools, if a limit was set since.
+            self.run(&["-modifyPool", pool, "-limit", &limit], deadline)?;
+            self.run(&["-listPools", pool], deadline)?;
+            settle::wait(|| self.locked_bytes(), capacity_bytes, ROUND_TIME, deadline)?;
+            if self.locked_bytes()? <= capacity_bytes || Instant::now() >= deadline {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Actuator for Hdfs {
+    fn name(&self) -> &str {
+        &self.configuration.name
+    }
+
+    /// One small read. A DataNode that ended holds nothing.
+    fn state(&self) -> Result<StoreState> {
+        let (process, failed) = self.process.newest();
+        let locked = process.locked_bytes();
+        Ok(self.ledger.state(*locked.as_ref().unwrap_or(&0), failed || locked.is_err()))
+    }
+
+    fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
+        let end = Instant::now() + deadline;
+        let change = |capacity_bytes| self.change(capacity_bytes, end);
+        self.ledger.resize(capacity_bytes, end, || self.locked_bytes(), change)
+    }
+}
+
+/// Number of the DataNode's process.
+fn data_node(pid_file: &Path) -> Result<u32> {
+    let shown = pid_file.display();
+    let remedy = "start the DataNode, or correct `pid_file`";
+    let gone = |what: String| {
+        Error::new(ErrorKind::StoreUnavailable, "looking for an HDFS DataNode", what).remedy(remedy)
+    };
+    let text = std::fs::read_to_string(pid_file)
+        .map_err(|error| gone(shown.to_string()).caused_by(error))?;
+    let pid: u32 = text.trim().parse().map_err(|_| gone(format!("no number in {shown}")))?;
+    let command = std::fs::read(format!("/proc/{pid}/cmdline"))
+        .map_err(|error| gone(format!("process {pid}, as {shown} has it")).caused_by(error))?;
+    // A process that waits to be collected by its parent has no command line.
+    if command.is_empty() {
+        return Err(gone(format!("process {pid}, as {shown} has it, has ended")));
+    }
+    let is_data_node = |word: &[u8]| word.starts_with(DATA_NODE.as_bytes());
+    if command.split(|byte| *byte == 0).any(is_data_node) {
+        return Ok(pid);
+    }
+    let what = format!("process {pid}, as {shown} has it, is no DataNode");
+    Err(Error::new(ErrorKind::InvalidInput, OPERATION, what).remedy(remedy))
+}

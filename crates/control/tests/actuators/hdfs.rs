@@ -1,0 +1,306 @@
+//! HDFS: the limit of a cache pool, and bytes that its DataNode has unlocked.
+//!
+//! Its daemons take half a minute to start, so their test runs only where it is asked for. The
+//! DataNode may lock what `ulimit -l` says, up to 256 MiB:
+//!
+//! ```sh
+//! mvn -f crates/control/tests/actuators/hdfs-pom.xml package -Djars=/var/tmp/hdfs-jars
+//! TIDEPOOL_HDFS_JARS=/var/tmp/hdfs-jars \
+//!     cargo test -p tidepool-control --test actuators hdfs -- --include-ignored
+//! ```
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+use tidepool_control::actuator::Actuator;
+use tidepool_proto::ErrorKind;
+
+use crate::support::{
+    MIB, Server, directory, figure, free_port, open_store, opened, program, refusal, skip,
+};
+
+const JARS: &str = "TIDEPOOL_HDFS_JARS";
+const DEADLINE: Duration = Duration::from_secs(120);
+const CACHE_BYTES_MAX: u64 = 256 * MIB;
+const CACHE_BYTES_MIN: u64 = MIB;
+/// Without a level of its own everything is logged, and the NameNode fails to word some of it.
+const LOGGING: &str = "\
+log4j.rootLogger=WARN, A
+log4j.appender.A=org.apache.log4j.ConsoleAppender
+log4j.appender.A.target=System.err
+log4j.appender.A.layout=org.apache.log4j.SimpleLayout
+";
+/// Files in the pool; the cache has room for one more.
+const FILES: u64 = 7;
+
+struct Hdfs {
+    data_node: Server,
+    _name_node: Server,
+    data_node_page: u16,
+    file_bytes: u64,
+    java: Vec<String>,
+    directory: TempDir,
+}
+
+impl Hdfs {
+    /// Starts both daemons with the files in a pool `warm`.
+    fn start() -> Option<Self> {
+        let Some(jars) = std::env::var_os(JARS).map(PathBuf::from) else {
+            skip("hdfs", &format!("{JARS} names no directory with its jars"));
+            return None;
+        };
+        let cache_bytes = lockable_bytes();
+        if cache_bytes < CACHE_BYTES_MIN {
+            skip("hdfs", "`ulimit -l` lets a process lock next to nothing");
+            return None;
+        }
+        let java = program("java", "hdfs")?;
+        let directory = directory();
+        let place = directory.path();
+        let ports = [(); 5].map(|()| free_port());
+        configure(&place.join("conf"), place, &ports, cache_bytes);
+        let java = machine(&java, &jars, &place.join("conf"));
+        run(&java, &["org.apache.hadoop.hdfs.server.namenode.NameNode", "-format", "-force"]);
+        let daemon = |class: &str, answers: &dyn Fn() -> bool| {
+            let own = place.join(class.rsplit('.').next().unwrap());
+            std::fs::create_dir(&own).unwrap();
+            let command: Vec<&str> = java[1..].iter().map(String::as_str).chain([class]).collect();
+            Server::start(Path::new(&java[0]), &command, &own, answers)
+        };
+        let name_node = daemon("org.apache.hadoop.hdfs.server.namenode.NameNode", &|| {
+            TcpStream::connect(("127.0.0.1", ports[0])).is_ok()
+        });
+        let data_node = daemon("org.apache.hadoop.hdfs.server.datanode.DataNode", &|| {
+            bean(ports[1], "NameNode,name=FSNamesystemState", "NumLiveDataNodes") == Some(1)
+        });
+        std::fs::write(place.join("pid"), format!("{}\n", data_node.pid())).unwrap();
+        let file_bytes = cache_bytes / (FILES + 1) / page_bytes() * page_bytes();
+        let it = Hdfs {
+            data_node,
+            _name_node: name_node,
+            data_node_page: ports[3],
+            file_bytes,
+            java,
+            directory,
+        };
+        it.fill();
+        Some(it)
+    }
+
+    fn fill(&self) {
+        let files = self.directory.path().join("warm");
+        std::fs::create_dir(&files).unwrap();
+        for number in 0..FILES {
+            let content = vec![number as u8; self.file_bytes as usize];
+            std::fs::write(files.join(number.to_string()), content).unwrap();
+        }
+        let shell = "org.apache.hadoop.fs.FsShell";
+        run(&self.java, &[shell, "-put", files.to_str().unwrap(), "/"]);
+        self.cache_command(&["-addPool", "warm"]);
+        self.cache_command(&["-addDirective", "-path", "/warm", "-pool", "warm"]);
+    }
+
+    fn cache_command(&self, arguments: &[&str]) {
+        let mut words = vec!["org.apache.hadoop.hdfs.tools.CacheAdmin"];
+        words.extend(arguments);
+        run(&self.java, &words);
+    }
+
+    /// What the DataNode itself says it caches.
+    fn cached_bytes(&self) -> u64 {
+        bean(self.data_node_page, "DataNode,name=FSDatasetState*", "CacheUsed").unwrap()
+    }
+
+    /// Waits until the DataNode says so as well: it unlocks first and counts then.
+    fn await_cached(&self, bytes: u64) {
+        let begun = Instant::now();
+        while self.cached_bytes() != bytes {
+            assert!(begun.elapsed() < DEADLINE, "{} bytes, not {bytes}", self.cached_bytes());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn await_full(&self, store: &dyn Actuator) -> u64 {
+        let full = FILES * self.file_bytes;
+        let begun = Instant::now();
+        while store.state().unwrap().resident_bytes < full {
+            assert!(begun.elapsed() < DEADLINE, "{} bytes cached", self.cached_bytes());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        full
+    }
+
+    fn entry(&self, pool: &str) -> String {
+        let mut command = self.java.clone();
+        command.push("org.apache.hadoop.hdfs.tools.CacheAdmin".into());
+        entry(pool, &self.directory.path().join("pid"), &format!("{command:?}"))
+    }
+}
+
+/// What processes from here may lock, raised as far as it may be.
+fn lockable_bytes() -> u64 {
+    let limits = getrlimit(Resource::Memlock);
+    let raised = Rlimit { current: limits.maximum, ..limits };
+    setrlimit(Resource::Memlock, raised).unwrap();
+    let bytes = limits.maximum.unwrap_or(CACHE_BYTES_MAX).min(CACHE_BYTES_MAX);
+    bytes / page_bytes() * page_bytes()
+}
+
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn machine(java: &Path, jars: &Path, conf: &Path) -> Vec<String> {
+    let processor = if cfg!(target_arch = "x86_64") { "amd64" } else { "aarch64" };
+    let native = jars.join(format!("nativelib/Linux-{processor}"));
+    let mut words = vec![java.to_str().unwrap().to_owned()];
+    words.extend(opened());
+    words.extend(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(String::from));
+    words.extend([
+        format!("-Djava.library.path={}", native.display()),
+        "-Djava.net.preferIPv4Stack=true".into(),
+        "-cp".into(),
+        format!("{}:{}/*", conf.display(), jars.display()),
+    ]);
+    words
+}
+
+fn configure(conf: &Path, place: &Path, ports: &[u16; 5], cache_bytes: u64) {
+    // The servers want directories for their pages, and work without pages.
+    for pages in ["hdfs", "datanode", "static"] {
+        std::fs::create_dir_all(conf.join("webapps").join(pages)).unwrap();
+    }
+    let place = place.display();
+    let address = |port: u16| format!("127.0.0.1:{port}");
+    let settings = [
+        ("hadoop.tmp.dir", format!("{place}/tmp")),
+        ("dfs.replication", "1".into()),
+        ("dfs.namenode.name.dir", format!("file://{place}/name")),
+        ("dfs.datanode.data.dir", format!("file://{place}/data")),
+        ("dfs.namenode.rpc-address", address(ports[0])),
+        ("dfs.namenode.http-address", address(ports[1])),
+        ("dfs.datanode.address", address(ports[2])),
+        ("dfs.datanode.http.address", address(ports[3])),
+        ("dfs.datanode.ipc.address", address(ports[4])),
+        ("dfs.namenode.datanode.registration.ip-hostname-check", "false".into()),
+        ("dfs.datanode.max.locked.memory", cache_bytes.to_string()),
+        // As the guide advises.
+        ("dfs.namenode.path.based.cache.retry.interval.ms", "1000".into()),
+        ("dfs.datanode.du.reserved", "0".into()),
+    ];
+    let mut text = String::from("<configuration>\n");
+    for (name, value) in settings {
+        text += &format!("<property><name>{name}</name><value>{value}</value></property>\n");
+    }
+    std::fs::write(conf.join("hdfs-site.xml"), text + "</configuration>\n").unwrap();
+    let root = format!("<name>fs.defaultFS</name><value>hdfs://{}</value>", address(ports[0]));
+    let text = format!("<configuration><property>{root}</property></configuration>\n");
+    std::fs::write(conf.join("core-site.xml"), text).unwrap();
+    std::fs::write(conf.join("log4j.properties"), LOGGING).unwrap();
+}
+
+fn run(java: &[String], words: &[&str]) {
+    let done = Command::new(&java[0]).args(&java[1..]).args(words).output().unwrap();
+    assert!(done.status.success(), "{words:?}: {done:?}");
+}
+
+/// A figure of a daemon's management page; nothing where it does not answer yet.
+fn bean(port: u16, bean: &str, figure: &str) -> Option<u64> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let headers = "Host: localhost\r\nConnection: close";
+    let request = format!("GET /jmx?qry=Hadoop:service={bean} HTTP/1.1\r\n{headers}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let value = answer.split_once(&format!("\"{figure}\" : "))?.1;
+    value.split([',', '\n']).next()?.trim().parse().ok()
+}
+
+fn entry(pool: &str, pid_file: &Path, command: &str) -> String {
+    format!(
+        "kind = 'hdfs'\nname = 'hdfs'\npool = '{pool}'\npid_file = '{}'\n\
+         capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\ncommand = {command}\n",
+        pid_file.display()
+    )
+}
+
+#[test]
+#[ignore = "long: starts daemons of HDFS from the jars in TIDEPOOL_HDFS_JARS"]
+fn a_lower_limit_unlocks_what_is_above_it() {
+    let Some(it) = Hdfs::start() else { return };
+    let store = open_store(&it.entry("warm")).unwrap();
+    let full = it.await_full(&*store);
+    it.await_cached(full);
+
+    // No time for a virtual machine to start: nothing is freed, and nothing is claimed.
+    let late = store.resize(0, Duration::from_millis(100)).unwrap();
+    assert_eq!((late.freed_bytes, it.cached_bytes()), (0, full));
+    assert_eq!(store.state().unwrap().held_bytes, full);
+
+    let done = store.resize(3 * it.file_bytes + it.file_bytes / 2, DEADLINE).unwrap();
+    let left = 3 * it.file_bytes;
+    assert_eq!((done.freed_bytes, done.resident_bytes), (full - left, left), "whole files");
+    it.await_cached(left);
+    assert_eq!(store.state().unwrap().held_bytes, 0);
+    figure("hdfs", &format!("{} KiB asked back of {}: {done:?}", (full / 2) >> 10, full >> 10));
+
+    let begun = Instant::now();
+    store.resize(u64::MAX, DEADLINE).unwrap();
+    it.await_full(&*store);
+    figure(
+        "hdfs",
+        &format!("full again {:.1} s after a higher limit", begun.elapsed().as_secs_f32()),
+    );
+    let done = store.resize(0, DEADLINE).unwrap();
+    assert_eq!((done.freed_bytes, done.resident_bytes), (full, 0));
+    it.await_cached(0);
+    figure("hdfs", &format!("all asked back: {done:?}"));
+
+    let wrong = open_store(&it.entry("none")).unwrap();
+    let error = wrong.resize(0, DEADLINE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
+    assert!(error.detail().contains("none does not exist"), "{error}");
+    assert!(wrong.state().unwrap().failed);
+
+    it.data_node.signal(rustix::process::Signal::KILL);
+    let begun = Instant::now();
+    while !store.state().unwrap().failed {
+        assert!(begun.elapsed() < DEADLINE, "a killed DataNode seems to answer");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let error = refusal(&it.entry("warm"));
+    assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
+}
+
+#[test]
+fn entries_that_cannot_work_are_refused() {
+    let directory = directory();
+    let place = directory.path();
+    let file = |name: &str, text: &str| {
+        std::fs::write(place.join(name), text).unwrap();
+        place.join(name)
+    };
+    let own = file("own", &std::process::id().to_string());
+    let text = file("text", "datanode");
+    let none = file("none", &i32::MAX.to_string());
+    let cases = [
+        (entry("", &own, "['true']"), ErrorKind::InvalidInput, "pool"),
+        (entry("-limit", &own, "['true']"), ErrorKind::InvalidInput, "pool"),
+        (entry("warm", &own, "['no-such-program']"), ErrorKind::InvalidInput, "no-such-program"),
+        (entry("warm", &own, "['true']"), ErrorKind::InvalidInput, "no DataNode"),
+        (entry("warm", &text, "['true']"), ErrorKind::StoreUnavailable, "no number"),
+        (entry("warm", &none, "['true']"), ErrorKind::StoreUnavailable, "2147483647"),
+        (entry("warm", &place.join("x"), "['true']"), ErrorKind::StoreUnavailable, "/x"),
+    ];
+    for (case, kind, what) in cases {
+        let error = refusal(&case);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.detail().contains(what), "{error}");
+        assert!(error.remedy_text().is_some(), "{error}");
+    }
+}
