@@ -124,6 +124,15 @@ fn drain<R: std::io::Read + Send + 'static>(pipe: Option<R>) -> std::thread::Joi
     })
 }
 
+/// Memory that a process has, in bytes.
+pub fn resident_bytes(process_id: u32) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process_id}/status"))
+        .with_context(|| format!("process {process_id} is gone"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kibibytes: u64 = line.split_whitespace().next().context("no VmRSS")?.parse()?;
+    Ok(kibibytes << 10)
+}
+
 /// Sends a signal; a process that is gone already is fine.
 pub fn signal(process_id: u32, signal: i32) {
     if process_id == 0 {

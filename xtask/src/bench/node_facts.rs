@@ -1,14 +1,13 @@
 //! What the node itself costs: giving memory back, starting, doing nothing.
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
 use super::{Bench, wait_until, warm, write_file};
-use crate::environment;
+use crate::{environment, process};
 
 const FREEING: &str = "freeing by resize until the memory is back";
 const KEEPING: &str = "bookkeeping of a resident block";
@@ -105,7 +104,7 @@ pub fn starting(bench: &Bench) -> Result<Vec<Row>> {
         anyhow::ensure!(fs::read(node.mount.join(name))? == b"byte", "wrong bytes");
         times.push(started.elapsed().as_secs_f64() * 1e3);
         std::thread::sleep(Duration::from_millis(300));
-        memory.push(resident_mib(node.process_id()?)?);
+        memory.push(process::resident_bytes(node.process_id()?)? as f64 / f64::from(1 << 20));
     }
     fs::remove_file(bench.lower.join(name))?;
     let rows = [
@@ -113,11 +112,4 @@ pub fn starting(bench: &Bench) -> Result<Vec<Row>> {
         Row::alone(IDLE, "MiB", memory, Goal::AtMost(30.0)),
     ];
     Ok(rows.into_iter().filter(|row| bench.wants(&row.name)).collect())
-}
-
-fn resident_mib(process_id: u32) -> Result<f64> {
-    let text = fs::read_to_string(Path::new("/proc").join(process_id.to_string()).join("status"))?;
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-    let kibibytes: f64 = line.split_whitespace().nth(1).context("no VmRSS")?.parse()?;
-    Ok(kibibytes / 1024.0)
 }

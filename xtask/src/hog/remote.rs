@@ -50,6 +50,11 @@ impl RunningJob {
         Ok(pipe.flush()?)
     }
 
+    /// What the job holds now, in bytes.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        process::resident_bytes(self.child.id())
+    }
+
     /// Waits until the job did all steps and ended.
     pub fn finish(mut self) -> Result<Report> {
         drop(self.child.stdin.take());
