@@ -5,7 +5,9 @@
 //! code is generic over the atomic so that the model checker runs exactly what production runs.
 //!
 //! Exclusive changes (a fill, a retraction) are announced by a bit. A block under one of them
-//! cannot be pinned, and a pinned block cannot be retracted.
+//! cannot be pinned, and a pinned block cannot be retracted. Who must retract it all the same (a
+//! truncation) closes it: pins that are there end, new ones are refused, so readers cannot keep him
+//! waiting by taking turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,6 +41,8 @@ const FILLING: u64 = 1 << 2;
 const RETRACTING: u64 = 1 << 3;
 /// Read since the policy last looked.
 const TOUCHED: u64 = 1 << 4;
+/// Somebody waits for the pins to end: no new ones.
+const CLOSING: u64 = 1 << 5;
 const PIN: u64 = 1 << 8;
 const PINS_MASK: u64 = 0xFFFF << 8;
 const GENERATION: u64 = 1 << 24;
@@ -77,13 +81,18 @@ impl CellWord {
         self.0 & PINS_MASK != 0
     }
 
+    pub fn is_closing(self) -> bool {
+        self.0 & CLOSING != 0
+    }
+
     /// Counts the state changes, modulo 2^40.
     pub fn generation(self) -> u64 {
         self.0 / GENERATION
     }
 
     fn with_state(self, state: BlockState) -> u64 {
-        (self.0 & !(STATE_MASK | FILLING | RETRACTING)).wrapping_add(GENERATION) | state as u64
+        let kept = self.0 & !(STATE_MASK | FILLING | RETRACTING | CLOSING);
+        kept.wrapping_add(GENERATION) | state as u64
     }
 }
 
@@ -102,7 +111,7 @@ pub(crate) enum Refusal {
 pub(crate) trait Cell {
     /// The present word.
     fn word(&self) -> CellWord;
-    /// Pins a resident block; a `hit` leaves a mark for the policy.
+    /// Pins a resident block that is not closing; a `hit` leaves a mark for the policy.
     fn pin(&self, hit: bool) -> Option<CellWord>;
     /// Lets go of one pin.
     fn unpin(&self);
@@ -112,8 +121,12 @@ pub(crate) trait Cell {
     fn finish_fill(&self, state: BlockState) -> CellWord;
     /// Ends a fill: the memory is given back.
     fn abandon_fill(&self);
-    /// Makes a resident, unpinned block unreadable; tells its state before.
+    /// Makes a resident, unpinned block unreadable; tells its state before. A pinned one is closed
+    /// unless only clean blocks are wanted: the caller tries again until its pins have ended, or
+    /// opens it.
     fn start_retract(&self, clean_only: bool) -> Result<BlockState, Refusal>;
+    /// Lets a block that was closed be pinned again.
+    fn open(&self);
     /// Ends a retraction: absent after the memory is freed, or resident again.
     fn finish_retract(&self, state: BlockState);
     /// Changes the state of a resident block.
@@ -146,7 +159,7 @@ impl<A: AtomicWord> Cell for A {
     fn pin(&self, hit: bool) -> Option<CellWord> {
         let mark = if hit { TOUCHED } else { 0 };
         let pinned = update(self, |word| {
-            let room = word.0 & PINS_MASK != PINS_MASK;
+            let room = word.0 & PINS_MASK != PINS_MASK && !word.is_closing();
             if word.is_resident() && room { Ok((word.0 + PIN) | mark) } else { Err(()) }
         });
         pinned.ok()
@@ -180,12 +193,19 @@ impl<A: AtomicWord> Cell for A {
             } else if clean_only && word.state() != BlockState::Clean {
                 Err(Refusal::Owed)
             } else if word.is_pinned() {
-                Err(Refusal::Pinned)
+                if clean_only { Err(Refusal::Pinned) } else { Ok(word.0 | CLOSING) }
             } else {
                 Ok((word.with_state(BlockState::Absent) | RETRACTING) & !TOUCHED)
             }
-        });
-        before.map(CellWord::state)
+        })?;
+        if before.is_pinned() { Err(Refusal::Pinned) } else { Ok(before.state()) }
+    }
+
+    fn open(&self) {
+        let closing =
+            |word: CellWord| if word.is_closing() { Ok(word.0 & !CLOSING) } else { Err(()) };
+        // Nothing to do where it is not closing.
+        _ = update(self, closing);
     }
 
     fn finish_retract(&self, state: BlockState) {

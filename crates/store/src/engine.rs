@@ -507,6 +507,7 @@ impl Engine {
                 }
                 if state.holds > 0 {
                     state.drop_when_released = true;
+                    content.cells.range(0, u64::MAX).for_each(|(_, cell)| cell.word.open());
                     return;
                 }
                 for (block, _) in content.cells.range(0, u64::MAX) {

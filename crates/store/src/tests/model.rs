@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use tidepool_proto::table::{self, BlockState, WordCell};
 
-use crate::cell::{AtomicWord, Cell, publish_block, retract_block};
+use crate::cell::{AtomicWord, Cell, Refusal, publish_block, retract_block};
 
 /// A residency word of the node, in the checker's memory.
 struct NodeWord(AtomicU64);
@@ -189,5 +189,28 @@ fn a_change_of_state_keeps_pins_and_stops_evictions() {
         let word = block.node.word();
         assert_eq!(word.is_resident(), !evicted);
         assert_eq!(word.state() == BlockState::Dirty, dirty);
+    });
+}
+
+#[test]
+fn who_must_retract_waits_only_for_the_pins_that_are_there() {
+    check(|| {
+        let block = Block::filled(1);
+        let (reader, cutter) = (block.clone(), block.clone());
+        assert!(block.node.pin(true).is_some());
+        let one = thread::spawn(move || reader.pinned_read());
+        let two = thread::spawn(move || {
+            let refused = retract_block(&cutter.node, std::iter::once(&cutter.shared), false);
+            assert_eq!(refused, Err(Refusal::Pinned));
+            assert!(cutter.node.pin(true).is_none(), "a block that somebody must retract");
+        });
+        two.join().unwrap();
+        one.join().unwrap();
+        block.node.unpin();
+        let retracted = retract_block(&block.node, std::iter::once(&block.shared), false);
+        assert_eq!(retracted, Ok(BlockState::Clean));
+        block.node.finish_retract(BlockState::Clean);
+        assert!(block.node.pin(true).is_some(), "it is open again");
+        block.node.unpin();
     });
 }

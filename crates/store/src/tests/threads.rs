@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::support::*;
 use crate::mappings::Mappings;
@@ -12,6 +12,8 @@ use crate::{BlockState, FillStart, Owner, PolicyKind, QuotaKey, Segment, Store};
 const SEGMENTS: usize = 4;
 const BLOCKS: u64 = 6;
 const CAPACITY_BLOCKS: u64 = 10;
+/// What never ends would be waited for no longer than this.
+const STARVED: Duration = Duration::from_secs(30);
 
 /// A small generator of reproducible pseudo-random numbers (xorshift).
 struct Random(u64);
@@ -260,4 +262,51 @@ fn a_pin_reaches_no_further_than_the_file_while_it_grows_and_shrinks() {
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+/// Whoever takes a block away, whatever its state.
+type Taker = fn(&Segment);
+
+#[test]
+fn readers_who_take_turns_do_not_keep_those_waiting_who_take_a_block_away() {
+    let takers: [Taker; 2] = [|segment| segment.set_size(100).unwrap(), Segment::drop_contents];
+    let store = store(4);
+    for take in takers {
+        let segment = segment(&store, BLOCK);
+        assert!(fill_clean(&segment, 0, 7));
+        let mut held = segment.pin_block(0).expect("resident");
+        let patience = Instant::now() + STARVED;
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| take(&segment));
+            // There is a pin at every moment.
+            while let Some(next) = segment.pin_block(0) {
+                assert!(Instant::now() < patience, "readers who take turns win for ever");
+                held = next;
+            }
+            assert!(held.iter().all(|byte| *byte == 7));
+            drop(held);
+            taker.join().unwrap();
+        });
+        assert!(segment.pin_block(0).is_none_or(|pin| pin.len() == 100));
+    }
+}
+
+#[test]
+fn a_drop_that_meets_a_hold_lets_readers_in_again() {
+    let store = store(4);
+    let segment = segment(&store, BLOCK);
+    assert!(fill_clean(&segment, 0, 7));
+    let pin = segment.pin_block(0).expect("resident");
+    std::thread::scope(|scope| {
+        let dropper = scope.spawn(|| segment.drop_contents());
+        while segment.pin_block(0).is_some() {
+            std::thread::yield_now();
+        }
+        let hold = segment.hold().expect("wholly resident");
+        dropper.join().unwrap();
+        assert_holds(&segment, 0, 7);
+        drop(pin);
+        drop(hold);
+    });
+    assert_eq!(segment.state(0), BlockState::Absent);
 }
