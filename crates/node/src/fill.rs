@@ -139,6 +139,29 @@ impl FillPool {
         }
     }
 
+    /// Drops the queued transfers of a content that nobody can read any more, and with them the
+    /// descriptors that keep a removed file's room on the PFS taken. One under way stops before its
+    /// next piece, since the content is superseded.
+    pub fn cancel(&self, content: &Content) {
+        let ours = |job: &Job| job.ticket.content.number == content.number;
+        let mut dropped = VecDeque::new();
+        {
+            let mut queue = self.queue.lock();
+            let Queue { jobs, written, .. } = &mut *queue;
+            for waiting in [jobs, written] {
+                let (gone, kept): (VecDeque<_>, _) =
+                    std::mem::take(waiting).into_iter().partition(ours);
+                *waiting = kept;
+                dropped.extend(gone);
+            }
+        }
+        for job in dropped {
+            if job.ticket.take() {
+                finish(&job.ticket, Filled::Changed);
+            }
+        }
+    }
+
     fn next(&self) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
@@ -262,6 +285,16 @@ pub fn fetch(
 }
 
 impl Ticket {
+    /// Takes the ticket to run or to end it; false where somebody else has.
+    fn take(&self) -> bool {
+        let mut progress = self.progress.lock();
+        let is_free = matches!(*progress, Progress::Queued);
+        if is_free {
+            *progress = Progress::Running;
+        }
+        is_free
+    }
+
     fn wait(&self) -> Filled {
         let mut progress = self.progress.lock();
         loop {
@@ -312,12 +345,8 @@ fn run(
     ticket: &Arc<Ticket>,
     keeping: Keeping,
 ) {
-    {
-        let mut progress = ticket.progress.lock();
-        if !matches!(*progress, Progress::Queued) {
-            return;
-        }
-        *progress = Progress::Running;
+    if !ticket.take() {
+        return;
     }
     // A panic must not leave the readers of this block waiting for ever.
     let attempt = std::panic::AssertUnwindSafe(|| {
@@ -368,7 +397,7 @@ fn fill(
     match start {
         FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
         FillStart::Started(mut fill) => {
-            let read = transfer(core, lower, ticket.source, offset, &mut fill)?;
+            let read = transfer(core, lower, ticket, offset, &mut fill)?;
             let current = still_current(core, content, lower)?;
             if read < length || !current {
                 core.ledger.fills_discarded.add(1);
@@ -386,7 +415,7 @@ fn fill(
             let mut buffer = core.transient.buffer(length).map_err(|error| {
                 Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
             })?;
-            let read = transfer(core, lower, ticket.source, offset, buffer.bytes_mut())?;
+            let read = transfer(core, lower, ticket, offset, buffer.bytes_mut())?;
             let current = still_current(core, content, lower)?;
             if read < length || !current {
                 core.ledger.fills_discarded.add(1);
@@ -399,15 +428,16 @@ fn fill(
     }
 }
 
-/// Reads a block in pieces of the transfer size; short only at the end of the file.
+/// Reads a block in pieces of the transfer size; short only at the end of the file, or where the
+/// content was superseded meanwhile.
 fn transfer(
     core: &Core,
     lower: &Arc<dyn LowerFile>,
-    source: Source,
+    ticket: &Ticket,
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<usize> {
-    if source == Source::PageCache {
+    if ticket.source == Source::PageCache {
         let read = lower.read_at(offset, buffer)?;
         lower.drop_cached(offset, read as u64);
         return Ok(read);
@@ -417,7 +447,7 @@ fn transfer(
         let read = lower.read_block(offset + total as u64, piece)?;
         core.ledger.pfs_read_bytes.add(read as u64);
         total += read;
-        if read < piece.len() {
+        if read < piece.len() || ticket.content.is_superseded() {
             break;
         }
     }

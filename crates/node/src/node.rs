@@ -349,13 +349,7 @@ impl FileService for Node {
         if inner.handles > 0 {
             return;
         }
-        memory_only::forget(&self.core, &mut inner);
-        if let Some(content) = inner.content.take() {
-            content.supersede();
-            if let Some(segment) = content.segment() {
-                segment.drop_contents();
-            }
-        }
+        inner.discard(&self.core);
         drop(inner);
         self.core.files.release(id);
     }

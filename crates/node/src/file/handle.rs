@@ -107,7 +107,7 @@ impl Drop for Handle {
         }
         let last = inner.handles == 0;
         if last && inner.removed {
-            super::memory_only::forget(&self.core, &mut inner);
+            inner.discard(&self.core);
         }
         drop(inner);
         if last {

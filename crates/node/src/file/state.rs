@@ -11,6 +11,8 @@ use tidepool_proto::FileId;
 
 use super::capture::Capture;
 use super::content::Content;
+use super::memory_only;
+use crate::core::Core;
 use crate::pins::FilePin;
 
 /// What the node knows of one file. See the lock order in [`super`].
@@ -48,6 +50,22 @@ pub struct Inner {
     /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
     /// gate held exclusively.
     pub written_directly: bool,
+}
+
+impl Inner {
+    /// Gives everything up that is kept of a file without names that nobody has open: its memory,
+    /// and the transfers whose descriptors keep its room on the PFS.
+    pub fn discard(&mut self, core: &Core) {
+        memory_only::forget(core, self);
+        self.pin = None;
+        let Some(content) = self.content.take() else { return };
+        content.supersede();
+        core.fills.cancel(&content);
+        core.transient.forget(content.number);
+        if let Some(segment) = content.segment() {
+            segment.drop_contents();
+        }
+    }
 }
 
 impl std::fmt::Debug for Inner {

@@ -44,11 +44,19 @@ impl Fixture {
 
     /// A node over a store with faults.
     pub fn faulty(rules: &str) -> (Self, Arc<FaultStore>) {
+        Self::faulty_with(rules, |_| ())
+    }
+
+    /// The same with another configuration.
+    pub fn faulty_with(
+        rules: &str,
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> (Self, Arc<FaultStore>) {
         let directory = tempfile::tempdir().unwrap();
         let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
         let faults = FaultStore::new(posix, rules.parse().unwrap()).unwrap();
         let lower: Arc<dyn LowerStore> = faults.clone();
-        let node = Node::start_over(config(directory.path(), |_| ()), lower).unwrap();
+        let node = Node::start_over(config(directory.path(), change), lower).unwrap();
         (Fixture { directory, node }, faults)
     }
 

@@ -1,0 +1,81 @@
+//! Files whose last name goes: their memory and their room on the PFS come back at once.
+
+mod support;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use support::*;
+use tidepool_proto::{FileId, FileService, OpenFile};
+
+/// One transfer at a time, in many slow pieces.
+fn slow() -> Fixture {
+    let piece = 64 << 10;
+    let change = |config: &mut tidepool_proto::config::NodeConfig| {
+        config.transfers = 1;
+        config.transfer_bytes = piece;
+    };
+    Fixture::faulty_with("read:slow=200ms", change).0
+}
+
+/// Descriptors of this process on a file, also after its name went.
+fn descriptors(path: &Path) -> usize {
+    let name = path.to_str().unwrap();
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let target = std::fs::read_link(entry.ok()?.path()).ok()?;
+        Some(target.to_string_lossy().strip_suffix(" (deleted)")? == name)
+    });
+    links.filter(|is_it| *is_it).count()
+}
+
+/// Takes the name away as the mount does.
+fn remove(fixture: &Fixture, path: &Path) {
+    let stat = std::fs::metadata(path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    fixture.node.removed(FileId { device: stat.dev(), inode: stat.ino() });
+}
+
+fn begin_to_read(fixture: &Fixture, name: &str) -> Arc<dyn OpenFile> {
+    let open = fixture.open(name);
+    open.prefetch(0, open.size().unwrap());
+    open
+}
+
+#[test]
+fn a_transfer_of_a_removed_file_stops() {
+    let fixture = slow();
+    let path = fixture.put("f", &content(1, 5 * BLOCK as usize));
+    drop(begin_to_read(&fixture, "f"));
+    while fixture.pfs_read_bytes() == 0 {
+        std::thread::yield_now();
+    }
+    remove(&fixture, &path);
+    while descriptors(&path) > 0 {
+        std::thread::yield_now();
+    }
+    assert!(fixture.pfs_read_bytes() < BLOCK, "{} bytes for nobody", fixture.pfs_read_bytes());
+    assert_eq!(fixture.node.status().store.resident_bytes, 0);
+}
+
+#[test]
+fn waiting_transfers_of_a_removed_file_go_with_its_name_or_its_last_open() {
+    let fixture = slow();
+    fixture.put("other", &content(1, BLOCK as usize));
+    let other = begin_to_read(&fixture, "other");
+    for name_goes_first in [false, true] {
+        let path = fixture.put("f", &content(2, 5 * BLOCK as usize));
+        let open = begin_to_read(&fixture, "f");
+        if name_goes_first {
+            remove(&fixture, &path);
+            assert!(descriptors(&path) > 0, "it is open");
+            drop(open);
+        } else {
+            drop(open);
+            remove(&fixture, &path);
+        }
+        assert_eq!(descriptors(&path), 0);
+        assert!(fixture.pfs_read_bytes() < BLOCK, "the other file is in the way still");
+    }
+    drop(other);
+}
