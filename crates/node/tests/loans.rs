@@ -5,7 +5,7 @@ mod support;
 
 use std::os::fd::AsFd;
 use support::*;
-use tidepool_proto::{OpenFile, PassthroughPin};
+use tidepool_proto::{OpenFile, PassthroughPin, WriteMode};
 
 fn bytes_of(pin: &dyn PassthroughPin) -> Vec<u8> {
     let mut file = std::fs::File::from(pin.descriptor().as_fd().try_clone_to_owned().unwrap());
@@ -45,6 +45,101 @@ fn the_kernel_sees_what_local_writers_do() {
     writer.flush().unwrap();
     assert!(std::fs::read(fixture.path("f")).unwrap() == expected);
     assert!(pin.serves(&writer.version()), "the segment went along");
+}
+
+/// Does to `writer` and to `expected` what a program does, and looks at what the kernel sees.
+struct Follower<'a> {
+    pin: &'a dyn PassthroughPin,
+    writer: &'a dyn OpenFile,
+    expected: Vec<u8>,
+}
+
+impl Follower<'_> {
+    fn set_size(&mut self, size: usize) {
+        self.writer.set_size(size as u64).unwrap();
+        self.expected.resize(size, 0);
+        assert!(bytes_of(self.pin) == self.expected, "after a length of {size}");
+    }
+
+    fn write(&mut self, offset: usize, length: usize) {
+        let data = content(offset as u64 + 9, length);
+        self.writer.write_at(offset as u64, &data).unwrap();
+        self.expected.resize(self.expected.len().max(offset + length), 0);
+        self.expected[offset..offset + length].copy_from_slice(&data);
+        assert!(bytes_of(self.pin) == self.expected, "after a write of {length} at {offset}");
+    }
+}
+
+#[test]
+fn the_kernel_sees_what_is_written_inside_of_a_length_that_was_set() {
+    const MIB: usize = 1 << 20;
+    let fixture = Fixture::new();
+    let expected = content(1, 5 * MIB);
+    let open = resident(&fixture, &expected);
+    let pin = open.passthrough().expect("wholly resident");
+    let writer = fixture.writer("f", Wish::default());
+    let mut follower = Follower { pin: &*pin, writer: &*writer, expected };
+    follower.set_size(15 * MIB);
+    follower.write(9 * MIB + 100, 3000);
+    follower.write(7 * MIB, 2 * MIB);
+    follower.set_size(0);
+    follower.set_size(MIB);
+    follower.write(1000, 1000);
+    writer.allocate(0, 0, 6 * MIB as u64).unwrap();
+    follower.expected.resize(6 * MIB, 0);
+    follower.write(5 * MIB, 1000);
+    let expected = follower.expected;
+    writer.flush().unwrap();
+    assert!(std::fs::read(fixture.path("f")).unwrap() == expected);
+}
+
+#[test]
+fn the_kernel_sees_a_file_that_is_emptied_and_written_in_memory_alone() {
+    const MIB: usize = 1 << 20;
+    let fixture = Fixture::new();
+    let open = resident(&fixture, &content(1, 24 * MIB));
+    let pin = open.passthrough().expect("wholly resident");
+    let in_memory = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
+    let writer = fixture.writer("f", in_memory);
+    let mut follower = Follower { pin: &*pin, writer: &*writer, expected: Vec::new() };
+    follower.set_size(0);
+    assert!(fixture.node.status().store.pinned_bytes == 0, "nothing is left to hold");
+    follower.set_size(7568);
+    follower.write(100, 200);
+    follower.write(9 * MIB, 14 * MIB);
+    follower.set_size(10 * MIB);
+    follower.set_size(13 * MIB);
+    follower.write(11 * MIB, MIB);
+    follower.set_size(0);
+    follower.write(4 * MIB - 1, 3);
+    let expected = follower.expected;
+    writer.flush().unwrap();
+    assert_eq!(std::fs::metadata(fixture.path("f")).unwrap().len(), 0, "a stub");
+    drop((pin, open, writer));
+    fixture.node.store().evict_all();
+    assert!(fixture.read("f").0 == expected, "its bytes are nowhere else");
+    fixture.node.drain().unwrap();
+    assert!(std::fs::read(fixture.path("f")).unwrap() == expected);
+}
+
+#[test]
+fn a_memory_only_file_that_outgrows_the_loans_is_written_down() {
+    let fixture = Fixture::new();
+    let open = resident(&fixture, &content(1, 5 << 20));
+    let pin = open.passthrough().expect("wholly resident");
+    let in_memory = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
+    let writer = fixture.writer("f", in_memory);
+    writer.set_size(0).unwrap();
+    let after = content(2, 40 << 20);
+    for (number, piece) in after.chunks(8 << 20).enumerate() {
+        writer.write_at((number as u64) * (8 << 20), piece).unwrap();
+    }
+    writer.flush().unwrap();
+    let seen = bytes_of(&*pin);
+    assert!(!seen.is_empty() && after.starts_with(&seen), "only bytes that are there");
+    assert!(!pin.serves(&writer.version()));
+    assert!(fixture.read("f").0 == after);
+    assert!(std::fs::read(fixture.path("f")).unwrap() == after);
 }
 
 #[test]

@@ -105,9 +105,18 @@ impl Budget {
         self.evicted_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
+    /// Whether `hold` would book `bytes` now.
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        self.held().saturating_add(bytes) <= self.held_max()
+    }
+
+    fn held_max(&self) -> u64 {
+        (self.capacity() as f64 * self.held_share_max) as u64
+    }
+
     /// Books `bytes` as held, within the cap.
     pub fn hold(&self, bytes: u64) -> bool {
-        let cap = (self.capacity() as f64 * self.held_share_max) as u64;
+        let cap = self.held_max();
         self.words()
             .held_bytes
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {

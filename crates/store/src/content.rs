@@ -450,8 +450,10 @@ impl Content {
         true
     }
 
-    /// Takes back what `hold_more` booked.
+    /// Takes back what `hold_more` booked, or what is cut off a held content.
     pub fn hold_less(&self, state: &mut State, bytes: u64) {
+        // What grew by its length alone was never booked as held.
+        let bytes = bytes.min(state.held_bytes);
         if state.holds > 0 {
             self.budget.unhold(bytes);
             state.held_bytes -= bytes;

@@ -10,25 +10,67 @@ use crate::cell::Cell;
 use crate::content::{Content, charge_of};
 use crate::engine::Engine;
 
+/// What a gap is written from, piece by piece.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 impl Engine {
-    /// Appends `data` to a wholly resident content. Returns the bytes appended: all of them, or
-    /// as many as there was memory for.
-    pub fn extend(&self, content: &Arc<Content>, data: &[u8]) -> u64 {
+    /// Appends `zeros` zeros and then `data` to a wholly resident content, whose new blocks become
+    /// `block_state`. False: there was no memory, and the content is as it was.
+    pub fn extend(
+        &self,
+        content: &Arc<Content>,
+        zeros: u64,
+        data: &[u8],
+        block_state: BlockState,
+    ) -> bool {
         let _serial = content.lengths.lock();
-        let mut appended = 0;
-        while appended < data.len() {
-            let within = content.size() % content.block_bytes;
-            let room = (content.block_bytes - within) as usize;
-            let part = &data[appended..data.len().min(appended + room)];
-            if !self.extend_within_block(content, part) {
+        if !self.may_hold_more(content, zeros.saturating_add(data.len() as u64)) {
+            return false;
+        }
+        let size_before = content.size();
+        let append = |part: &[u8]| self.append(content, part, block_state);
+        let mut gap = zeros;
+        while gap > 0 {
+            let part = gap.min(ZEROS.len() as u64);
+            if !append(&ZEROS[..part as usize]) {
                 break;
             }
-            appended += part.len();
+            gap -= part;
         }
-        appended as u64
+        if gap == 0 && append(data) {
+            return true;
+        }
+        if content.size() > size_before {
+            // Should this fail, the memory file stays longer than the size until it changes again.
+            _ = self.cut(content, size_before);
+        }
+        false
     }
 
-    fn extend_within_block(&self, content: &Arc<Content>, part: &[u8]) -> bool {
+    /// Spares the others an eviction for growth that the cap on holds refuses in the end.
+    fn may_hold_more(&self, content: &Content, bytes: u64) -> bool {
+        content.state.lock().holds == 0 || self.budget.may_hold(bytes)
+    }
+
+    fn append(&self, content: &Arc<Content>, data: &[u8], block_state: BlockState) -> bool {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let room = content.block_bytes - content.size() % content.block_bytes;
+            let (part, later) = rest.split_at(rest.len().min(room as usize));
+            if !self.extend_within_block(content, part, block_state) {
+                return false;
+            }
+            rest = later;
+        }
+        true
+    }
+
+    fn extend_within_block(
+        &self,
+        content: &Arc<Content>,
+        part: &[u8],
+        block_state: BlockState,
+    ) -> bool {
         let size = content.size();
         let (block, within) = (size / content.block_bytes, size % content.block_bytes);
         let grown = charge_of(within + part.len() as u64);
@@ -36,7 +78,7 @@ impl Engine {
         if u32::try_from(block).is_err() || !self.reserve(content.owner, charge) {
             return false;
         }
-        if !self.append_booked(content, block, part, charge) {
+        if !self.append_booked(content, block, part, (charge, block_state)) {
             self.cancel_reservation(content.owner, charge);
             return false;
         }
@@ -44,7 +86,13 @@ impl Engine {
     }
 
     /// Appends within one block with the memory booked; false leaves everything as it was.
-    fn append_booked(&self, content: &Arc<Content>, block: u64, part: &[u8], charge: u64) -> bool {
+    fn append_booked(
+        &self,
+        content: &Arc<Content>,
+        block: u64,
+        part: &[u8],
+        (charge, block_state): (u64, BlockState),
+    ) -> bool {
         let mut catalog = self.catalog.lock();
         let mut state = content.state.lock();
         let size = content.size();
@@ -67,7 +115,7 @@ impl Engine {
         }
         content.add_charge(charge);
         if is_new {
-            content.publish(&mut state, block, BlockState::Clean);
+            content.publish(&mut state, block, block_state);
             catalog.enter(content, &state, block);
         } else {
             content.add_resident_bytes(part.len() as u64);

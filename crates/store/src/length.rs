@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    fn cut(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+    pub(crate) fn cut(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
         let first_cut = bytes / content.block_bytes;
         {
             let mut state = content.state.lock();
@@ -98,6 +98,7 @@ impl Engine {
                 if victims.is_empty() && !pinned {
                     return self.finish_cut(&mut catalog, content, &mut state, bytes, partial);
                 }
+                content.hold_less(&mut state, victims.iter().map(|victim| victim.charge).sum());
                 self.announce_freeing(&victims);
             }
             if self.free(victims) == 0 {
@@ -127,6 +128,7 @@ impl Engine {
             catalog.enter(content, state, block);
             let surplus = partial.charge - charge_of(length);
             catalog.discharge(content.owner, surplus);
+            content.hold_less(state, surplus);
             content.remove_charge(surplus);
             self.budget.release(surplus);
         }

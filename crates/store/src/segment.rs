@@ -44,12 +44,12 @@ impl Segment {
         self.engine.set_size(&self.content, bytes)
     }
 
-    /// Appends bytes to a wholly resident segment so that readers who go by the length alone (the
-    /// kernel in passthrough opens, clients) find the bytes as soon as they see the length. Returns
-    /// how many were appended; fewer than given where there is no memory for more. New blocks are
-    /// clean.
-    pub fn extend(&self, data: &[u8]) -> u64 {
-        self.engine.extend(&self.content, data)
+    /// Appends `zeros` zeros and then `data` to a wholly resident segment so that readers who go by
+    /// the length alone (the kernel in passthrough opens, clients) find the bytes as soon as they
+    /// see the length. New blocks become `state`. False: there is no memory for all of it, and
+    /// nothing changed.
+    pub fn extend(&self, zeros: u64, data: &[u8], state: BlockState) -> bool {
+        self.engine.extend(&self.content, zeros, data, state)
     }
 
     /// Bytes of a block.

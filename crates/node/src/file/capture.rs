@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{FillStart, Segment, Store};
 
 use super::content::Content;
+use super::lent;
 use crate::transient::AlignedBuffer;
 
 /// Blocks that are gathered at a time in all files; beyond it, blocks are filled as they grow.
@@ -118,7 +119,8 @@ pub struct Written<'a> {
 }
 
 impl Written<'_> {
-    fn end(&self) -> u64 {
+    /// First byte behind it.
+    pub fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
 
@@ -161,7 +163,7 @@ impl Capture {
         }
         let segment = content.segment_or_create(store)?.clone();
         if content.is_lent() && written.end() > written.size_before {
-            return grow_lent(&segment, written);
+            return lent::write(&segment, written, BlockState::Clean);
         }
         self.keep_in_segment(&segment, written, keep_new && content.admit)
     }
@@ -199,6 +201,7 @@ impl Capture {
             Capture::Off => {}
         }
         match content.segment() {
+            Some(segment) if content.is_lent() => lent::set_size(segment, size, BlockState::Clean),
             Some(segment) => segment.set_size(size),
             None => Ok(()),
         }
@@ -276,23 +279,6 @@ impl Capture {
             }
         }
     }
-}
-
-/// Appends to a segment that the kernel reads by itself. Where that is not possible the error makes
-/// the caller give this content up: who has it open keeps the old end.
-fn grow_lent(segment: &Segment, written: &Written<'_>) -> Result<()> {
-    let inside = written.size_before.saturating_sub(written.offset) as usize;
-    let (patch, growth) = written.data.split_at(inside.min(written.data.len()));
-    segment.write_resident(written.offset, patch);
-    let gap = written.offset.saturating_sub(written.size_before);
-    let zeros = if gap <= segment.block_bytes() { vec![0; gap as usize] } else { Vec::new() };
-    let fits = zeros.len() as u64 == gap
-        && segment.extend(&zeros) == gap
-        && segment.extend(growth) == growth.len() as u64;
-    if fits {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::StoreFull, "growing a file that the kernel reads by itself", ""))
 }
 
 /// Fills a block from bytes that reach to its end or the file's; others are left out.

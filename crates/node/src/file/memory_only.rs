@@ -15,7 +15,9 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::FillStart;
 
+use super::capture::Written;
 use super::content::Content;
+use super::lent;
 use super::state::{FileState, Inner};
 use crate::core::Core;
 
@@ -113,7 +115,16 @@ pub fn write(
     let end = offset + data.len() as u64;
     let size = content.size().max(end);
     let segment = content.segment_or_create(&core.store)?.clone();
-    if size > segment.size() && !grow(core, file, content, &segment, size)? {
+    if content.is_lent() && end > content.size() {
+        let written = Written { offset, data, size_before: content.size() };
+        let kept = lent::write(&segment, &written, BlockState::MemoryOnly);
+        if !or_spilled(core, file, content, kept)? {
+            return Ok(false);
+        }
+        content.set_size(size);
+        return Ok(true);
+    }
+    if size > segment.size() && !or_spilled(core, file, content, segment.set_size(size))? {
         return Ok(false);
     }
     let block_bytes = segment.block_bytes();
@@ -141,15 +152,14 @@ pub fn write(
     Ok(true)
 }
 
-/// Makes room for growth; false when the file had to be written down.
-fn grow(
+/// How growth ended; false when the file had to be written down for lack of room.
+fn or_spilled(
     core: &Arc<Core>,
     file: &FileState,
     content: &Arc<Content>,
-    segment: &Arc<tidepool_store::Segment>,
-    size: u64,
+    grown: Result<()>,
 ) -> Result<bool> {
-    match segment.set_size(size) {
+    match grown {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::StoreFull => {
             spill_gated(core, file, content)?;
@@ -183,8 +193,12 @@ fn begin_block(
 
 /// Sets the length of a memory-only file. Call with the gate held exclusively.
 pub fn set_size(content: &Content, size: u64) -> Result<()> {
-    if let Some(segment) = content.segment() {
-        segment.set_size(size)?;
+    match content.segment() {
+        Some(segment) if content.is_lent() => {
+            lent::set_size(segment, size, BlockState::MemoryOnly)?;
+        }
+        Some(segment) => segment.set_size(size)?,
+        None => {}
     }
     content.set_size(size);
     Ok(())

@@ -4,7 +4,7 @@
 //! * [`state`]: one record an inode that is open or has a segment, and the table of them.
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
-//! * `read`, `write`, `capture`, `memory_only`, `direct_writer`: what a handle does.
+//! * `read`, `write`, `capture`, `lent`, `memory_only`, `direct_writer`: what a handle does.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
 //! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
@@ -14,6 +14,7 @@ pub mod capture;
 pub mod content;
 mod direct_writer;
 pub mod handle;
+mod lent;
 pub mod memory_only;
 mod read;
 pub mod state;

@@ -170,13 +170,7 @@ impl Handle {
         if let Some(segment) = content.segment() {
             segment.set_size(0)?;
         }
-        if !content.is_lent() {
-            return memory_only::begin(&self.core, inner, content, &self.lower);
-        }
-        // The kernel would read memory-only bytes before they are there: it stays at the end.
-        let now = self.lower.version()?;
-        let content = self.fresh_content(inner, now);
-        memory_only::begin(&self.core, inner, &content, &self.lower)
+        memory_only::begin(&self.core, inner, content, &self.lower)
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
@@ -211,8 +205,13 @@ impl Handle {
             return Ok(());
         }
         let mut inner = self.file.inner.lock();
-        if now.size != content.size() {
-            inner.capture.set_size(&self.core.store, content, now.size)?;
+        if now.size != content.size()
+            && inner.capture.set_size(&self.core.store, content, now.size).is_err()
+        {
+            // The PFS has the new length; only the copy in memory is given up.
+            drop(inner);
+            self.distrust();
+            return Ok(());
         }
         if matches!(inner.capture, Capture::Gather(_)) {
             inner.capture = Capture::Off;

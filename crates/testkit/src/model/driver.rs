@@ -38,7 +38,7 @@ pub struct Driver<'a> {
     pub model: Reference,
     subject: &'a mut dyn Subject,
     actors: Vec<Actor>,
-    cast: Cast,
+    pub(super) cast: Cast,
     kills: u64,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Driver<'a> {
         Ok(Driver { model: Reference::default(), subject, actors, cast, kills: 0 })
     }
 
-    fn ask(&mut self, actor: u8, command: &Command) -> Result<Answer, Mismatch> {
+    pub(super) fn ask(&mut self, actor: u8, command: &Command) -> Result<Answer, Mismatch> {
         Ok(self.actors[usize::from(actor)].ask(command)?)
     }
 
@@ -213,9 +213,8 @@ impl<'a> Driver<'a> {
         let size = self.model.file(handle.file).bytes.len() as u64;
         let at = if handle.opening.append { size } else { offset };
         let data = &self.actors[usize::from(key.0)].buffer()[..length as usize];
-        let size_before = self.model.file(handle.file).bytes.len() as u64;
         self.model.write(handle.file, at, data);
-        self.model.note_growth(handle.file, size_before);
+        self.note_growth(handle.file, size)?;
         Ok(Applied::Yes)
     }
 
@@ -226,7 +225,9 @@ impl<'a> Driver<'a> {
         }
         let answer = self.ask(key.0, &Command::SetSize { slot: key.1, size })?;
         succeeded(&answer, "ftruncate")?;
+        let size_before = self.model.file(handle.file).bytes.len() as u64;
         self.model.set_size(handle.file, size);
+        self.note_growth(handle.file, size_before)?;
         if size == 0 && handle.write_mode == WriteMode::Memory {
             self.model.file_mut(handle.file).maybe_memory_only = true;
         }
@@ -403,7 +404,9 @@ impl<'a> Driver<'a> {
         let Some(number) = self.model.number(path) else { return Ok(Applied::PassedOver) };
         let command = Command::TruncatePath { path: path.to_owned(), size };
         succeeded(&self.ask(actor, &command)?, "truncate")?;
+        let size_before = self.model.file(number).bytes.len() as u64;
         self.model.set_size(number, size);
+        self.note_growth(number, size_before)?;
         if size == 0 && directory_of(path).write_mode == WriteMode::Memory {
             self.model.file_mut(number).maybe_memory_only = true;
         }

@@ -13,5 +13,6 @@ pub mod files;
 pub mod generator;
 pub mod operation;
 pub mod reference;
+mod room;
 pub mod run;
 pub mod wire;

@@ -54,7 +54,7 @@ pub struct ModelHandle {
     pub epoch: u64,
     /// The bytes at the open, where the product may have sent them along with it.
     pub sent_along: Option<Arc<Vec<u8>>>,
-    /// What writes that made the file longer left behind, while this handle was open.
+    /// What calls that made the file longer left behind, while this handle was open.
     pub grown: Vec<Grown>,
     /// The file was being written at the open, maybe by the kernel itself: reads may see the PFS
     /// as it is.
@@ -67,7 +67,7 @@ impl ModelHandle {
     }
 }
 
-/// A file after a write that made it longer. Where there was no memory for the growth, a reader
+/// A file after a call that made it longer. Where there was no memory for the growth, a reader
 /// whose bytes the kernel reads by itself stays at an end between the old and the new one.
 #[derive(Clone, Debug)]
 pub struct Grown {
@@ -283,16 +283,20 @@ impl Reference {
         bytes[start..end].copy_from_slice(data);
     }
 
-    /// Notes that a write through the product made the file longer than `size_before`.
+    /// Whether the file is longer than `size_before` and somebody has it open for reading only.
+    pub fn grew_under_readers(&self, number: FileNumber, size_before: u64) -> bool {
+        self.file(number).bytes.len() as u64 > size_before
+            && self.handles.values().any(|handle| handle.file == number && !handle.writes())
+    }
+
+    /// Whether somebody reads it who may have stayed at an earlier end.
+    pub fn has_readers_behind(&self, number: FileNumber) -> bool {
+        self.handles.values().any(|handle| handle.file == number && !handle.grown.is_empty())
+    }
+
+    /// Lets those who read a file that became longer than `size_before` stay behind.
     pub fn note_growth(&mut self, number: FileNumber, size_before: u64) {
-        if self.file(number).bytes.len() as u64 <= size_before {
-            return;
-        }
-        let stays =
-            |handle: &&mut ModelHandle| handle.file == number && !handle.opening.access.writes();
-        if !self.handles.values().any(|h| h.file == number && !h.opening.access.writes()) {
-            return;
-        }
+        let stays = |handle: &&mut ModelHandle| handle.file == number && !handle.writes();
         let bytes = Arc::new(self.file(number).bytes.clone());
         for handle in self.handles.values_mut().filter(stays) {
             handle.grown.push(Grown { bytes: bytes.clone(), size_before });
