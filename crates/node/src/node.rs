@@ -190,7 +190,6 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
             core.publish_owed();
             core.pfs.close_idle();
             core.transient.trim();
-            crate::file::capture::trim_spare();
         }
     };
     std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(

@@ -1,40 +1,62 @@
-//! Buffers for bytes that pass through without being kept: blocks that the policy did not admit.
+//! Buffers of a block for bytes that are not in the store: blocks that pass through because the
+//! policy did not admit them, and blocks that are gathered while they are written.
 //!
 //! A bounded pool beside the store's capacity. A block read ahead of its reader waits here until it
-//! was read once. It is part of the overhead that the node states at start.
+//! was read once. Memory that is given back is used again, for fresh memory would have to be zeroed
+//! first. It is part of the overhead that the node states at start.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 /// Buffers that are kept to be used again.
-const SPARE_MAX: usize = 2;
+const SPARE_MAX: usize = 4;
 /// Places left to blocks that a reader needs at once.
 const SPARE_PLACES: usize = 4;
+/// Blocks that are gathered at a time in all files; beyond it, blocks are filled as they grow.
+const GATHERED_MAX: usize = 16;
 
-/// A page-aligned buffer, so that direct I/O can fill it.
+/// A page-aligned buffer, so that direct I/O can fill it. Its memory goes back to its pool.
 #[derive(Debug)]
 pub struct AlignedBuffer {
-    memory: mapping::Mapping,
+    /// Taken out by the drop.
+    memory: Option<mapping::Mapping>,
     length: usize,
+    gathers: bool,
+    pool: Arc<Spare>,
 }
 
 impl AlignedBuffer {
-    /// A zeroed buffer of `length` bytes.
-    pub fn new(length: usize) -> std::io::Result<Self> {
-        Ok(AlignedBuffer { memory: mapping::Mapping::new(length.max(1))?, length })
-    }
-
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.memory.bytes()[..self.length]
+        &self.memory.as_ref().expect("there until the drop").bytes()[..self.length]
     }
 
     /// The bytes, to be filled.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory.bytes_mut()[..self.length]
+        &mut self.memory.as_mut().expect("there until the drop").bytes_mut()[..self.length]
     }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if self.gathers {
+            self.pool.gathered.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut memory = self.pool.memory.lock();
+        if memory.len() < SPARE_MAX {
+            memory.extend(self.memory.take());
+        }
+    }
+}
+
+/// Memory to be used again, all of one block's length.
+#[derive(Debug, Default)]
+struct Spare {
+    memory: Mutex<Vec<mapping::Mapping>>,
+    gathered: AtomicUsize,
 }
 
 /// The smallest safe wrapper around one anonymous mapping.
@@ -92,15 +114,10 @@ mod mapping {
 /// use again.
 #[derive(Debug)]
 pub struct TransientBlocks {
-    pool: Mutex<Pool>,
+    entries: Mutex<VecDeque<Entry>>,
+    spare: Arc<Spare>,
     blocks_max: usize,
     block_bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct Pool {
-    entries: VecDeque<Entry>,
-    spare: Vec<AlignedBuffer>,
 }
 
 #[derive(Debug)]
@@ -110,31 +127,12 @@ struct Entry {
     buffer: Arc<AlignedBuffer>,
 }
 
-impl Pool {
-    /// Takes out the entries that `gone` names, keeping their memory for the next block.
-    fn drop_where(&mut self, gone: impl Fn(&Entry) -> bool) {
-        let mut at = 0;
-        while at < self.entries.len() {
-            if !gone(&self.entries[at]) {
-                at += 1;
-                continue;
-            }
-            let Some(entry) = self.entries.remove(at) else { return };
-            // A reader may still hold it; then its memory goes when the reader is done.
-            if let Some(buffer) = Arc::into_inner(entry.buffer)
-                && self.spare.len() < SPARE_MAX
-            {
-                self.spare.push(buffer);
-            }
-        }
-    }
-}
-
 impl TransientBlocks {
     /// A pool of at most `blocks_max` blocks of `block_bytes`, spare buffers included.
     pub fn new(blocks_max: usize, block_bytes: u64) -> Self {
         TransientBlocks {
-            pool: Mutex::new(Pool::default()),
+            entries: Mutex::default(),
+            spare: Arc::default(),
             blocks_max,
             block_bytes: block_bytes as usize,
         }
@@ -142,50 +140,62 @@ impl TransientBlocks {
 
     /// A buffer of `length` bytes, at most a block, whose content is of no meaning.
     pub fn buffer(&self, length: usize) -> std::io::Result<AlignedBuffer> {
-        let spare = self.pool.lock().spare.pop();
-        let mut buffer = match spare {
-            Some(buffer) => buffer,
-            None => AlignedBuffer::new(self.block_bytes)?,
+        let spare = self.spare.memory.lock().pop();
+        let memory = match spare {
+            Some(memory) => memory,
+            None => mapping::Mapping::new(self.block_bytes)?,
         };
-        buffer.length = length.min(self.block_bytes);
-        Ok(buffer)
+        Ok(AlignedBuffer {
+            memory: Some(memory),
+            length: length.min(self.block_bytes),
+            gathers: false,
+            pool: self.spare.clone(),
+        })
+    }
+
+    /// A buffer for a block that is being written, unless too many are.
+    pub fn gathering_buffer(&self) -> Option<AlignedBuffer> {
+        let mut buffer = self.buffer(self.block_bytes).ok()?;
+        buffer.gathers = true;
+        let before = self.spare.gathered.fetch_add(1, Ordering::AcqRel);
+        (before < GATHERED_MAX).then_some(buffer)
     }
 
     /// Keeps a block of the content numbered `content` until it is pushed out.
     pub fn insert(&self, content: u64, block: u64, buffer: Arc<AlignedBuffer>) {
-        let mut pool = self.pool.lock();
-        if pool.entries.len() >= self.blocks_max {
-            let oldest = pool.entries.front().map(|entry| (entry.content, entry.block));
-            pool.drop_where(|entry| Some((entry.content, entry.block)) == oldest);
+        let mut entries = self.entries.lock();
+        if entries.len() >= self.blocks_max {
+            entries.pop_front();
         }
-        pool.entries.push_back(Entry { content, block, buffer });
+        entries.push_back(Entry { content, block, buffer });
     }
 
     /// Whether more read-ahead would push out what its readers still wait for.
     pub fn is_nearly_full(&self) -> bool {
-        self.pool.lock().entries.len() + SPARE_PLACES >= self.blocks_max
+        self.entries.lock().len() + SPARE_PLACES >= self.blocks_max
     }
 
     /// A block that is still here.
     pub fn get(&self, content: u64, block: u64) -> Option<Arc<AlignedBuffer>> {
-        let pool = self.pool.lock();
-        let found = pool.entries.iter().find(|e| (e.content, e.block) == (content, block));
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|e| (e.content, e.block) == (content, block));
         found.map(|entry| entry.buffer.clone())
     }
 
     /// Forgets one block, because its reader went past its end.
     pub fn remove(&self, content: u64, block: u64) {
-        self.pool.lock().drop_where(|entry| (entry.content, entry.block) == (content, block));
+        self.entries.lock().retain(|entry| (entry.content, entry.block) != (content, block));
     }
 
     /// Forgets all blocks of a content, because it was written to or superseded.
     pub fn forget(&self, content: u64) {
-        self.pool.lock().drop_where(|entry| entry.content == content);
+        self.entries.lock().retain(|entry| entry.content != content);
     }
 
     /// Gives the memory of spare buffers back.
     pub fn trim(&self) {
-        self.pool.lock().spare.clear();
+        let memory = std::mem::take(&mut *self.spare.memory.lock());
+        drop(memory);
     }
 }
 
@@ -200,9 +210,28 @@ mod tests {
             pool.insert(7, block, Arc::new(pool.buffer(4096).unwrap()));
         }
         assert!(pool.get(7, 0).is_none() && pool.get(7, 2).is_some());
+        let read = pool.get(7, 1);
         pool.forget(7);
         assert!(pool.get(7, 2).is_none());
-        assert_eq!(pool.pool.lock().spare.len(), 2);
+        let spare = |pool: &TransientBlocks| pool.spare.memory.lock().len();
+        assert_eq!(spare(&pool), 1);
+        drop(read);
+        assert_eq!(spare(&pool), 2, "also what a reader still had");
         assert_eq!(pool.buffer(10_000).unwrap().bytes().len(), 8192, "never more than a block");
+        pool.trim();
+        assert_eq!(spare(&pool), 0);
+    }
+
+    #[test]
+    fn only_so_many_blocks_are_gathered_at_a_time() {
+        let pool = TransientBlocks::new(2, 8192);
+        let mut gathered: Vec<_> = (0..GATHERED_MAX).map(|_| pool.gathering_buffer()).collect();
+        assert!(gathered.iter().all(Option::is_some));
+        assert!(pool.gathering_buffer().is_none() && pool.gathering_buffer().is_none());
+        gathered.pop();
+        assert!(pool.gathering_buffer().is_some());
+        drop(gathered);
+        assert_eq!(pool.spare.gathered.load(Ordering::Acquire), 0);
+        assert!(pool.spare.memory.lock().len() <= SPARE_MAX);
     }
 }

@@ -6,31 +6,14 @@
 //! bytes of resident blocks: a block is never half known. The block at the end of a growing file is
 //! gathered beside the segment, so that it comes in 2 MiB pages when it is whole.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
 use super::content::Content;
 use super::lent;
-use crate::transient::AlignedBuffer;
-
-/// Blocks that are gathered at a time in all files; beyond it, blocks are filled as they grow.
-const GATHERED_MAX: usize = 16;
-
-static GATHERED: AtomicUsize = AtomicUsize::new(0);
-
-/// Buffers of blocks that were gathered a moment ago: fresh memory would have to be zeroed first.
-static SPARE: Mutex<Vec<AlignedBuffer>> = Mutex::new(Vec::new());
-const SPARE_MAX: usize = 2;
-
-/// Gives the memory of spare buffers back.
-pub fn trim_spare() {
-    SPARE.lock().clear();
-}
+use crate::core::Core;
+use crate::transient::{AlignedBuffer, TransientBlocks};
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
@@ -48,25 +31,15 @@ pub enum Capture {
 #[derive(Debug)]
 pub struct GatheredBlock {
     block: u64,
-    /// Taken out when this is dropped.
-    buffer: Option<AlignedBuffer>,
+    buffer: AlignedBuffer,
     filled: usize,
 }
 
 impl GatheredBlock {
     /// Starts a block with its first bytes, if not too many are gathered already.
-    fn start(block: u64, block_bytes: u64, first: &[u8]) -> Option<Self> {
-        if GATHERED.fetch_add(1, Ordering::AcqRel) >= GATHERED_MAX {
-            GATHERED.fetch_sub(1, Ordering::AcqRel);
-            return None;
-        }
-        let spare = SPARE.lock().pop().filter(|spare| spare.bytes().len() as u64 == block_bytes);
-        let buffer = spare.map_or_else(|| AlignedBuffer::new(block_bytes as usize), Ok);
-        let Ok(buffer) = buffer else {
-            GATHERED.fetch_sub(1, Ordering::AcqRel);
-            return None;
-        };
-        let mut this = GatheredBlock { block, buffer: Some(buffer), filled: 0 };
+    fn start(buffers: &TransientBlocks, block: u64, first: &[u8]) -> Option<Self> {
+        let buffer = buffers.gathering_buffer()?;
+        let mut this = GatheredBlock { block, buffer, filled: 0 };
         this.take(0, first);
         Some(this)
     }
@@ -77,8 +50,7 @@ impl GatheredBlock {
             return false;
         }
         let end = within + part.len();
-        let buffer = self.buffer.as_mut().expect("there until the drop");
-        buffer.bytes_mut()[within..end].copy_from_slice(part);
+        self.buffer.bytes_mut()[within..end].copy_from_slice(part);
         self.filled = self.filled.max(end);
         true
     }
@@ -90,20 +62,9 @@ impl GatheredBlock {
             return;
         }
         if let FillStart::Started(mut fill) = segment.begin_fill(self.block) {
-            let (length, buffer) = (fill.len(), self.buffer.as_ref());
-            let bytes = buffer.expect("there until the drop").bytes();
-            fill.copy_from_slice(&bytes[..length]);
+            let length = fill.len();
+            fill.copy_from_slice(&self.buffer.bytes()[..length]);
             fill.commit(BlockState::Clean);
-        }
-    }
-}
-
-impl Drop for GatheredBlock {
-    fn drop(&mut self) {
-        GATHERED.fetch_sub(1, Ordering::AcqRel);
-        let mut spare = SPARE.lock();
-        if spare.len() < SPARE_MAX {
-            spare.extend(self.buffer.take());
         }
     }
 }
@@ -134,19 +95,19 @@ impl Capture {
     /// already is brought up to date.
     pub fn keep(
         &mut self,
-        store: &Arc<Store>,
+        core: &Core,
         content: &Content,
         written: &Written<'_>,
-        small_bytes_max: u64,
         keep_new: bool,
     ) -> Result<()> {
+        let (store, buffers) = (&core.store, &core.transient);
         if content.segment().is_none() {
             store.remove_small(content.id());
             if !keep_new || !content.admit {
                 *self = Capture::Off;
                 return Ok(());
             }
-            if written.size_after() <= small_bytes_max {
+            if written.size_after() <= core.config.small_file_bytes_max {
                 self.buffer(written);
                 return Ok(());
             }
@@ -156,16 +117,16 @@ impl Capture {
                 let whole = bytes.len() as u64 == written.size_before;
                 let start = Written { offset: 0, data: &bytes, size_before: 0 };
                 if whole && !bytes.is_empty() {
-                    self.keep_in_segment(segment, &start, true)?;
+                    self.keep_in_segment((buffers, segment), &start, true)?;
                 }
             }
-            return self.keep_in_segment(segment, written, true);
+            return self.keep_in_segment((buffers, segment), written, true);
         }
         let segment = content.segment_or_create(store)?.clone();
         if content.is_lent() && written.end() > written.size_before {
             return lent::write(&segment, written, BlockState::Clean);
         }
-        self.keep_in_segment(&segment, written, keep_new && content.admit)
+        self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
     }
 
     /// Extends or patches the buffer; gives up where that would leave a gap.
@@ -227,7 +188,7 @@ impl Capture {
     /// Patches resident blocks, and keeps new ones from their start to their end.
     fn keep_in_segment(
         &mut self,
-        segment: &Segment,
+        (buffers, segment): (&TransientBlocks, &Segment),
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
@@ -248,7 +209,8 @@ impl Capture {
                     *self = Capture::Off;
                 }
             } else if keep_new {
-                self.gather(segment, block, (at - block * block_bytes) as usize, part);
+                let within = (at - block * block_bytes) as usize;
+                self.gather((buffers, segment), block, within, part);
             }
             at = upto;
         }
@@ -256,7 +218,13 @@ impl Capture {
     }
 
     /// Keeps bytes of a block that is not resident.
-    fn gather(&mut self, segment: &Segment, block: u64, within: usize, part: &[u8]) {
+    fn gather(
+        &mut self,
+        (buffers, segment): (&TransientBlocks, &Segment),
+        block: u64,
+        within: usize,
+        part: &[u8],
+    ) {
         let block_bytes = segment.block_bytes() as usize;
         match self {
             Capture::Gather(gathered) if gathered.block == block => {
@@ -272,7 +240,7 @@ impl Capture {
             _ => {
                 // What was gathered before is complete only if the file ended there.
                 *self = Capture::Off;
-                match GatheredBlock::start(block, segment.block_bytes(), part) {
+                match GatheredBlock::start(buffers, block, part) {
                     Some(gathered) => *self = Capture::Gather(gathered),
                     None => fill_whole(segment, block, part),
                 }

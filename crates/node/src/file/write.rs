@@ -109,10 +109,9 @@ impl Handle {
             self.lower.start_writeback(0, 0);
         }
         let kept = self.file.inner.lock().capture.keep(
-            &self.core.store,
+            &self.core,
             content,
             &Written { offset: at, data, size_before },
-            self.core.config.small_file_bytes_max,
             self.write_mode != WriteMode::Bypass && self.keeps(),
         );
         if kept.is_err() {
