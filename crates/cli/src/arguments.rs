@@ -3,9 +3,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use tidepool_proto::MemorySize;
+use tidepool_proto::files::{FILES_MAX, FileOrder};
 
 use crate::commands::calibrate::arguments::CalibrateArguments;
 use crate::commands::compare::arguments::CompareArguments;
@@ -143,9 +145,22 @@ pub struct TopArguments {
     /// Seconds between two looks
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
+    /// Show this many cached files
+    #[arg(long, value_name = "COUNT", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(FILES_MAX)))]
+    pub files: u32,
+    /// Which files come first: those with the most bytes resident, or those read most. The keys m
+    /// and r change it in the live view
+    #[arg(long, value_name = "ORDER", default_value_t, value_parser = file_order())]
+    pub by: FileOrder,
     /// Print this many looks as lines of JSON instead of a live view
     #[arg(long, value_name = "COUNT")]
     pub json: Option<u64>,
+}
+
+fn file_order() -> impl TypedValueParser<Value = FileOrder> {
+    let names = PossibleValuesParser::new(FileOrder::ALL.map(FileOrder::name));
+    names.try_map(|name| name.parse::<FileOrder>())
 }
 
 /// Arguments of `explain`.

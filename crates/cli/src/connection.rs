@@ -10,6 +10,7 @@ use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, Status,
 };
+use tidepool_proto::files::{CachedFile, FileOrder};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::machine::default_socket;
@@ -72,6 +73,14 @@ impl Connection {
     pub fn status(&self) -> Result<Status> {
         match self.ask(AdminRequest::Status, None)? {
             AdminReply::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The cached files that come first.
+    pub fn files(&self, order: FileOrder, count: u32) -> Result<Vec<CachedFile>> {
+        match self.ask(AdminRequest::Files { order, count }, None)? {
+            AdminReply::Files(files) => Ok(files),
             other => Err(unexpected(&other)),
         }
     }

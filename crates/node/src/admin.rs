@@ -60,6 +60,9 @@ impl AdminService for Node {
             AdminRequest::Metrics => {
                 AdminReply::Metrics(tidepool_proto::metric::render(&self.status()))
             }
+            AdminRequest::Files { order, count } => {
+                AdminReply::Files(self.cached_files(order, count, user_id))
+            }
             AdminRequest::Govern(request) => {
                 self.core.publish_memory_only();
                 AdminReply::Governed(Box::new(self.core.governor.govern(request)?))

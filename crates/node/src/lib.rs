@@ -10,6 +10,7 @@ pub mod fill;
 mod governor;
 mod lease;
 pub mod ledger;
+mod listing;
 mod node;
 pub mod pins;
 pub mod read_ahead;

@@ -271,6 +271,7 @@ impl Node {
             created: request.created,
         };
         let handle = Handle::new(&self.core, file.clone(), content, opened);
+        handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
             let _changing = file.gate.write();
             let mut inner = file.inner.lock();

@@ -84,6 +84,7 @@ impl Drop for FilePin {
     }
 }
 
-fn is_operator(user_id: u32) -> bool {
+/// Root, or the user who runs the node.
+pub(crate) fn is_operator(user_id: u32) -> bool {
     user_id == 0 || user_id == rustix::process::geteuid().as_raw()
 }

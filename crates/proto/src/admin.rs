@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{ControlStatus, Govern, Governed};
 use crate::error::{ErrorKind, Result};
+use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
 
 /// A request of the command line.
@@ -54,6 +55,13 @@ pub enum AdminRequest {
         /// New value, in the grammar of the option.
         value: String,
     },
+    /// The files that come first in an order, among those that the user may know of.
+    Files {
+        /// The order.
+        order: FileOrder,
+        /// How many, up to [`FILES_MAX`](crate::files::FILES_MAX).
+        count: u32,
+    },
 }
 
 /// The answer to a request.
@@ -75,6 +83,8 @@ pub enum AdminReply {
     Governed(Box<Governed>),
     /// To `ControlStatus`.
     Control(Box<ControlStatus>),
+    /// To `Files`.
+    Files(Vec<CachedFile>),
     /// To requests without facts to report.
     Done,
     /// The request failed.

@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod control_page;
 pub mod error;
+pub mod files;
 pub mod hadoop;
 pub mod level;
 pub mod metric;

@@ -378,12 +378,23 @@ fn an_interrupted_bench_compare_leaves_nothing() {
 #[test]
 fn top_prints_looks_as_lines() {
     let daemon = Daemon::start(&[]);
+    for (name, bytes) in [("set/small", 1 << 20), ("set/large", 3 << 20)] {
+        let path = daemon.write(name, bytes);
+        assert!(daemon.run(&["load", &path]).status.success());
+    }
     let output = daemon.run(&["top", "--json", "2", "--interval", "0.1"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let lines: Vec<Value> =
         stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0]["capacity_bytes"], 64 << 20);
+    let files: Vec<_> = lines[1]["files"].as_array().unwrap().iter().collect();
+    let facts = |file: &Value| (file["path"].clone(), file["resident_bytes"].clone());
+    assert_eq!(facts(files[0]), ("set/large".into(), (3 << 20).into()));
+    assert_eq!(facts(files[1]), ("set/small".into(), (1 << 20).into()));
+    let output = daemon.run(&["top", "--json", "1", "--interval", "0.1", "--files", "1"]);
+    let line: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(line["files"].as_array().unwrap().len(), 1);
     let refused = daemon.run(&["top"]);
     assert_eq!(refused.status.code(), Some(2), "no terminal: {}", stderr(&refused));
     assert!(run(&["top", "--interval", "0"]).status.code() == Some(2));

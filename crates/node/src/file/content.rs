@@ -41,6 +41,7 @@ pub struct Content {
     memory_only: AtomicBool,
     lent: AtomicU32,
     borrowed: AtomicU32,
+    read_bytes: AtomicU64,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
     fresh: Mutex<HashMap<u64, u64>>,
     fresh_blocks: AtomicUsize,
@@ -70,6 +71,7 @@ impl Content {
             memory_only: AtomicBool::new(false),
             lent: AtomicU32::new(0),
             borrowed: AtomicU32::new(0),
+            read_bytes: AtomicU64::new(0),
             fresh: Mutex::new(HashMap::new()),
             fresh_blocks: AtomicUsize::new(0),
             fills: Mutex::new(HashMap::new()),
@@ -180,6 +182,16 @@ impl Content {
             Borrower::Kernel => &self.lent,
             Borrower::Client => &self.borrowed,
         }
+    }
+
+    /// Counts bytes that readers got.
+    pub fn count_read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that readers got so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
     }
 
     /// Notes that a block of `bytes` came from the PFS.

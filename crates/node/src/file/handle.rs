@@ -241,6 +241,7 @@ impl OpenFile for Handle {
 
     fn count_mapped(&self, bytes: u64) {
         self.core.ledger.served(&BytesByLevel::of(Level::Mapped, bytes));
+        self.content().count_read(bytes);
     }
 
     fn hand_out(&self) -> Result<Option<HandOut>> {
@@ -308,6 +309,17 @@ impl Handle {
             return Ok(());
         }
         Err(self.refuse(what, "the file is open for reading only"))
+    }
+
+    /// Notes the name for the list of cached files, where the file may come to be in it.
+    pub(crate) fn note_path(&self) {
+        let packed = self.content.size() <= self.core.config.small_file_bytes_max;
+        if packed && !self.access.writes() {
+            return;
+        }
+        if let Some(path) = self.lower.relative_path() {
+            self.file.inner.lock().opened_as = path;
+        }
     }
 
     /// The content that the open began with.

@@ -51,7 +51,11 @@ impl Handle {
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         let (result, length) = match self.content_to_read() {
-            Some(content) => self.read_to_end(&content, offset, length, sink),
+            Some(content) => {
+                let (result, length) = self.read_to_end(&content, offset, length, sink);
+                content.count_read(result.as_ref().map_or(0, |outcome| outcome.bytes as u64));
+                (result, length)
+            }
             None => (self.read_from_pfs(offset, length, sink), length),
         };
         match &result {

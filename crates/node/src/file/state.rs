@@ -1,6 +1,7 @@
 //! One record an inode that is open or has something cached, and the table of all of them.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,6 +34,8 @@ pub struct FileState {
 pub struct Inner {
     /// What is cached of the present version.
     pub content: Option<Arc<Content>>,
+    /// The path below the PFS directory by which it was opened last.
+    pub opened_as: PathBuf,
     /// Open handles.
     pub handles: u32,
     /// Open handles that may write.

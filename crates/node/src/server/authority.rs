@@ -111,7 +111,8 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Metrics
         | AdminRequest::Govern(_)
         | AdminRequest::ControlStatus
-        | AdminRequest::SetControl { .. } => false,
+        | AdminRequest::SetControl { .. }
+        | AdminRequest::Files { .. } => false,
     }
 }
 
@@ -131,7 +132,8 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Unpin
         | AdminRequest::Config
         | AdminRequest::Metrics
-        | AdminRequest::ControlStatus => false,
+        | AdminRequest::ControlStatus
+        | AdminRequest::Files { .. } => false,
     }
 }
 

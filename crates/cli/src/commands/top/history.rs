@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tidepool_proto::admin::Status;
+use tidepool_proto::files::CachedFile;
 use tidepool_proto::{BytesByLevel, Level};
 
 /// Samples kept for the curves.
@@ -39,23 +40,50 @@ pub struct Rates {
     pub dirty_bytes: u64,
 }
 
-/// The latest status and the rates up to it.
+/// A cached file, and how fast it is read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileRate {
+    /// The file.
+    #[serde(flatten)]
+    pub file: CachedFile,
+    /// Bytes read of it per second since the last look; absent where the last look did not have it.
+    pub read_bytes_per_s: Option<u64>,
+}
+
+/// What the node answered at one moment.
+pub struct Look {
+    /// Facts and counters.
+    pub status: Status,
+    /// The files that come first.
+    pub files: Vec<CachedFile>,
+    /// When.
+    pub taken: Instant,
+}
+
+/// The latest look and the rates up to it.
 pub struct History {
     status: Status,
+    files: Vec<FileRate>,
     taken: Instant,
     rates: VecDeque<Rates>,
 }
 
 impl History {
     /// Begins with a first look.
-    pub fn new(status: Status, taken: Instant) -> History {
-        History { status, taken, rates: VecDeque::new() }
+    pub fn new(look: Look) -> History {
+        let Look { status, files, taken } = look;
+        let files = files.into_iter().map(|file| FileRate { file, read_bytes_per_s: None });
+        History { status, files: files.collect(), taken, rates: VecDeque::new() }
     }
 
     /// Adds a look. A node that was restarted begins anew.
-    pub fn add(&mut self, status: Status, taken: Instant) {
+    pub fn add(&mut self, look: Look) {
+        let Look { status, files, taken } = look;
         let seconds = taken.duration_since(self.taken).as_secs_f64().max(1e-6);
-        if status.process_id == self.status.process_id {
+        let is_same_node = status.process_id == self.status.process_id;
+        let known = if is_same_node { std::mem::take(&mut self.files) } else { Vec::new() };
+        self.files = files.into_iter().map(|file| file_rate(&known, file, seconds)).collect();
+        if is_same_node {
             self.rates.push_back(rates(&self.status, &status, seconds));
             if self.rates.len() > SAMPLES_MAX {
                 self.rates.pop_front();
@@ -67,6 +95,11 @@ impl History {
     /// The latest status.
     pub fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// The files that come first at the latest look.
+    pub fn files(&self) -> &[FileRate] {
+        &self.files
     }
 
     /// The latest rates; zeros before the second look.
@@ -81,9 +114,19 @@ impl History {
     }
 }
 
+fn per_second(before: u64, after: u64, seconds: f64) -> u64 {
+    (after.saturating_sub(before) as f64 / seconds).round() as u64
+}
+
+fn file_rate(known: &[FileRate], file: CachedFile, seconds: f64) -> FileRate {
+    let is_it = |one: &&FileRate| (one.file.device, one.file.inode) == (file.device, file.inode);
+    let before = known.iter().find(is_it).map(|one| one.file.read_bytes);
+    let read_bytes_per_s = before.map(|before| per_second(before, file.read_bytes, seconds));
+    FileRate { file, read_bytes_per_s }
+}
+
 fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
-    let per_second =
-        |before: u64, after: u64| (after.saturating_sub(before) as f64 / seconds).round() as u64;
+    let per_second = |before: u64, after: u64| per_second(before, after, seconds);
     let mut served = BytesByLevel::default();
     for level in Level::ALL {
         served.add(level, per_second(before.served.get(level), after.served.get(level)));
@@ -113,20 +156,37 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn status(store: u64, pfs: u64) -> Status {
+    fn look(store: u64, pfs: u64, taken: Instant) -> Look {
         let served = BytesByLevel { store, pfs, ..BytesByLevel::default() };
-        Status { process_id: 7, served, ..Status::default() }
+        let status = Status { process_id: 7, served, ..Status::default() };
+        Look { status, files: Vec::new(), taken }
+    }
+
+    #[test]
+    fn rates_of_files_follow_them_from_place_to_place() {
+        let begun = Instant::now();
+        let file = |inode, read_bytes| CachedFile { inode, read_bytes, ..CachedFile::default() };
+        let at =
+            |seconds, files| Look { files, ..look(0, 0, begun + Duration::from_secs(seconds)) };
+        let mut history = History::new(at(0, vec![file(1, 100), file(2, 50)]));
+        history.add(at(2, vec![file(2, 250), file(3, 120), file(1, 100)]));
+        let rates: Vec<_> = history.files().iter().map(|file| file.read_bytes_per_s).collect();
+        assert_eq!(rates, [Some(100), None, Some(0)]);
+        let mut other = at(3, vec![file(2, 10)]);
+        other.status.process_id = 8;
+        history.add(other);
+        assert_eq!(history.files()[0].read_bytes_per_s, None, "another node");
     }
 
     #[test]
     fn rates_are_differences_over_time() {
         let begun = Instant::now();
-        let mut history = History::new(status(100, 100), begun);
-        history.add(status(400, 200), begun + Duration::from_secs(2));
+        let mut history = History::new(look(100, 100, begun));
+        history.add(look(400, 200, begun + Duration::from_secs(2)));
         let rates = history.latest();
         assert_eq!((rates.served_bytes_per_s.store, rates.served_bytes_per_s.pfs), (150, 50));
         assert_eq!(rates.hit_ratio, Some(0.75));
-        history.add(status(400, 200), begun + Duration::from_secs(3));
+        history.add(look(400, 200, begun + Duration::from_secs(3)));
         assert_eq!(history.latest().hit_ratio, None, "nothing was read");
         assert_eq!(history.curve(10, |rates| rates.served_bytes_per_s.store), [150, 0]);
         assert_eq!(history.curve(1, |rates| rates.served_bytes_per_s.store), [0]);
@@ -135,9 +195,10 @@ mod tests {
     #[test]
     fn a_restarted_node_gives_no_rates_of_its_own_past() {
         let begun = Instant::now();
-        let mut history = History::new(status(1 << 40, 0), begun);
-        let restarted = Status { process_id: 8, ..status(10, 0) };
-        history.add(restarted, begun + Duration::from_secs(1));
+        let mut history = History::new(look(1 << 40, 0, begun));
+        let mut restarted = look(10, 0, begun + Duration::from_secs(1));
+        restarted.status.process_id = 8;
+        history.add(restarted);
         assert_eq!(history.latest(), Rates::default());
         assert_eq!(history.status().process_id, 8);
     }

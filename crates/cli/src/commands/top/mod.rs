@@ -7,13 +7,38 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use serde::Serialize;
+use tidepool_proto::files::FileOrder;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::TopArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::output;
-use history::History;
+use history::{FileRate, History, Look, Rates};
+
+/// Where the looks come from.
+struct Source {
+    node: Connection,
+    interval: Duration,
+    files: u32,
+    order: FileOrder,
+}
+
+impl Source {
+    fn look(&self) -> Result<Look> {
+        let files = self.node.files(self.order, self.files)?;
+        Ok(Look { status: self.node.status()?, files, taken: Instant::now() })
+    }
+}
+
+/// A look as a line of JSON.
+#[derive(Serialize)]
+struct LookLine<'a> {
+    #[serde(flatten)]
+    rates: Rates,
+    files: &'a [FileRate],
+}
 
 /// Runs `top`.
 pub fn top(arguments: &TopArguments) -> Result<Outcome> {
@@ -25,31 +50,28 @@ pub fn top(arguments: &TopArguments) -> Result<Outcome> {
     }
     let interval = Duration::from_secs_f64(arguments.interval);
     let node = arguments.socket.connect();
-    let mut history = History::new(node.status()?, Instant::now());
+    let mut source = Source { node, interval, files: arguments.files, order: arguments.by };
+    let mut history = History::new(source.look()?);
     if let Some(count) = arguments.json {
-        return print_lines(&node, &mut history, interval, count);
+        return print_lines(&source, &mut history, count);
     }
     if !std::io::stdout().is_terminal() {
         return refuse("standard output is no terminal", "use --json COUNT for lines of JSON");
     }
     let failed = |source| Error::pfs("drawing the live view", source);
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let watched = watch(&mut terminal, &node, &mut history, interval);
+    let watched = watch(&mut terminal, &mut source, &mut history);
     ratatui::restore();
     watched.map_err(failed)?;
     Ok(Outcome::Done)
 }
 
-fn print_lines(
-    node: &Connection,
-    history: &mut History,
-    interval: Duration,
-    count: u64,
-) -> Result<Outcome> {
+fn print_lines(source: &Source, history: &mut History, count: u64) -> Result<Outcome> {
     for _ in 0..count {
-        std::thread::sleep(interval);
-        history.add(node.status()?, Instant::now());
-        let line = serde_json::to_string(&history.latest()).map_err(|source| {
+        std::thread::sleep(source.interval);
+        history.add(source.look()?);
+        let line = LookLine { rates: history.latest(), files: history.files() };
+        let line = serde_json::to_string(&line).map_err(|source| {
             Error::pfs("writing JSON", std::io::Error::other(source.to_string()))
         })?;
         output::line(&line);
@@ -59,14 +81,13 @@ fn print_lines(
 
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
-    node: &Connection,
+    source: &mut Source,
     history: &mut History,
-    interval: Duration,
 ) -> std::io::Result<()> {
     let mut trouble: Option<String> = None;
-    let mut next = Instant::now() + interval;
+    let mut next = Instant::now() + source.interval;
     loop {
-        terminal.draw(|frame| view::draw(frame, history, trouble.as_deref()))?;
+        terminal.draw(|frame| view::draw(frame, history, source.order, trouble.as_deref()))?;
         while event::poll(next.saturating_duration_since(Instant::now()))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => {
@@ -75,6 +96,14 @@ fn watch(
                     if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                         return Ok(());
                     }
+                    let order = match key.code {
+                        KeyCode::Char('m') => FileOrder::Resident,
+                        KeyCode::Char('r') => FileOrder::Read,
+                        _ => continue,
+                    };
+                    source.order = order;
+                    next = Instant::now();
+                    break;
                 }
                 Event::Resize(..) => break,
                 _ => {}
@@ -83,10 +112,10 @@ fn watch(
         if Instant::now() < next {
             continue;
         }
-        next = Instant::now() + interval;
-        match node.status() {
-            Ok(status) => {
-                history.add(status, Instant::now());
+        next = Instant::now() + source.interval;
+        match source.look() {
+            Ok(look) => {
+                history.add(look);
                 trouble = None;
             }
             Err(error) => trouble = Some(error.to_string()),

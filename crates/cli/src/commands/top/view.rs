@@ -4,12 +4,13 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
+use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 use tidepool_proto::Level;
 use tidepool_proto::admin::Status;
 use tidepool_proto::control::ALARMS;
+use tidepool_proto::files::FileOrder;
 
-use super::history::{History, Rates};
+use super::history::{FileRate, History, Rates};
 use crate::output::{duration, percent, share, size};
 
 /// Width of names before the curves.
@@ -25,10 +26,11 @@ fn colour(level: Level) -> Color {
     }
 }
 
-/// Draws the latest look at the node; `trouble` is why there is no newer one.
-pub fn draw(frame: &mut Frame<'_>, history: &History, trouble: Option<&str>) {
+/// Draws the latest look at the node, with the files in their `order`; `trouble` is why there is no
+/// newer one.
+pub fn draw(frame: &mut Frame<'_>, history: &History, order: FileOrder, trouble: Option<&str>) {
     let notes = history.status().degraded.len().min(4) as u16;
-    let [head, gauges, levels, traffic, degraded, _, foot] = Layout::vertical([
+    let [head, gauges, levels, traffic, degraded, files, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(2 * Level::ALL.len() as u16 + 2),
@@ -45,9 +47,10 @@ pub fn draw(frame: &mut Frame<'_>, history: &History, trouble: Option<&str>) {
     let lines =
         history.status().degraded.iter().map(|note| Line::from(format!("degraded: {note}")));
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).yellow(), degraded);
+    draw_files(frame, files, history.files(), order);
     let foot_line = match trouble {
         Some(trouble) => Line::from(trouble.to_owned()).red(),
-        None => Line::from("q quit").dim(),
+        None => Line::from("q quit  files by: m memory, r reads").dim(),
     };
     frame.render_widget(foot_line, foot);
 }
@@ -122,6 +125,31 @@ fn draw_levels(frame: &mut Frame<'_>, area: Rect, history: &History) {
     }
 }
 
+fn draw_files(frame: &mut Frame<'_>, area: Rect, files: &[FileRate], order: FileOrder) {
+    let title = format!(" files, most {order} first ");
+    let header = Row::new(["resident", "of", "read", "per second", "open", "", "file"]).dim();
+    let rows = files.iter().map(|FileRate { file, read_bytes_per_s }| {
+        let kept = match (file.pinned, file.memory_only) {
+            (_, true) => "memory only",
+            (true, false) => "pinned",
+            (false, false) => "",
+        };
+        Row::new([
+            size(file.resident_bytes),
+            size(file.size_bytes),
+            size(file.read_bytes),
+            read_bytes_per_s.map(size).unwrap_or_default(),
+            file.open_handles.to_string(),
+            kept.to_owned(),
+            file.path.clone(),
+        ])
+    });
+    let widths = [9, 9, 9, 10, 4, 11].map(Constraint::Length).into_iter();
+    let widths = widths.chain([Constraint::Min(10)]);
+    let table = Table::new(rows, widths).header(header).block(Block::bordered().title(title));
+    frame.render_widget(table, area);
+}
+
 fn control_words(status: &Status, rates: &Rates) -> String {
     let (Some(demand), Some(target)) = (rates.demand_bytes, rates.target_bytes) else {
         let why = if status.control.enabled { "no controller governs" } else { "off" };
@@ -162,12 +190,14 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rate
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::Look;
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::{Duration, Instant};
     use tidepool_proto::BytesByLevel;
     use tidepool_proto::control::ControlReport;
+    use tidepool_proto::files::CachedFile;
 
     fn drawn(width: u16, height: u16, trouble: Option<&str>) -> String {
         let mut status = Status { process_id: 7, pfs: "/lustre".into(), ..Status::default() };
@@ -177,21 +207,29 @@ mod tests {
         let report = ControlReport { demand_bytes: 3 << 30, ..ControlReport::default() };
         status.control.report = Some(report);
         let begun = Instant::now();
-        let mut history = History::new(status.clone(), begun);
+        let file = CachedFile {
+            path: "set/part-7".into(),
+            resident_bytes: 5 << 30,
+            read_bytes: 9 << 30,
+            pinned: true,
+            ..CachedFile::default()
+        };
+        let look = |status, taken| Look { status, files: vec![file.clone()], taken };
+        let mut history = History::new(look(status.clone(), begun));
         status.served = BytesByLevel { store: 300 << 20, pfs: 100 << 20, ..Default::default() };
         status.hit_ratio = Some(0.75);
-        history.add(status, begun + Duration::from_secs(1));
+        history.add(look(status, begun + Duration::from_secs(1)));
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &history, trouble)).unwrap();
+        terminal.draw(|frame| draw(frame, &history, FileOrder::Read, trouble)).unwrap();
         terminal.backend().to_string()
     }
 
     #[test]
     fn the_view_shows_the_facts() {
-        let screen = drawn(100, 30, None);
-        for fact in
-            ["node 7", "/lustre", "2GiB of 8GiB", "now 75.0%", "300MiB/s", "demand 3GiB", "q quit"]
-        {
+        let screen = drawn(100, 40, None);
+        let node = ["node 7", "/lustre", "2GiB of 8GiB", "now 75.0%", "300MiB/s", "demand 3GiB"];
+        let files = ["most read first", "set/part-7", "5GiB", "9GiB", "0B", "pinned", "q quit"];
+        for fact in node.into_iter().chain(files) {
             assert!(screen.contains(fact), "{fact} is missing in\n{screen}");
         }
     }

@@ -1,0 +1,52 @@
+//! The list of cached files: in order, counted, and only for those who may know the names.
+
+mod support;
+
+use support::*;
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::files::{CachedFile, FileOrder};
+
+const STRANGER: u32 = 4711;
+
+fn list(fixture: &Fixture, order: FileOrder, count: u32, user_id: u32) -> Vec<CachedFile> {
+    match fixture.node.admin(AdminRequest::Files { order, count }, None, user_id).unwrap() {
+        AdminReply::Files(files) => files,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn paths(files: &[CachedFile]) -> Vec<&str> {
+    files.iter().map(|file| file.path.as_str()).collect()
+}
+
+#[test]
+fn files_come_by_what_they_hold_or_by_what_was_read_of_them() {
+    let fixture = Fixture::new();
+    for (name, mib) in [("small", 2), ("middle", 5), ("large", 9)] {
+        fixture.put(name, &content(1, mib << 20));
+        fixture.read(name);
+    }
+    fixture.put("packed", &content(2, 1000));
+    fixture.read("packed");
+    let open = fixture.open("middle");
+    for _ in 0..2 {
+        read_all(&*open).unwrap();
+    }
+    let files = list(&fixture, FileOrder::Resident, 10, 0);
+    assert_eq!(paths(&files), ["large", "middle", "small"]);
+    assert_eq!(files.iter().map(|file| file.resident_bytes >> 20).collect::<Vec<_>>(), [9, 5, 2]);
+    let files = list(&fixture, FileOrder::Read, 2, 0);
+    assert_eq!(paths(&files), ["middle", "large"]);
+    assert_eq!((files[0].read_bytes, files[0].open_handles), (15 << 20, 1));
+    fixture.node.store().evict_all();
+    assert!(list(&fixture, FileOrder::Read, 10, 0).is_empty(), "nothing is held");
+}
+
+#[test]
+fn names_are_for_those_who_may_know_them() {
+    let fixture = Fixture::new();
+    fixture.put("of-root", &content(1, 2 << 20));
+    fixture.read("of-root");
+    assert_eq!(list(&fixture, FileOrder::Resident, 10, 0).len(), 1);
+    assert!(list(&fixture, FileOrder::Resident, 10, STRANGER).is_empty());
+}
