@@ -160,6 +160,40 @@ fn growth_beyond_the_cap_on_loans_leaves_the_kernel_at_the_old_end() {
 }
 
 #[test]
+fn growth_beyond_the_cap_on_loans_reaches_readers_through_the_node() {
+    let fixture = Fixture::new();
+    let before = content(1, 20 << 20);
+    let open = resident(&fixture, &before);
+    let reader = fixture.open("f");
+    let pin = open.passthrough().expect("wholly resident");
+    let writer = fixture.writer("f", Wish::default());
+    let growth = content(2, 16 << 20);
+    writer.write_at(20 << 20, &growth).unwrap();
+    let after = [before, growth].concat();
+    assert!(read_all(&*reader).unwrap().0 == after);
+    drop((pin, open));
+    fixture.node.store().evict_all();
+    assert!(read_all(&*reader).unwrap().0 == after, "nobody else changed it");
+    overwrite(&fixture.path("f"), 0, b"changed");
+    fixture.node.store().evict_all();
+    assert_eq!(read_all(&*reader).unwrap_err().errno(), libc::ESTALE);
+}
+
+#[test]
+fn a_reader_beside_a_client_that_mapped_the_file_sees_local_writes() {
+    let fixture = Fixture::new();
+    let mut expected = content(1, 5 << 20);
+    let open = resident(&fixture, &expected);
+    let reader = fixture.open("f");
+    let pin = open.pin_range(0, 4096).unwrap().expect("wholly resident");
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(0, b"changed").unwrap();
+    expected[..7].copy_from_slice(b"changed");
+    assert!(read_all(&*reader).unwrap().0 == expected);
+    drop(pin);
+}
+
+#[test]
 fn another_programs_change_ends_what_a_loan_serves() {
     let fixture = Fixture::new();
     let open = resident(&fixture, &content(1, 5 << 20));

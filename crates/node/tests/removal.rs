@@ -62,6 +62,7 @@ fn a_transfer_of_a_removed_file_stops() {
 fn waiting_transfers_of_a_removed_file_go_with_its_name_or_its_last_open() {
     let fixture = slow();
     fixture.put("other", &content(1, BLOCK as usize));
+    let in_the_way = fixture.path("other");
     let other = begin_to_read(&fixture, "other");
     for name_goes_first in [false, true] {
         let path = fixture.put("f", &content(2, 5 * BLOCK as usize));
@@ -78,4 +79,5 @@ fn waiting_transfers_of_a_removed_file_go_with_its_name_or_its_last_open() {
         assert!(fixture.pfs_read_bytes() < BLOCK, "the other file is in the way still");
     }
     drop(other);
+    remove(&fixture, &in_the_way);
 }

@@ -37,6 +37,8 @@ pub struct Content {
     size: AtomicU64,
     segment: OnceLock<Arc<Segment>>,
     superseded: AtomicBool,
+    /// What took its place without another program's doing.
+    successor: OnceLock<Arc<Content>>,
     unsettled: AtomicBool,
     memory_only: AtomicBool,
     lent: AtomicU32,
@@ -67,6 +69,7 @@ impl Content {
             version: Mutex::new(version),
             segment: OnceLock::new(),
             superseded: AtomicBool::new(false),
+            successor: OnceLock::new(),
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lent: AtomicU32::new(0),
@@ -134,6 +137,21 @@ impl Content {
         if let Some(segment) = self.segment.get() {
             segment.retire();
         }
+    }
+
+    /// Leads readers on to `next`: this node gave the content up, but no other program changed the
+    /// file.
+    pub fn lead_to(&self, next: &Arc<Content>) {
+        _ = self.successor.set(next.clone());
+    }
+
+    /// What readers of this content read now.
+    pub fn latest(self: &Arc<Self>) -> Arc<Content> {
+        let mut latest = self;
+        while let Some(next) = latest.successor.get() {
+            latest = next;
+        }
+        latest.clone()
     }
 
     /// Whether bytes were read or written within the tick of the version's time stamps: a later

@@ -75,10 +75,10 @@ impl Handle {
     }
 
     /// The content this open reads. Opens that may write follow the file from version to version;
-    /// readers stay with what they opened.
+    /// readers stay with what they opened, and with what this node makes of it.
     pub(super) fn content(&self) -> Arc<Content> {
         if !self.access.writes() {
-            return self.content.clone();
+            return self.content.latest();
         }
         self.file.content().unwrap_or_else(|| self.content.clone())
     }

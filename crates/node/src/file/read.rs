@@ -71,14 +71,18 @@ impl Handle {
         &self,
         content: &Arc<Content>,
         offset: u64,
-        length: usize,
+        asked: usize,
         sink: &mut Sink<'_>,
     ) -> (Result<ReadOutcome>, usize) {
         for attempt in 0.. {
-            let length = content.size().saturating_sub(offset).min(length as u64) as usize;
+            let length = content.size().saturating_sub(offset).min(asked as u64) as usize;
             let result = self.read_content(content, offset, length, sink);
-            let moved = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed)
-                && !content.is_superseded();
+            let changed = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed);
+            let latest = content.latest();
+            if changed && latest.number != content.number {
+                return self.read_to_end(&latest, offset, asked, sink);
+            }
+            let moved = changed && !content.is_superseded();
             if !moved || attempt >= ATTEMPTS_IN_MEMORY {
                 return (result, length);
             }

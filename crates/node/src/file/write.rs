@@ -21,14 +21,28 @@ impl Handle {
     /// The content that a change applies to. Call with the gate held exclusively.
     fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
         let now = self.lower.version()?;
-        if let Some(content) = &inner.content {
+        if let Some(content) = inner.content.clone() {
             if content.version() == now && !content.is_borrowed() {
-                return Ok(content.clone());
+                return Ok(content);
+            }
+            if content.version() == now {
+                return Ok(self.replace_content(inner, now));
             }
             self.core.ledger.versions_superseded.add(1);
             memory_only::forget(&self.core, inner);
         }
         Ok(self.fresh_content(inner, now))
+    }
+
+    /// Gives the content up where no other program changed the file: its readers go on with what
+    /// takes its place.
+    fn replace_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
+        let old = inner.content.clone();
+        let fresh = self.fresh_content(inner, now);
+        if let Some(old) = old {
+            old.lead_to(&fresh);
+        }
+        fresh
     }
 
     pub(super) fn fresh_content(
@@ -62,7 +76,7 @@ impl Handle {
     fn distrust(&self) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
-            self.fresh_content(&mut inner, now);
+            self.replace_content(&mut inner, now);
         }
     }
 

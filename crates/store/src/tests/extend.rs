@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::support::*;
+use crate::BlockState;
 
 #[test]
 fn a_reader_by_the_length_alone_never_meets_a_hole() {
