@@ -296,10 +296,12 @@ fn a_drop_that_meets_a_hold_lets_readers_in_again() {
     let store = store(4);
     let segment = segment(&store, BLOCK);
     assert!(fill_clean(&segment, 0, 7));
-    let pin = segment.pin_block(0).expect("resident");
     std::thread::scope(|scope| {
+        let pin = segment.pin_block(0).expect("resident");
         let dropper = scope.spawn(|| segment.drop_contents());
+        let patience = Instant::now() + STARVED;
         while segment.pin_block(0).is_some() {
+            assert!(Instant::now() < patience, "a block that somebody drops takes pins");
             std::thread::yield_now();
         }
         let hold = segment.hold().expect("wholly resident");
