@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -70,11 +71,13 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     let long = places.options.operations > 20_000;
     let breaths = if long { BREATHS_LONG } else { BREATHS };
     match rig.breathe(breaths) {
-        Ok(read) => {
-            outcome.check(read > 0, || "nothing was read while the store breathed".into());
-            outcome
-                .notes
-                .push(format!("{breaths} breaths, {read} files read and every byte right"));
+        Ok((mount, library)) => {
+            outcome.check(mount > 0, || "nothing was read through the mount".into());
+            outcome.check(library > 0, || "nothing was read by the library".into());
+            outcome.notes.push(format!(
+                "{breaths} breaths; {mount} files read through the mount and {library} by the \
+                 library, every byte right"
+            ));
         }
         Err(error) => outcome.check(false, || format!("readers while it breathes: {error:#}")),
     }
@@ -200,9 +203,10 @@ impl Rig {
         Ok(u32::try_from(number(&self.status()?, "process_id")?)?)
     }
 
-    /// Lets the store go to what is held and back, while two readers compare every byte. Returns
-    /// the number of files that were read.
-    fn breathe(&self, breaths: u64) -> Result<u64> {
+    /// Lets the store go to what is held and back, while two readers of the mount and one by the
+    /// library compare every byte. Returns the numbers of files that were read.
+    fn breathe(&self, breaths: u64) -> Result<(u64, u64)> {
+        let library = LibraryReader::start(self)?;
         let (over, read) = (AtomicBool::new(false), AtomicU64::new(0));
         let total = environment::memory_field("MemTotal")?;
         std::thread::scope(|scope| {
@@ -211,7 +215,10 @@ impl Rig {
                 move || self.compare(first, over, read)
             };
             let readers = [scope.spawn(reader(0)), scope.spawn(reader(FILES / 2))];
-            let result = (0..breaths).try_for_each(|_| {
+            let result = (0..breaths).try_for_each(|breath| {
+                if breath % 50 == 0 {
+                    eprintln!("x: memory control: breath {breath} of {breaths}");
+                }
                 // Every machine uses more than this, so nothing is left for the store.
                 self.headroom(total - 128 * MIB)?;
                 self.wait("the least store", |status| {
@@ -227,7 +234,8 @@ impl Rig {
             for reader in readers {
                 reader.join().unwrap_or_else(|_| anyhow::bail!("a reader panicked"))?;
             }
-            result.map(|()| read.load(Ordering::Relaxed))
+            let by_library = library.finish()?;
+            result.map(|()| (read.load(Ordering::Relaxed), by_library))
         })
     }
 
@@ -247,6 +255,44 @@ impl Rig {
             index = (index + 1) % FILES;
         }
         Ok(())
+    }
+}
+
+/// Another process that reads by the client library and compares every byte.
+struct LibraryReader {
+    child: std::process::Child,
+}
+
+impl LibraryReader {
+    fn start(rig: &Rig) -> Result<Self> {
+        let build =
+            ["build", "--quiet", "--release", "--package", "xtask", "--features", "library"];
+        process::show(environment::cargo(&build).args(["--bin", "library-reader"]))?;
+        let mut command = Command::new(environment::target().join("release/library-reader"));
+        command.arg("--socket").arg(&rig.node.socket);
+        command.args((0..FILES).map(|index| rig.lower.join(name(index))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(LibraryReader { child: command.spawn().context("starting library-reader")? })
+    }
+
+    /// Ends it and returns how many files it read.
+    fn finish(mut self) -> Result<u64> {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        if let Some(mut output) = self.child.stdout.take() {
+            output.read_to_string(&mut text)?;
+        }
+        ensure!(self.child.wait()?.success(), "the reader by the library failed");
+        let report: Value = serde_json::from_str(&text).context("library-reader")?;
+        ensure!(number(&report["levels"], "mapped")? > 0, "the library read no resident byte");
+        number(&report, "files")
+    }
+}
+
+impl Drop for LibraryReader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
