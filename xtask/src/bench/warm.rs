@@ -112,6 +112,29 @@ pub fn sequential(path: &Path, bytes: u64) -> Result<f64> {
     Ok(bytes as f64 / seconds / 1e6)
 }
 
+/// Megabytes a second of copying so many bytes of memory in each of some threads, 1 MiB at a time
+/// to the same place: what a read of resident bytes cannot beat.
+pub fn memory_copy(bytes: u64, threads: u64) -> Result<f64> {
+    let mut places = Vec::new();
+    for _ in 0..threads {
+        places.push((vec![1_u8; usize::try_from(bytes)?], vec![0_u8; 1 << 20]));
+    }
+    let seconds = time(|| {
+        std::thread::scope(|scope| {
+            for (source, target) in &mut places {
+                scope.spawn(move || {
+                    for piece in source.chunks_exact(target.len()) {
+                        target.copy_from_slice(piece);
+                        std::hint::black_box(&target);
+                    }
+                });
+            }
+        });
+        Ok(())
+    })?;
+    Ok((bytes * threads) as f64 / seconds / 1e6)
+}
+
 /// Reads a second at random places of a file.
 fn random(path: &Path, bytes: u64, reads: u64) -> Result<f64> {
     let file = File::open(path)?;

@@ -1,9 +1,13 @@
 package io.tidepool.examples;
 
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -30,6 +34,7 @@ import org.apache.hadoop.fs.Path;
  */
 public final class FsBench {
     private static final int PIECE = 1 << 20;
+    private static final int ROUNDS_TO_COMPILE = 20;
     private static final Configuration CONFIGURATION = new Configuration();
 
     private final Map<String, String> options = new HashMap<>();
@@ -71,6 +76,7 @@ public final class FsBench {
             case "sequential-heap" -> sequential(false);
             case "positioned" -> positioned();
             case "vectored" -> vectored();
+            case "allocated" -> allocated();
             case "read-small" -> readSmall();
             case "create-small" -> createSmall();
             case "list" -> list();
@@ -165,6 +171,29 @@ public final class FsBench {
         });
     }
 
+    /**
+     * Bytes that the virtual machine allocates for a read of 1 MiB into a direct buffer, after the
+     * reads that let it compile.
+     */
+    private double allocated() throws Exception {
+        var memory = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        ByteBuffer buffer = ByteBuffer.allocateDirect(PIECE);
+        long before = 0;
+        long reads = 0;
+        try (FSDataInputStream input = files.open(path)) {
+            for (int round = 0; round < ROUNDS_TO_COMPILE + 1; round++) {
+                input.seek(0);
+                before = memory.getCurrentThreadAllocatedBytes();
+                reads = 0;
+                do {
+                    buffer.clear();
+                    reads++;
+                } while (input.read(buffer) >= 0);
+            }
+            return (double) (memory.getCurrentThreadAllocatedBytes() - before) / reads;
+        }
+    }
+
     /** Reads a second of {@code size} bytes at random places, for {@code ms} milliseconds. */
     private double positioned() throws Exception {
         int size = Math.toIntExact(number("size", 4096));
@@ -232,7 +261,10 @@ public final class FsBench {
         });
     }
 
-    /** Creates, writes 4 KiB and closes files {@code f-0} and so on, a second. */
+    /**
+     * Creates, writes 4 KiB and closes files {@code f-0} and so on, a second. With {@code sync=1} bytes and names of each are on the disk
+     * before the next, as a close of Tidepool's mode through promises.
+     */
     private double createSmall() throws Exception {
         int count = Math.toIntExact(number("files", 1000));
         boolean sync = number("sync", 0) == 1;
@@ -248,10 +280,20 @@ public final class FsBench {
                         output.hsync();
                     }
                 }
+                if (sync) {
+                    syncName(small.getParent());
+                }
                 done++;
             }
             return done;
         });
+    }
+
+    private static void syncName(Path directory) throws IOException {
+        java.nio.file.Path local = java.nio.file.Path.of(directory.toUri().getPath());
+        try (FileChannel channel = FileChannel.open(local, StandardOpenOption.READ)) {
+            channel.force(true);
+        }
     }
 
     /** Lists a directory, a second; {@code expect} is the number of its entries. */
