@@ -165,6 +165,12 @@ impl Content {
         state.shared.iter().for_each(|table| table.set_size(bytes));
     }
 
+    /// Lets clients find nothing in their tables any more, so that they ask for every byte. What
+    /// is pinned stays.
+    pub fn hide_from_clients(&self, state: &State) {
+        state.shared.iter().for_each(|table| table.set_size(0));
+    }
+
     pub fn blocks(&self) -> u64 {
         self.size().div_ceil(self.block_bytes)
     }

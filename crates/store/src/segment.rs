@@ -177,6 +177,12 @@ impl Segment {
         self.engine.retire(&self.content);
     }
 
+    /// Clients that hold the segment ask the node for every byte from now on. What they borrowed
+    /// stays as it is.
+    pub fn hide_from_clients(&self) {
+        self.content.hide_from_clients(&self.content.state.lock());
+    }
+
     /// Bytes booked for the segment: whole pages, with those of fills under way.
     pub fn charged_bytes(&self) -> u64 {
         self.content.charged()

@@ -127,6 +127,29 @@ fn borrowed_bytes_stay_when_the_store_shrinks() {
 }
 
 #[test]
+fn local_writes_reach_a_reader_also_while_another_holds_the_bytes() {
+    let whole = Whole::new();
+    let bytes = pattern(2 * BLOCK, 0);
+    std::fs::write(whole.path("file"), &bytes).unwrap();
+    let client = whole.client();
+    let file = client.open(whole.path("file"), OpenOptions::read()).unwrap();
+    let mut buffer = vec![0; bytes.len()];
+    for _ in 0..2 {
+        file.read_at(0, &mut buffer).unwrap();
+    }
+    let borrowed = file.borrow(100, BLOCK).unwrap();
+    assert!(borrowed.is_zero_copy());
+    let warm = file.read_at(0, &mut buffer).unwrap();
+    assert_eq!(warm.levels.mapped, bytes.len() as u64, "read without a message: {warm:?}");
+    let writer = client.open(whole.path("file"), OpenOptions::read_write()).unwrap();
+    writer.write_at(200, b"changed").unwrap();
+    file.read_at(0, &mut buffer).unwrap();
+    assert_eq!(&buffer[200..207], b"changed");
+    assert!(buffer[..200] == bytes[..200] && buffer[207..] == bytes[207..]);
+    assert!(borrowed[..] == bytes[100..100 + BLOCK], "what is borrowed does not change");
+}
+
+#[test]
 fn all_write_modes_write_what_they_say() {
     let whole = Whole::new();
     let client = whole.client();

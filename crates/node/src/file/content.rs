@@ -143,6 +143,9 @@ impl Content {
     /// file.
     pub fn lead_to(&self, next: &Arc<Content>) {
         _ = self.successor.set(next.clone());
+        if let Some(segment) = self.segment.get() {
+            segment.hide_from_clients();
+        }
     }
 
     /// What readers of this content read now.
