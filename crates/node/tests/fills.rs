@@ -190,6 +190,6 @@ fn a_loop_larger_than_the_store_hits_with_read_ahead() {
     let read = fixture.pfs_read_bytes() - before;
     let hit_ratio = 1.0 - read as f64 / (4 * size) as f64;
     eprintln!("hit ratio {hit_ratio:.3}, optimum 0.75");
-    // Transfers that a busy machine delays cost some hits; a loop that nobody sees as one costs all.
+    // A busy machine delays transfers, which costs some hits; a loop not seen as one costs all.
     assert!(hit_ratio >= 0.55, "{hit_ratio:.3}");
 }

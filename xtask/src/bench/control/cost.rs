@@ -64,19 +64,19 @@ fn idle(rig: &mut Rig, rounds: usize, length: Duration) -> Result<Vec<Row>> {
     let mut memory = Vec::new();
     for (place, slack) in IDLE {
         rig.prepare(Contender::Tidepool, slack)?;
-        let mut report = rig.control()?;
+        let report = rig.control()?;
         let process_id = report["process_id"].as_u64().context("nobody governs")?;
         let directory = Path::new("/proc").join(process_id.to_string());
         let (mut shares, mut empty, mut decisions) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let (before, made) = (run_time_ns(&directory)?, decisions_of(&report));
+            // Asked anew: decisions were made beside the empty loop of the round before.
+            let (made, before) = (decisions_of(&rig.control()?), run_time_ns(&directory)?);
             let seconds = time(|| {
                 std::thread::sleep(length);
                 Ok(())
             })?;
             shares.push((run_time_ns(&directory)? - before) as f64 / 1e7 / seconds);
-            report = rig.control()?;
-            let rate = (decisions_of(&report) - made) as f64 / seconds;
+            let rate = (decisions_of(&rig.control()?) - made) as f64 / seconds;
             decisions.push(format!("{rate:.0}"));
             empty.push(wake_ups(rate, length)?);
             memory.push(resident_mib(&directory)?);
