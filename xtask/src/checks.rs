@@ -62,6 +62,9 @@ fn summarise(outcomes: &[Outcome], started: Instant) -> Result<()> {
     for outcome in outcomes {
         println!("{}", outcome.line());
     }
+    for outcome in outcomes.iter().filter(|outcome| !outcome.output.is_empty()) {
+        println!("\nWhat failures of {} printed\n{}", outcome.name, outcome.output);
+    }
     let passed: u64 = outcomes.iter().map(|outcome| outcome.passed).sum();
     let failed: usize = outcomes.iter().map(|outcome| outcome.failed.len()).sum();
     let skipped: usize = outcomes.iter().map(|outcome| outcome.skipped.len()).sum();
@@ -98,10 +101,31 @@ fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
     if !status.success() && outcome.failed.is_empty() {
         outcome.failed.push(format!("cargo test ended with {status}"));
     }
-    if !outcome.failed.is_empty() {
-        print!("{text}");
-    }
+    outcome.output = said_by_failed(&text);
     Ok(vec![outcome])
+}
+
+/// What the tests that failed printed, and the programs that did not compile.
+fn said_by_failed(text: &str) -> String {
+    let mut said = String::new();
+    // `success` is where the output of tests that passed begins, which is wanted by nobody here.
+    let mut wanted = false;
+    for line in text.lines() {
+        match line {
+            "failures:" => wanted = true,
+            "successes:" => wanted = false,
+            _ if line.starts_with("test result: ") || line.starts_with("running ") => {
+                wanted = false;
+            }
+            _ if line.starts_with("error") => wanted = true,
+            _ => {}
+        }
+        if wanted {
+            said.push_str(line);
+            said.push('\n');
+        }
+    }
+    said
 }
 
 fn count_tests(text: &str, long: bool) -> Outcome {
@@ -191,7 +215,7 @@ fn run_demo(options: &TestOptions) -> Result<Vec<Outcome>> {
 
 #[cfg(test)]
 mod tests {
-    use super::count_tests;
+    use super::{count_tests, said_by_failed};
 
     #[test]
     fn counts_what_ran_and_names_what_did_not() {
@@ -206,5 +230,16 @@ mod tests {
         assert_eq!(outcome.failed, ["a::c ... FAILED"]);
         assert_eq!(outcome.skipped, ["a::d: needs two machines", "SKIPPED a::f: no loop devices"]);
         assert!(!outcome.is_good());
+    }
+
+    #[test]
+    fn of_the_output_only_that_of_failures_is_shown() {
+        let text = "running 2 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n\
+            ---- a stdout ----\nfine\n\nsuccesses:\n    a\n\nfailures:\n\n---- b stdout ----\n\
+            panicked at b\n\nfailures:\n    b\n\ntest result: FAILED. 1 passed\nrunning 1 test\n";
+        let said = said_by_failed(text);
+        assert!(said.contains("---- b stdout ----\npanicked at b\n"), "{said}");
+        assert!(!said.contains("fine") && !said.contains("running"), "{said}");
+        assert_eq!(said_by_failed("error: could not compile\n"), "error: could not compile\n");
     }
 }

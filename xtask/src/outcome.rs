@@ -20,6 +20,8 @@ pub struct Outcome {
     pub skipped: Vec<String>,
     /// Other facts worth a line.
     pub notes: Vec<String>,
+    /// What the checks that failed printed; shown at the end of a run, where it is looked for.
+    pub output: String,
 }
 
 impl Outcome {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_client::{Client, ClientOptions, OpenOptions};
+use tidepool_proto::admin::Status;
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::page::{Damage, PAGE_BYTES, Page, file_of_pages};
 use tidepool_testkit::product::{Node, NodeSpec, said};
@@ -345,7 +346,7 @@ fn assert_end(node: &Node, pfs: &Path, process_id: u32) {
         check(file, 0, &here);
     }
     assert_eq!(node.process_id().unwrap(), process_id, "the node is the one that was started");
-    let status = node.status().unwrap();
+    let status = status_at_rest(node);
     assert_eq!(status.asked_bytes, status.served.total() + status.failed_bytes, "{status:?}");
     assert!(status.store.resident_bytes_peak <= CAPACITY, "{:?}", status.store);
     assert!(status.store.resident_bytes <= status.store.capacity_bytes, "{:?}", status.store);
@@ -354,8 +355,21 @@ fn assert_end(node: &Node, pfs: &Path, process_id: u32) {
     assert!(peak <= CAPACITY + OVERHEAD, "the node held {} MiB at its peak", peak >> 20);
     println!("peak {} MiB, store peak {} MiB", peak >> 20, status.store.resident_bytes_peak >> 20);
     resize(node, "0");
-    let status = node.status().unwrap();
+    let status = status_at_rest(node);
     let kept = status.store.resident_bytes;
     assert!(kept == 0 || status.store.pinned_bytes >= kept, "{:?}", status.store);
     assert_eq!(status.open_files, 0, "no handle is left open");
+}
+
+/// The status when nobody has anything open: the kernel tells of a closed file after `close`
+/// returned, and a process that ends is noticed later still.
+fn status_at_rest(node: &Node) -> Status {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let status = node.status().unwrap();
+        if status.open_files == 0 || Instant::now() > deadline {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

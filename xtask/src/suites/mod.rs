@@ -15,6 +15,7 @@ mod pjdfstest;
 mod proof;
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -160,6 +161,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
     let places = Places::new(options)?;
     let mut outcomes = Vec::new();
     for name in names {
+        let began = Instant::now();
         let result = match name {
             "pjdfstest" => pjdfstest::run(&places),
             "fsx" => fsx::run(&places),
@@ -179,6 +181,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
         for outcome in &new {
             println!("{outcome}");
         }
+        eprintln!("x: suite {name}: {:.0} s", began.elapsed().as_secs_f64());
         outcomes.extend(new);
     }
     Ok(outcomes)

@@ -68,8 +68,10 @@ fn shrink(store: &dyn Actuator, server: &Server, capacity_bytes: u64) {
     let done = store.resize(capacity_bytes, DEADLINE).unwrap();
     let after = server.resident_bytes();
     assert!(after <= capacity_bytes, "{} MiB of {} left", after / MIB, capacity_bytes / MIB);
-    let off = done.freed_bytes.abs_diff(before - after);
-    assert!(off < MIB, "claims {} of {}", done.freed_bytes, before - after);
+    // The server goes on giving pages of 1 MiB back between the actuator's last look and this one.
+    let gone = before - after;
+    assert!(done.freed_bytes <= gone + MIB, "claims {} of {gone}", done.freed_bytes);
+    assert!(gone <= done.freed_bytes + 4 * MIB, "claims {} of {gone}", done.freed_bytes);
     assert_eq!(store.state().unwrap().held_bytes, 0);
 }
 
