@@ -37,6 +37,8 @@ pub struct Java {
     pub options: Vec<String>,
     /// Environment variables.
     pub environment: Vec<(String, String)>,
+    /// Where it runs, for programs that leave files there; here without it.
+    pub directory: Option<PathBuf>,
 }
 
 /// What a program said.
@@ -54,6 +56,7 @@ impl Java {
             heap: heap.to_owned(),
             options: Vec::new(),
             environment: Vec::new(),
+            directory: None,
         }
     }
 
@@ -84,6 +87,9 @@ impl Java {
         command.arg(format!("-Xmx{}", self.heap)).args(opens()).args(&self.options);
         command.arg("-cp").arg(&self.class_path).arg(main).args(arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
         command.stdin(Stdio::null());
         command
     }

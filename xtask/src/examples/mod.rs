@@ -4,6 +4,7 @@
 
 mod distcp;
 mod flink;
+mod hive;
 mod mapreduce;
 mod notices;
 mod place;
@@ -34,7 +35,7 @@ struct Example {
     run: fn(&mut Place, u64) -> Result<Report>,
 }
 
-const EXAMPLES: [Example; 9] = [
+const EXAMPLES: [Example; 10] = [
     Example {
         name: "terasort",
         about: "TeraGen, TeraSort and TeraValidate on YARN",
@@ -82,6 +83,12 @@ const EXAMPLES: [Example; 9] = [
         about: "a batch job on a job manager and a task manager: reads and writes CSV",
         size_bytes: 64 << 20,
         run: flink::count,
+    },
+    Example {
+        name: "hive",
+        about: "external tables in CSV, ORC and Parquet, written and asked by Tez in one process",
+        size_bytes: 32 << 20,
+        run: hive::run,
     },
     Example {
         name: "distcp",

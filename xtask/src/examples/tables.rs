@@ -1,4 +1,4 @@
-//! Rows of the tables that Spark is asked about: row `i` is
+//! Rows of the tables that Spark and Hive are asked about: row `i` is
 //! (i, i % 1000, i * 7919 % 10007, "name-" + i % 97), so answers follow by arithmetic.
 
 use std::path::Path;
@@ -26,6 +26,11 @@ pub fn check_answers(
         ensure!(said == expected, "{format} says {said} instead of {expected}");
     }
     Ok(format!("{} answers over {rows} rows as by arithmetic", lines.len()))
+}
+
+/// A row as CSV.
+pub fn row(id: u64) -> String {
+    format!("{id},{},{},name-{}", id % 1_000, value(id), id % 97)
 }
 
 fn value(id: u64) -> u64 {
@@ -61,10 +66,11 @@ pub fn check_files(directory: &Path, mark: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{answer, check_answers, check_files};
+    use super::{answer, check_answers, check_files, row};
 
     #[test]
     fn a_wrong_and_a_missing_answer_are_seen() {
+        assert_eq!(row(1_013), "1013,13,6340,name-43");
         let right = format!("orc {}", answer(1_500));
         assert!(right.starts_with("orc 1500 "));
         check_answers(&[&right, &right], 1_500, &["orc"], 2).unwrap();
