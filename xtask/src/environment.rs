@@ -44,9 +44,10 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds the release binary.
+/// Builds the product: the program and the library for Java. Always both, as `cargo build` does:
+/// picked one by one, packages get other features of what they depend on and compile it anew.
 pub fn build_release() -> Result<()> {
-    process::show(&mut cargo(&["build", "--release", "--package", "tidepool-cli"]))
+    process::show(&mut cargo(&["build", "--release", "--locked"]))
 }
 
 /// The release binary, built if need be. `TIDEPOOL_BINARY` names another one.

@@ -18,7 +18,7 @@ const CROSS_LINKER: &str = "aarch64-linux-gnu-gcc";
 
 /// Builds everything that is shipped, into `dist/`.
 pub fn build(options: &BuildOptions) -> Result<()> {
-    process::show(&mut environment::cargo(&["build", "--release", "--locked"]))?;
+    environment::build_release()?;
     let dist = environment::checkout().join("dist");
     std::fs::create_dir_all(&dist)?;
     std::fs::copy(environment::target().join("release/tidepool"), dist.join("tidepool"))?;
@@ -60,8 +60,7 @@ pub fn test() -> Result<Vec<Outcome>> {
         outcome.skipped.push(format!("no {missing}"));
         return Ok(vec![outcome]);
     }
-    let packages = ["build", "--release", "--locked", "-p", "tidepool-java", "-p", "tidepool-cli"];
-    process::show(&mut environment::cargo(&packages))?;
+    environment::build_release()?;
     let native = environment::target().join("release");
     let arguments = [
         "--projects=hadoop".to_owned(),

@@ -49,8 +49,7 @@ pub fn tide_jar() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("TIDEPOOL_JAR") {
         return Ok(path.into());
     }
-    let build = ["build", "--quiet", "--release", "--package", "tidepool-java"];
-    process::show(&mut environment::cargo(&build))?;
+    environment::build_release()?;
     let java = environment::checkout().join("java");
     let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
     maven.arg(java.join("pom.xml")).arg(format!("-Drevision={}", env!("CARGO_PKG_VERSION")));
