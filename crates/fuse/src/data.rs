@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use tidepool_proto::{Access, OpenFile, PassthroughPin};
 
 use crate::abi::{
@@ -24,6 +24,8 @@ use crate::request::{Answer, Errno, Reply};
 const WRITE_FROM_CACHE: u32 = 1 << 0;
 /// Never equal to a count of mode changes.
 const NEVER: u64 = u64::MAX;
+/// The kernel's own flag of an open by `execve`; programs cannot set it.
+const OPENED_TO_RUN: i32 = 0x20;
 /// Bytes that one request copies between files at most; the kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const COPY_STEP_BYTES: usize = 1 << 20;
@@ -106,6 +108,12 @@ impl Filesystem {
         let both = truncate && access == Access::Write && !append;
         let both = both.then(|| self.open_lower(&node, both_ways(flags)).ok()).flatten();
         let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok)?;
+        if has(flags, OPENED_TO_RUN) {
+            // The kernel looks for any right to execute, not for the caller's.
+            let (directory, number) = self.by_descriptor(&lower);
+            let execute = rustix::fs::Access::EXEC_OK;
+            rustix::fs::accessat(directory, number.as_str(), execute, AtFlags::EACCESS)?;
+        }
         let file = self.open_in_node(caller, lower, access, false, append)?;
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;

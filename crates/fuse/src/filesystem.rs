@@ -99,7 +99,11 @@ impl Filesystem {
 
     /// Counts a look-up of the file and describes it.
     pub(crate) fn entry(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> EntryOut {
-        let node = self.nodes.enter(parent, name, stat, &version_of(stat));
+        self.entry_of(&self.nodes.enter(parent, name, stat, &version_of(stat)), stat)
+    }
+
+    /// Describes a node that a look-up was counted of.
+    pub(crate) fn entry_of(&self, node: &Node, stat: &Stat) -> EntryOut {
         EntryOut {
             nodeid: node.nodeid,
             generation: 0,

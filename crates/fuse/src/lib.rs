@@ -19,6 +19,7 @@ mod dispatch;
 mod filesystem;
 mod handles;
 mod locks;
+mod meeting;
 mod metadata;
 mod mounting;
 mod names;

@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
 use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
 use crate::attributes::{decode_device, id_of, is_regular};
 use crate::filesystem::Filesystem;
+use crate::meeting::meets_in_kernel;
 use crate::nodes::{Held, Node};
 use crate::request::Answer;
 
@@ -16,6 +17,9 @@ impl Filesystem {
     pub(crate) fn lookup(&self, caller: &InHeader, name: &CStr) -> Answer<EntryOut> {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         let stat = self.stat_at(&held, name)?;
+        if meets_in_kernel(&stat) {
+            return self.entry_of_meeting_point(&parent, &held, name);
+        }
         Ok(self.entry(&parent, name, &stat))
     }
 

@@ -177,6 +177,15 @@ impl Nodes {
         node
     }
 
+    /// Counts one look-up of a file by a caller who is to have nothing in common with others that
+    /// use it: the answer is a node that no other look-up is answered with.
+    pub fn enter_apart(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> Arc<Node> {
+        let place = Place { parent: parent.clone(), name: name.to_owned() };
+        let node = number(&mut self.maps.lock(), id_of(stat), kind_of(stat), Some(place));
+        node.lookups.fetch_add(1, Ordering::Relaxed);
+        node
+    }
+
     /// Gives the file of `node` a new node for look-ups from now on; opens of `node` stay as they
     /// are.
     pub fn split(&self, node: &Arc<Node>) {
@@ -329,10 +338,16 @@ impl Node {
     }
 }
 
-fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+/// Makes a node that no look-up finds.
+fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
     maps.last_nodeid += 1;
     let node = new_node(maps.last_nodeid, id, kind, place);
     maps.by_nodeid.insert(node.nodeid, node.clone());
+    node
+}
+
+fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+    let node = number(maps, id, kind, place);
     maps.current.insert(id, node.clone());
     node
 }

@@ -3,8 +3,11 @@
 mod support;
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use support::bypass::BypassService;
@@ -175,5 +178,73 @@ fn threads_started_for_one_user_serve_others_with_the_right_identity() {
                 });
             }
         });
+    }
+}
+
+fn make_fifo(path: &Path, mode: u32) {
+    let mode = rustix::fs::Mode::from_raw_mode(mode);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    chown(path, Some(USER), Some(GROUP)).unwrap();
+}
+
+/// Opens both ends of a FIFO, so that neither open waits for the other.
+fn both_ends(path: &Path) -> std::io::Result<fs::File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    fs::File::options().read(true).write(true).custom_flags(flags).open(path)
+}
+
+#[test]
+fn what_passes_through_a_fifo_stays_among_those_who_may_use_it() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("fifo");
+    // The stranger may read the second one, but not write to it.
+    for mode in [0o600, 0o644] {
+        make_fifo(&lower, mode);
+        let as_owner = |work: &(dyn Fn() -> fs::File + Sync)| as_user(USER, GROUP, &[], work);
+        let mut first = as_owner(&|| both_ends(&upper).unwrap());
+        let stranger = as_user(STRANGER, STRANGER, &[], || both_ends(&upper));
+        let mut second = as_owner(&|| both_ends(&upper).unwrap());
+        let mut buffer = [0; 16];
+        first.write_all(b"secret").unwrap();
+        if let Ok(mut stranger) = stranger {
+            assert_eq!(errno(stranger.read(&mut buffer)), Some(libc::EAGAIN), "{mode:o}");
+            stranger.write_all(b"forged").unwrap();
+        }
+        assert_eq!(second.read(&mut buffer).unwrap(), 6, "{mode:o}");
+        assert_eq!(&buffer[..6], b"secret");
+        let facts = as_user(STRANGER, STRANGER, &[], || fs::metadata(&upper).unwrap());
+        assert_eq!(facts.ino(), fs::metadata(&lower).unwrap().ino(), "it is seen by all");
+        assert!(facts.file_type().is_fifo());
+        fs::remove_file(&upper).unwrap();
+        assert!(!lower.exists());
+    }
+}
+
+#[test]
+fn a_socket_is_reached_by_those_who_may_write_to_it() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (_, upper) = mount.both("socket");
+    let _listener = UnixListener::bind(&upper).unwrap();
+    chown(&upper, Some(USER), Some(GROUP)).unwrap();
+    let connect = |uid| as_user(uid, uid, &[], || UnixStream::connect(&upper).map(drop));
+    for (mode, may) in [(0o600, false), (0o602, true), (0o644, false), (0o666, true)] {
+        fs::set_permissions(&upper, Permissions::from_mode(mode)).unwrap();
+        connect(USER).unwrap();
+        assert_eq!(connect(STRANGER).is_ok(), may, "{mode:o}");
+        assert!(fs::metadata(&upper).unwrap().file_type().is_socket());
+    }
+}
+
+#[test]
+fn a_program_is_run_by_those_who_may() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("program");
+    fs::copy("/bin/true", &lower).unwrap();
+    chown(&lower, Some(USER), Some(GROUP)).unwrap();
+    let run = |uid| as_user(uid, uid, &[], || Command::new(&upper).status());
+    for (mode, may) in [(0o744, false), (0o755, true), (0o700, false), (0o754, false)] {
+        fs::set_permissions(&lower, Permissions::from_mode(mode)).unwrap();
+        assert!(run(USER).unwrap().success(), "{mode:o}");
+        assert_eq!(run(STRANGER).is_ok(), may, "{mode:o}");
     }
 }

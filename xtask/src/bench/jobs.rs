@@ -104,7 +104,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
 /// Seconds of the second and later passes of K-means.
 fn spark(bench: &Bench) -> Result<Vec<Row>> {
     let bytes = bench.scale.cold_bytes;
-    let disk = Disk::make(bytes * 3)?;
+    let disk = Disk::make(bytes * 6)?;
     let mut figures: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); WAYS.len()];
     for round in 0..bench.scale.rounds {
         for turn in 0..WAYS.len() {
@@ -161,7 +161,7 @@ fn kmeans(disk: &Path, way: Way, bytes: u64) -> Result<(f64, Vec<f64>)> {
 /// Seconds of the map tasks of one stage of an example.
 fn mapreduce(bench: &Bench, name: &str, example: &str, stage: &str) -> Result<Vec<Row>> {
     let bytes = bench.scale.cold_bytes / 2;
-    let disk = Disk::make(bytes * 4)?;
+    let disk = Disk::make(bytes * 8)?;
     let mut figures: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); WAYS.len()];
     for round in 0..bench.scale.rounds {
         for turn in 0..WAYS.len() {
