@@ -150,11 +150,19 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             "the kernel's FUSE device is missing: load the module `fuse` or pass /dev/fuse in"
         }
+        Some(libc::EACCES) => {
+            "mount as root, or let users open the device (`chmod 666 /dev/fuse`); without a mount \
+             the library, Python and Hadoop work as well"
+        }
         _ => "mount as root, or install fuse3 and check user_allow_other in /etc/fuse.conf",
     };
-    Error::new(ErrorKind::Unsupported, OPERATION, config.mount_point.display().to_string())
-        .caused_by(error)
-        .remedy(remedy)
+    let place = config.mount_point.display();
+    let failed = |detail| Error::new(ErrorKind::Unsupported, OPERATION, detail).remedy(remedy);
+    match error.raw_os_error() {
+        Some(_) => failed(place.to_string()).caused_by(error),
+        // What the helper said: a cause without a number does not reach the starting process.
+        None => failed(format!("{place}: {error}")),
+    }
 }
 
 impl Mount {

@@ -54,6 +54,19 @@ fn a_load_brings_a_file_in_and_counts_no_read() {
 }
 
 #[test]
+fn what_was_loaded_is_read_from_the_store() {
+    use std::os::fd::OwnedFd;
+    use tidepool_proto::admin::{AdminRequest, AdminService};
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, 30 << 20));
+    let file: OwnedFd = std::fs::File::open(&path).unwrap().into();
+    fixture.node.admin(AdminRequest::Load, Some(file), 0).unwrap();
+    read_all(&*fixture.open("f")).unwrap();
+    let served = fixture.node.status().served;
+    assert_eq!((served.store, served.pfs), (30 << 20, 0), "{served:?}");
+}
+
+#[test]
 fn a_random_reader_of_small_pieces_does_not_drag_whole_blocks_in() {
     let fixture = Fixture::new();
     let bytes = content(1, 60 << 20);

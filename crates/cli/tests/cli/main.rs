@@ -3,6 +3,7 @@
 mod control;
 mod generated;
 mod node;
+mod plain_user;
 mod usage;
 
 use std::process::{Command, Output};

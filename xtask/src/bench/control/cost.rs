@@ -54,8 +54,12 @@ pub fn run(bench: &Bench, rig: &mut Rig, quick: bool) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Room before the threshold of a node where nothing can happen soon, and of one where all can.
-const IDLE: [(&str, u64); 2] = [("far from the threshold", 4 << 30), ("at the threshold", 8 << 20)];
+/// Room before the threshold: of a node where nothing can happen soon, to one where all can.
+const IDLE: [(&str, u64); 3] = [
+    ("10 GiB from the threshold", 10 << 30),
+    ("4 GiB from the threshold", 4 << 30),
+    ("at the threshold", 8 << 20),
+];
 
 /// The controller beside a full store and no demand, and what this machine takes for as many empty
 /// wake-ups.
