@@ -80,7 +80,8 @@ fn idle(rig: &mut Rig, rounds: usize, length: Duration) -> Result<Vec<Row>> {
                 Ok(())
             })?;
             shares.push((run_time_ns(&directory)? - before) as f64 / 1e7 / seconds);
-            let rate = (decisions_of(&rig.control()?) - made) as f64 / seconds;
+            // The count begins anew with a controller that attached meanwhile.
+            let rate = decisions_of(&rig.control()?).saturating_sub(made) as f64 / seconds;
             decisions.push(format!("{rate:.0}"));
             empty.push(wake_ups(rate, length)?);
             memory.push(resident_mib(&directory)?);
