@@ -108,7 +108,6 @@ fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
 /// What the tests that failed printed, and the programs that did not compile.
 fn said_by_failed(text: &str) -> String {
     let mut said = String::new();
-    // `success` is where the output of tests that passed begins, which is wanted by nobody here.
     let mut wanted = false;
     for line in text.lines() {
         match line {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use tidepool_proto::{Access, OpenFile, PassthroughPin};
 
 use crate::abi::{
@@ -110,9 +110,7 @@ impl Filesystem {
         let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok)?;
         if has(flags, OPENED_TO_RUN) {
             // The kernel looks for any right to execute, not for the caller's.
-            let (directory, number) = self.by_descriptor(&lower);
-            let execute = rustix::fs::Access::EXEC_OK;
-            rustix::fs::accessat(directory, number.as_str(), execute, AtFlags::EACCESS)?;
+            self.check_access(&lower, rustix::fs::Access::EXEC_OK)?;
         }
         let file = self.open_in_node(caller, lower, access, false, append)?;
         if truncate {

@@ -79,6 +79,12 @@ impl Filesystem {
         format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd())
     }
 
+    /// Whether the PFS lets the present identity use a file so; the error is the PFS's.
+    pub(crate) fn check_access(&self, file: &impl AsFd, access: rustix::fs::Access) -> Answer {
+        let (directory, number) = self.by_descriptor(file);
+        Ok(rustix::fs::accessat(directory, number.as_str(), access, AtFlags::EACCESS)?)
+    }
+
     /// The kernel's view of attributes; memory-only files show the size of their memory.
     pub(crate) fn attributes(&self, stat: &Stat) -> Attributes {
         let mut attributes = attributes_of(stat);

@@ -39,8 +39,7 @@ impl Filesystem {
             // Something else took the name; it asks by itself.
             _ => return Ok(self.entry(parent, name, &stat)),
         };
-        let (directory, number) = self.by_descriptor(&file);
-        match rustix::fs::accessat(directory, number.as_str(), wanted, AtFlags::EACCESS) {
+        match self.check_access(&file, wanted) {
             Ok(()) => Ok(self.entry(parent, name, &stat)),
             Err(_) => Ok(self.entry_of(&self.nodes.enter_apart(parent, name, &stat), &stat)),
         }

@@ -188,9 +188,7 @@ impl Filesystem {
         self.credentials.become_caller(caller)?;
         let node = self.nodes.get(caller.nodeid)?;
         let held = self.nodes.descriptor(&node)?;
-        let (directory, number) = self.by_descriptor(&held);
-        let access = rustix::fs::Access::from_bits_retain(mask);
-        Ok(rustix::fs::accessat(directory, number.as_str(), access, AtFlags::EACCESS)?)
+        self.check_access(&held, rustix::fs::Access::from_bits_retain(mask))
     }
 
     /// `STATFS`.

@@ -327,7 +327,7 @@ impl Handle {
             let (core, keeping) = (&self.core, Keeping::Always);
             match fill::fetch(core, &self.file, &self.lower, &content, block, keeping) {
                 // Brought in on demand of an operator: no later reader is charged for it.
-                Filled::Kept => drop(content.take_fresh(block, block_bytes)),
+                Filled::Kept => _ = content.take_fresh(block, block_bytes),
                 Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
