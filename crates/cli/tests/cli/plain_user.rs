@@ -7,12 +7,11 @@ use std::process::{Command, Output};
 
 use crate::{stderr, stdout};
 
-/// Runs as root: opens the device to all, then runs `$1/user` as a user without any privilege.
+/// Runs as root in directory `$1`: gives the device mode `$2`, for a user without any privilege.
 const AS_USER: &str = r#"
 set -e
 cd "$1"
-if [ "$2" = open ]; then mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
-else mknod fuse c 10 229; chmod 600 fuse; mount --bind fuse /dev/fuse; fi
+mknod fuse c 10 229; chmod "$2" fuse; mount --bind fuse /dev/fuse
 user() { setpriv --reuid nobody --regid nogroup --clear-groups env HOME="$PWD" "$@"; }
 start() { user ./tidepool node start --pfs pfs --memory 64MiB --mount mnt --socket s; }
 "#;
@@ -32,11 +31,11 @@ user ./tidepool node stop --socket s
 if grep -q "$PWD/mnt" /proc/mounts; then echo "still mounted"; exit 7; fi
 "#;
 
-fn run(directory: &Path, device: &str, script: &str) -> Output {
+fn run(directory: &Path, device_mode: &str, script: &str) -> Output {
     let whole = format!("{AS_USER}{script}");
     let shell = ["--mount", "--propagation", "private", "sh", "-c", &whole, "sh"];
     let mut command = Command::new("unshare");
-    command.args(shell).arg(directory).arg(device).output().unwrap()
+    command.args(shell).arg(directory).arg(device_mode).output().unwrap()
 }
 
 /// A directory with the program, a PFS directory of the user and a mount point; none without root.
@@ -65,7 +64,7 @@ fn prepare() -> Option<tempfile::TempDir> {
 #[test]
 fn a_plain_user_mounts_by_the_helper() {
     let Some(directory) = prepare() else { return };
-    let output = run(directory.path(), "open", WORKS);
+    let output = run(directory.path(), "666", WORKS);
     let said = format!("{}{}", stdout(&output), stderr(&output));
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches("on the PFS\n").count(), 2, "{said}");
@@ -80,7 +79,7 @@ fn a_plain_user_mounts_by_the_helper() {
 #[test]
 fn a_closed_device_is_named_with_its_cure() {
     let Some(directory) = prepare() else { return };
-    let output = run(directory.path(), "closed", "start");
+    let output = run(directory.path(), "600", "start");
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("chmod 666 /dev/fuse"), "{said}");
