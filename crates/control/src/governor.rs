@@ -19,6 +19,8 @@ use crate::store::Store;
 
 /// Of a longer pause this much counts as time that a store had: this process did not run either.
 const ELAPSED_MAX_NS: u64 = 200_000_000;
+/// Decisions within the lease of a store, even where nothing else needs them.
+const DECISIONS_PER_LEASE: u32 = 4;
 
 /// Keeps what was decided, for replay.
 pub trait Record: Send {
@@ -128,14 +130,16 @@ impl Governor {
         }
     }
 
-    /// Time until the next decision: what the policy says, and the interval while a command is
-    /// under way.
+    /// Time until the next decision: what the policy says and the leases of the stores allow, and
+    /// the interval while a command is under way.
     fn period_ms(&self) -> u64 {
         let interval_ms = self.parameters.interval_ms.max(1);
         if self.stores.iter().any(Store::is_busy) {
             return interval_ms;
         }
-        self.decision.rest_ms.max(interval_ms)
+        let leases = self.stores.iter().filter_map(Store::lease);
+        let allowed = leases.map(|lease| (lease / DECISIONS_PER_LEASE).as_millis() as u64).min();
+        self.decision.rest_ms.min(allowed.unwrap_or(u64::MAX)).max(interval_ms)
     }
 
     /// Changes the parameters from the next decision on. Another policy starts without history.

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::time::{ClockId, clock_gettime};
 use tidepool_model::control::Parameters;
+use tidepool_proto::control_page::monotonic_ns;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::governor::Governor;
@@ -117,24 +117,18 @@ impl Shared {
     }
 }
 
-/// Nanoseconds of a clock that no one can set and that stops while the machine sleeps.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
-}
-
 fn govern(shared: &Shared, trigger: Option<&OwnedFd>) {
-    let start_ns = now_ns();
+    let start_ns = monotonic_ns();
     let mut watched = trigger.map(AsFd::as_fd);
     while !shared.stop.load(Ordering::Acquire) {
-        let next_ns = shared.governor.lock().tick(now_ns() - start_ns);
+        let next_ns = shared.governor.lock().tick(monotonic_ns() - start_ns);
         while !sleep(shared, &mut watched, start_ns.saturating_add(next_ns)) {}
     }
 }
 
 /// Sleeps until `until_ns` or until something wakes. Answers `false` where it woke for nothing.
 fn sleep(shared: &Shared, trigger: &mut Option<BorrowedFd<'_>>, until_ns: u64) -> bool {
-    let left_ns = until_ns.saturating_sub(now_ns());
+    let left_ns = until_ns.saturating_sub(monotonic_ns());
     let timeout = Timespec {
         tv_sec: (left_ns / 1_000_000_000) as i64,
         tv_nsec: (left_ns % 1_000_000_000) as i64,
@@ -146,7 +140,7 @@ fn sleep(shared: &Shared, trigger: &mut Option<BorrowedFd<'_>>, until_ns: u64) -
     };
     let mut descriptors = [wake, pressure];
     if poll(&mut descriptors, Some(&timeout)).is_err() {
-        return now_ns() >= until_ns;
+        return monotonic_ns() >= until_ns;
     }
     if descriptors[0].revents().contains(PollFlags::IN) {
         let _ = rustix::io::read(&shared.wake, &mut [0; 8]);

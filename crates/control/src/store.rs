@@ -15,7 +15,9 @@ use crate::report::StoreReport;
 /// Growth is not urgent: its commands are gathered this long.
 const GROWTH_EVERY_NS: u64 = 50_000_000;
 /// A store that failed, or holds more than it was asked to, is asked again after this long.
-const AGAIN_NS: u64 = 1_000_000_000;
+const AGAIN_FAST_NS: u64 = 1_000_000_000;
+/// A slow one takes seconds, a process and a core for each command.
+const AGAIN_SLOW_NS: u64 = 15_000_000_000;
 /// Deadlines: at least this long, and at most.
 const DEADLINE_MIN: Duration = Duration::from_millis(100);
 const DEADLINE_FAST: Duration = Duration::from_secs(2);
@@ -97,6 +99,11 @@ impl Store {
         freed
     }
 
+    /// See [`Actuator::lease`].
+    pub fn lease(&self) -> Option<Duration> {
+        self.actuator.lease()
+    }
+
     /// Whether a command is under way or waits.
     pub fn is_busy(&self) -> bool {
         self.progress.latest_bytes().is_some()
@@ -159,7 +166,7 @@ impl Store {
         let (present, resident) = (self.last.capacity_bytes, self.last.resident_bytes);
         let failed = self.progress.answered.is_some_and(|(_, done)| !done);
         if !self.answers || failed || (resident > capacity_bytes && present <= capacity_bytes) {
-            return since_ns >= AGAIN_NS;
+            return since_ns >= self.again_ns();
         }
         // A store may round: what it was asked for is enough.
         if self.progress.answered.is_some_and(|(order, _)| order.capacity_bytes == capacity_bytes) {
@@ -168,6 +175,13 @@ impl Store {
         match capacity_bytes > present {
             true => since_ns >= GROWTH_EVERY_NS,
             false => capacity_bytes < present,
+        }
+    }
+
+    fn again_ns(&self) -> u64 {
+        match self.last.speed {
+            StoreSpeed::Fast => AGAIN_FAST_NS,
+            StoreSpeed::Slow => AGAIN_SLOW_NS,
         }
     }
 

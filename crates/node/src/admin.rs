@@ -78,8 +78,8 @@ impl AdminService for Node {
         })
     }
 
-    fn control_page(&self) -> Result<OwnedFd> {
-        self.core.store.control_page_descriptor()
+    fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
+        self.core.governor.pages(fence)
     }
 }
 

@@ -5,6 +5,7 @@
 //! above the ceiling, which is what the operator configured or set by `resize`.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use tidepool_proto::control::{
 use tidepool_proto::control_page::{ControlPage, LeaseState};
 use tidepool_proto::option::option;
 use tidepool_proto::{ByteSize, Error, ErrorKind, NodeConfig, Result};
-use tidepool_store::Store;
+use tidepool_store::{HeartbeatPage, Store};
 
 use crate::lease::Lease;
 
@@ -44,6 +45,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     lease: Lease,
+    /// Of the controller that attached last.
+    heartbeat: Option<HeartbeatPage>,
     /// Settings of the control with their origins, `control` itself included.
     entries: Vec<ConfigEntry>,
     /// Guaranteed part as it was set, before it is cut to the ceiling.
@@ -83,12 +86,19 @@ impl Governor {
             wanted => wanted.min(lease_max_ms),
         };
         let lease = Duration::from_millis(lease_ms);
+        state.listen();
         let before = state.lease.state();
+        let heartbeat = (request.fence == 0).then(HeartbeatPage::new).transpose()?;
         let granted = state.lease.grant(request.fence, request.process_id, lease, Instant::now());
         let fence = granted.inspect_err(|error| tracing::warn!(%error, "refused a controller"))?;
         if before != LeaseState::Governed || fence != request.fence {
             let process_id = request.process_id;
             tracing::info!(process_id, was = before.name(), "a controller governs the store");
+        }
+        if heartbeat.is_some() {
+            state.heartbeat = heartbeat;
+            // What the last controller thought is no longer so.
+            state.report = None;
         }
         page.lease.store(LeaseState::Governed as u64, Ordering::Release);
         state.note(request.report.map(|report| *report));
@@ -121,6 +131,22 @@ impl Governor {
             settings_generation: generation,
             settings,
         })
+    }
+
+    /// What the controller with this fence shares with the node: the control page, which it reads,
+    /// and its heartbeat, which it writes.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` where another one attached meanwhile.
+    pub fn pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
+        let state = self.shared.state.lock();
+        let holds = state.lease.holder().is_some_and(|holder| holder.fence == fence);
+        let heartbeat = state.heartbeat.as_ref().filter(|_| holds).ok_or_else(|| {
+            let detail = "another controller attached meanwhile";
+            Error::new(ErrorKind::InUse, "governing the store", detail).remedy("attach again")
+        })?;
+        Ok([self.store.control_page_descriptor()?, heartbeat.descriptor()?])
     }
 
     /// A long eviction is no silence of the controller: it waits for our answer.
@@ -217,7 +243,8 @@ impl Governor {
     /// The control as operators see it; what only the process around the node knows is left out.
     pub fn status(&self) -> ControlStatus {
         let page = self.page();
-        let state = self.shared.state.lock();
+        let mut state = self.shared.state.lock();
+        state.listen();
         let (lease, holder) = (&state.lease, state.lease.holder());
         let now = Instant::now();
         let since = |at: Instant| now.saturating_duration_since(at);
@@ -322,6 +349,7 @@ impl Drop for Governor {
 fn watch(governor: &Weak<Governor>, shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.stopping {
+        state.listen();
         if !state.lease.expire(Instant::now()) {
             match state.lease.until() {
                 Some(until) => drop(shared.changed.wait_until(&mut state, until)),
@@ -339,6 +367,14 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
 }
 
 impl State {
+    /// Looks at the heartbeat.
+    fn listen(&mut self) {
+        let age = self.heartbeat.as_ref().and_then(|heartbeat| heartbeat.words().age());
+        if let Some(at) = age.and_then(|age| Instant::now().checked_sub(age)) {
+            self.lease.hear(at);
+        }
+    }
+
     fn number(&self, name: &str) -> u64 {
         let entry = self.entries.iter().find(|entry| entry.name == name);
         entry.and_then(|entry| entry.value.trim().parse().ok()).unwrap_or(0)

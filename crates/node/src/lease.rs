@@ -124,6 +124,15 @@ impl Lease {
         }
     }
 
+    /// Takes a sign of life that the holder left at `at` without a message. A lease that ran out
+    /// only comes back by a message.
+    pub fn hear(&mut self, at: Instant) {
+        let governing = self.state == LeaseState::Governed;
+        if let Some(holder) = self.holder.as_mut().filter(|_| governing) {
+            holder.heard = holder.heard.max(at);
+        }
+    }
+
     /// Whether the lease ran out by `now`; true once.
     pub fn expire(&mut self, now: Instant) -> bool {
         if self.until().is_none_or(|until| now < until) {
@@ -180,6 +189,24 @@ mod tests {
         assert_eq!(lease.state(), LeaseState::Expired);
         assert_eq!(lease.grant(fence, 7, SECOND, now + 9 * SECOND).unwrap(), fence);
         assert_eq!((lease.state(), lease.attachments), (LeaseState::Governed, 1));
+    }
+
+    #[test]
+    fn signs_of_life_hold_a_lease_and_bring_none_back() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        lease.hear(now);
+        assert_eq!(lease.state(), LeaseState::Never);
+        let fence = lease.grant(0, 7, SECOND, now).unwrap();
+        lease.hear(now + SECOND / 2);
+        lease.hear(now);
+        assert_eq!(lease.until(), Some(now + SECOND / 2 + SECOND), "the latest counts");
+        assert!(lease.grant(0, 8, SECOND, now + SECOND).is_err(), "the first lives");
+        assert!(lease.expire(now + 2 * SECOND));
+        lease.hear(now + 2 * SECOND);
+        assert_eq!(lease.state(), LeaseState::Expired);
+        lease.grant(fence, 7, SECOND, now + 2 * SECOND).unwrap();
+        assert_eq!(lease.state(), LeaseState::Governed);
     }
 
     #[test]

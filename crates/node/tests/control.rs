@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use support::{BLOCK, CAPACITY, Fixture};
@@ -90,6 +91,46 @@ fn a_silent_controller_loses_all_but_the_guaranteed_part_and_gets_it_back() {
     assert_eq!((status.capacity_bytes, status.expirations), (MINIMUM, 1));
     let governed = command(&fixture, fence, CAPACITY);
     assert_eq!(governed.capacity_bytes, CAPACITY, "its holder goes on where nobody else came");
+    assert_eq!(control(&fixture).lease, "governed");
+}
+
+#[test]
+fn a_heartbeat_holds_the_lease_without_messages() {
+    let fixture = full();
+    let first = attach(&fixture, 7).unwrap();
+    let [_, outdated] = fixture.node.control_pages(first.fence).unwrap();
+    // Long enough for a busy machine to beat several times within it.
+    let lease_ms = 1000;
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let error = fixture.node.control_pages(first.fence).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse, "it is another one's: {error}");
+    let [page, heartbeat] = fixture.node.control_pages(fence).unwrap();
+    assert!(rustix::io::pwrite(&page, &[0; 8], 0).is_err(), "the node alone writes its account");
+    govern(&fixture, Govern { fence, process_id: 7, lease_ms, ..Govern::default() }).unwrap();
+    let beat = |file: &OwnedFd| {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        assert_eq!(rustix::io::pwrite(file, &now_ns.to_ne_bytes(), 0), Ok(8));
+    };
+    for _ in 0..3 * lease_ms / 20 {
+        beat(&heartbeat);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = control(&fixture);
+    assert_eq!((status.lease.as_str(), status.expirations), ("governed", 0));
+    assert!(status.silent_ms.unwrap() < lease_ms, "{:?}", status.silent_ms);
+    for _ in 0..500 {
+        beat(&outdated);
+        std::thread::sleep(Duration::from_millis(5));
+        if control(&fixture).lease == "expired" {
+            break;
+        }
+    }
+    wait_for(&fixture, "the fall", |status| status.lease == "expired");
+    // The controller decides again: only its message brings the lease back.
+    beat(&heartbeat);
+    assert_eq!(control(&fixture).lease, "expired");
+    assert_eq!(command(&fixture, fence, CAPACITY).capacity_bytes, CAPACITY);
     assert_eq!(control(&fixture).lease, "governed");
 }
 
@@ -291,6 +332,10 @@ fn reports_are_kept_for_operators_and_their_alarms_end_with_them() {
     fall_silent(&fixture, fence);
     assert!(text().contains("tidepool_control_alarm{alarm=\"actuator-limited\"} 0"));
     assert!(text().contains("tidepool_control_lease_expirations_total 1"));
+    attach(&fixture, 8).unwrap();
+    let status = control(&fixture);
+    assert_eq!(status.report, None, "the next controller did not say anything yet");
+    assert_eq!(status.decisions.len(), 64, "what was decided stays");
 }
 
 #[test]

@@ -79,7 +79,8 @@ pub enum AdminReply {
     Config(Vec<ConfigEntry>),
     /// To `Metrics`.
     Metrics(String),
-    /// To `Govern`; the descriptor of the control page comes along at attachment.
+    /// To `Govern`; the descriptors of the control page and of the heartbeat come along at
+    /// attachment.
     Governed(Box<Governed>),
     /// To `ControlStatus`.
     Control(Box<ControlStatus>),
@@ -307,9 +308,10 @@ pub trait AdminService: Send + Sync + 'static {
         user_id: u32,
     ) -> Result<AdminReply>;
 
-    /// Read-only descriptor of the control page, for a controller that attached.
-    fn control_page(&self) -> Result<std::os::fd::OwnedFd> {
-        let detail = "this node has no control page";
+    /// For the controller that attached and got `fence`: a read-only descriptor of the control
+    /// page, and one of the heartbeat that it writes.
+    fn control_pages(&self, fence: u64) -> Result<[std::os::fd::OwnedFd; 2]> {
+        let detail = format!("this node has no control page (fence {fence})");
         Err(crate::Error::new(ErrorKind::Unsupported, "governing the store", detail))
     }
 }

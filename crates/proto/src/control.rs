@@ -76,8 +76,8 @@ pub struct Govern {
     pub fence: u64,
     /// Process id of the controller.
     pub process_id: u32,
-    /// Time without a message after which the controller counts as dead, in milliseconds. 0: the
-    /// node's `control_lease_ms`. The node may shorten it to that.
+    /// Time without a message or a heartbeat after which the controller counts as dead, in
+    /// milliseconds. 0: the node's `control_lease_ms`. The node may shorten it to that.
     pub lease_ms: u64,
     /// New capacity; `None` leaves it. The node keeps it between the guaranteed part and the
     /// ceiling.
@@ -88,7 +88,8 @@ pub struct Govern {
     pub report: Option<Box<ControlReport>>,
 }
 
-/// The answer to [`Govern`]. The page's descriptor comes along with the answer to an attachment.
+/// The answer to [`Govern`]. The descriptors of the control page and of the heartbeat come along
+/// with the answer to an attachment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Governed {
     /// Number to send with every further message.

@@ -3,10 +3,14 @@
 //!
 //! The node keeps the numbers of its store in this page and hands a read-only descriptor of it to
 //! whoever governs the store. Every word is an atomic of its own: a reader sees each value whole,
-//! and two values possibly of slightly different times. This module holds the layout; it maps no
-//! memory and decides nothing.
+//! and two values possibly of slightly different times. The other way goes the [`Heartbeat`], by
+//! which a controller that has nothing to say stays alive. This module holds the layouts; it maps
+//! no memory and decides nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -90,6 +94,43 @@ impl ControlPage {
     }
 }
 
+/// Signs of life of one controller: a word that it writes at every decision, so that it need not
+/// send messages only to show that it lives. The node makes one for each attachment, so the last
+/// controller's cannot be taken for the next one's.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Heartbeat {
+    /// When the controller last decided, in nanoseconds of the monotonic clock, which both sides
+    /// share; 0 before the first time.
+    pub decided_ns: AtomicU64,
+}
+
+/// Length of the memory file of a [`Heartbeat`] in bytes.
+pub const HEARTBEAT_BYTES: u64 = 4096;
+
+const _: () = assert!(size_of::<Heartbeat>() as u64 <= HEARTBEAT_BYTES, "it fits its file");
+
+impl Heartbeat {
+    /// The controller decides now.
+    pub fn beat(&self) {
+        self.decided_ns.store(monotonic_ns(), Ordering::Release);
+    }
+
+    /// Time since the controller decided. `None` before the first time, and for times to come,
+    /// which say nothing.
+    pub fn age(&self) -> Option<Duration> {
+        let decided_ns = self.decided_ns.load(Ordering::Acquire);
+        let age_ns = monotonic_ns().checked_sub(decided_ns);
+        age_ns.filter(|_| decided_ns != 0).map(Duration::from_nanos)
+    }
+}
+
+/// Nanoseconds of a clock that no one can set and that stops while the machine sleeps.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
 /// Whether somebody governs the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
@@ -147,6 +188,16 @@ mod tests {
         assert_eq!(page.guaranteed(), 8);
         page.held_bytes.store(20, Ordering::Relaxed);
         assert_eq!(page.guaranteed(), 20);
+    }
+
+    #[test]
+    fn a_heartbeat_says_nothing_before_the_first_decision_and_of_times_to_come() {
+        let heartbeat = Heartbeat::default();
+        assert_eq!(heartbeat.age(), None);
+        heartbeat.beat();
+        assert!(heartbeat.age().unwrap() < Duration::from_secs(60));
+        heartbeat.decided_ns.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(heartbeat.age(), None);
     }
 
     #[test]

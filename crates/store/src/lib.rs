@@ -17,6 +17,7 @@ mod content;
 mod engine;
 mod extend;
 mod fill;
+mod heartbeat_page;
 mod length;
 mod mapping;
 mod mappings;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
 pub use fill::{BlockFill, FillStart};
+pub use heartbeat_page::HeartbeatPage;
 pub use policy::Simulation;
 pub use segment::{BlockPin, Segment, SegmentHold};
 pub use store::Store;

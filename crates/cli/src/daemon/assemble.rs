@@ -17,7 +17,7 @@ use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 
 use super::endpoint::Endpoint;
 use super::limits::{raise_descriptors, server_limits};
-use super::logging::{self, LevelHandle};
+use super::logging::{self, Log};
 use super::notify::notify;
 use super::reload;
 use super::start::Sources;
@@ -40,14 +40,14 @@ pub struct Running {
     server: Arc<Server>,
     mount: Option<Mount>,
     endpoint: Option<Endpoint>,
-    level: LevelHandle,
+    log: Log,
     events: Receiver<Event>,
     summary: Summary,
 }
 
 /// Starts everything that `config` asks for; on an error, what was started is taken down again.
 pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
-    let level = logging::start(&config)?;
+    let log = logging::start(&config)?;
     raise_descriptors();
     let (sender, events) = channel();
     listen_to_signals(sender.clone())?;
@@ -78,7 +78,7 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     notify("READY=1");
     #[rustfmt::skip]
     let running = Running {
-        config, sources, node, supervisor, server, mount, endpoint, level, events, summary,
+        config, sources, node, supervisor, server, mount, endpoint, log, events, summary,
     };
     Ok(running)
 }
@@ -217,7 +217,7 @@ impl Running {
         notify("RELOADING=1");
         let applied = self.sources.read().and_then(|(wanted, warnings)| {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            reload::apply(&self.config, wanted, &*self.supervisor, &self.level)
+            reload::apply(&self.config, wanted, &*self.supervisor, &self.log)
         });
         match applied {
             Ok(in_force) => self.config = in_force,
@@ -240,6 +240,10 @@ impl Running {
         drop(self.endpoint);
         self.server.stop();
         self.node.stop();
+        let lines = self.log.dropped_lines();
+        if lines > 0 {
+            tracing::warn!(lines, "the log could not be written in time: lines are missing");
+        }
         tracing::info!("stopped");
         drained.and(unmounted).map(|()| Outcome::Done)
     }

@@ -6,7 +6,7 @@ use tidepool_proto::config::ControlConfig;
 use tidepool_proto::option::option;
 use tidepool_proto::{NodeConfig, Result};
 
-use super::logging::LevelHandle;
+use super::logging::Log;
 
 /// Names of options whose value differs.
 fn changed<'a>(before: &[ConfigEntry], after: &'a [ConfigEntry]) -> Vec<&'a str> {
@@ -22,7 +22,7 @@ pub fn apply(
     present: &NodeConfig,
     wanted: NodeConfig,
     node: &dyn AdminService,
-    level: &LevelHandle,
+    log: &Log,
 ) -> Result<NodeConfig> {
     let mut in_force = present.clone();
     for name in changed(&present.entries, &wanted.entries) {
@@ -42,7 +42,7 @@ pub fn apply(
                 in_force.policy = policy;
             }
             "log_level" => {
-                level.set(wanted.log_level);
+                log.set_level(wanted.log_level);
                 in_force.log_level = wanted.log_level;
             }
             "memory_min" => {

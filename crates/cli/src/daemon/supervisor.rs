@@ -141,8 +141,8 @@ impl AdminService for Supervisor {
         }
     }
 
-    fn control_page(&self) -> Result<OwnedFd> {
-        self.node.control_page()
+    fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
+        self.node.control_pages(fence)
     }
 }
 

@@ -15,6 +15,7 @@ mod redis;
 mod residency;
 mod server_process;
 mod settle;
+mod shared_page;
 mod tidepool;
 mod tool;
 mod watch;
@@ -45,6 +46,12 @@ pub trait Actuator: Send + Sync {
     /// when `deadline` has passed. Called by one thread a store, never twice at a time. Repeating a
     /// command is harmless.
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized>;
+
+    /// Time without a question for its state after which the store takes its controller for dead.
+    /// `None` where it does not care.
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What a resize did.

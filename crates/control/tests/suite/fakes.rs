@@ -23,6 +23,8 @@ pub struct FakeStore {
     gate: Mutex<bool>,
     opened: Condvar,
     dead: AtomicBool,
+    refuses: AtomicBool,
+    lease: Mutex<Option<Duration>>,
 }
 
 impl FakeStore {
@@ -42,6 +44,8 @@ impl FakeStore {
             gate: Mutex::new(true),
             opened: Condvar::new(),
             dead: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            lease: Mutex::default(),
         })
     }
 
@@ -68,9 +72,19 @@ impl FakeStore {
         self.opened.notify_all();
     }
 
+    /// It takes a controller that is silent for so long for dead.
+    pub fn set_lease(&self, lease: Duration) {
+        *self.lease.lock() = Some(lease);
+    }
+
     /// Whether it refuses everything.
     pub fn set_dead(&self, dead: bool) {
         self.dead.store(dead, Ordering::SeqCst);
+    }
+
+    /// Whether it refuses commands but tells its state.
+    pub fn refuse_commands(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
     }
 
     /// All capacities that arrived, in order.
@@ -103,12 +117,23 @@ impl Actuator for FakeStore {
             self.opened.wait(&mut open);
         }
         self.answer()?;
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err(Error::new(
+                ErrorKind::StoreUnavailable,
+                "resizing the store",
+                "it refuses",
+            ));
+        }
         let mut state = self.state.lock();
         state.capacity_bytes = capacity_bytes;
         let freed_bytes = state.resident_bytes.saturating_sub(capacity_bytes);
         state.resident_bytes -= freed_bytes;
         let resident_bytes = state.resident_bytes;
         Ok(Resized { freed_bytes, resident_bytes, elapsed: Duration::from_millis(100) })
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        *self.lease.lock()
     }
 }
 
@@ -157,6 +182,12 @@ impl FakeNode {
         self.at_ns += 10 * MILLISECOND;
         self.governor.tick(self.at_ns);
         self.governor.report()
+    }
+
+    /// One decision after 10 ms, and for how long it lets the controller rest.
+    pub fn rest_ms(&mut self) -> u64 {
+        self.at_ns += 10 * MILLISECOND;
+        (self.governor.tick(self.at_ns) - self.at_ns) / MILLISECOND
     }
 
     /// Decisions until the condition holds, at most a minute of the node's time beyond what the

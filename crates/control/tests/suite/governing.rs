@@ -1,9 +1,12 @@
 //! The controller on a made-up node: what it does when sensors, clocks and stores misbehave.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidepool_control::{Priority, start};
-use tidepool_model::control::{Alarm, ControlPolicy, Level, Parameters, REST_MAX_MS, Reason};
+use tidepool_model::control::{
+    Alarm, ControlPolicy, Level, Parameters, REST_MAX_MS, Reason, StoreSpeed,
+};
 use tidepool_proto::ErrorKind;
 
 use crate::fakes::{FakeNode, FakeStore, GIB, MILLISECOND, wait_until};
@@ -133,6 +136,22 @@ fn a_dead_store_keeps_its_bytes_and_the_other_takes_over() {
 }
 
 #[test]
+fn a_slow_store_that_fails_is_asked_again_with_long_pauses() {
+    let store = FakeStore::full("store", 40 * GIB);
+    store.change(|state| state.speed = StoreSpeed::Slow);
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
+    node.tick();
+    store.refuse_commands(true);
+    asks(&store, 30 * GIB);
+    node.tick_until("the first refusal", |report| report.stores[0].failed_commands == 1);
+    let begun_ns = node.at_ns;
+    node.tick_until("the second", |report| report.stores[0].failed_commands == 2);
+    assert!(node.at_ns - begun_ns > 10_000 * MILLISECOND, "{} ns", node.at_ns - begun_ns);
+    store.refuse_commands(false);
+    node.tick_until("its memory", |_| store.resident_bytes() == 30 * GIB);
+}
+
+#[test]
 fn a_store_that_is_dead_at_the_start_is_no_reason_to_fail() {
     let store = FakeStore::full("store", 20 * GIB);
     store.set_dead(true);
@@ -190,22 +209,29 @@ fn a_clock_that_jumps_makes_no_command_and_no_late_store() {
 fn a_calm_node_is_looked_at_less_often() {
     let store = FakeStore::full("store", 40 * GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
-    let pause = |node: &mut FakeNode| {
-        node.at_ns += 10 * MILLISECOND;
-        (node.governor.tick(node.at_ns) - node.at_ns) / MILLISECOND
-    };
-    assert_eq!(pause(&mut node), REST_MAX_MS, "a fixed size needs no decision");
+    assert_eq!(node.rest_ms(), REST_MAX_MS, "a fixed size needs no decision");
     store.close_gate();
     asks(&store, 30 * GIB);
-    pause(&mut node);
-    assert_eq!(pause(&mut node), 10, "a command is under way");
+    node.rest_ms();
+    assert_eq!(node.rest_ms(), 10, "a command is under way");
     store.open_gate();
     let store = FakeStore::full("store", 40 * GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 10);
-    assert_eq!(pause(&mut node), REST_MAX_MS, "jobs are far from the threshold");
+    assert_eq!(node.rest_ms(), REST_MAX_MS, "jobs are far from the threshold");
     node.memory.lock().jobs_bytes += GIB;
-    assert_eq!(pause(&mut node), 10, "they move");
+    assert_eq!(node.rest_ms(), 10, "they move");
+}
+
+#[test]
+fn no_rest_outlasts_the_lease_of_a_store() {
+    let store = FakeStore::full("store", GIB);
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
+    assert_eq!(node.rest_ms(), REST_MAX_MS);
+    store.set_lease(Duration::from_millis(400));
+    assert_eq!(node.rest_ms(), 100);
+    store.set_lease(Duration::from_millis(20));
+    assert_eq!(node.rest_ms(), 10, "the interval is the least");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use tidepool_proto::admin::{AdminRequest, AdminService};
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::wire::{
     Open, Opened, REPLY_PAYLOAD_BYTES_MAX, Reply, Request, SegmentLayout, TRANSFER_WRITE_BYTES_MAX,
     Want, WriteSource,
@@ -339,8 +339,13 @@ impl Session {
         };
         let attaches = matches!(&request, AdminRequest::Govern(govern) if govern.fence == 0);
         let reply = self.admin.admin(request, descriptor, self.user_id)?;
-        let page = attaches.then(|| self.admin.control_page()).transpose()?;
-        Ok(Answer::with(Reply::Admin(reply), page.into_iter().collect()))
+        let pages = match &reply {
+            AdminReply::Governed(governed) if attaches => {
+                self.admin.control_pages(governed.fence)?
+            }
+            _ => return Ok(Reply::Admin(reply).into()),
+        };
+        Ok(Answer::with(Reply::Admin(reply), pages.into()))
     }
 
     /// The client tells what it did on the PFS. What is so by now is asked of the PFS; what was

@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -20,24 +20,40 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::arguments::RunArguments;
 use super::reporting::Reporter;
+use crate::daemon::logging;
 use crate::exit::Outcome;
 
-/// How often settings are looked at and reports are made.
-const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// Time to the first report: a few decisions.
+const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
+/// How often reports are made then.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of one of the two parts of the log of decisions.
 const JOURNAL_PART_BYTES: usize = 4 << 20;
 
+/// What ends the wait for the next report.
+enum Wake {
+    SettingsChanged,
+    End,
+}
+
 /// Runs the controller until SIGTERM or SIGINT.
 pub fn run(arguments: &RunArguments) -> Result<Outcome> {
+    // Decisions must not wait for whoever reads the log.
+    let (writer, _writing) = logging::never_waits(std::io::stderr());
     // Fails only where something logs already.
-    let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).try_init();
     let socket = arguments.socket.path();
-    let ends = listen_to_signals()?;
+    let (sender, wakes) = channel();
+    listen_to_signals(sender.clone())?;
     let configured = arguments.stores.as_deref().map(read_stores).transpose()?;
     // Whoever names a socket means the node there, whichever user runs it.
     let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
     let trusted = owner.filter(|_| arguments.socket.socket.is_some());
     let store = Arc::new(TidepoolStore::attach(&socket, trusted)?);
+    store.on_settings(move || {
+        // The receiver is gone only when the process is ending anyway.
+        let _ = sender.send(Wake::SettingsChanged);
+    });
     let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
     let mut notes = prepare_process();
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
@@ -51,7 +67,7 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     notes.into_iter().for_each(|note| governor.note(note));
     let mut reporter = Reporter::new();
     let handle = start(governor, Priority::Raised)?;
-    follow(&ends, &store, &handle, &mut reporter, generation);
+    follow(&wakes, &store, &handle, &mut reporter, generation);
     Ok(Outcome::Done)
 }
 
@@ -102,13 +118,17 @@ fn open_stores(
 
 /// Takes new settings to the loop and reports to the node, until a signal comes.
 fn follow(
-    ends: &Receiver<()>,
+    wakes: &Receiver<Wake>,
     store: &TidepoolStore,
     handle: &Handle,
     reporter: &mut Reporter,
     mut generation: u64,
 ) {
-    while let Err(RecvTimeoutError::Timeout) = ends.recv_timeout(REPORT_EVERY) {
+    let goes_on =
+        |woken| matches!(woken, Ok(Wake::SettingsChanged) | Err(RecvTimeoutError::Timeout));
+    let mut pause = FIRST_REPORT_AFTER;
+    while goes_on(wakes.recv_timeout(pause)) {
+        pause = REPORT_EVERY;
         let (present, text) = store.settings();
         if present != generation {
             generation = present;
@@ -121,18 +141,17 @@ fn follow(
     }
 }
 
-fn listen_to_signals() -> Result<Receiver<()>> {
+fn listen_to_signals(wakes: Sender<Wake>) -> Result<()> {
     let failed = |source| Error::pfs("listening to signals", source);
-    let (sender, ends) = channel();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let listen = move || {
         if signals.forever().next().is_some() {
             // The receiver is gone only when the process is ending anyway.
-            let _ = sender.send(());
+            let _ = wakes.send(Wake::End);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
-    Ok(ends)
+    Ok(())
 }
 
 #[cfg(test)]

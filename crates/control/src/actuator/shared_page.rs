@@ -1,0 +1,118 @@
+//! Memory that a node shares with its controller, mapped and checked. What the words mean is for
+//! `tidepool_proto::control_page`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_proto::control_page::{CONTROL_PAGE_BYTES, ControlPage, HEARTBEAT_BYTES, Heartbeat};
+use tidepool_proto::{Error, ErrorKind, Result};
+
+const OPERATION: &str = "mapping what the node shares with its controller";
+
+/// Words that two processes share.
+///
+/// # Safety
+///
+/// Every word is an atomic, so that any bytes are valid values, and the structure is no longer than
+/// `BYTES`.
+pub(super) unsafe trait Words {
+    /// Length of the memory file.
+    const BYTES: u64;
+    /// What this process may do with the words.
+    const ACCESS: ProtFlags;
+}
+
+// SAFETY: atomics only; the length is asserted where it is declared.
+unsafe impl Words for ControlPage {
+    const BYTES: u64 = CONTROL_PAGE_BYTES;
+    const ACCESS: ProtFlags = ProtFlags::READ;
+}
+
+// SAFETY: as above.
+unsafe impl Words for Heartbeat {
+    const BYTES: u64 = HEARTBEAT_BYTES;
+    const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+}
+
+/// A memory file of a node, mapped.
+pub(super) struct Page<W: Words>(NonNull<W>);
+
+// SAFETY: the mapping has no thread affinity and is only ever used through atomics.
+unsafe impl<W: Words> Send for Page<W> {}
+// SAFETY: as above.
+unsafe impl<W: Words> Sync for Page<W> {}
+
+impl<W: Words> Page<W> {
+    /// Maps the file behind `descriptor`.
+    ///
+    /// # Errors
+    ///
+    /// `Protocol` for a file that is too short or could become so.
+    pub(super) fn map(descriptor: &OwnedFd) -> Result<Self> {
+        let failed = |error: rustix::io::Errno| {
+            Error::new(ErrorKind::Protocol, OPERATION, "").caused_by(error)
+        };
+        let status = rustix::fs::fstat(descriptor).map_err(failed)?;
+        // A node that cut its page off would end this process: only a sealed file is mapped.
+        let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(failed)?;
+        let is_sealed = seals.contains(rustix::fs::SealFlags::SHRINK);
+        if !is_sealed || u64::try_from(status.st_size).unwrap_or(0) < W::BYTES {
+            let detail = "it is too short, or not sealed against shrinking";
+            return Err(Error::new(ErrorKind::Protocol, OPERATION, detail)
+                .remedy("use the same release on both sides"));
+        }
+        // SAFETY: the kernel chooses an unused range, so no memory of the process is replaced.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                W::BYTES as usize,
+                W::ACCESS,
+                MapFlags::SHARED,
+                descriptor.as_fd(),
+                0,
+            )
+        };
+        let base = base.map_err(failed)?.cast::<W>();
+        Ok(Page(NonNull::new(base).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?))
+    }
+
+    /// The words. Those of a page that may only be read must not be written.
+    pub(super) fn words(&self) -> &W {
+        // SAFETY: mapped by `map` for as long as `self` lives, long enough by its check, aligned
+        // as every mapping is; the file cannot shrink. All words are atomics, so whatever the node
+        // writes is a valid value.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<W: Words> Drop for Page<W> {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, unmapped only here; references do not outlive `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), W::BYTES as usize) };
+        debug_assert!(unmapped.is_ok(), "unmapping a page that is mapped");
+    }
+}
+
+impl Page<ControlPage> {
+    /// What it says of the store. The name is empty.
+    pub(super) fn state(&self) -> StoreState {
+        let words = self.words();
+        let load = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
+        // No name: this runs at every decision, and a name is an allocation.
+        StoreState {
+            resident_bytes: load(&words.resident_bytes),
+            capacity_bytes: load(&words.capacity_bytes),
+            capacity_min_bytes: words.guaranteed(),
+            capacity_max_bytes: load(&words.capacity_max_bytes),
+            held_bytes: load(&words.held_bytes),
+            memory_only_bytes: load(&words.memory_only_bytes),
+            spill_bytes_per_s: load(&words.spill_bytes_per_s),
+            speed: StoreSpeed::Fast,
+            block_bytes: load(&words.block_bytes),
+            ..StoreState::default()
+        }
+    }
+}
