@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::FillStart;
 
 use crate::core::Core;
@@ -92,6 +93,11 @@ struct Queue {
     written: VecDeque<Job>,
     stopping: bool,
 }
+
+/// How long a transfer that finds a file as it was but for its change time waits for word that this
+/// node or a client of it moved the name, which comes a moment after the move itself.
+const CARRY_TIMEOUT: Duration = Duration::from_millis(100);
+const CARRY_POLL: Duration = Duration::from_millis(1);
 
 /// Read-ahead that waits for a thread; more is dropped, the reader will ask again.
 const QUEUE_MAX: usize = 1024;
@@ -458,13 +464,25 @@ fn transfer(
 /// through this node are carried along; those that another program moves make another version, for
 /// its change of content could hide behind them.
 pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>) -> Result<bool> {
-    let now = lower.version()?;
-    let ours = content.version();
-    if now != ours {
-        content.supersede();
-        core.transient.forget(content.number);
-        return Ok(false);
+    let begun = Instant::now();
+    loop {
+        // In this order, so that what was carried along in between shows below.
+        let ours = content.version();
+        let now = lower.version()?;
+        if now == ours {
+            core.weigh_stamps(content, &now);
+            return Ok(true);
+        }
+        if content.version() != ours {
+            continue;
+        }
+        let key = |version: &Version| (version.id, version.size, version.modified_ns);
+        let waits = key(&now) == key(&ours) && !content.is_superseded();
+        if !waits || begun.elapsed() > CARRY_TIMEOUT {
+            content.supersede();
+            core.transient.forget(content.number);
+            return Ok(false);
+        }
+        std::thread::sleep(CARRY_POLL);
     }
-    core.weigh_stamps(content, &now);
-    Ok(true)
 }

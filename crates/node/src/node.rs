@@ -220,7 +220,9 @@ impl Node {
                 content.set_version(version);
             }
             let stale_stamps = content.is_unsettled() && inner.writers == 0;
-            if content.version() == version && (content.is_memory_only() || !stale_stamps) {
+            // A content that was given up stays so, even if its version is right after all.
+            let usable = content.is_memory_only() || (!stale_stamps && !content.is_superseded());
+            if content.version() == version && usable {
                 register(&mut inner, access);
                 return Ok((content, inner.written_directly));
             }
@@ -325,7 +327,8 @@ impl FileService for Node {
         // The times of a stub may be set: its bytes are not those that the PFS stamps.
         let of_stub =
             content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
-        if of_stub || (same_bytes && content.version() == *before) {
+        let is_ours = content.version() == *before && !content.is_superseded();
+        if of_stub || (same_bytes && is_ours) {
             content.set_version(*after);
             self.core.weigh_stamps(content, after);
         }

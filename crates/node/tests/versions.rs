@@ -3,8 +3,9 @@
 mod support;
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use support::*;
-use tidepool_proto::{Access, ErrorKind, FileService, Level};
+use tidepool_proto::{Access, ErrorKind, FileService, Level, OpenFile};
 
 fn stat(path: &std::path::Path) -> tidepool_proto::Version {
     version_of(&std::fs::metadata(path).unwrap())
@@ -137,6 +138,51 @@ fn metadata_changes_of_ours_carry_the_cache_along() {
         fixture.node.carry_version(&before, &after);
         assert_eq!(fixture.read("g").0, content(1, size));
         assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
+    }
+}
+
+/// A file that has the name `g` by now, a reader that opened it before, and its version then.
+fn moved_while_open(size: usize) -> (Fixture, Arc<dyn OpenFile>, tidepool_proto::Version) {
+    let fixture = Fixture::new();
+    let path = fixture.put("f", &content(1, size));
+    let reader = fixture.open("f");
+    let before = stat(&path);
+    std::fs::rename(&path, fixture.path("g")).unwrap();
+    (fixture, reader, before)
+}
+
+/// A reader and transfers of read-ahead may look at a file after its name moved and before whoever
+/// moved it told the node.
+#[test]
+fn a_read_between_a_rename_and_the_word_of_it_waits_for_the_word() {
+    for size in [3000, 9 << 20] {
+        let (fixture, reader, before) = moved_while_open(size);
+        let read = std::thread::scope(|scope| {
+            let read = scope.spawn(|| {
+                let mut bytes = vec![0; size];
+                reader.read_at(0, &mut bytes).map(|_| bytes)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            fixture.node.carry_version(&before, &stat(&fixture.path("g")));
+            read.join().unwrap()
+        });
+        assert_eq!(read.unwrap(), content(1, size));
+        assert_eq!(fixture.read("g").0, content(1, size));
+    }
+}
+
+#[test]
+fn word_of_a_rename_that_comes_too_late_shuts_nobody_out() {
+    for size in [3000, 9 << 20] {
+        let (fixture, reader, before) = moved_while_open(size);
+        let error = reader.read_at(0, &mut vec![0; size]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed, "nobody said that its bytes are the same");
+        fixture.node.carry_version(&before, &stat(&fixture.path("g")));
+        assert_eq!(fixture.read("g").0, content(1, size), "an open after it reads");
+        let writer = fixture.writer("g", Wish::default());
+        writer.write_at(0, b"new").unwrap();
+        drop(writer);
+        assert_eq!(fixture.read("g").0[..3], *b"new");
     }
 }
 

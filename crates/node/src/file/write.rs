@@ -22,11 +22,12 @@ impl Handle {
     fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
         let now = self.lower.version()?;
         if let Some(content) = inner.content.clone() {
-            if content.version() == now && !content.is_borrowed() {
-                return Ok(content);
-            }
-            if content.version() == now {
+            let is_current = content.version() == now && !content.is_superseded();
+            if is_current && content.is_borrowed() {
                 return Ok(self.replace_content(inner, now));
+            }
+            if is_current {
+                return Ok(content);
             }
             self.core.ledger.versions_superseded.add(1);
             memory_only::forget(&self.core, inner);
