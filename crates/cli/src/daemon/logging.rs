@@ -1,42 +1,67 @@
 //! Structured logs: text or JSON, to standard error or a file; the level changes while running.
+//!
+//! A thread of its own writes the lines: a disk that stalls or a reader of standard error that
+//! sleeps must not hold up whoever logs. Lines that it cannot take in are dropped and counted.
 
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Mutex;
 
 use tidepool_proto::config::{LogFormat, LogLevel};
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-/// Changes the level of the running log.
-pub struct LevelHandle(reload::Handle<LevelFilter, Registry>);
+/// Lines that wait for the writing thread.
+const LINES_WAITING_MAX: usize = 8192;
 
-impl LevelHandle {
+/// The running log: changes its level, and writes what waits when it is dropped.
+pub struct Log {
+    level: reload::Handle<LevelFilter, Registry>,
+    dropped: ErrorCounter,
+    _writing: WorkerGuard,
+}
+
+impl Log {
     /// Logs from `level` on.
-    pub fn set(&self, level: LogLevel) {
+    pub fn set_level(&self, level: LogLevel) {
         // Fails only when the log is gone, at the end of the process.
-        let _ = self.0.reload(filter(level));
+        let _ = self.level.reload(filter(level));
+    }
+
+    /// Lines that were lost because they could not be written in time.
+    pub fn dropped_lines(&self) -> usize {
+        self.dropped.dropped_lines()
     }
 }
 
+/// A writer that never waits. What waits for its thread is written when the guard is dropped.
+pub fn never_waits(writer: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .lossy(true)
+        .thread_name("log")
+        .finish(writer)
+}
+
 /// Starts the log that `config` wants.
-pub fn start(config: &NodeConfig) -> Result<LevelHandle> {
-    let writer = match &config.log_file {
-        None => BoxMakeWriter::new(std::io::stderr),
+pub fn start(config: &NodeConfig) -> Result<Log> {
+    let (writer, writing) = match &config.log_file {
+        None => never_waits(std::io::stderr()),
         Some(path) => {
             let opened = OpenOptions::new().append(true).create(true).mode(0o640).open(path);
             let file = opened.map_err(|source| {
                 Error::pfs(format!("opening the log {}", path.display()), source)
                     .remedy("name another file by --log-file")
             })?;
-            BoxMakeWriter::new(Mutex::new(file))
+            never_waits(file)
         }
     };
     let (level, handle) = reload::Layer::new(filter(config.log_level));
+    let dropped = writer.error_counter();
     let form = fmt::layer().with_writer(writer).with_ansi(false);
     let form: Box<dyn Layer<_> + Send + Sync> = match config.log_format {
         LogFormat::Text => form.boxed(),
@@ -46,7 +71,7 @@ pub fn start(config: &NodeConfig) -> Result<LevelHandle> {
     started
         .map_err(|error| Error::new(ErrorKind::Internal, "starting the log", error.to_string()))?;
     log_panics();
-    Ok(LevelHandle(handle))
+    Ok(Log { level: handle, dropped, _writing: writing })
 }
 
 /// A panic goes to the log like everything else, with its place.

@@ -5,7 +5,7 @@ mod controller;
 mod detach;
 mod endpoint;
 mod limits;
-mod logging;
+pub mod logging;
 mod notify;
 mod reload;
 mod start;

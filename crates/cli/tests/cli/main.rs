@@ -2,6 +2,7 @@
 
 mod control;
 mod generated;
+mod logging;
 mod node;
 mod plain_user;
 mod usage;

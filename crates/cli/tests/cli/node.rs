@@ -78,10 +78,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Whether the process runs; one that ended may wait for its parent to take notice.
+/// Whether a thread of the process runs; one that ended may wait for its parent to take notice.
 pub fn runs(process_id: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process_id}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    // The first thread may be gone before the others, which hold all descriptors as well.
+    let (state, threads) = (fields.first(), fields.get(17));
+    state.is_some_and(|state| *state != "Z" || threads.is_some_and(|count| *count > "1"))
 }
 
 /// Time stamps settle after a tick of the file system's clock; until then nothing is kept.
