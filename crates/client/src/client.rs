@@ -219,22 +219,17 @@ impl Client {
     }
 
     /// Sends a message of a memory controller and waits for its answer until `timeout`; the node
-    /// may carry it out all the same. The control page comes with the answer to an attachment.
-    pub fn govern(
-        &self,
-        message: Govern,
-        timeout: Duration,
-    ) -> Result<(Governed, Option<OwnedFd>)> {
+    /// may carry it out all the same. The answer to an attachment comes with the control page and
+    /// the heartbeat.
+    pub fn govern(&self, message: Govern, timeout: Duration) -> Result<(Governed, Vec<OwnedFd>)> {
         let connection = {
             let mut attempts = self.link.attempts.lock();
             self.link.attempt(&mut attempts)?
         };
         let request = Request::Admin(AdminRequest::Govern(message));
-        let mut answer = connection.call_within(&request, &[], &[], timeout)?;
+        let answer = connection.call_within(&request, &[], &[], timeout)?;
         match answer.reply {
-            Reply::Admin(AdminReply::Governed(governed)) => {
-                Ok((*governed, answer.descriptors.pop()))
-            }
+            Reply::Admin(AdminReply::Governed(governed)) => Ok((*governed, answer.descriptors)),
             _ => Err(connection.unexpected("a message of a controller").into()),
         }
     }

@@ -211,7 +211,8 @@ impl File {
     }
 
     /// Says whether what this open reads and writes from now on is worth keeping in memory. What
-    /// is there already stays. A hint: it changes no byte, and bytes that are in memory alone stay.
+    /// is there already stays. Without a node this is about the kernel's page cache. A hint: it
+    /// changes no byte, and bytes that are in memory alone stay.
     pub fn set_keep(&self, keep: bool) {
         self.keeps.store(keep, Ordering::Relaxed);
         self.advise_anew();

@@ -2,15 +2,19 @@
 //! back to, and what it compares versions with. Keeps nothing.
 
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
 use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
 
 use crate::options::OpenOptions;
+
+/// Largest unit that the page cache gives up as a whole, in bytes.
+const FOLIO_BYTES_MAX: u64 = 2 << 20;
 
 /// Opens a file; whether this created it.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
@@ -120,6 +124,14 @@ pub(crate) fn read_at(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> Result
         }
     }
     Ok(filled)
+}
+
+/// Has the page cache give up what is clean of a range; a length of 0 is to the end. A hint.
+pub(crate) fn drop_pages(file: impl AsFd, offset: u64, length: u64) {
+    // Only whole units go, so one that earlier reads left in part is told of again.
+    let start = offset - offset % FOLIO_BYTES_MAX;
+    let length = length.checked_add(offset - start).filter(|_| length > 0).and_then(NonZero::new);
+    let _ = rustix::fs::fadvise(file, start, length, Advice::DontNeed);
 }
 
 /// Sets the length of the file in bytes.

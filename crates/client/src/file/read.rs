@@ -222,6 +222,9 @@ impl File {
                 .remedy("start the node, or read in mode `two-level`"));
         }
         let bytes = lower::read_at(&self.lower, offset, buffer)?;
+        if bytes > 0 && !self.keeps() {
+            lower::drop_pages(&self.lower, offset, bytes as u64);
+        }
         // Looked at afterwards: if the version is still that of the open, it was so all the time.
         let version = lower::version(&self.lower)?;
         if !self.options.access.writes() && !lower::is_same(&version, &self.origin.version) {

@@ -175,6 +175,11 @@ impl File {
         rustix::fs::fsync(&self.lower)
             .map_err(|error| Error::pfs("syncing on the parallel file system", error))
             .and_then(|()| self.sync_entry())
+            .inspect(|()| {
+                if !self.keeps() {
+                    lower::drop_pages(&self.lower, 0, 0);
+                }
+            })
             .inspect_err(|_| self.writes.bare.store(true, Ordering::Release))
     }
 
