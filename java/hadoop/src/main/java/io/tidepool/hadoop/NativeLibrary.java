@@ -1,12 +1,15 @@
 /*
  * Loads the native library, once a class loader, and checks that it belongs to these classes.
  * `-Dio.tidepool.library.path=FILE` names a library; otherwise the one in the jar is unpacked into
- * a directory that only this user can write, under the digest of its content.
+ * a directory that only this user can write, once for all programs: tasks of a job live for seconds,
+ * and a digest of the library alone costs a starting JVM a fifth of one.
  */
 package io.tidepool.hadoop;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.JarURLConnection;
+import java.net.URL;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
@@ -20,6 +23,8 @@ import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.Locale;
 import java.util.UUID;
+import java.util.jar.JarEntry;
+import java.util.jar.JarFile;
 
 final class NativeLibrary {
 
@@ -114,17 +119,24 @@ final class NativeLibrary {
     /** The library of the jar as a file. */
     private static Path unpack() throws IOException {
         String resource = "/native/" + platform() + "/" + NAME;
-        byte[] content;
-        try (InputStream stream = NativeLibrary.class.getResourceAsStream(resource)) {
-            if (stream == null) {
-                throw refusal("the jar has none for " + platform());
+        URL place = NativeLibrary.class.getResource(resource);
+        if (place == null) {
+            throw refusal("the jar has none for " + platform());
+        }
+        Path directory = privateDirectory();
+        Entry entry = entryOfJar(place);
+        if (entry != null) {
+            Path file = directory.resolve(entry.name());
+            if (isOurs(file) && Files.size(file) == entry.bytes()) {
+                return file;
             }
+        }
+        byte[] content;
+        try (InputStream stream = place.openStream()) {
             content = stream.readAllBytes();
         }
-        String digest = digest(content);
-        Path directory = privateDirectory();
-        Path file = directory.resolve(digest + ".so");
-        if (isOurs(file) && Arrays.equals(Files.readAllBytes(file), content)) {
+        Path file = directory.resolve(entry != null ? entry.name() : digest(content) + ".so");
+        if (entry == null && isOurs(file) && Arrays.equals(Files.readAllBytes(file), content)) {
             return file;
         }
         Path fresh = directory.resolve(UUID.randomUUID() + ".part");
@@ -135,6 +147,30 @@ final class NativeLibrary {
             Files.deleteIfExists(fresh);
         }
         return file;
+    }
+
+    /** What the jar's own list says of the library, without unpacking it. */
+    private record Entry(long checksum, long bytes, long packedBytes) {
+
+        /** Name of the unpacked file: another library has another one. */
+        String name() {
+            return "%08x-%d-%d.so".formatted(checksum, bytes, packedBytes);
+        }
+    }
+
+    /** The library's entry, or null where it is in no jar that tells. */
+    private static Entry entryOfJar(URL place) throws IOException {
+        if (!(place.openConnection() instanceof JarURLConnection connection)) {
+            return null;
+        }
+        connection.setUseCaches(false);
+        try (JarFile jar = connection.getJarFile()) {
+            JarEntry found = jar.getJarEntry(connection.getEntryName());
+            boolean tells = found != null && found.getCrc() >= 0 && found.getSize() >= 0;
+            return tells
+                    ? new Entry(found.getCrc(), found.getSize(), found.getCompressedSize())
+                    : null;
+        }
     }
 
     private static String platform() throws IOException {

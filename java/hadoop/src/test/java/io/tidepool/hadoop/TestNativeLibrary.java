@@ -13,21 +13,48 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.net.MalformedURLException;
+import java.net.URI;
+import java.net.URL;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.List;
+import java.util.jar.JarEntry;
+import java.util.jar.JarOutputStream;
+import java.util.stream.Stream;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
 public class TestNativeLibrary {
 
+    private static final String ENTRY = "native/linux-"
+            + System.getProperty("os.arch").replace("amd64", "x86_64") + "/libtidepool_java.so";
+
     @Rule public TemporaryFolder folder = new TemporaryFolder();
 
     /** Has classes of its own of ours, as two applications in one JVM have. */
     private static final class OwnClasses extends ClassLoader {
 
-        OwnClasses() {
+        /** Where the native library is looked for; null is where it always is. */
+        private final Path jar;
+
+        OwnClasses(Path jar) {
             super(TestNativeLibrary.class.getClassLoader());
+            this.jar = jar;
+        }
+
+        @Override
+        public URL getResource(String name) {
+            if (jar == null || !name.startsWith("native/")) {
+                return super.getResource(name);
+            }
+            try {
+                return URI.create("jar:" + jar.toUri() + "!/" + name).toURL();
+            } catch (MalformedURLException error) {
+                throw new AssertionError(error);
+            }
         }
 
         @Override
@@ -50,7 +77,11 @@ public class TestNativeLibrary {
     }
 
     private static void loadInOwnClasses() throws Exception {
-        Class<?> library = new OwnClasses().loadClass(NativeLibrary.class.getName());
+        loadFrom(null);
+    }
+
+    private static void loadFrom(Path jar) throws Exception {
+        Class<?> library = new OwnClasses(jar).loadClass(NativeLibrary.class.getName());
         assertNotSame(NativeLibrary.class, library);
         Method load = library.getDeclaredMethod("load");
         load.setAccessible(true);
@@ -76,6 +107,56 @@ public class TestNativeLibrary {
         NativeLibrary.load();
         for (int round = 0; round < 3; round++) {
             loadInOwnClasses();
+        }
+    }
+
+    @Test
+    public void aJarIsUnpackedOnceAndAnotherIsNotTakenForIt() throws Exception {
+        Path temporary = folder.newFolder().toPath();
+        String before = System.setProperty("java.io.tmpdir", temporary.toString());
+        try {
+            Path ours = folder.getRoot().toPath().resolve("ours.so");
+            try (InputStream stream = NativeLibrary.class.getResourceAsStream("/" + ENTRY)) {
+                Files.copy(stream, ours);
+            }
+            Path jar = jarOf(ours);
+            loadFrom(jar);
+            Path unpacked = onlyLibrary(temporary);
+            assertEquals(-1, Files.mismatch(ours, unpacked));
+            Object identity = Files.readAttributes(unpacked, BasicFileAttributes.class).fileKey();
+            loadFrom(jar);
+            assertEquals(unpacked, onlyLibrary(temporary));
+            assertEquals("it is not written again", identity,
+                    Files.readAttributes(unpacked, BasicFileAttributes.class).fileKey());
+            // A new file in its place: this JVM runs what is in the old one.
+            Files.delete(unpacked);
+            Files.write(unpacked, new byte[] {1, 2, 3});
+            loadFrom(jar);
+            assertEquals("a broken one is replaced", -1, Files.mismatch(ours, unpacked));
+            Path other = compile("int Java_io_tidepool_hadoop_NativeLibrary_abi()"
+                    + "{ return 12345; }");
+            var error = assertThrows(IOException.class, () -> loadFrom(jarOf(other)));
+            assertTrue(error.getMessage(), error.getMessage().contains("12345"));
+        } finally {
+            System.setProperty("java.io.tmpdir", before);
+        }
+    }
+
+    private Path jarOf(Path library) throws IOException {
+        Path jar = folder.getRoot().toPath().resolve(System.nanoTime() + ".jar");
+        try (var stream = new JarOutputStream(Files.newOutputStream(jar))) {
+            stream.putNextEntry(new JarEntry(ENTRY));
+            Files.copy(library, stream);
+            stream.closeEntry();
+        }
+        return jar;
+    }
+
+    private static Path onlyLibrary(Path temporary) throws IOException {
+        try (Stream<Path> all = Files.walk(temporary)) {
+            List<Path> libraries = all.filter(path -> path.toString().endsWith(".so")).toList();
+            assertEquals(libraries.toString(), 1, libraries.size());
+            return libraries.get(0);
         }
     }
 
