@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
 
 use super::row::{Goal, Row};
 use super::{Bench, interleave, time, write_file};
@@ -15,32 +17,64 @@ const SEQUENTIAL: &str = "warm sequential 1 MiB reads through the mount";
 const RANDOM: &str = "warm random 4 KiB reads through the mount";
 const HUGE: &str = ", against tmpfs in 2 MiB pages";
 
-/// Both rows, against both kinds of tmpfs.
+/// A way to serve reads.
+struct Way {
+    /// In the names of its rows.
+    suffix: &'static str,
+    arguments: &'static [&'static str],
+    /// Reader and node share one processor: what the way costs without the wake-up of another one,
+    /// which is dear where processors are virtual.
+    one_processor: bool,
+}
+
+const WAYS: [Way; 3] = [
+    Way { suffix: "", arguments: &[], one_processor: false },
+    Way { suffix: ", no passthrough", arguments: &["--passthrough", "off"], one_processor: false },
+    Way {
+        suffix: ", no passthrough, reader and node on one processor",
+        arguments: &["--passthrough", "off"],
+        one_processor: true,
+    },
+];
+
+/// Both rows of each way, against both kinds of tmpfs.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     if !bench.wants(SEQUENTIAL) && !bench.wants(RANDOM) {
         return Ok(Vec::new());
     }
-    let bytes = bench.scale.warm_bytes;
     let lower = bench.lower.join("warm");
-    write_file(&lower, bytes)?;
-    let node = bench.node(bytes * 5 / 2, &[])?;
+    write_file(&lower, bench.scale.warm_bytes)?;
+    let mut rows = Vec::new();
+    for way in &WAYS {
+        rows.extend(rows_of(bench, way, &lower)?);
+    }
+    std::fs::remove_file(&lower)?;
+    Ok(rows)
+}
+
+fn rows_of(bench: &Bench, way: &Way, lower: &Path) -> Result<Vec<Row>> {
+    let bytes = bench.scale.warm_bytes;
+    let node = bench.node(bytes * 5 / 2, way.arguments)?;
     let mount = node.mount.join("warm");
     load(&node, &mount)?;
     let passes = is_passed_through(&node, &mount)?;
-
+    let _together = way.one_processor.then(|| Together::with(node.process_id()?)).transpose()?;
     let mut rows = Vec::new();
     let places = [("", Some(&bench.memory)), (HUGE, bench.huge_memory.as_ref())];
-    for (suffix, place) in places {
+    for (against, place) in places {
         let Some(place) = place else { continue };
         let raw = place.join("warm");
-        std::fs::copy(&lower, &raw)?;
+        std::fs::copy(lower, &raw)?;
+        let counts = against.is_empty() && !way.one_processor;
         if bench.wants(SEQUENTIAL) {
+            let goal = if passes { 0.95 } else { 0.7 };
             let figures = interleave(
                 bench.scale.rounds,
                 || sequential(&mount, bytes),
                 || sequential(&raw, bytes),
             )?;
-            rows.push(row(SEQUENTIAL, suffix, "MB/s", figures, passes, (0.95, 0.7)));
+            let name = format!("{SEQUENTIAL}{}{against}", way.suffix);
+            rows.push(row(&name, "MB/s", figures, passes, counts.then_some(goal)));
         }
         if bench.wants(RANDOM) {
             let reads = bench.scale.random_reads;
@@ -49,30 +83,50 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
                 || random(&mount, bytes, reads),
                 || random(&raw, bytes, reads),
             )?;
-            rows.push(row(RANDOM, suffix, "reads/s", figures, passes, (0.75, 0.0)));
+            let name = format!("{RANDOM}{}{against}", way.suffix);
+            rows.push(row(&name, "reads/s", figures, passes, (counts && passes).then_some(0.75)));
         }
         std::fs::remove_file(&raw)?;
     }
-    drop(node);
-    std::fs::remove_file(&lower)?;
     Ok(rows)
 }
 
 fn row(
     name: &str,
-    suffix: &str,
     unit: &'static str,
     figures: (Vec<f64>, Vec<f64>),
     passes: bool,
-    goals: (f64, f64),
+    goal: Option<f64>,
 ) -> Row {
-    let goal = match (suffix.is_empty(), passes) {
-        (true, true) => Goal::RatioAtLeast(goals.0),
-        (true, false) if goals.1 > 0.0 => Goal::RatioAtLeast(goals.1),
-        _ => Goal::Shown,
-    };
     let how = if passes { "FUSE passthrough" } else { "answers of the daemon, no passthrough" };
-    Row::rates(&format!("{name}{suffix}"), unit, figures, goal).note(how)
+    Row::rates(name, unit, figures, goal.map_or(Goal::Shown, Goal::RatioAtLeast)).note(how)
+}
+
+/// Keeps this thread and all threads of a process on one processor, until it is dropped.
+struct Together {
+    before: CpuSet,
+}
+
+impl Together {
+    fn with(process_id: u32) -> Result<Self> {
+        let before = rustix::thread::sched_getaffinity(None)?;
+        let first = (0..CpuSet::MAX_CPU).find(|number| before.is_set(*number));
+        let mut one = CpuSet::new();
+        one.set(first.context("no processor")?);
+        for entry in std::fs::read_dir(format!("/proc/{process_id}/task"))? {
+            let thread: i32 = entry?.file_name().to_string_lossy().parse()?;
+            // One that ended meanwhile needs no place.
+            let _ = rustix::thread::sched_setaffinity(Pid::from_raw(thread), &one);
+        }
+        rustix::thread::sched_setaffinity(None, &one)?;
+        Ok(Together { before })
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        let _ = rustix::thread::sched_setaffinity(None, &self.before);
+    }
 }
 
 /// Loads a file wholly, by its path.
