@@ -16,6 +16,9 @@ const MODEL_OPERATIONS: &str = "TIDEPOOL_MODEL_OPERATIONS";
 /// What a test prints where it leaves something out, followed by the reason.
 const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 
+/// Of the reason of a failure, so much is put on its line.
+const REASON_CHARACTERS: usize = 300;
+
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
 const STEPS: [Step; 9] = [
@@ -102,6 +105,8 @@ fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
         outcome.failed.push(format!("cargo test ended with {status}"));
     }
     outcome.output = said_by_failed(&text);
+    // Now as well as at the end: a run that is cut off still tells.
+    println!("{}", outcome.output);
     Ok(vec![outcome])
 }
 
@@ -127,6 +132,26 @@ fn said_by_failed(text: &str) -> String {
     said
 }
 
+/// Where and why a test panicked, all of its threads, in one line.
+fn panics_of(text: &str, name: &str) -> String {
+    let begin = format!("---- {name} stdout ----");
+    let said = text.lines().skip_while(|line| *line != begin).skip(1);
+    let mut said = said.take_while(|line| !line.starts_with("---- ")).peekable();
+    let mut panics = Vec::new();
+    while let Some(line) = said.next() {
+        if let Some((_, place)) = line.split_once(" panicked at ") {
+            let reason = said.peek().copied().unwrap_or_default();
+            panics.push(format!("at {place} {}", excerpt(reason)));
+        }
+    }
+    panics.join("; ")
+}
+
+fn excerpt(line: &str) -> &str {
+    let end = line.char_indices().nth(REASON_CHARACTERS).map_or(line.len(), |(at, _)| at);
+    &line[..end]
+}
+
 fn count_tests(text: &str, long: bool) -> Outcome {
     let mut outcome = Outcome::new("tests");
     let mut programs = 0;
@@ -142,8 +167,8 @@ fn count_tests(text: &str, long: bool) -> Outcome {
         } else if SKIP_MARKS.iter().any(|mark| line.starts_with(mark)) {
             outcome.skipped.push(line.to_owned());
         } else if let Some(rest) = line.strip_prefix("test ") {
-            if rest.ends_with("... FAILED") {
-                outcome.failed.push(rest.to_owned());
+            if let Some(name) = rest.strip_suffix(" ... FAILED") {
+                outcome.failed.push(format!("{rest} {}", panics_of(text, name)));
             } else if !long && let Some((name, reason)) = rest.split_once(" ... ignored") {
                 // Long ones run by command; their reason says so. A doc test marked `ignore`
                 // is text, not a check.
@@ -221,12 +246,15 @@ mod tests {
         let text = "running 3 tests\ntest a::b ... ok\ntest a::c ... FAILED\n\
             test a::d ... ignored, needs two machines\ntest e ... ignored, long: an hour\n\
             test src/lib.rs - f (line 3) ... ignored\n\
+            ---- a::c stdout ----\n\nthread 'a::c' (7) panicked at c.rs:3:9:\nit is wet\n\
+            note: none\nthread 'two' (8) panicked at d.rs:1:1:\ncold\n\
+            ---- a::g stdout ----\n\nthread 'a::g' (7) panicked at g.rs:3:9:\nfine\n\
             SKIPPED a::f: no loop devices\n\
             test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n\
             test result: ok. 41 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
         let outcome = count_tests(text, false);
         assert_eq!(outcome.passed, 42);
-        assert_eq!(outcome.failed, ["a::c ... FAILED"]);
+        assert_eq!(outcome.failed, ["a::c ... FAILED at c.rs:3:9: it is wet; at d.rs:1:1: cold"]);
         assert_eq!(outcome.skipped, ["a::d: needs two machines", "SKIPPED a::f: no loop devices"]);
         assert!(!outcome.is_good());
     }

@@ -119,6 +119,13 @@ pub struct Node {
 
 /// How long a command may take before it counts as hanging.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// How long a node may take to come to rest, on a machine whose disk is busy with other work.
+const REST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Whether every byte that was asked for is accounted for. Reads that go on count in two steps.
+pub fn adds_up(status: &Status) -> bool {
+    status.asked_bytes == status.served.total() + status.failed_bytes
+}
 
 impl Node {
     /// Starts a node in a directory of its own.
@@ -185,6 +192,19 @@ impl Node {
     pub fn status(&self) -> io::Result<Status> {
         let text = self.ask(&["status", "--json"])?;
         serde_json::from_str(&text).map_err(|error| io::Error::other(format!("{error}: {text}")))
+    }
+
+    /// The status as soon as `wanted` holds of it, or the last one after `REST_LIMIT`: what a program
+    /// had of the node is given up a moment after the program's own call or its end.
+    pub fn status_when(&self, wanted: impl Fn(&Status) -> bool) -> io::Result<Status> {
+        let deadline = Instant::now() + REST_LIMIT;
+        loop {
+            let status = self.status()?;
+            if wanted(&status) || Instant::now() > deadline {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The directory of this node, where its socket, log and configuration are.

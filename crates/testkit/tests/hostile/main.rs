@@ -10,10 +10,8 @@ mod permissions;
 mod socket;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use tidepool_proto::admin::Status;
-use tidepool_testkit::product::{Node, NodeSpec};
+use tidepool_testkit::product::{Node, NodeSpec, adds_up};
 use tidepool_testkit::user::User;
 
 /// Somebody else: `nobody`, and a user that no file knows of.
@@ -41,16 +39,8 @@ fn file(node: &Node, name: &str, mode: u32, bytes: &[u8]) -> PathBuf {
 
 /// The node is in good health: it answers, and serves this file as the PFS has it.
 fn assert_well(node: &Node, name: &str) {
-    // Requests of a client that is gone may be served at this moment, and each counts twice: as
-    // asked for and as served.
-    let adds_up =
-        |status: &Status| status.asked_bytes == status.served.total() + status.failed_bytes;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let mut status = node.status().expect("the node answers");
-    while !adds_up(&status) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-        status = node.status().expect("the node answers");
-    }
+    // Requests of a client that is gone may be served at this moment.
+    let status = node.status_when(adds_up).expect("the node answers");
     assert!(adds_up(&status), "{status:?}");
     let there = std::fs::read(node.pfs().join(name)).unwrap();
     let here = std::fs::read(node.mount().join(name)).unwrap();
