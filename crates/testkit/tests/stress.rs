@@ -266,8 +266,14 @@ fn pages_stay_whole_over_a_pfs_that_stalls() {
     stress(&["--fault", STALLS]);
 }
 
+fn number_of(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 fn stress(arguments: &[&str]) {
-    let seconds = std::env::var("TIDEPOOL_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = number_of("TIDEPOOL_STRESS_SECONDS").unwrap_or(25);
+    let first_seed = number_of("TIDEPOOL_STRESS_SEED").unwrap_or(0);
+    let random = |number: u64| fastrand::Rng::with_seed(1000 * first_seed + number);
     let arguments = arguments.iter().map(|&argument| argument.into()).collect();
     let node = Node::start(NodeSpec { arguments, ..NodeSpec::default() }).unwrap();
     let process_id = node.process_id().unwrap();
@@ -278,7 +284,7 @@ fn stress(arguments: &[&str]) {
             scope.spawn(move || {
                 let _guard = StopAtEnd(&run.stop);
                 let client = (seed % 2 == 0).then(|| run.client());
-                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut rng = random(seed);
                 while run.going() {
                     read_one(run, client.as_ref(), &mut rng);
                 }
@@ -288,7 +294,7 @@ fn stress(arguments: &[&str]) {
             scope.spawn(move || {
                 let _guard = StopAtEnd(&run.stop);
                 let client = (file % 2 == 0).then(|| run.client());
-                let mut rng = fastrand::Rng::with_seed(100 + file);
+                let mut rng = random(100 + file);
                 while run.going() {
                     write_one(run, client.as_ref(), REPLACED + OVERWRITTEN + file, &mut rng);
                 }
@@ -296,13 +302,13 @@ fn stress(arguments: &[&str]) {
         }
         scope.spawn(move || {
             let _guard = StopAtEnd(&run.stop);
-            let mut rng = fastrand::Rng::with_seed(200);
+            let mut rng = random(200);
             while run.going() {
                 change_outside(run, &mut rng);
             }
         });
-        let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(25));
-        let mut rng = fastrand::Rng::with_seed(300);
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let mut rng = random(300);
         let guard = StopAtEnd(&run.stop);
         let too_few = || run.reads.load(Ordering::Relaxed) < READS_MIN;
         while (Instant::now() < deadline || too_few()) && run.going() {
