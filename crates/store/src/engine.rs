@@ -208,32 +208,6 @@ impl Engine {
         self.budget.release(bytes);
     }
 
-    /// Frees the memory of blocks that were made unreadable; returns bytes.
-    pub fn free(&self, mut victims: Vec<Victim>) -> u64 {
-        victims.sort_unstable_by_key(|victim| (victim.content.id, victim.block));
-        let adjacent = |one: &Victim, next: &Victim| {
-            one.content.id == next.content.id && one.block + 1 == next.block
-        };
-        let mut freed = 0;
-        for run in victims.chunk_by(adjacent) {
-            let content = &run[0].content;
-            let bytes = run.iter().map(|victim| victim.charge).sum();
-            let start = run[0].block * content.block_bytes;
-            content.file.punch(start, run.len() as u64 * content.block_bytes);
-            for victim in run {
-                let cell = content.cells.get(victim.block).expect("a victim has a cell");
-                cell.word.finish_retract(BlockState::Absent);
-            }
-            if let Some(evicted) = &content.evicted_packs {
-                evicted.lock().extend(run.iter().map(|victim| victim.block as u32));
-            }
-            content.remove_charge(bytes);
-            self.budget.finish_freeing(bytes, run.len() as u64);
-            freed += bytes;
-        }
-        freed
-    }
-
     /// Counts victims as memory that is about to come back. Call before the lock is released.
     pub fn announce_freeing(&self, victims: &[Victim]) {
         self.budget.start_freeing(victims.iter().map(|victim| victim.charge).sum());

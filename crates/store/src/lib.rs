@@ -17,6 +17,7 @@ mod content;
 mod engine;
 mod extend;
 mod fill;
+mod freeing;
 mod heartbeat_page;
 mod length;
 mod mapping;
