@@ -9,17 +9,17 @@ use std::thread;
 use tidepool_proto::table::BlockState;
 
 use crate::catalog::Victim;
+use crate::cell::Cell;
 use crate::engine::Engine;
 
 /// Less than this is freed before another thread has begun.
 const THREADED_BYTES_MIN: u64 = 64 << 20;
-/// More threads than this were never measured to help; the job that wants the memory needs
-/// processors too.
+/// Two threads free twice as fast as one; what more than four would do was not measured, and the
+/// job that wants the memory needs processors too.
 const THREADS_MAX: usize = 4;
 
-static THREADS: LazyLock<usize> = LazyLock::new(|| {
-    thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
-});
+static THREADS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX));
 
 impl Engine {
     /// Frees the memory of blocks that were made unreadable; returns bytes.

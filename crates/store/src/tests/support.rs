@@ -52,6 +52,11 @@ impl Segment {
     pub(super) fn descriptor_length(&self) -> u64 {
         rustix::fs::fstat(self.descriptor()).expect("an open descriptor").st_size as u64
     }
+
+    /// Memory behind the file, by the system's count.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        rustix::fs::fstat(self.descriptor()).expect("an open descriptor").st_blocks as u64 * 512
+    }
 }
 
 pub(super) fn store_with_mappings(blocks: u64, mappings: Arc<Mappings>) -> Arc<Store> {

@@ -312,3 +312,26 @@ fn a_drop_that_meets_a_hold_lets_readers_in_again() {
     });
     assert_eq!(segment.state(0), BlockState::Absent);
 }
+
+/// Enough for several threads to free it.
+#[test]
+fn a_large_shrink_gives_back_the_memory_of_every_file() {
+    const FILES: u64 = 5;
+    const BLOCKS_EACH: u64 = 16;
+    let store = store(FILES * BLOCKS_EACH);
+    let files: Vec<_> = (0..FILES).map(|_| segment(&store, BLOCKS_EACH * BLOCK)).collect();
+    for (number, file) in files.iter().enumerate() {
+        (0..BLOCKS_EACH).for_each(|block| assert!(fill_clean(file, block, number as u8)));
+    }
+    let pin = files[3].pin_block(7).unwrap();
+    let report = store.resize(0);
+    assert_eq!(report.freed_bytes, (FILES * BLOCKS_EACH - 1) * BLOCK);
+    assert_eq!(report.held_bytes, BLOCK);
+    let allocated = files.iter().map(|file| file.allocated_bytes()).sum::<u64>();
+    assert_eq!(allocated, BLOCK, "what was freed is with the system again");
+    assert!(pin.iter().all(|byte| *byte == 3));
+    drop(pin);
+    store.resize(FILES * BLOCKS_EACH * BLOCK);
+    assert!(fill_clean(&files[0], 0, 9));
+    assert_holds(&files[0], 0, 9);
+}
