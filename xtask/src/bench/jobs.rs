@@ -91,12 +91,14 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     if bench.names(SPARK) {
         rows.extend(spark(bench)?);
     }
-    for (name, example, stage) in
-        [(DFSIO, "dfsio", "read again"), (TERASORT, "terasort", "TeraSort")]
-    {
-        if bench.names(name) {
-            rows.extend(mapreduce(bench, name, example, stage)?);
-        }
+    if bench.names(DFSIO) {
+        // It only reads, and starts a program for each file: the more bytes, the more it tells.
+        let bytes = bench.scale.cold_bytes * 2;
+        rows.extend(mapreduce(bench, DFSIO, ("dfsio", "read again"), bytes)?);
+    }
+    if bench.names(TERASORT) {
+        let bytes = bench.scale.cold_bytes / 2;
+        rows.extend(mapreduce(bench, TERASORT, ("terasort", "TeraSort"), bytes)?);
     }
     Ok(rows)
 }
@@ -159,11 +161,16 @@ fn kmeans(disk: &Path, way: Way, bytes: u64) -> Result<(f64, Vec<f64>)> {
     Ok((first, seconds))
 }
 
-/// Seconds of the map tasks of one stage of an example.
-fn mapreduce(bench: &Bench, name: &str, example: &str, stage: &str) -> Result<Vec<Row>> {
-    let bytes = bench.scale.cold_bytes / 2;
+/// Seconds of the map tasks of one stage of an example, and how fast they read, where it says so.
+fn mapreduce(
+    bench: &Bench,
+    name: &str,
+    (example, stage): (&str, &str),
+    bytes: u64,
+) -> Result<Vec<Row>> {
     let disk = Disk::make(bytes * 8)?;
     let mut figures: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); WAYS.len()];
+    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     for round in 0..bench.scale.rounds {
         for turn in 0..WAYS.len() {
             let index = (turn + round) % WAYS.len();
@@ -183,11 +190,21 @@ fn mapreduce(bench: &Bench, name: &str, example: &str, stage: &str) -> Result<Ve
             )?;
             let found = report.stages.iter().find(|found| found.name == stage);
             let found = found.with_context(|| format!("{example} has no {stage}"))?;
-            eprintln!("x: {}: {:?}", way.name, found.task_seconds);
+            let seconds = found.task_seconds.context("no time of map tasks")?;
+            eprintln!("x: {}: {seconds:.1} s", way.name);
             figures[index].0.push(found.seconds);
-            figures[index].1.push(found.task_seconds.context("no time of map tasks")?);
+            figures[index].1.push(seconds);
+            rates[index].extend(found.task_megabytes_s);
         }
     }
     let note = format!("time of all map tasks together; {}", disk.how);
-    Ok(rows_of(&format!("{name}, map tasks of {stage}"), &figures, &note))
+    let mut rows = rows_of(&format!("{name}, map tasks of {stage}"), &figures, &note);
+    if !rates[0].is_empty() {
+        rows.extend(WAYS.iter().zip(&rates).skip(1).map(|(way, theirs)| {
+            let name = format!("{name}, rate of {stage} / {}", way.name);
+            let row = Row::rates(&name, "MB/s", (rates[0].clone(), theirs.clone()), way.goal);
+            row.note("of one task, without the start of its program")
+        }));
+    }
+    Ok(rows)
 }

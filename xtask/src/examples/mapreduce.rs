@@ -45,7 +45,8 @@ pub fn dfsio(place: &mut Place, bytes: u64) -> Result<Report> {
             lines.next().map(|rest| rest.trim_start_matches(':').trim().to_owned())
         };
         let rate = said("Throughput mb/sec").context("TestDFSIO tells no rate")?;
-        stage.notes.push(format!("TestDFSIO: {rate} MB/s a task"));
+        let mebibytes: f64 = rate.parse().with_context(|| format!("its rate is `{rate}`"))?;
+        stage.task_megabytes_s = Some(mebibytes * MIB as f64 / 1e6);
         let moved = said("Total MBytes processed").unwrap_or_default();
         ensure!(
             moved.parse::<f64>().ok() == Some((file_mib * FILES) as f64),

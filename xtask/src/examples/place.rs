@@ -197,6 +197,7 @@ impl Place {
             task_seconds: ran
                 .counter("Total time spent by all map tasks (ms)")
                 .map(|time| time as f64 / 1e3),
+            task_megabytes_s: None,
             notes: Vec::new(),
         };
         Ok((stage, ran))

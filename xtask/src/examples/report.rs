@@ -30,6 +30,9 @@ pub struct Stage {
     pub local_tasks: Option<(u64, u64)>,
     /// Time of all map tasks together, which the clock on the wall hides where few run at once.
     pub task_seconds: Option<f64>,
+    /// What the program says of its own reading or writing, in 10^6 bytes a second and task; the
+    /// starts of programs are not in it.
+    pub task_megabytes_s: Option<f64>,
     /// Other figures.
     pub notes: Vec<String>,
 }
@@ -112,6 +115,9 @@ impl fmt::Display for Report {
         for stage in &self.stages {
             if let Some(seconds) = stage.task_seconds {
                 writeln!(f, "  {}: map tasks took {seconds:.2} s in all", stage.name)?;
+            }
+            if let Some(rate) = stage.task_megabytes_s {
+                writeln!(f, "  {}: {rate:.0} MB/s a task", stage.name)?;
             }
             for note in &stage.notes {
                 writeln!(f, "  {}: {note}", stage.name)?;

@@ -203,6 +203,7 @@ impl Spark {
                     served: since.and_then(|(now, before)| now.since(&before)),
                     local_tasks: Some((pass.local_tasks, pass.tasks)),
                     task_seconds: None,
+                    task_megabytes_s: None,
                     notes: Vec::new(),
                 });
                 Ok(())
