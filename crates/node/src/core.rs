@@ -86,6 +86,12 @@ impl Core {
         }
     }
 
+    /// Gives a content up: it is not the file's any more, and none of its bytes are used again.
+    pub fn give_up(&self, content: &Content) {
+        content.supersede();
+        self.transient.forget(content.number);
+    }
+
     /// The directory rule of a file, by the name its descriptor has now.
     pub fn rule_of(&self, lower: &dyn LowerFile) -> Option<(usize, &DirectoryRule)> {
         if self.config.rules.is_empty() {

@@ -479,8 +479,7 @@ pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>)
         let key = |version: &Version| (version.id, version.size, version.modified_ns);
         let waits = key(&now) == key(&ours) && !content.is_superseded();
         if !waits || begun.elapsed() > CARRY_TIMEOUT {
-            content.supersede();
-            core.transient.forget(content.number);
+            core.give_up(content);
             return Ok(false);
         }
         std::thread::sleep(CARRY_POLL);

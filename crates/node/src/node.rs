@@ -233,8 +233,7 @@ impl Node {
                 );
             }
             self.core.ledger.versions_superseded.add(1);
-            content.supersede();
-            self.core.transient.forget(content.number);
+            self.core.give_up(&content);
             memory_only::forget(&self.core, &mut inner);
         }
         refuse_lost(lower, &version, access)?;

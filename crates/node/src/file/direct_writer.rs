@@ -91,8 +91,7 @@ impl DirectWriter {
         inner.written_directly = false;
         let old = inner.content.take();
         if let Some(old) = &old {
-            old.supersede();
-            self.core.transient.forget(old.number);
+            self.core.give_up(old);
         }
         inner.capture = Default::default();
         let now = self.lower.version()?;

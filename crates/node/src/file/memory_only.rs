@@ -210,7 +210,7 @@ pub fn forget(core: &Core, inner: &mut Inner) {
         && content.is_memory_only()
     {
         content.set_memory_only(false);
-        content.supersede();
+        core.give_up(content);
         if let Some(segment) = content.segment() {
             segment.drop_contents();
         }

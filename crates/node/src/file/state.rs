@@ -62,9 +62,8 @@ impl Inner {
         memory_only::forget(core, self);
         self.pin = None;
         let Some(content) = self.content.take() else { return };
-        content.supersede();
+        core.give_up(&content);
         core.fills.cancel(&content);
-        core.transient.forget(content.number);
         if let Some(segment) = content.segment() {
             segment.drop_contents();
         }

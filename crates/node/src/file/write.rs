@@ -52,8 +52,7 @@ impl Handle {
         now: tidepool_proto::Version,
     ) -> Arc<Content> {
         if let Some(old) = inner.content.take() {
-            old.supersede();
-            self.core.transient.forget(old.number);
+            self.core.give_up(&old);
         }
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
