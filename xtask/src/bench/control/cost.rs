@@ -36,9 +36,10 @@ pub fn run(bench: &Bench, rig: &mut Rig, quick: bool) -> Result<Vec<Row>> {
     if bench.wants(triad_part) {
         let bytes = if quick { 16 << 20 } else { 128 << 20 };
         let mut triad = Triad::new(bytes);
-        let passes = if quick { 2 } else { 40 };
+        let (runs, passes) = if quick { (2, 2) } else { (24, 4) };
         let name = format!("{SLOWDOWN}: triad");
-        rows.push(paired(rig, rounds, &name, "GB/s", || triad.run(passes))?);
+        let row = paired(rig, rounds, &name, "GB/s", || fast_ones(runs, || triad.run(passes)))?;
+        rows.push(row);
     }
     if quick || !bench.wants(hpcc_part) {
         return Ok(rows);
@@ -50,8 +51,17 @@ pub fn run(bench: &Bench, rig: &mut Rig, quick: bool) -> Result<Vec<Row>> {
         rows.push(Row::alone(&name, "", vec![], Goal::Shown).note("skipped: no package hpcc"));
         return Ok(rows);
     }
-    rows.push(paired(rig, rounds, &name, "runs/s", || Ok(1.0 / time(hpcc)?))?);
+    let work = || fast_ones(8, || Ok(1.0 / time(hpcc)?));
+    rows.push(paired(rig, rounds, &name, "runs/s", work)?);
     Ok(rows)
+}
+
+/// The upper quartile of the speeds of so many runs. What the host takes away makes single runs
+/// slow and none fast; a controller that wakes up ten times in each run slows all of them.
+fn fast_ones(runs: usize, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let mut speeds = (0..runs).map(|_| run()).collect::<Result<Vec<f64>>>()?;
+    speeds.sort_by(f64::total_cmp);
+    Ok(speeds[runs * 3 / 4])
 }
 
 /// Room before the threshold: of a node where nothing can happen soon, to one where all can.
@@ -165,7 +175,8 @@ fn paired(
         .map(|(with, without)| format!("{with:.3} and {without:.3}"))
         .collect();
     let row = Row::rates(name, unit, (with, without), Goal::RatioAtLeast(0.98));
-    Ok(row.note(format!("pairs: {}", pairs.join("; "))))
+    let note = "of each, the upper quartile of many short runs, for the host slows single ones";
+    Ok(row.note(format!("pairs: {}", pairs.join("; "))).note(note))
 }
 
 /// `a = b + s c` over arrays that no cache holds.
