@@ -194,8 +194,8 @@ impl Node {
         serde_json::from_str(&text).map_err(|error| io::Error::other(format!("{error}: {text}")))
     }
 
-    /// The status as soon as `wanted` holds of it, or the last one after `REST_LIMIT`: what a program
-    /// had of the node is given up a moment after the program's own call or its end.
+    /// The status as soon as `wanted` holds of it, or the last one after `REST_LIMIT`: what a
+    /// program had of the node is given up a moment after the program's own call or its end.
     pub fn status_when(&self, wanted: impl Fn(&Status) -> bool) -> io::Result<Status> {
         let deadline = Instant::now() + REST_LIMIT;
         loop {
