@@ -63,6 +63,8 @@ impl Hadoop {
         let temporary = directory.join("tmp");
         self.site.set("hadoop.tmp.dir", temporary.display());
         self.site.set("io.file.buffer.size", 131_072);
+        // As HDFS and tide://, so that a job has as many tasks on each.
+        self.site.set("fs.local.block.size", 128 << 20);
         self.site.set("mapreduce.framework.name", "local");
         self.site.set("mapreduce.local.map.tasks.maximum", 2);
         self.site.set("mapreduce.local.reduce.tasks.maximum", 2);
