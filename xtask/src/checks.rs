@@ -105,8 +105,10 @@ fn cargo_tests(options: &TestOptions) -> Result<Vec<Outcome>> {
         outcome.failed.push(format!("cargo test ended with {status}"));
     }
     outcome.output = said_by_failed(&text);
-    // Now as well as at the end: a run that is cut off still tells.
-    println!("{}", outcome.output);
+    if !outcome.output.is_empty() {
+        // Now as well as at the end: a run that is cut off still tells.
+        println!("{}", outcome.output);
+    }
     Ok(vec![outcome])
 }
 
