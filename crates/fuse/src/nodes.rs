@@ -19,7 +19,7 @@ use tidepool_proto::{FileId, OpenFile, Version};
 
 use crate::abi::ROOT_NODE;
 use crate::attributes::{id_of, kind_of};
-use crate::opens::Opens;
+use crate::opens::{Opens, Reservation};
 use crate::request::{Answer, Errno};
 
 /// Deeper than any path the kernel can walk; more means that places form a circle.
@@ -89,6 +89,9 @@ struct Maps {
     by_nodeid: HashMap<u64, Arc<Node>>,
     /// For each lower file the node that look-ups answer with.
     current: HashMap<FileId, Arc<Node>>,
+    /// Files that an open is waited for of, see [`Nodes::split`]. Not kept in the nodes: the kernel
+    /// may forget a node that it was just told of and look up the next one.
+    reserved: HashMap<FileId, Reservation>,
     last_nodeid: u64,
 }
 
@@ -102,12 +105,12 @@ pub struct Nodes {
     clock: AtomicU64,
 }
 
-fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Opens) -> Arc<Node> {
     Arc::new(Node {
         nodeid,
         id,
         kind,
-        opens: Mutex::new(Opens::default()),
+        opens: Mutex::new(opens),
         mode_changes: AtomicU64::new(0),
         place: Mutex::new(place),
         pin: Mutex::new(None),
@@ -120,7 +123,7 @@ impl Nodes {
     /// A table whose root is `root`, holding up to `pinned_max` descriptors.
     pub fn new(root: OwnedFd, pinned_max: usize) -> std::io::Result<Self> {
         let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
-        let node = new_node(ROOT_NODE, id_of(&stat), kind_of(&stat), None);
+        let node = new_node(ROOT_NODE, id_of(&stat), kind_of(&stat), None, Opens::default());
         *node.pin.lock() = Some(Arc::new(root));
         let mut maps = Maps { last_nodeid: ROOT_NODE, ..Maps::default() };
         maps.by_nodeid.insert(ROOT_NODE, node.clone());
@@ -186,17 +189,17 @@ impl Nodes {
         node
     }
 
-    /// Gives the file of `node` a new node for look-ups from now on; opens of `node` stay as they
-    /// are.
+    /// Sees to it that the next look-up of the file of `node` answers with a node that has room for
+    /// any open, and that it keeps it until that open came. Opens of `node` stay as they are.
     pub fn split(&self, node: &Arc<Node>) {
+        let reservation = Reservation::begin();
         let mut maps = self.maps.lock();
-        let is_current =
-            maps.current.get(&node.id).is_none_or(|current| current.nodeid == node.nodeid);
-        // Otherwise somebody made room already, and the kernel comes to it by its next look-up.
-        if is_current {
+        maps.reserved.retain(|_, earlier| earlier.lasts());
+        maps.reserved.insert(node.id, reservation);
+        let current = maps.current.get(&node.id);
+        if !current.is_some_and(|current| current.opens.lock().reserve(reservation)) {
             let place = node.place();
-            let successor = add(&mut maps, node.id, node.kind, place);
-            *successor.opens.lock() = Opens::reserved();
+            add(&mut maps, node.id, node.kind, place);
         }
     }
 
@@ -341,7 +344,8 @@ impl Node {
 /// Makes a node that no look-up finds.
 fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
     maps.last_nodeid += 1;
-    let node = new_node(maps.last_nodeid, id, kind, place);
+    let opens = Opens::new(maps.reserved.get(&id).copied());
+    let node = new_node(maps.last_nodeid, id, kind, place, opens);
     maps.by_nodeid.insert(node.nodeid, node.clone());
     node
 }
@@ -356,5 +360,33 @@ fn gone_is_stale(error: rustix::io::Errno) -> Errno {
     match error {
         rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => STALE,
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reservation_outlives_the_nodes_that_the_kernel_forgets_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), b"bytes").unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(directory.path(), flags, Mode::empty()).unwrap();
+        let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let nodes = Nodes::new(root, 8).unwrap();
+        let look_up = || {
+            let version = crate::attributes::version_of(&stat);
+            nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version)
+        };
+        let first = look_up();
+        assert!(!first.opens.lock().is_reserved());
+        nodes.split(&first);
+        for _ in 0..2 {
+            let next = look_up();
+            assert!(next.opens.lock().is_reserved());
+            nodes.forget(next.nodeid, 2);
+        }
+        assert_ne!(look_up().nodeid, first.nodeid);
     }
 }

@@ -55,14 +55,33 @@ pub enum Admission {
     Split,
 }
 
-/// How long a node made for an open that did not fit is kept from passthrough: the kernel looks the
-/// name up once more and opens again, and must not meet another passthrough open by then.
-const RESERVED: Duration = Duration::from_secs(1);
+/// How long a file is kept from new passthrough opens for an open that did not fit: the kernel looks
+/// the name up and opens once more, and not a second time. Longer than it is held up on a machine
+/// that has too much to do.
+const RESERVED: Duration = Duration::from_secs(5);
+
+/// Until when an open is waited for that does not fit beside a passthrough open now.
+#[derive(Clone, Copy, Debug)]
+pub struct Reservation {
+    until: Instant,
+}
+
+impl Reservation {
+    /// From now on.
+    pub fn begin() -> Self {
+        Reservation { until: Instant::now() + RESERVED }
+    }
+
+    /// Whether the open may still come.
+    pub fn lasts(&self) -> bool {
+        Instant::now() < self.until
+    }
+}
 
 /// The opens of one node.
 #[derive(Default)]
 pub struct Opens {
-    reserved_until: Option<Instant>,
+    reservation: Option<Reservation>,
     backing: Option<Backing>,
     files: Vec<(u64, Arc<dyn OpenFile>)>,
 }
@@ -77,9 +96,24 @@ impl fmt::Debug for Opens {
 }
 
 impl Opens {
-    /// Of a node that an open waits for that would not fit beside a passthrough open.
-    pub fn reserved() -> Self {
-        Opens { reserved_until: Some(Instant::now() + RESERVED), ..Opens::default() }
+    /// Of a new node; `reservation` is that of its file, if there is one.
+    pub fn new(reservation: Option<Reservation>) -> Self {
+        Opens { reservation, ..Opens::default() }
+    }
+
+    /// Keeps the node from passthrough to a segment for the time of the reservation. Answers whether
+    /// it can: not while it is open so.
+    pub fn reserve(&mut self, reservation: Reservation) -> bool {
+        let fits = self.backing.as_ref().is_none_or(|backing| backing.pin.is_lower());
+        if fits {
+            self.reservation = Some(reservation);
+        }
+        fits
+    }
+
+    /// Whether the node is kept from new passthrough opens.
+    pub fn is_reserved(&self) -> bool {
+        self.reservation.as_ref().is_some_and(Reservation::lasts)
     }
 
     /// Whether the node can answer look-ups of the file at `version`.
@@ -123,10 +157,6 @@ impl Opens {
         };
         self.files.push((handle, file.clone()));
         admission
-    }
-
-    fn is_reserved(&self) -> bool {
-        self.reserved_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// The open `handle` is over.

@@ -173,23 +173,57 @@ fn readers_and_writers_at_once_never_fail() {
     let upper = mount.upper.join("file");
     fs::write(&upper, vec![0; LENGTH]).unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..4 {
             scope.spawn(|| {
-                for _ in 0..300 {
+                for _ in 0..2_000 {
                     let reader = File::open(&upper).unwrap();
                     let mut piece = [0; 512];
                     reader.read_exact_at(&mut piece, 0).unwrap();
                 }
             });
         }
+        for writer in 1..=3u8 {
+            let upper = &upper;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    let file = OpenOptions::new().write(true).open(upper).unwrap();
+                    file.write_all_at(&[writer; 512], 512 * u64::from(writer)).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = fs::read(&upper).unwrap();
+    for writer in 1..=3u8 {
+        assert_eq!(bytes[512 * usize::from(writer)..][..512], [writer; 512]);
+    }
+}
+
+#[test]
+fn opens_of_a_file_that_is_replaced_never_fail() {
+    let service = Arc::new(MemoryService::default());
+    let Some(mount) = passing(&service) else { return };
+    let upper = mount.upper.join("file");
+    fs::write(&upper, vec![0; LENGTH]).unwrap();
+    std::thread::scope(|scope| {
+        for opener in 0..4 {
+            let upper = &upper;
+            scope.spawn(move || {
+                for _ in 0..2_000 {
+                    let mut options = OpenOptions::new();
+                    let file = options.read(true).write(opener == 0).open(upper).unwrap();
+                    assert!(byte(&file, 9) <= 200);
+                }
+            });
+        }
         scope.spawn(|| {
-            for value in 0..200u8 {
-                let writer = OpenOptions::new().write(true).open(&upper).unwrap();
-                writer.write_all_at(&[value; 512], 0).unwrap();
+            let other = upper.with_file_name("other");
+            for value in 0..=200 {
+                fs::write(&other, vec![value; LENGTH]).unwrap();
+                fs::rename(&other, &upper).unwrap();
             }
         });
     });
-    assert_eq!(fs::read(&upper).unwrap()[..512], [199; 512]);
+    assert_eq!(fs::read(&upper).unwrap(), [200; LENGTH]);
 }
 
 #[test]
