@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::super::row::{Goal, Row};
+use super::super::row::{Goal, Row, median};
 use super::super::{Bench, time};
 use super::rig::{Contender, Rig};
+use crate::cleanup;
 use crate::process;
 use crate::scratch::Scratch;
 
 const SLOWDOWN: &str = "control: speed beside a full store, against none";
+/// Passes of the triad in a slice: about a tenth of a second.
+const SLICE_PASSES: u32 = 4;
 /// The problem of HPCC: small, on two ranks.
 const ORDER: u32 = 1_500;
 
@@ -40,6 +43,8 @@ pub fn run(bench: &Bench, rig: &mut Rig, quick: bool) -> Result<Vec<Row>> {
         let name = format!("{SLOWDOWN}: triad");
         let row = paired(rig, rounds, &name, "GB/s", || fast_ones(runs, || triad.run(passes)))?;
         rows.push(row);
+        let slices = if quick { 2 } else { 60 };
+        rows.push(in_slices(rig, rounds, slices, bytes)?);
     }
     if quick || !bench.wants(hpcc_part) {
         return Ok(rows);
@@ -177,6 +182,49 @@ fn paired(
     let row = Row::rates(name, unit, (with, without), Goal::RatioAtLeast(0.98));
     let note = "of each, the upper quartile of many short runs, for the host slows single ones";
     Ok(row.note(format!("pairs: {}", pairs.join("; "))).note(note))
+}
+
+/// The triad on every processor beside a full, governed store, in short slices: in every other one
+/// node and controller are stopped. What the host takes away changes more slowly than that.
+fn in_slices(rig: &mut Rig, rounds: usize, slices: usize, bytes: usize) -> Result<Row> {
+    rig.prepare(Contender::Tidepool, 256 << 20)?;
+    let controller = rig.control()?["process_id"].as_u64().context("nobody governs")?;
+    let processes = [rig.node.process_id()?, u32::try_from(controller)?];
+    let all = move |signal| processes.iter().for_each(|id| process::signal(*id, signal));
+    let _go_on = cleanup::guard(move || all(libc::SIGCONT));
+    let processors = std::thread::available_parallelism()?.get();
+    let mut triads: Vec<Triad> = (0..processors).map(|_| Triad::new(bytes)).collect();
+    let mut slice = |running: bool| {
+        all(if running { libc::SIGCONT } else { libc::SIGSTOP });
+        time(|| {
+            std::thread::scope(|scope| {
+                let runs: Vec<_> = triads
+                    .iter_mut()
+                    .map(|triad| scope.spawn(|| triad.run(SLICE_PASSES)))
+                    .collect();
+                let runs = runs.into_iter().map(|run| run.join().expect("the triad ends"));
+                runs.collect::<Result<Vec<f64>>>().map(drop)
+            })
+        })
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (mut running, mut stopped) = (Vec::new(), Vec::new());
+        for pair in 0..slices {
+            // Both orders equally often.
+            for is_running in [pair % 2 == 0, pair % 2 != 0] {
+                let seconds = slice(is_running)?;
+                let rates = if is_running { &mut running } else { &mut stopped };
+                rates.push(1.0 / seconds);
+            }
+        }
+        with.push(median(&running).context("no slice")?);
+        without.push(median(&stopped).context("no slice")?);
+    }
+    all(libc::SIGCONT);
+    let name = "control: triad on all processors, node and controller running against stopped";
+    let row = Row::rates(name, "runs/s", (with, without), Goal::RatioAtLeast(0.98));
+    Ok(row.note(format!("each figure is the median of {slices} slices, by turns")))
 }
 
 /// `a = b + s c` over arrays that no cache holds.
