@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::super::row::{Goal, Row};
 use super::pool::Pool;
 use super::rig::{Contender, Rig};
-use super::scenarios::{self, Burst, Sawtooth};
+use super::scenarios::{self, Answer, BEFORE, Burst, Sawtooth};
 use super::{GIB, LEAVE_BYTES, Sizes};
 use crate::hog::remote::{JobOptions, run_trace};
 use crate::hog::{Report, Step};
@@ -58,7 +58,7 @@ const TEETH: [(&str, f64); 2] = [("sawtooth", 0.15), ("deep sawtooth", 0.4)];
 /// What the rounds of one contender gave.
 struct OfContender {
     contender: Contender,
-    first_byte_ms: Vec<Option<f64>>,
+    steps: Vec<Answer>,
     bursts: Vec<Burst>,
     ramps: [Vec<Burst>; 2],
     regrowth_s: Vec<Option<f64>>,
@@ -83,7 +83,7 @@ impl Contest {
     pub fn new(parts: Vec<Part>) -> Self {
         let of = |contender| OfContender {
             contender,
-            first_byte_ms: Vec::new(),
+            steps: Vec::new(),
             bursts: Vec::new(),
             ramps: Default::default(),
             regrowth_s: Vec::new(),
@@ -195,7 +195,7 @@ impl OfContender {
                 // A fixed store answers none: a few show that.
                 let count = if is_law { sizes.steps } else { sizes.steps / 4 };
                 let steps = scenarios::steps(rig, pool, count, sizes.step, slack)?;
-                self.first_byte_ms.extend(steps);
+                self.steps.extend(steps);
             }
             Part::Sawtooth if is_law && (long || contender == Contender::Tidepool) => {
                 let height = bytes / 2;
@@ -219,7 +219,7 @@ impl OfContender {
 
     fn rows(&self, parts: &[Part], kind: &str, huge: bool, sizes: &Sizes) -> Vec<Row> {
         let mut rows = Vec::new();
-        if !self.first_byte_ms.is_empty() {
+        if !self.steps.is_empty() {
             rows.extend(self.step_rows(kind, sizes));
         }
         if !self.bursts.is_empty() {
@@ -248,17 +248,25 @@ impl OfContender {
     }
 
     fn step_rows(&self, kind: &str, sizes: &Sizes) -> Vec<Row> {
-        let answered: Vec<f64> = self.first_byte_ms.iter().flatten().copied().collect();
+        let answers = |of: fn(&Answer) -> Option<f64>| -> Vec<f64> {
+            self.steps.iter().filter_map(of).collect()
+        };
+        let (first, quarter) = (answers(|step| step.first_ms), answers(|step| step.quarter_ms));
+        let unasked: u64 = self.steps.iter().map(|step| step.unasked).sum();
         let note = format!(
-            "answered {} of {} steps of {} MiB; until a quarter of the step had left",
-            answered.len(),
-            self.first_byte_ms.len(),
-            sizes.step >> 20
+            "answered {} of {} steps of {} MiB; in the {} ms before each {:.2} MiB left unasked",
+            first.len(),
+            self.steps.len(),
+            sizes.step >> 20,
+            BEFORE.as_millis(),
+            unasked as f64 / self.steps.len() as f64 / f64::from(1 << 20)
         );
         let of = |(quantile, most): (f64, f64)| {
-            let figure = quantile_of(&answered, quantile).into_iter().collect();
+            let figure = quantile_of(&first, quantile).into_iter().collect();
             let what = format!("first byte back, p{:.0}", quantile * 100.0);
-            self.row(&what, "ms", kind, figure, most).note(&note)
+            let later = quantile_of(&quarter, quantile).unwrap_or(f64::NAN);
+            let later = format!("a quarter of the step: {later:.1} ms");
+            self.row(&what, "ms", kind, figure, most).note(&note).note(later)
         };
         [(0.5, 8.0), (0.99, 20.0)].map(of).into()
     }

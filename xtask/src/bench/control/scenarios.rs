@@ -17,6 +17,8 @@ const TAIL: Duration = Duration::from_secs(3);
 /// Shortest time between two steps, and the unit of what is added to it.
 const STEP_PAUSE: Duration = Duration::from_millis(200);
 const STEP_SHIFT: Duration = Duration::from_millis(1);
+/// How long a store is watched before a step for what leaves unasked; longer than an answer takes.
+pub const BEFORE: Duration = Duration::from_millis(20);
 
 /// Figures of a burst; `None` where it never came.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,16 +39,21 @@ pub struct Burst {
     pub hidden: u64,
 }
 
-/// Small steps of demand, each from the threshold on: of each the time from its begin until the
-/// store had given a quarter of it; `None` where it never did before the next step. A quarter,
-/// because a block may leave for what other programs take meanwhile.
-pub fn steps(
-    rig: &Rig,
-    pool: &mut Pool,
-    count: u64,
-    step: u64,
-    slack: u64,
-) -> Result<Vec<Option<f64>>> {
+/// One small step of demand.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// From the begin of the step until the first bytes had left the store; `None` where nothing did
+    /// before the next step.
+    pub first_ms: Option<f64>,
+    /// Until a quarter of it had left.
+    pub quarter_ms: Option<f64>,
+    /// Bytes that left in [`BEFORE`] before the step, for what other programs took. Where that is
+    /// much, the first bytes may not be an answer.
+    pub unasked: u64,
+}
+
+/// Small steps of demand, each from the threshold on.
+pub fn steps(rig: &Rig, pool: &mut Pool, count: u64, step: u64, slack: u64) -> Result<Vec<Answer>> {
     pool.demand(slack)?;
     std::thread::sleep(STEP_PAUSE * 2);
     let watch = rig.watch()?;
@@ -62,7 +69,15 @@ pub fn steps(
     began.push(now_ns());
     let recording = watch.finish()?;
     pool.demand(0)?;
-    let of_step = |pair: &[u64]| recording.between(0, pair[1]).given_ms(pair[0], step / 4);
+    let of_step = |pair: &[u64]| {
+        let until_next = recording.between(0, pair[1]);
+        let before = recording.between(pair[0] - BEFORE.as_nanos() as u64, pair[0]);
+        Answer {
+            first_ms: until_next.given_ms(pair[0], 1),
+            quarter_ms: until_next.given_ms(pair[0], step / 4),
+            unasked: before.evicted(),
+        }
+    };
     Ok(began.windows(2).skip(1).map(of_step).collect())
 }
 
