@@ -55,9 +55,9 @@ pub enum Admission {
     Split,
 }
 
-/// How long a file is kept from new passthrough opens for an open that did not fit: the kernel looks
-/// the name up and opens once more, and not a second time. Longer than it is held up on a machine
-/// that has too much to do.
+/// How long a file is kept from new passthrough opens for an open that did not fit: the kernel
+/// looks the name up and opens once more, and not a second time. Longer than it is held up on a
+/// machine that has too much to do.
 const RESERVED: Duration = Duration::from_secs(5);
 
 /// Until when an open is waited for that does not fit beside a passthrough open now.
@@ -101,8 +101,8 @@ impl Opens {
         Opens { reservation, ..Opens::default() }
     }
 
-    /// Keeps the node from passthrough to a segment for the time of the reservation. Answers whether
-    /// it can: not while it is open so.
+    /// Keeps the node from passthrough to a segment for the time of the reservation. Answers
+    /// whether it can: not while it is open so.
     pub fn reserve(&mut self, reservation: Reservation) -> bool {
         let fits = self.backing.as_ref().is_none_or(|backing| backing.pin.is_lower());
         if fits {

@@ -62,6 +62,8 @@ pub struct Rig {
     watcher: PathBuf,
 }
 
+/// What `control_used_share_target` may be at least.
+const USED_SHARE_MIN: f64 = 0.1;
 const GOVERNED_LIMIT: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_millis(600);
 const FILE_BYTES: u64 = 256 << 20;
@@ -114,7 +116,8 @@ impl Rig {
 
     fn govern(&self, contender: Contender) -> Result<()> {
         let total = environment::memory_field("MemTotal")? as f64;
-        let target = 1.0 - self.headroom as f64 / total;
+        // The law takes no smaller share; only an empty machine with a small store is below it.
+        let target = (1.0 - self.headroom as f64 / total).max(USED_SHARE_MIN);
         let (policy, interval) = match contender {
             Contender::Tidepool => ("tidepool", "10"),
             Contender::Dynims => ("dynims", "100"),

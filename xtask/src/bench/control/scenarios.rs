@@ -42,8 +42,8 @@ pub struct Burst {
 /// One small step of demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// From the begin of the step until the first bytes had left the store; `None` where nothing did
-    /// before the next step.
+    /// From the begin of the step until the first bytes had left the store; `None` where nothing
+    /// did before the next step.
     pub first_ms: Option<f64>,
     /// Until a quarter of it had left.
     pub quarter_ms: Option<f64>,
