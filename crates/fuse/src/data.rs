@@ -20,6 +20,7 @@ use crate::filesystem::Filesystem;
 use crate::nodes::Node;
 use crate::opens::Admission;
 use crate::request::{Answer, Errno, Reply};
+use crate::reservations::Reservation;
 
 const WRITE_FROM_CACHE: u32 = 1 << 0;
 /// Never equal to a count of mode changes.
@@ -190,7 +191,10 @@ impl Filesystem {
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
             Admission::Split => {
-                self.nodes.split(&node);
+                self.nodes.reserve(node.id, Reservation::begin());
+                if let Some(place) = node.place() {
+                    self.nodes.unsettle(&place);
+                }
                 return Err(STALE);
             }
             Admission::Passthrough(backing_id) => {

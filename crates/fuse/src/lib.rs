@@ -27,6 +27,7 @@ mod nodes;
 mod opens;
 mod reply_pipe;
 mod request;
+mod reservations;
 mod session;
 mod stale;
 mod waiting;

@@ -60,7 +60,10 @@ impl Filesystem {
         let parent = self.nodes.descriptor(&place.parent)?;
         match self.stat_at(&parent, &place.name) {
             Ok(stat) if id_of(&stat) == node.id && kind_of(&stat) == node.kind => Ok(stat),
-            Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => Err(Errno(libc::ESTALE)),
+            Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
+                self.nodes.unsettle(&place);
+                Err(Errno(libc::ESTALE))
+            }
             Err(errno) => Err(errno),
         }
     }

@@ -3,14 +3,15 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 
 use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
-use crate::attributes::{decode_device, id_of, is_regular};
+use crate::attributes::{decode_device, id_of, is_regular, version_of};
 use crate::filesystem::Filesystem;
 use crate::meeting::meets_in_kernel;
 use crate::nodes::{Held, Node};
-use crate::request::Answer;
+use crate::request::{Answer, Errno};
+use crate::reservations::Reservation;
 
 impl Filesystem {
     /// `LOOKUP`.
@@ -20,7 +21,33 @@ impl Filesystem {
         if meets_in_kernel(&stat) {
             return self.entry_of_meeting_point(&parent, &held, name);
         }
+        if is_regular(&stat)
+            && let Some(reservation) = self.nodes.unsettled(&parent, name)
+        {
+            return self.entry_kept(&parent, &held, name, reservation);
+        }
         Ok(self.entry(&parent, name, &stat))
+    }
+
+    /// As [`Filesystem::entry`] for a name whose last request was answered with `ESTALE`: the next
+    /// one finds the file of this answer, whatever has its name by then, and room for an open.
+    fn entry_kept(
+        &self,
+        parent: &Arc<Node>,
+        held: &Held,
+        name: &CStr,
+        reservation: Reservation,
+    ) -> Answer<EntryOut> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(held, name, flags, Mode::empty())?;
+        let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        if !is_regular(&stat) {
+            return Err(Errno(libc::ESTALE));
+        }
+        self.nodes.reserve(id_of(&stat), reservation);
+        let node = self.nodes.enter(parent, name, &stat, &version_of(&stat));
+        self.nodes.keep(&node, file);
+        Ok(self.entry_of(&node, &stat))
     }
 
     /// `MKNOD`; also creates regular files where the kernel does not open them at once.

@@ -19,8 +19,9 @@ use tidepool_proto::{FileId, OpenFile, Version};
 
 use crate::abi::ROOT_NODE;
 use crate::attributes::{id_of, kind_of};
-use crate::opens::{Opens, Reservation};
+use crate::opens::Opens;
 use crate::request::{Answer, Errno};
+use crate::reservations::{Reservation, Reservations};
 
 /// Deeper than any path the kernel can walk; more means that places form a circle.
 const DEPTH_MAX: usize = 2_048;
@@ -39,7 +40,7 @@ pub struct Place {
 /// One inode as the kernel knows it.
 #[derive(Debug)]
 pub struct Node {
-    /// The kernel's number for it. Several may stand for one lower file, see [`Nodes::split`].
+    /// The kernel's number for it. Several may stand for one lower file, see [`Nodes::reserve`].
     pub nodeid: u64,
     /// Identity of the lower file.
     pub id: FileId,
@@ -59,6 +60,12 @@ impl Node {
     /// The place where the node was seen last; none for the root.
     pub fn place(&self) -> Option<Place> {
         self.place.lock().clone()
+    }
+
+    /// Whether the descriptor leads to the node's file.
+    fn is_open_by(&self, descriptor: &OwnedFd) -> Answer<bool> {
+        let stat = rustix::fs::statat(descriptor, c"", AtFlags::EMPTY_PATH)?;
+        Ok(id_of(&stat) == self.id && kind_of(&stat) == self.kind)
     }
 
     /// Whether this is a regular file.
@@ -89,9 +96,11 @@ struct Maps {
     by_nodeid: HashMap<u64, Arc<Node>>,
     /// For each lower file the node that look-ups answer with.
     current: HashMap<FileId, Arc<Node>>,
-    /// Files that an open is waited for of, see [`Nodes::split`]. Not kept in the nodes: the kernel
-    /// may forget a node that it was just told of and look up the next one.
-    reserved: HashMap<FileId, Reservation>,
+    /// Files that an open is waited for of, see [`Nodes::reserve`]. Not kept in the nodes: the
+    /// kernel may forget a node that it was just told of and look up the next one.
+    reserved: Reservations<FileId>,
+    /// Directories and names by which a request may come back, see [`Nodes::unsettle`].
+    unsettled: Reservations<(u64, CString)>,
     last_nodeid: u64,
 }
 
@@ -189,18 +198,30 @@ impl Nodes {
         node
     }
 
-    /// Sees to it that the next look-up of the file of `node` answers with a node that has room for
-    /// any open, and that it keeps it until that open came. Opens of `node` stay as they are.
-    pub fn split(&self, node: &Arc<Node>) {
-        let reservation = Reservation::begin();
+    /// Sees to it that the next look-up of the file answers with a node that has room for any open,
+    /// and that it keeps it until that open came. Opens that are there stay as they are: where one
+    /// leaves no room, look-ups find a new node from now on (*split*).
+    pub fn reserve(&self, id: FileId, reservation: Reservation) {
         let mut maps = self.maps.lock();
-        maps.reserved.retain(|_, earlier| earlier.lasts());
-        maps.reserved.insert(node.id, reservation);
-        let current = maps.current.get(&node.id);
-        if !current.is_some_and(|current| current.opens.lock().reserve(reservation)) {
-            let place = node.place();
-            add(&mut maps, node.id, node.kind, place);
+        maps.reserved.add(id, reservation);
+        let Some(current) = maps.current.get(&id).cloned() else { return };
+        let fits = current.opens.lock().reserve(reservation);
+        if !fits {
+            add(&mut maps, id, current.kind, current.place());
         }
+    }
+
+    /// Tells that a request for what was seen at `place` is answered with `ESTALE`: the kernel looks
+    /// the name up again, and may find another file.
+    pub fn unsettle(&self, place: &Place) {
+        let key = (place.parent.nodeid, place.name.clone());
+        self.maps.lock().unsettled.add(key, Reservation::begin());
+    }
+
+    /// Until when such a request may come back by this name.
+    pub fn unsettled(&self, parent: &Node, name: &CStr) -> Option<Reservation> {
+        let unsettled = &self.maps.lock().unsettled;
+        (!unsettled.is_empty()).then(|| unsettled.get(&(parent.nodeid, name.to_owned())))?
     }
 
     /// The kernel dropped `lookups` references to the node.
@@ -267,22 +288,31 @@ impl Nodes {
         let parent = self.pinned_descriptor(&place.parent, depth + 1)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&parent, &place.name, flags, Mode::empty());
-        let descriptor = opened.map_err(gone_is_stale)?;
-        let stat = rustix::fs::statat(&descriptor, c"", AtFlags::EMPTY_PATH)?;
-        if id_of(&stat) != node.id || kind_of(&stat) != node.kind {
-            return Err(STALE);
-        }
-        let descriptor = Arc::new(descriptor);
+        let descriptor = match opened {
+            Ok(descriptor) if node.is_open_by(&descriptor)? => descriptor,
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+                self.unsettle(&place);
+                return Err(STALE);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(self.keep(node, descriptor))
+    }
+
+    /// Keeps a descriptor of the node, unless it has one.
+    pub fn keep(&self, node: &Arc<Node>, descriptor: OwnedFd) -> Arc<OwnedFd> {
+        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         let mut pin = node.pin.lock();
         if let Some(earlier) = &*pin {
-            return Ok(earlier.clone());
+            return earlier.clone();
         }
+        let descriptor = Arc::new(descriptor);
         *pin = Some(descriptor.clone());
         drop(pin);
         if self.pinned.fetch_add(1, Ordering::Relaxed) >= self.pinned_max {
             self.close_least_recent();
         }
-        Ok(descriptor)
+        descriptor
     }
 
     fn unpin(&self, node: &Node) {
@@ -344,7 +374,7 @@ impl Node {
 /// Makes a node that no look-up finds.
 fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
     maps.last_nodeid += 1;
-    let opens = Opens::new(maps.reserved.get(&id).copied());
+    let opens = Opens::new(maps.reserved.get(&id));
     let node = new_node(maps.last_nodeid, id, kind, place, opens);
     maps.by_nodeid.insert(node.nodeid, node.clone());
     node
@@ -354,13 +384,6 @@ fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node
     let node = number(maps, id, kind, place);
     maps.current.insert(id, node.clone());
     node
-}
-
-fn gone_is_stale(error: rustix::io::Errno) -> Errno {
-    match error {
-        rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => STALE,
-        other => other.into(),
-    }
 }
 
 #[cfg(test)]
@@ -381,7 +404,7 @@ mod tests {
         };
         let first = look_up();
         assert!(!first.opens.lock().is_reserved());
-        nodes.split(&first);
+        nodes.reserve(first.id, Reservation::begin());
         for _ in 0..2 {
             let next = look_up();
             assert!(next.opens.lock().is_reserved());

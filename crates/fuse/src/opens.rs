@@ -9,11 +9,11 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tidepool_proto::{OpenFile, PassthroughPin, Version};
 
 use crate::device::Device;
+use crate::reservations::Reservation;
 
 /// A file registered with the kernel for passthrough, and the pin that keeps it resident.
 pub struct Backing {
@@ -53,29 +53,6 @@ pub enum Admission {
     Passthrough(i32),
     /// This node cannot have such an open now; another node for the file can.
     Split,
-}
-
-/// How long a file is kept from new passthrough opens for an open that did not fit: the kernel
-/// looks the name up and opens once more, and not a second time. Longer than it is held up on a
-/// machine that has too much to do.
-const RESERVED: Duration = Duration::from_secs(5);
-
-/// Until when an open is waited for that does not fit beside a passthrough open now.
-#[derive(Clone, Copy, Debug)]
-pub struct Reservation {
-    until: Instant,
-}
-
-impl Reservation {
-    /// From now on.
-    pub fn begin() -> Self {
-        Reservation { until: Instant::now() + RESERVED }
-    }
-
-    /// Whether the open may still come.
-    pub fn lasts(&self) -> bool {
-        Instant::now() < self.until
-    }
 }
 
 /// The opens of one node.

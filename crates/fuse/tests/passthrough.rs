@@ -5,7 +5,9 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use support::memory::MemoryService;
@@ -198,32 +200,55 @@ fn readers_and_writers_at_once_never_fail() {
     }
 }
 
-#[test]
-fn opens_of_a_file_that_is_replaced_never_fail() {
-    let service = Arc::new(MemoryService::default());
-    let Some(mount) = passing(&service) else { return };
-    let upper = mount.upper.join("file");
-    fs::write(&upper, vec![0; LENGTH]).unwrap();
+/// Opens a file by several threads while another replaces it, by its name in this directory.
+fn open_while_replaced(upper: &Path, replaced: &Path) {
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for opener in 0..4 {
-            let upper = &upper;
-            scope.spawn(move || {
-                for _ in 0..2_000 {
-                    let mut options = OpenOptions::new();
-                    let file = options.read(true).write(opener == 0).open(upper).unwrap();
-                    assert!(byte(&file, 9) <= 200);
-                }
-            });
-        }
-        scope.spawn(|| {
-            let other = upper.with_file_name("other");
-            for value in 0..=200 {
+        let openers: Vec<_> = (0..4)
+            .map(|opener| {
+                scope.spawn(move || {
+                    for _ in 0..2_000 {
+                        let mut options = OpenOptions::new();
+                        let file = options.read(true).write(opener == 0).open(upper).unwrap();
+                        byte(&file, 9);
+                        assert_eq!(fs::metadata(upper).unwrap().len(), LENGTH as u64);
+                    }
+                })
+            })
+            .collect();
+        let done = &done;
+        scope.spawn(move || {
+            let other = replaced.with_file_name("other");
+            let mut value = 0_u8;
+            while !done.load(Ordering::Relaxed) {
+                value = value.wrapping_add(1);
                 fs::write(&other, vec![value; LENGTH]).unwrap();
-                fs::rename(&other, &upper).unwrap();
+                fs::rename(&other, replaced).unwrap();
             }
         });
+        let ends: Vec<_> = openers.into_iter().map(|opener| opener.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(ends.iter().all(Result::is_ok), "an opener panicked");
     });
-    assert_eq!(fs::read(&upper).unwrap(), [200; LENGTH]);
+    assert_eq!(fs::read(upper).unwrap(), fs::read(replaced).unwrap());
+}
+
+#[test]
+fn opens_of_a_file_that_is_replaced_through_the_mount_never_fail() {
+    let service = Arc::new(MemoryService::default());
+    let Some(mount) = mounted(service) else { return };
+    let upper = mount.upper.join("file");
+    fs::write(&upper, vec![0; LENGTH]).unwrap();
+    open_while_replaced(&upper, &upper);
+}
+
+#[test]
+fn opens_of_a_file_that_is_replaced_on_the_pfs_never_fail() {
+    let service = Arc::new(MemoryService::default());
+    let Some(mount) = mounted(service) else { return };
+    let (lower, upper) = mount.both("file");
+    fs::write(&lower, vec![0; LENGTH]).unwrap();
+    open_while_replaced(&upper, &lower);
 }
 
 #[test]
