@@ -211,8 +211,8 @@ impl Nodes {
         }
     }
 
-    /// Tells that a request for what was seen at `place` is answered with `ESTALE`: the kernel looks
-    /// the name up again, and may find another file.
+    /// Tells that a request for what was seen at `place` is answered with `ESTALE`: the kernel
+    /// looks the name up again, and may find another file.
     pub fn unsettle(&self, place: &Place) {
         let key = (place.parent.nodeid, place.name.clone());
         self.maps.lock().unsettled.add(key, Reservation::begin());

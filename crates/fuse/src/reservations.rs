@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How long it is waited for that the kernel comes back. Longer than it is held up on a machine that
-/// has too much to do.
+/// How long it is waited for that the kernel comes back. Longer than it is held up on a machine
+/// that has too much to do.
 const RESERVED: Duration = Duration::from_secs(5);
 
 /// Until when a request is waited for.
