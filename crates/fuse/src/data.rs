@@ -15,7 +15,7 @@ use crate::abi::{
     self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
     OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
 };
-use crate::attributes::{id_of, kind_of};
+use crate::attributes::kind_of;
 use crate::filesystem::Filesystem;
 use crate::nodes::Node;
 use crate::opens::Admission;
@@ -32,8 +32,6 @@ const COPY_BYTES_MAX: u64 = 16 << 20;
 const COPY_STEP_BYTES: usize = 1 << 20;
 /// Times that a create meets a file that came or went in between before it gives up.
 const CREATE_ATTEMPTS: usize = 16;
-
-const STALE: Errno = Errno(libc::ESTALE);
 
 /// One open of a file by a program.
 pub struct FileHandle {
@@ -147,8 +145,7 @@ impl Filesystem {
         if let Some(place) = node.place() {
             let parent = self.nodes.descriptor(&place.parent)?;
             if let Ok(lower) = rustix::fs::openat(&parent, &place.name, flags, Mode::empty())
-                && rustix::fs::fstat(&lower)
-                    .is_ok_and(|stat| id_of(&stat) == node.id && kind_of(&stat) == node.kind)
+                && rustix::fs::fstat(&lower).is_ok_and(|stat| node.is(&stat))
             {
                 return Ok(lower);
             }
@@ -195,7 +192,7 @@ impl Filesystem {
                 if let Some(place) = node.place() {
                     self.nodes.unsettle(&place);
                 }
-                return Err(STALE);
+                return Err(Errno::STALE);
             }
             Admission::Passthrough(backing_id) => {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
@@ -253,7 +250,7 @@ impl Filesystem {
         let stat = rustix::fs::fstat(&lower)?;
         if kind_of(&stat) != libc::S_IFREG {
             // Something else took the name since the kernel looked; it will look again.
-            return Err(STALE);
+            return Err(Errno::STALE);
         }
         let access = access_of(arguments.flags);
         let append = has(arguments.flags, libc::O_APPEND);
@@ -455,9 +452,9 @@ fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answe
             Ok(lower) => return Ok((lower, false)),
             Err(rustix::io::Errno::NOENT) => continue,
             // A symbolic link took the name; the kernel follows it when it looks again.
-            Err(rustix::io::Errno::LOOP) => return Err(STALE),
+            Err(rustix::io::Errno::LOOP) => return Err(Errno::STALE),
             Err(error) => return Err(error.into()),
         }
     }
-    Err(STALE)
+    Err(Errno::STALE)
 }

@@ -8,12 +8,12 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{Access, Stat};
 
 use crate::abi::EntryOut;
 use crate::attributes::kind_of;
 use crate::filesystem::Filesystem;
-use crate::nodes::{Held, Node};
+use crate::nodes::{Held, Node, look_at};
 use crate::request::Answer;
 
 /// Whether the kernel opens or connects to such a file without asking.
@@ -30,9 +30,7 @@ impl Filesystem {
         name: &CStr,
     ) -> Answer<EntryOut> {
         // By one descriptor, so that the file whose rights are weighed is the one in the answer.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(held, name, flags, Mode::empty())?;
-        let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        let (file, stat) = look_at(held, name)?;
         let wanted = match kind_of(&stat) {
             libc::S_IFIFO => Access::READ_OK | Access::WRITE_OK,
             libc::S_IFSOCK => Access::WRITE_OK,

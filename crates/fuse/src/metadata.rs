@@ -6,7 +6,6 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags
 use tidepool_proto::Access;
 
 use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
-use crate::attributes::{id_of, kind_of};
 use crate::filesystem::Filesystem;
 use crate::nodes::Held;
 use crate::request::{Answer, Errno};
@@ -56,13 +55,13 @@ impl Filesystem {
         if let Some(held) = self.nodes.pinned_already(&node) {
             return Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
         }
-        let place = node.place().ok_or(Errno(libc::ESTALE))?;
+        let place = node.place().ok_or(Errno::STALE)?;
         let parent = self.nodes.descriptor(&place.parent)?;
         match self.stat_at(&parent, &place.name) {
-            Ok(stat) if id_of(&stat) == node.id && kind_of(&stat) == node.kind => Ok(stat),
+            Ok(stat) if node.is(&stat) => Ok(stat),
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
                 self.nodes.unsettle(&place);
-                Err(Errno(libc::ESTALE))
+                Err(Errno::STALE)
             }
             Err(errno) => Err(errno),
         }

@@ -3,13 +3,13 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
 
 use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
 use crate::attributes::{decode_device, id_of, is_regular, version_of};
 use crate::filesystem::Filesystem;
 use crate::meeting::meets_in_kernel;
-use crate::nodes::{Held, Node};
+use crate::nodes::{Held, Node, look_at};
 use crate::request::{Answer, Errno};
 use crate::reservations::Reservation;
 
@@ -38,11 +38,9 @@ impl Filesystem {
         name: &CStr,
         reservation: Reservation,
     ) -> Answer<EntryOut> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(held, name, flags, Mode::empty())?;
-        let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        let (file, stat) = look_at(held, name)?;
         if !is_regular(&stat) {
-            return Err(Errno(libc::ESTALE));
+            return Err(Errno::STALE);
         }
         self.nodes.reserve(id_of(&stat), reservation);
         let node = self.nodes.enter(parent, name, &stat, &version_of(&stat));

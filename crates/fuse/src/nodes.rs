@@ -26,8 +26,6 @@ use crate::reservations::{Reservation, Reservations};
 /// Deeper than any path the kernel can walk; more means that places form a circle.
 const DEPTH_MAX: usize = 2_048;
 
-const STALE: Errno = Errno(libc::ESTALE);
-
 /// Where a node was seen last.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -62,10 +60,9 @@ impl Node {
         self.place.lock().clone()
     }
 
-    /// Whether the descriptor leads to the node's file.
-    fn is_open_by(&self, descriptor: &OwnedFd) -> Answer<bool> {
-        let stat = rustix::fs::statat(descriptor, c"", AtFlags::EMPTY_PATH)?;
-        Ok(id_of(&stat) == self.id && kind_of(&stat) == self.kind)
+    /// Whether this is its file.
+    pub fn is(&self, stat: &Stat) -> bool {
+        id_of(stat) == self.id && kind_of(stat) == self.kind
     }
 
     /// Whether this is a regular file.
@@ -151,7 +148,7 @@ impl Nodes {
         if nodeid == ROOT_NODE {
             return Ok(self.root.clone());
         }
-        self.maps.lock().by_nodeid.get(&nodeid).cloned().ok_or(STALE)
+        self.maps.lock().by_nodeid.get(&nodeid).cloned().ok_or(Errno::STALE)
     }
 
     /// The node that look-ups of this file answer with, if the kernel knows one.
@@ -221,7 +218,10 @@ impl Nodes {
     /// Until when such a request may come back by this name.
     pub fn unsettled(&self, parent: &Node, name: &CStr) -> Option<Reservation> {
         let unsettled = &self.maps.lock().unsettled;
-        (!unsettled.is_empty()).then(|| unsettled.get(&(parent.nodeid, name.to_owned())))?
+        if unsettled.is_empty() {
+            return None;
+        }
+        unsettled.get(&(parent.nodeid, name.to_owned()))
     }
 
     /// The kernel dropped `lookups` references to the node.
@@ -284,19 +284,16 @@ impl Nodes {
         if let Some(descriptor) = &*node.pin.lock() {
             return Ok(descriptor.clone());
         }
-        let place = node.place().filter(|_| depth < DEPTH_MAX).ok_or(STALE)?;
+        let place = node.place().filter(|_| depth < DEPTH_MAX).ok_or(Errno::STALE)?;
         let parent = self.pinned_descriptor(&place.parent, depth + 1)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&parent, &place.name, flags, Mode::empty());
-        let descriptor = match opened {
-            Ok(descriptor) if node.is_open_by(&descriptor)? => descriptor,
-            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+        match look_at(&parent, &place.name) {
+            Ok((descriptor, stat)) if node.is(&stat) => Ok(self.keep(node, descriptor)),
+            Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
                 self.unsettle(&place);
-                return Err(STALE);
+                Err(Errno::STALE)
             }
-            Err(error) => return Err(error.into()),
-        };
-        Ok(self.keep(node, descriptor))
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Keeps a descriptor of the node, unless it has one.
@@ -369,6 +366,14 @@ impl Node {
             *present = Some(place);
         }
     }
+}
+
+/// A descriptor of what `name` leads to now, and its attributes: both of the same file.
+pub fn look_at(parent: &impl AsFd, name: &CStr) -> Answer<(OwnedFd, Stat)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let stat = rustix::fs::statat(&descriptor, c"", AtFlags::EMPTY_PATH)?;
+    Ok((descriptor, stat))
 }
 
 /// Makes a node that no look-up finds.

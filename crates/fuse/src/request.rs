@@ -13,6 +13,11 @@ use crate::device::Device;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+impl Errno {
+    /// Something else is there by now: the kernel looks the name up and asks once more.
+    pub const STALE: Errno = Errno(libc::ESTALE);
+}
+
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))

@@ -1,7 +1,6 @@
 //! What is kept ready for a request that was answered with `ESTALE`: the kernel looks the name up
 //! and asks once more, and not a third time. Decides nothing; forgets by itself.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -53,10 +52,7 @@ impl<K: Eq + Hash> Reservations<K> {
     }
 
     /// The one of `key`, if it lasts.
-    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Reservation>
-    where
-        K: Borrow<Q>,
-    {
+    pub fn get(&self, key: &K) -> Option<Reservation> {
         self.by_key.get(key).copied().filter(Reservation::lasts)
     }
 

@@ -50,7 +50,7 @@ impl Engine {
         freed.into_inner()
     }
 
-    /// Frees victims in the order of their places, adjacent ones by one call.
+    /// Frees victims in the order of their places, adjacent ones by one call up to a piece.
     fn free_runs<'a>(&self, victims: &'a [Victim]) -> u64 {
         let adjacent = |one: &Victim, next: &Victim| {
             one.content.id == next.content.id && one.block + 1 == next.block

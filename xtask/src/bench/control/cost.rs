@@ -15,6 +15,8 @@ use crate::process;
 use crate::scratch::Scratch;
 
 const SLOWDOWN: &str = "control: speed beside a full store, against none";
+/// Room before the threshold beside a job: so little that the controller decides at each interval.
+const SLACK_BYTES: u64 = 256 << 20;
 /// Passes of the triad in a slice: about a tenth of a second.
 const SLICE_PASSES: u32 = 4;
 /// The problem of HPCC: small, on two ranks.
@@ -169,7 +171,7 @@ fn paired(
         let mut order = [Contender::Tidepool, Contender::PageCache];
         order.rotate_left(round % 2);
         for contender in order {
-            rig.prepare(contender, 256 << 20)?;
+            rig.prepare(contender, SLACK_BYTES)?;
             let figures = if contender == Contender::Tidepool { &mut with } else { &mut without };
             figures.push(work()?);
         }
@@ -187,7 +189,7 @@ fn paired(
 /// The triad on every processor beside a full, governed store, in short slices: in every other one
 /// node and controller are stopped. What the host takes away changes more slowly than that.
 fn in_slices(rig: &mut Rig, rounds: usize, slices: usize, bytes: usize) -> Result<Row> {
-    rig.prepare(Contender::Tidepool, 256 << 20)?;
+    rig.prepare(Contender::Tidepool, SLACK_BYTES)?;
     let controller = rig.control()?["process_id"].as_u64().context("nobody governs")?;
     let processes = [rig.node.process_id()?, u32::try_from(controller)?];
     let all = move |signal| processes.iter().for_each(|id| process::signal(*id, signal));
@@ -221,7 +223,6 @@ fn in_slices(rig: &mut Rig, rounds: usize, slices: usize, bytes: usize) -> Resul
         with.push(median(&running).context("no slice")?);
         without.push(median(&stopped).context("no slice")?);
     }
-    all(libc::SIGCONT);
     let name = "control: triad on all processors, node and controller running against stopped";
     let row = Row::rates(name, "runs/s", (with, without), Goal::RatioAtLeast(0.98));
     Ok(row.note(format!("each figure is the median of {slices} slices, by turns")))
