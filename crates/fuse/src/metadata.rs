@@ -222,29 +222,35 @@ impl Filesystem {
         if name.to_bytes().starts_with(OWN_ATTRIBUTES) {
             return Err(NO_ATTRIBUTE);
         }
-        let path = self.xattr_path(caller)?;
+        let (_held, path) = self.xattr_path(caller)?;
+        if size == 0 {
+            // A read into an empty buffer is no question for the size.
+            let length = rustix::fs::getxattr_query(path.as_str(), name)?;
+            return Ok(XattrAnswer::Size(length as u32));
+        }
         let mut value = vec![0; size as usize];
-        let length = rustix::fs::getxattr(path.1.as_str(), name, &mut value[..])?;
-        Ok(xattr_answer(value, length, size))
+        let length = rustix::fs::getxattr(path.as_str(), name, &mut value[..])?;
+        value.truncate(length);
+        Ok(XattrAnswer::Bytes(value))
     }
 
     /// `LISTXATTR`; `size` 0 asks for the size.
     pub(crate) fn list_xattrs(&self, caller: &InHeader, size: u32) -> Answer<XattrAnswer> {
         const LIST_BYTES_MAX: usize = 64 << 10;
-        let path = self.xattr_path(caller)?;
+        let (_held, path) = self.xattr_path(caller)?;
         let mut list = vec![0; LIST_BYTES_MAX];
-        let length = rustix::fs::listxattr(path.1.as_str(), &mut list[..])?;
+        let length = rustix::fs::listxattr(path.as_str(), &mut list[..])?;
         let shown: Vec<u8> = list[..length]
             .split_inclusive(|byte| *byte == 0)
             .filter(|name| !name.starts_with(OWN_ATTRIBUTES))
             .flatten()
             .copied()
             .collect();
-        let length = shown.len();
-        if size != 0 && length > size as usize {
-            return Err(Errno(libc::ERANGE));
+        match size {
+            0 => Ok(XattrAnswer::Size(shown.len() as u32)),
+            size if shown.len() > size as usize => Err(Errno(libc::ERANGE)),
+            _ => Ok(XattrAnswer::Bytes(shown)),
         }
-        Ok(xattr_answer(shown, length, size))
     }
 
     /// `SETXATTR`.
@@ -286,12 +292,4 @@ impl Filesystem {
         let path = Self::path_of(&held);
         Ok((held, path))
     }
-}
-
-fn xattr_answer(mut bytes: Vec<u8>, length: usize, size: u32) -> XattrAnswer {
-    if size == 0 {
-        return XattrAnswer::Size(length as u32);
-    }
-    bytes.truncate(length);
-    XattrAnswer::Bytes(bytes)
 }

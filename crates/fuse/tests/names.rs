@@ -140,6 +140,13 @@ fn extended_attributes_pass_and_ours_are_hidden() {
     let mut buffer = [0u8; 256];
     let length = rustix::fs::getxattr(&upper, "user.mine", &mut buffer[..]).unwrap();
     assert_eq!(&buffer[..length], b"value");
+    // Programs that copy attributes ask for the size first.
+    let size = |name: &str| rustix::fs::getxattr_query(&upper, name);
+    assert_eq!(size("user.mine"), Ok(b"value".len()));
+    assert_eq!(size("user.other"), Err(rustix::io::Errno::NODATA));
+    assert_eq!(size("user.tidepool.stub"), Err(rustix::io::Errno::NODATA));
+    let small = rustix::fs::getxattr(&upper, "user.mine", &mut buffer[..2]);
+    assert_eq!(small, Err(rustix::io::Errno::RANGE));
     let hidden = rustix::fs::getxattr(&upper, "user.tidepool.stub", &mut buffer[..]);
     assert_eq!(hidden, Err(rustix::io::Errno::NODATA));
     let length = rustix::fs::listxattr(&upper, &mut buffer[..]).unwrap();
