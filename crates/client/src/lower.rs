@@ -79,6 +79,7 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
         size: u64::try_from(status.st_size).unwrap_or(0),
         modified_ns: nanoseconds(status.st_mtime, status.st_mtime_nsec),
         changed_ns: nanoseconds(status.st_ctime, status.st_ctime_nsec),
+        born_ns: 0,
     })
 }
 

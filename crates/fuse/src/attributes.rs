@@ -31,6 +31,7 @@ pub fn version_of(stat: &Stat) -> Version {
         size: stat.st_size as u64,
         modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
         changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
+        born_ns: 0,
     }
 }
 

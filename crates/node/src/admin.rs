@@ -266,7 +266,7 @@ impl Node {
         };
         if let Some((cached, bytes)) = core.store.small_state(version.id) {
             answer.cached_as = "packed".into();
-            answer.current = cached == version;
+            answer.current = cached.agrees_with(&version);
             answer.resident_bytes = bytes;
             answer.residency = "c".into();
         }
@@ -311,7 +311,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     if !content.is_memory_only() {
         answer.cached_as = "segment".into();
     }
-    answer.current = content.version() == *version && !content.is_superseded();
+    answer.current = content.version().agrees_with(version) && !content.is_superseded();
     answer.resident_bytes = segment.resident_bytes();
     answer.policy_rank = segment.rank();
     answer.residency = (0..segment.blocks().min(RESIDENCY_CHARACTERS))

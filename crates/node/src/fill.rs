@@ -256,7 +256,7 @@ fn pack_written(core: &Core, lower: &Arc<dyn LowerFile>, content: &Content) -> R
         return Ok(());
     }
     // Still the same after the bytes were read: nobody wrote beside us.
-    if lower.version()? == version {
+    if lower.version()?.agrees_with(&version) {
         core.store.insert_small(version.id, version, content.owner, &bytes)?;
     }
     Ok(())
@@ -469,15 +469,16 @@ pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>)
         // In this order, so that what was carried along in between shows below.
         let ours = content.version();
         let now = lower.version()?;
-        if now == ours {
+        if now.agrees_with(&ours) {
             core.weigh_stamps(content, &now);
             return Ok(true);
         }
         if content.version() != ours {
             continue;
         }
-        let key = |version: &Version| (version.id, version.size, version.modified_ns);
-        let waits = key(&now) == key(&ours) && !content.is_superseded();
+        let key = |version: &Version| (version.size, version.modified_ns);
+        let same_bytes = now.is_of_same_file(&ours) && key(&now) == key(&ours);
+        let waits = same_bytes && !content.is_superseded();
         if !waits || begun.elapsed() > CARRY_TIMEOUT {
             core.give_up(content);
             return Ok(false);

@@ -222,7 +222,7 @@ impl Node {
             let stale_stamps = content.is_unsettled() && inner.writers == 0;
             // A content that was given up stays so, even if its version is right after all.
             let usable = content.is_memory_only() || (!stale_stamps && !content.is_superseded());
-            if content.version() == version && usable {
+            if content.version().agrees_with(&version) && usable {
                 register(&mut inner, access);
                 return Ok((content, inner.written_directly));
             }
@@ -311,8 +311,8 @@ impl FileService for Node {
     }
 
     fn carry_version(&self, before: &Version, after: &Version) {
-        let same_size = before.id == after.id && before.size == after.size;
-        if before == after || !same_size {
+        let same_size = before.is_of_same_file(after) && before.size == after.size;
+        if before.agrees_with(after) || !same_size {
             return;
         }
         let same_bytes = before.modified_ns == after.modified_ns;
@@ -326,7 +326,7 @@ impl FileService for Node {
         // The times of a stub may be set: its bytes are not those that the PFS stamps.
         let of_stub =
             content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
-        let is_ours = content.version() == *before && !content.is_superseded();
+        let is_ours = content.version().agrees_with(before) && !content.is_superseded();
         if of_stub || (same_bytes && is_ours) {
             content.set_version(*after);
             self.core.weigh_stamps(content, after);

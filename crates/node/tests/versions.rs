@@ -18,6 +18,7 @@ fn version_of(data: &std::fs::Metadata) -> tidepool_proto::Version {
         size: data.size(),
         modified_ns: ns(data.mtime(), data.mtime_nsec()),
         changed_ns: ns(data.ctime(), data.ctime_nsec()),
+        born_ns: 0,
     }
 }
 

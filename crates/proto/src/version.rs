@@ -23,9 +23,32 @@ pub struct Version {
     pub modified_ns: i128,
     /// Time of the last change of content or metadata, nanoseconds since the epoch.
     pub changed_ns: i128,
+    /// Time at which the file was made, nanoseconds since the epoch; 0 where it is not known. Tells
+    /// a file from a later one that was given its inode number.
+    pub born_ns: i128,
 }
 
 impl Version {
+    /// Whether both are of equal content. A version that knows no birth time is compared without.
+    pub fn agrees_with(&self, other: &Version) -> bool {
+        self.is_of_same_file(other)
+            && (self.size, self.modified_ns, self.changed_ns)
+                == (other.size, other.modified_ns, other.changed_ns)
+    }
+
+    /// Whether both are of one file, as far as can be told.
+    pub fn is_of_same_file(&self, other: &Version) -> bool {
+        let known = self.born_ns != 0 && other.born_ns != 0;
+        self.id == other.id && (!known || self.born_ns == other.born_ns)
+    }
+
+    /// This version with the birth time that an `earlier` one of the same file told, if it tells
+    /// none itself.
+    pub fn born_as(self, earlier: &Version) -> Version {
+        let born_ns = if self.born_ns == 0 { earlier.born_ns } else { self.born_ns };
+        Version { born_ns, ..self }
+    }
+
     /// Whether a later change must show in the timestamps.
     ///
     /// A file system stamps changes with a clock of limited granularity. A change within the same
@@ -42,14 +65,29 @@ impl Version {
 mod tests {
     use super::*;
 
+    const VERSION: Version = Version {
+        id: FileId { device: 1, inode: 2 },
+        size: 3,
+        modified_ns: 1_000,
+        changed_ns: 2_000,
+        born_ns: 500,
+    };
+
+    #[test]
+    fn an_inode_number_given_to_another_file_is_another_file() {
+        let reused = Version { born_ns: 1_500, ..VERSION };
+        assert!(!VERSION.agrees_with(&reused) && !VERSION.is_of_same_file(&reused));
+        let unknown = Version { born_ns: 0, ..VERSION };
+        assert!(VERSION.agrees_with(&unknown) && unknown.agrees_with(&reused));
+        assert_eq!(unknown.born_as(&VERSION), VERSION);
+        assert_eq!(reused.born_as(&VERSION), reused);
+        let changed = Version { changed_ns: 2_001, ..unknown };
+        assert!(!VERSION.agrees_with(&changed) && VERSION.is_of_same_file(&changed));
+    }
+
     #[test]
     fn a_version_settles_after_its_tick() {
-        let version = Version {
-            id: FileId { device: 1, inode: 2 },
-            size: 3,
-            modified_ns: 1_000,
-            changed_ns: 2_000,
-        };
+        let version = VERSION;
         assert!(!version.is_settled(2_500, 1_000));
         assert!(!version.is_settled(1_000, 1_000), "a clock that jumped back settles nothing");
         assert!(version.is_settled(3_001, 1_000));

@@ -55,6 +55,7 @@ fn requests() -> Vec<Request> {
                 size: 3,
                 modified_ns: -1,
                 changed_ns: i128::MAX,
+                born_ns: 0,
             },
         },
         Request::Admin(AdminRequest::Drain { stop: true }),
@@ -69,6 +70,7 @@ fn replies() -> Vec<Reply> {
         size: 1 << 50,
         modified_ns: i128::MIN,
         changed_ns: i128::MAX,
+        born_ns: 0,
     };
     let levels = BytesByLevel { mapped: 1, store: 2, peer: 3, buffer: 4, pfs: u64::MAX };
     let segment = Some(SegmentLayout { block_bytes: 4 << 20, blocks: 9 });

@@ -29,6 +29,7 @@ const ATTEMPTS: usize = 8;
 struct Packed {
     modified_ns: i64,
     changed_ns: i64,
+    born_ns: i64,
     space: u32,
     pack: u32,
     generation: u32,
@@ -43,12 +44,22 @@ impl Packed {
             size: u64::from(self.size),
             modified_ns: self.modified_ns.into(),
             changed_ns: self.changed_ns.into(),
+            born_ns: self.born_ns.into(),
         }
     }
 
     fn is_in(&self, pack: u32, generation: u32) -> bool {
         self.pack == pack && self.generation == generation
     }
+}
+
+/// The times of a version (content, metadata, birth), if all of them fit.
+fn stamps(version: &Version) -> Option<[i64; 3]> {
+    Some([
+        i64::try_from(version.modified_ns).ok()?,
+        i64::try_from(version.changed_ns).ok()?,
+        i64::try_from(version.born_ns).ok()?,
+    ])
 }
 
 /// The present use of a block as a pack.
@@ -104,8 +115,7 @@ impl SmallFiles {
                 .remedy("pass the whole file of this version"));
         }
         self.remove(id);
-        let stamps = (i64::try_from(version.modified_ns), i64::try_from(version.changed_ns));
-        let (Ok(modified_ns), Ok(changed_ns)) = stamps else { return Ok(false) };
+        let Some([modified_ns, changed_ns, born_ns]) = stamps(version) else { return Ok(false) };
         if data.len() as u64 > self.engine.block_bytes {
             return Ok(false);
         }
@@ -114,6 +124,7 @@ impl SmallFiles {
         let packed = Packed {
             modified_ns,
             changed_ns,
+            born_ns,
             space: number,
             pack: 0,
             generation: 0,
@@ -139,7 +150,7 @@ impl SmallFiles {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
         let packed = *self.shard(id).read().get(&id)?;
-        if packed.version(id) != *version {
+        if !packed.version(id).agrees_with(version) {
             return None;
         }
         let space = self.spaces.read()[packed.space as usize].clone();
@@ -165,18 +176,18 @@ impl SmallFiles {
 
     /// Lets what is packed of `before` serve `after`, if their lengths are equal.
     pub fn carry(&self, id: FileId, before: &Version, after: &Version) {
-        let stamps = (i64::try_from(after.modified_ns), i64::try_from(after.changed_ns));
         let mut shard = self.shard(id).write();
         let Some(packed) = shard.get_mut(&id) else { return };
-        if packed.version(id) != *before || before.size != after.size {
+        if !packed.version(id).agrees_with(before) || before.size != after.size {
             return;
         }
-        match stamps {
-            (Ok(modified_ns), Ok(changed_ns)) => {
+        match stamps(&after.born_as(&packed.version(id))) {
+            Some([modified_ns, changed_ns, born_ns]) => {
                 packed.modified_ns = modified_ns;
                 packed.changed_ns = changed_ns;
+                packed.born_ns = born_ns;
             }
-            _ => {
+            None => {
                 drop(shard);
                 self.remove(id);
             }

@@ -108,7 +108,7 @@ fn small_files(policy: PolicyKind) {
     let before = (allocated(), store.stats().bookkeeping_bytes);
     for inode in 0..FILES {
         let id = FileId { device: 1, inode };
-        let version = Version { id, size: 100, modified_ns: 1, changed_ns: 1 };
+        let version = Version { id, size: 100, modified_ns: 1, changed_ns: 1, born_ns: 0 };
         assert!(store.insert_small(id, version, Owner::default(), &[7; 100]).expect("valid"));
     }
     let used = allocated() - before.0;

@@ -30,6 +30,7 @@ pub fn version(descriptor: &impl AsFd) -> Version {
         size: stat.st_size as u64,
         modified_ns: time(stat.st_mtime, stat.st_mtime_nsec as i64),
         changed_ns: time(stat.st_ctime, stat.st_ctime_nsec as i64),
+        born_ns: 0,
     }
 }
 

@@ -100,7 +100,9 @@ impl Content {
     /// Records what a write or metadata change through this node made of it. For memory-only
     /// contents the version is the stub's, so their length is set by [`Content::set_size`].
     pub fn set_version(&self, version: Version) {
-        *self.version.lock() = version;
+        let mut ours = self.version.lock();
+        *ours = version.born_as(&ours);
+        drop(ours);
         if !self.is_memory_only() {
             self.size.store(version.size, Ordering::Release);
         }

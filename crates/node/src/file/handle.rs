@@ -149,7 +149,7 @@ impl PassthroughPin for Lent {
 
     fn serves(&self, version: &Version) -> bool {
         !self.content.is_superseded()
-            && self.content.version() == *version
+            && self.content.version().agrees_with(version)
             && self.file.content().is_some_and(|now| now.number == self.content.number)
     }
 }

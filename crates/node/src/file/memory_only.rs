@@ -45,7 +45,7 @@ pub fn stub_mark(lower: &dyn LowerFile, size: u64) -> Result<Option<String>> {
 /// Whether nobody wrote to the stub between two of its versions: its name, mode, owner or
 /// attributes may have changed, but not its content.
 pub fn is_same_stub(one: &Version, other: &Version) -> bool {
-    (one.id, one.size, one.modified_ns) == (other.id, other.size, other.modified_ns)
+    one.is_of_same_file(other) && (one.size, one.modified_ns) == (other.size, other.modified_ns)
 }
 
 fn write_mark(lower: &dyn LowerFile, size: u64) -> Result<()> {

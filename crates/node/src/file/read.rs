@@ -388,7 +388,10 @@ impl Handle {
             }
             None => {
                 let version = content.version();
-                self.core.store.small_state(version.id).is_some_and(|(cached, _)| cached == version)
+                self.core
+                    .store
+                    .small_state(version.id)
+                    .is_some_and(|(cached, _)| cached.agrees_with(&version))
             }
         }
     }

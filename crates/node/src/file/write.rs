@@ -22,7 +22,7 @@ impl Handle {
     fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
         let now = self.lower.version()?;
         if let Some(content) = inner.content.clone() {
-            let is_current = content.version() == now && !content.is_superseded();
+            let is_current = content.version().agrees_with(&now) && !content.is_superseded();
             if is_current && content.is_borrowed() {
                 return Ok(self.replace_content(inner, now));
             }

@@ -244,7 +244,11 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::
 
 impl LowerFile for PosixFile {
     fn version(&self) -> Result<Version> {
-        let flags = StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME | StatxFlags::INO;
+        let flags = StatxFlags::SIZE
+            | StatxFlags::MTIME
+            | StatxFlags::CTIME
+            | StatxFlags::INO
+            | StatxFlags::BTIME;
         let mut at = AtFlags::EMPTY_PATH;
         if self.shared.features.remote {
             at |= AtFlags::STATX_FORCE_SYNC;
@@ -254,6 +258,7 @@ impl LowerFile for PosixFile {
         let ns = |time: rustix::fs::StatxTimestamp| {
             i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
         };
+        let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
         Ok(Version {
             id: FileId {
                 device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
@@ -262,6 +267,7 @@ impl LowerFile for PosixFile {
             size: stat.stx_size,
             modified_ns: ns(stat.stx_mtime),
             changed_ns: ns(stat.stx_ctime),
+            born_ns: if knows_birth { ns(stat.stx_btime) } else { 0 },
         })
     }
 

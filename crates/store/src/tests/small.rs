@@ -12,7 +12,7 @@ fn id(inode: u64) -> FileId {
 }
 
 fn version(inode: u64, size: u64, stamp: i128) -> Version {
-    Version { id: id(inode), size, modified_ns: stamp, changed_ns: stamp }
+    Version { id: id(inode), size, modified_ns: stamp, changed_ns: stamp, born_ns: 0 }
 }
 
 fn insert(store: &Store, inode: u64, size: usize, stamp: i128) -> bool {
@@ -54,6 +54,21 @@ fn only_the_exact_version_is_read() {
     store.remove_small(id(1));
     assert!(!holds(&store, 1, 100, 14));
     assert!(store.insert_small(id(1), version(1, 9, 1), Owner::default(), b"short").is_err());
+}
+
+#[test]
+fn a_later_file_with_the_inode_number_of_another_is_not_given_its_bytes() {
+    let store = store(4);
+    let born = |born_ns| Version { born_ns, ..version(1, 100, 10) };
+    assert!(store.insert_small(id(1), born(5), Owner::default(), &[1; 100]).unwrap());
+    let is_read = |version: Version| store.read_small(id(1), &version, |_| ()).is_some();
+    assert!(is_read(born(5)) && !is_read(born(6)));
+    assert!(is_read(born(0)), "who does not know the birth time is not shut out");
+    store.carry_small(id(1), &born(6), Version { changed_ns: 11, ..born(6) });
+    assert!(is_read(born(5)), "carried along by another file");
+    store.carry_small(id(1), &born(0), Version { changed_ns: 12, ..born(0) });
+    let carried = |born_ns| Version { changed_ns: 12, ..born(born_ns) };
+    assert!(is_read(carried(5)) && !is_read(carried(6)), "a carry keeps the birth time");
 }
 
 #[test]

@@ -90,6 +90,7 @@ pub fn version_of(file: &File) -> Version {
         size: metadata.size(),
         modified_ns: time(metadata.mtime(), metadata.mtime_nsec()),
         changed_ns: time(metadata.ctime(), metadata.ctime_nsec()),
+        born_ns: 0,
     }
 }
 
