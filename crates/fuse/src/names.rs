@@ -197,12 +197,17 @@ impl Filesystem {
             let held = self.nodes.descriptor(node).ok()?;
             rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok()
         });
+        // Counted after the name went, because another may have come in between. Where links are
+        // not counted, one name is all a file can have.
+        let is_last = match &after {
+            Some(after) if before.st_nlink > 0 => after.st_nlink == 0,
+            _ => before.st_nlink <= 1,
+        };
         if let Some(after) = after {
             // Who has the file open goes on with what is cached, also after its last name went.
             self.carry(before, || Ok(after));
         }
-        // Where link counts are not kept, one name is all a file can have.
-        if before.st_nlink <= 1 && self.credentials.become_daemon().is_ok() {
+        if is_last && self.credentials.become_daemon().is_ok() {
             self.service.removed(id_of(before));
         }
     }

@@ -4,6 +4,7 @@
 //! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
 
 mod admin;
+mod carry;
 pub mod core;
 pub mod file;
 pub mod fill;

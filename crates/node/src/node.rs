@@ -1,5 +1,6 @@
 //! The node: assembles store, PFS and transfers, and answers its front ends.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -10,11 +11,12 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, 
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, ReadMode, Result,
-    Version, WriteMode,
+    Access, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest, ReadMode,
+    Result, Version, WriteMode,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
+use crate::carry::Noted;
 use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::handle::{Handle, Opened};
@@ -311,26 +313,12 @@ impl FileService for Node {
     }
 
     fn carry_version(&self, before: &Version, after: &Version) {
-        let same_size = before.is_of_same_file(after) && before.size == after.size;
-        if before.agrees_with(after) || !same_size {
-            return;
-        }
-        let same_bytes = before.modified_ns == after.modified_ns;
-        if same_bytes {
-            self.core.store.carry_small(before.id, before, *after);
-        }
-        let Some(file) = self.core.files.get(before.id) else { return };
-        let _unchanged_by_us = file.gate.read();
-        let inner = file.inner.lock();
-        let Some(content) = inner.content.as_ref() else { return };
-        // The times of a stub may be set: its bytes are not those that the PFS stamps.
-        let of_stub =
-            content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
-        let is_ours = content.version().agrees_with(before) && !content.is_superseded();
-        if of_stub || (same_bytes && is_ours) {
-            content.set_version(*after);
-            self.core.weigh_stamps(content, after);
-        }
+        self.core.carry(before, after);
+    }
+
+    fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+        let lower = self.core.pfs.file(lower)?;
+        Ok(Box::new(Noted::new(&self.core, lower)?))
     }
 
     fn memory_only_size(&self, id: FileId) -> Option<u64> {
@@ -343,16 +331,6 @@ impl FileService for Node {
     }
 
     fn removed(&self, id: FileId) {
-        self.core.store.remove_small(id);
-        let Some(file) = self.core.files.get(id) else { return };
-        let mut inner = file.inner.lock();
-        inner.removed = true;
-        inner.pin = None;
-        if inner.handles > 0 {
-            return;
-        }
-        inner.discard(&self.core);
-        drop(inner);
-        self.core.files.release(id);
+        self.core.name_removed(id);
     }
 }

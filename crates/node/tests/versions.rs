@@ -230,3 +230,76 @@ fn another_programs_write_under_our_writer_is_not_mixed_in() {
     let reader = fixture.try_open("f", Access::Read, Wish::default()).unwrap();
     assert_eq!(read_all(&*reader).unwrap().0, expected);
 }
+
+/// Notes the version of a file as a front end does before it changes metadata for a user.
+fn note(fixture: &Fixture, name: &str) -> Box<dyn tidepool_proto::NotedVersion> {
+    let file = std::fs::File::options().read(true).write(true).open(fixture.path(name)).unwrap();
+    fixture.node.note_version(file.into()).unwrap()
+}
+
+#[test]
+fn a_noted_version_is_carried_along_by_a_change_of_metadata() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        fixture.put("f", &content(1, size));
+        fixture.read("f");
+        let read_before = fixture.pfs_read_bytes();
+        let noted = note(&fixture, "f");
+        std::fs::rename(fixture.path("f"), fixture.path("g")).unwrap();
+        noted.carry().unwrap();
+        assert_eq!(fixture.read("g").0, content(1, size));
+        assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
+    }
+}
+
+/// Who owns a file sets its length and times as they were in a version that is cached; the bytes
+/// of that version are not his to have.
+#[test]
+fn nobody_gets_cached_bytes_of_a_version_that_the_node_did_not_see_before_the_change() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        let path = fixture.put("f", &content(1, size));
+        fixture.read("f");
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        overwrite(&path, 0, &vec![0; size]);
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(modified).unwrap();
+        let noted = note(&fixture, "f");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        noted.carry().unwrap();
+        assert_eq!(fixture.read("f").0, vec![0; size]);
+    }
+}
+
+#[test]
+fn a_file_is_let_go_with_its_last_name_and_no_earlier() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        let path = fixture.put("f", &content(1, size));
+        std::fs::hard_link(&path, fixture.path("g")).unwrap();
+        fixture.read("f");
+        let read_before = fixture.pfs_read_bytes();
+        let is_cached = |id| {
+            let packed = fixture.node.store().small_state(id).is_some();
+            packed || fixture.node.status().store.segments > 0
+        };
+        let id = stat(&path).id;
+        let noted = note(&fixture, "f");
+        std::fs::remove_file(&path).unwrap();
+        noted.carry().unwrap();
+        assert!(is_cached(id), "another name is left");
+        assert_eq!(fixture.read("g").0, content(1, size));
+        assert_eq!(fixture.pfs_read_bytes(), read_before);
+        let noted = note(&fixture, "g");
+        // A name that comes before the last one goes: the count of before would be wrong.
+        std::fs::hard_link(fixture.path("g"), fixture.path("h")).unwrap();
+        std::fs::remove_file(fixture.path("g")).unwrap();
+        noted.carry().unwrap();
+        assert!(is_cached(id), "a name came meanwhile");
+        let noted = note(&fixture, "h");
+        std::fs::remove_file(fixture.path("h")).unwrap();
+        noted.carry().unwrap();
+        assert!(!is_cached(id));
+    }
+}

@@ -26,7 +26,9 @@ pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, Advice, ReadMode, WriteMode};
-pub use service::{FileService, HandOut, OpenFile, OpenRequest, PassthroughPin, ReadOutcome};
+pub use service::{
+    FileService, HandOut, NotedVersion, OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
+};
 pub use size::{ByteSize, MemorySize};
 pub use version::{FileId, Version};
 

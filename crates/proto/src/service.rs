@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
 use crate::version::{FileId, Version};
@@ -160,6 +160,13 @@ pub trait OpenFile: Send + Sync {
     }
 }
 
+/// A file whose metadata somebody is about to change, with the version that the node saw itself.
+pub trait NotedVersion: Send + Sync {
+    /// Tells that the change was made. What is cached of the noted version serves on if content did
+    /// not change with it, and is let go where the last name of the file is gone.
+    fn carry(self: Box<Self>) -> Result<()>;
+}
+
 /// A node as its front ends see it.
 pub trait FileService: Send + Sync + 'static {
     /// Opens the file behind the descriptor in `request`.
@@ -169,6 +176,13 @@ pub trait FileService: Send + Sync + 'static {
     /// took the file from `before` to `after`. If length and content time are equal, what is
     /// cached of `before` now serves `after`.
     fn carry_version(&self, before: &Version, after: &Version);
+
+    /// Notes the version that a file has before its metadata change, for front ends whose word for
+    /// it the node cannot take. The descriptor stays open until the note is used or dropped.
+    fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+        drop(lower);
+        Err(Error::new(ErrorKind::Unsupported, "noting a version", "it is not kept here"))
+    }
 
     /// Length of a file whose bytes live in memory only; `None` for every other file. Front ends
     /// that report attributes ask this for files that look like stubs.

@@ -1,0 +1,87 @@
+//! What becomes of cached bytes when names and metadata of a file change without its content.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::{Error, FileId, NotedVersion, Result, Version};
+
+use crate::core::Core;
+use crate::file::memory_only;
+
+impl Core {
+    /// Lets what is cached of `before` serve `after`, if content did not change in between.
+    pub fn carry(&self, before: &Version, after: &Version) {
+        let same_size = before.is_of_same_file(after) && before.size == after.size;
+        if before.agrees_with(after) || !same_size {
+            return;
+        }
+        let same_bytes = before.modified_ns == after.modified_ns;
+        if same_bytes {
+            self.store.carry_small(before.id, before, *after);
+        }
+        let Some(file) = self.files.get(before.id) else { return };
+        let _unchanged_by_us = file.gate.read();
+        let inner = file.inner.lock();
+        let Some(content) = inner.content.as_ref() else { return };
+        // The times of a stub may be set: its bytes are not those that the PFS stamps.
+        let of_stub =
+            content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
+        let is_ours = content.version().agrees_with(before) && !content.is_superseded();
+        if of_stub || (same_bytes && is_ours) {
+            content.set_version(*after);
+            self.weigh_stamps(content, after);
+        }
+    }
+
+    /// Lets everything go that is kept of a file whose last name is gone, now or when its last
+    /// open ends.
+    pub fn name_removed(&self, id: FileId) {
+        self.store.remove_small(id);
+        let Some(file) = self.files.get(id) else { return };
+        let mut inner = file.inner.lock();
+        inner.removed = true;
+        inner.pin = None;
+        if inner.handles > 0 {
+            return;
+        }
+        inner.discard(self);
+        drop(inner);
+        self.files.release(id);
+    }
+}
+
+/// See [`NotedVersion`].
+pub struct Noted {
+    core: Arc<Core>,
+    lower: Arc<dyn LowerFile>,
+    version: Version,
+}
+
+impl Noted {
+    /// Looks at a file before it changes.
+    pub fn new(core: &Arc<Core>, lower: Arc<dyn LowerFile>) -> Result<Self> {
+        let version = lower.version()?;
+        Ok(Noted { core: core.clone(), lower, version })
+    }
+
+    /// Whether the last name is gone. Where the PFS counts no links, the name by which the file
+    /// was opened is the only one that is known.
+    fn is_nameless(&self) -> Result<bool> {
+        let links = rustix::fs::fstat(self.lower.descriptor().as_fd())
+            .map_err(|error| Error::pfs("counting the names of a file", error))?
+            .st_nlink;
+        Ok(links == 0 && self.lower.relative_path().is_none())
+    }
+}
+
+impl NotedVersion for Noted {
+    fn carry(self: Box<Self>) -> Result<()> {
+        let after = self.lower.version()?;
+        self.core.carry(&self.version, &after);
+        if self.is_nameless()? {
+            self.core.name_removed(after.id);
+        }
+        Ok(())
+    }
+}
