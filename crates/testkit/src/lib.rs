@@ -6,6 +6,7 @@
 //! * [`machine`]: what the tests need of the machine, and the reasons to skip where it is missing.
 //! * [`raw`]: a client that may say anything on the socket.
 //! * [`user`]: acting as somebody else.
+//! * [`weak_pfs`]: a file system that counts what it is asked and misbehaves, to be the PFS.
 //! * [`page`]: self-describing pages for tests with many writers at once.
 //!
 //! What each test holds, and how it was shown to fail, is in `docs/design/testing.md`.
@@ -17,3 +18,4 @@ pub mod page;
 pub mod product;
 pub mod raw;
 pub mod user;
+pub mod weak_pfs;
