@@ -143,8 +143,9 @@ impl Node {
 
     fn add_owed(&self, status: &mut Status) {
         for file in self.core.files.all() {
-            status.dirty_bytes += file.unsynced_bytes.load(Ordering::Acquire);
-            status.dirty_age_ms = status.dirty_age_ms.max(file.owed_age_ms());
+            status.dirty_bytes += file.unsynced.owed_bytes();
+            let age = file.unsynced.owed_for();
+            status.dirty_age_ms = status.dirty_age_ms.max(age.map(|age| age.as_millis() as u64));
             if let Some(content) = file.content().filter(|content| content.is_memory_only()) {
                 status.memory_only_bytes += content.size();
             }
@@ -300,7 +301,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     let inner = file.inner.lock();
     answer.open_handles = u64::from(inner.handles);
     answer.pinned = inner.pin.is_some();
-    answer.dirty_bytes = file.unsynced_bytes.load(Ordering::Acquire);
+    answer.dirty_bytes = file.unsynced.owed_bytes();
     let Some(content) = &inner.content else { return };
     if content.is_memory_only() {
         answer.cached_as = "memory-only".into();

@@ -74,7 +74,7 @@ impl Core {
     pub fn publish_owed(&self) {
         self.publish_memory_only();
         let files = self.files.all().into_iter();
-        let bytes = files.map(|file| file.unsynced_bytes.load(Ordering::Acquire)).sum();
+        let bytes = files.map(|file| file.unsynced.owed_bytes()).sum();
         self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 

@@ -3,7 +3,7 @@
 //! [`LowerStore`] and [`LowerFile`] are the whole of what the node asks of a PFS. [`PosixStore`]
 //! serves any mounted file system; [`FaultStore`] wraps a store and makes it slow, short, full or
 //! forgetful; [`contract`] measures what a mount really offers; [`layout`] passes striping hints;
-//! [`walk()`] lists files for loads.
+//! [`walk()`] lists files for loads; [`Unsynced`] counts what of a file is not durable yet.
 //!
 //! The crate keeps no file content and opens no file by name for anybody: a caller brings an open
 //! descriptor, and never gets more access through it than that descriptor has.
@@ -14,6 +14,7 @@ pub mod features;
 pub mod layout;
 mod lower;
 mod posix;
+mod unsynced;
 mod walk;
 
 pub use fault::{FaultRules, FaultStore};
@@ -21,4 +22,5 @@ pub use features::{DirectIo, Features, FsyncReach};
 pub use layout::{Layout, LayoutHints, LayoutOutcome};
 pub use lower::{LowerFile, LowerStore};
 pub use posix::{PosixOptions, PosixStore};
+pub use unsynced::{Hearing, Need, Unsynced, Work};
 pub use walk::{Walk, WalkEntry, walk};

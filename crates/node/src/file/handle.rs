@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use std::io::IoSlice;
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{Hearing, LowerFile};
 use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
     ReadMode, ReadOutcome, Result, Version, WriteMode,
@@ -28,8 +28,8 @@ pub struct Handle {
     pub(super) read_mode: ReadMode,
     pub(super) write_mode: WriteMode,
     pub(super) append: bool,
-    /// The directory entry of a file created by this open is not durable yet.
-    pub(super) entry_owed: AtomicBool,
+    /// Which failed syncs of the file this open was told of.
+    pub(super) hearing: Hearing,
     pub(super) read_ahead: Mutex<ReadAhead>,
     /// What is read and written by this open is worth keeping.
     pub(super) keeps: Arc<AtomicBool>,
@@ -59,6 +59,10 @@ impl Handle {
     ) -> Self {
         core.ledger.open_files.add(1);
         let window = read_ahead_bytes_max(core);
+        if opened.created {
+            file.unsynced.named();
+        }
+        let hearing = file.unsynced.listen();
         Handle {
             core: core.clone(),
             file,
@@ -68,7 +72,7 @@ impl Handle {
             read_mode: opened.modes.0,
             write_mode: opened.modes.1,
             append: opened.append,
-            entry_owed: AtomicBool::new(opened.created),
+            hearing,
             read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window)),
             keeps: Arc::new(AtomicBool::new(true)),
         }

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{LowerFile, Unsynced};
 use tidepool_proto::FileId;
 
 use super::capture::Capture;
@@ -25,8 +23,8 @@ pub struct FileState {
     pub gate: RwLock<()>,
     /// The rest.
     pub inner: Mutex<Inner>,
-    /// Bytes written since the last sync.
-    pub unsynced_bytes: AtomicU64,
+    /// What was written through the node and is not durable.
+    pub unsynced: Unsynced,
 }
 
 /// The part of a file's state that changes at open and close.
@@ -48,8 +46,6 @@ pub struct Inner {
     pub spill_file: Option<Arc<dyn LowerFile>>,
     /// The last name is gone.
     pub removed: bool,
-    /// Since when bytes are owed to the PFS.
-    pub unsynced_since: Option<Instant>,
     /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
     /// gate held exclusively.
     pub written_directly: bool,
@@ -86,25 +82,13 @@ impl FileState {
             id,
             gate: RwLock::new(()),
             inner: Mutex::new(Inner::default()),
-            unsynced_bytes: AtomicU64::new(0),
+            unsynced: Unsynced::default(),
         }
     }
 
     /// The content that opens share now.
     pub fn content(&self) -> Option<Arc<Content>> {
         self.inner.lock().content.clone()
-    }
-
-    /// Notes bytes that reached the PFS's caches but are not synced.
-    pub fn owe(&self, bytes: u64) {
-        if self.unsynced_bytes.fetch_add(bytes, Ordering::AcqRel) == 0 {
-            self.inner.lock().unsynced_since = Some(Instant::now());
-        }
-    }
-
-    /// Bytes owed, taken over by a sync that starts now.
-    pub fn take_owed(&self) -> u64 {
-        self.unsynced_bytes.swap(0, Ordering::AcqRel)
     }
 }
 

@@ -4,15 +4,15 @@
 //! put there since are never mixed with what is cached; after it the new version is recorded.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use tidepool_pfs::{Need, Work};
 use tidepool_proto::{ErrorKind, Result, WriteMode};
 
 use super::capture::{Capture, Written};
 use super::content::Content;
 use super::handle::Handle;
 use super::memory_only;
-use super::state::{FileState, Inner};
+use super::state::Inner;
 
 /// Dirty bytes after which the PFS client is told to begin writing.
 const WRITEBACK_BYTES: u64 = 8 << 20;
@@ -109,19 +109,15 @@ impl Handle {
         let at = match written {
             Ok(at) => at,
             Err(error) => {
+                // A part of it may be there.
+                self.owe(1);
                 self.distrust();
                 return Err(error);
             }
         };
         self.core.ledger.written_bytes.add(data.len() as u64);
         self.core.ledger.pfs_written_bytes.add(data.len() as u64);
-        let owed = self.file.unsynced_bytes.load(Ordering::Acquire);
-        self.file.owe(data.len() as u64);
-        if self.write_mode != WriteMode::Bypass
-            && owed / WRITEBACK_BYTES != (owed + data.len() as u64) / WRITEBACK_BYTES
-        {
-            self.lower.start_writeback(0, 0);
-        }
+        self.owe(data.len() as u64);
         let kept = self.file.inner.lock().capture.keep(
             &self.core,
             content,
@@ -162,7 +158,7 @@ impl Handle {
         }
         let followed = inner.capture.set_size(&self.core.store, &content, size);
         drop(inner);
-        self.file.owe(1);
+        self.owe(1);
         if followed.is_err() {
             self.distrust();
             return Ok(());
@@ -198,7 +194,7 @@ impl Handle {
             self.distrust();
             return Err(error);
         }
-        self.file.owe(1);
+        self.owe(1);
         self.distrust_after_allocate(&content, mode_bits, offset, length)
     }
 
@@ -240,11 +236,22 @@ impl Handle {
         self.changed_by_us(content)
     }
 
+    /// Counts bytes that `close` has to make durable. In mode `bypass` it promises nothing.
+    fn owe(&self, bytes: u64) {
+        if self.write_mode == WriteMode::Bypass {
+            return;
+        }
+        let owed = self.file.unsynced.changed(bytes);
+        if owed / WRITEBACK_BYTES != (owed + bytes) / WRITEBACK_BYTES {
+            self.lower.start_writeback(0, 0);
+        }
+    }
+
     pub(super) fn sync_written(&self, data_only: bool) -> Result<()> {
         if self.file.content().is_some_and(|content| content.is_memory_only()) {
             return Ok(());
         }
-        self.settle(data_only, true)
+        self.settle(Some(Need::All { data_only }))
     }
 
     pub(super) fn flush_written(&self) -> Result<()> {
@@ -255,31 +262,18 @@ impl Handle {
             let _changing = self.file.gate.write();
             return memory_only::record(&content, &self.lower);
         }
-        self.settle(false, self.write_mode != WriteMode::Bypass)
+        self.settle((self.write_mode != WriteMode::Bypass).then_some(Need::Counted))
     }
 
-    /// Makes what is owed durable if `sync` says so, then packs a small file.
-    fn settle(&self, data_only: bool, sync: bool) -> Result<()> {
+    /// Makes what is needed durable, then packs a small file.
+    fn settle(&self, need: Option<Need>) -> Result<()> {
         let directly = self.file.inner.lock().written_directly;
-        if sync {
+        if let Some(need) = need {
             // Nobody counts what the kernel writes.
-            let owed = self.file.take_owed().max(u64::from(directly));
-            let entry_owed = self.entry_owed.swap(false, Ordering::AcqRel);
-            if owed > 0 || entry_owed {
-                let synced = self.lower.sync(data_only && !entry_owed).and_then(|()| {
-                    if entry_owed { self.lower.sync_directory_entry() } else { Ok(()) }
-                });
-                if let Err(error) = synced {
-                    self.file.owe(owed.max(1));
-                    self.entry_owed.store(entry_owed, Ordering::Release);
-                    let _changing = self.file.gate.write();
-                    self.distrust();
-                    return Err(error);
-                }
-                if directly {
-                    return Ok(());
-                }
-                self.lower.drop_cached(0, 0);
+            let need = if directly && need == Need::Counted { EVERYTHING } else { need };
+            self.file.unsynced.settle(&self.hearing, need, |work| self.sync_lower(work))?;
+            if directly {
+                return Ok(());
             }
         }
         let _changing = self.file.gate.write();
@@ -291,7 +285,30 @@ impl Handle {
             _ => Ok(()),
         }
     }
+
+    fn sync_lower(&self, work: Work) -> Result<()> {
+        let synced = self.lower.sync(work.data_only).and_then(|()| match work.entry {
+            true => self.lower.sync_directory_entry(),
+            false => Ok(()),
+        });
+        match synced {
+            // What the kernel writes by itself is read back from the page cache later.
+            Ok(()) if work.bytes > 0 && !self.file.inner.lock().written_directly => {
+                self.lower.drop_cached(0, 0);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                let _changing = self.file.gate.write();
+                self.distrust();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
 }
+
+/// All that is in a file, whoever wrote it.
+const EVERYTHING: Need = Need::All { data_only: false };
 
 /// Writes zeros over the resident part of a range.
 fn zero(segment: &tidepool_store::Segment, offset: u64, length: u64) {
@@ -302,15 +319,5 @@ fn zero(segment: &tidepool_store::Segment, offset: u64, length: u64) {
         let part = (end - at).min(ZEROS.len() as u64);
         segment.write_resident(at, &ZEROS[..part as usize]);
         at += part;
-    }
-}
-
-impl FileState {
-    /// Milliseconds since the oldest byte that is owed to the PFS was written.
-    pub fn owed_age_ms(&self) -> Option<u64> {
-        if self.unsynced_bytes.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        self.inner.lock().unsynced_since.map(|since| since.elapsed().as_millis() as u64)
     }
 }

@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test file uses a part")]
 
+pub mod hooked;
+
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -58,6 +60,16 @@ impl Fixture {
         let lower: Arc<dyn LowerStore> = faults.clone();
         let node = Node::start_over(config(directory.path(), change), lower).unwrap();
         (Fixture { directory, node }, faults)
+    }
+
+    /// A node over a store that tells of each call.
+    pub fn hooked(change: impl FnOnce(&mut NodeConfig)) -> (Self, Arc<hooked::Hooks>) {
+        let directory = tempfile::tempdir().unwrap();
+        let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
+        let hooks = Arc::<hooked::Hooks>::default();
+        let lower = Arc::new(hooked::HookedStore { inner: posix, hooks: hooks.clone() });
+        let node = Node::start_over(config(directory.path(), change), lower).unwrap();
+        (Fixture { directory, node }, hooks)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

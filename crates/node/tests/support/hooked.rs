@@ -1,0 +1,167 @@
+//! A store that tells a test of each call before it is made, so that the test can wait, change the
+//! file, or have the call fail right there.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tidepool_pfs::{Features, Layout, LayoutHints, LayoutOutcome, LowerFile, LowerStore};
+use tidepool_proto::{Result, Version};
+
+/// A call of the node to a file of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Version,
+    Read,
+    Write,
+    SetSize,
+    Sync,
+    SyncEntry,
+}
+
+type Hook = dyn Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync;
+
+/// What the test does at calls.
+#[derive(Default)]
+pub struct Hooks(Mutex<Option<Arc<Hook>>>);
+
+impl Hooks {
+    /// From now on `hook` makes every call, by its second argument, or lets it fail.
+    pub fn set(
+        &self,
+        hook: impl Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync + 'static,
+    ) {
+        *self.0.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    /// From now on calls are made as they are.
+    pub fn clear(&self) {
+        *self.0.lock().unwrap() = None;
+    }
+
+    fn around<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let hook = self.0.lock().unwrap().clone();
+        let Some(hook) = hook else { return make() };
+        let (mut make, mut made) = (Some(make), None);
+        hook(call, &mut || {
+            made = Some((make.take().expect("a call is made once"))()?);
+            Ok(())
+        })?;
+        Ok(made.expect("a hook makes the call or fails"))
+    }
+}
+
+pub struct HookedStore {
+    pub inner: Arc<dyn LowerStore>,
+    pub hooks: Arc<Hooks>,
+}
+
+struct HookedFile {
+    inner: Arc<dyn LowerFile>,
+    hooks: Arc<Hooks>,
+}
+
+impl LowerStore for HookedStore {
+    fn file(&self, descriptor: OwnedFd) -> Result<Arc<dyn LowerFile>> {
+        let inner = self.inner.file(descriptor)?;
+        Ok(Arc::new(HookedFile { inner, hooks: self.hooks.clone() }))
+    }
+
+    fn root(&self) -> &Path {
+        self.inner.root()
+    }
+
+    fn root_descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.root_descriptor()
+    }
+
+    fn device(&self) -> u64 {
+        self.inner.device()
+    }
+
+    fn features(&self) -> &Features {
+        self.inner.features()
+    }
+
+    fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout {
+        self.inner.layout(descriptor)
+    }
+
+    fn apply_layout(&self, file: BorrowedFd<'_>, hints: &LayoutHints) -> Result<LayoutOutcome> {
+        self.inner.apply_layout(file, hints)
+    }
+
+    fn now_ns(&self) -> i128 {
+        self.inner.now_ns()
+    }
+}
+
+impl LowerFile for HookedFile {
+    fn version(&self) -> Result<Version> {
+        self.hooks.around(Call::Version, || self.inner.version())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.hooks.around(Call::Read, || self.inner.read_at(offset, buffer))
+    }
+
+    fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.hooks.around(Call::Read, || self.inner.read_block(offset, buffer))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.hooks.around(Call::Write, || self.inner.write_at(offset, data))
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        self.hooks.around(Call::Write, || self.inner.append(data))
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.hooks.around(Call::SetSize, || self.inner.set_size(size))
+    }
+
+    fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        self.hooks.around(Call::SetSize, || self.inner.allocate(mode_bits, offset, length))
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.hooks.around(Call::Sync, || self.inner.sync(data_only))
+    }
+
+    fn sync_directory_entry(&self) -> Result<()> {
+        self.hooks.around(Call::SyncEntry, || self.inner.sync_directory_entry())
+    }
+
+    fn start_writeback(&self, offset: u64, length: u64) {
+        self.inner.start_writeback(offset, length);
+    }
+
+    fn drop_cached(&self, offset: u64, length: u64) {
+        self.inner.drop_cached(offset, length);
+    }
+
+    fn get_xattr(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.inner.get_xattr(name)
+    }
+
+    fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
+        self.inner.set_xattr(name, value)
+    }
+
+    fn remove_xattr(&self, name: &str) -> Result<()> {
+        self.inner.remove_xattr(name)
+    }
+
+    fn relative_path(&self) -> Option<PathBuf> {
+        self.inner.relative_path()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.descriptor()
+    }
+
+    fn direct_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.direct_descriptor()
+    }
+}
