@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tidepool_pfs::identity;
 
 use crate::abi::InHeader;
 use crate::request::{Answer, Errno};
@@ -20,11 +21,6 @@ use crate::request::{Answer, Errno};
 const GROUPS_AGE_MAX: Duration = Duration::from_millis(250);
 const GROUPS_ENTRIES_MAX: usize = 4_096;
 const ROOT: u32 = 0;
-/// Asks the kernel for the present value: no such user or group exists.
-const ASK: u32 = u32::MAX;
-
-const CAPABILITY_SYS_RESOURCE: u32 = 24;
-const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 type Groups = Arc<[u32]>;
 /// Thread, user and group of a caller.
@@ -137,42 +133,19 @@ fn become_user(uid: u32, gid: u32, groups: Option<Groups>) -> Answer {
             && present.groups.as_ref() != Some(&groups)
         {
             present.groups = None;
-            set_groups(&groups)?;
+            identity::set_groups(&groups)?;
             present.groups = Some(groups);
         }
         if present.gid != gid {
-            set_and_check(libc::SYS_setfsgid, gid)?;
+            identity::set_group(gid)?;
             present.gid = gid;
         }
         if present.uid != uid {
-            set_and_check(libc::SYS_setfsuid, uid)?;
+            identity::set_user(uid)?;
             present.uid = uid;
         }
         Ok(())
     })
-}
-
-fn set_groups(groups: &[u32]) -> Answer {
-    // SAFETY: the pointer and length describe a live slice of 32-bit group numbers, which is what
-    // the system call reads. The raw call changes this thread only, which is what we want.
-    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
-}
-
-/// These system calls report no failure, so the result is read back.
-fn set_and_check(call: libc::c_long, value: u32) -> Answer {
-    // SAFETY: `setfsuid` and `setfsgid` take a number and change this thread only.
-    let now = unsafe {
-        libc::syscall(call, value);
-        libc::syscall(call, ASK)
-    };
-    if now as u32 == value { Ok(()) } else { Err(Errno(libc::EPERM)) }
-}
-
-#[repr(C)]
-struct CapabilityHeader {
-    version: u32,
-    pid: i32,
 }
 
 /// To be called at the start of every thread of the mount: a new thread has the identity that the
@@ -180,27 +153,11 @@ struct CapabilityHeader {
 /// its place.
 pub fn begin_thread() -> Answer {
     if rustix::process::geteuid().is_root() {
-        set_and_check(libc::SYS_setfsuid, ROOT)?;
-        set_and_check(libc::SYS_setfsgid, ROOT)?;
+        identity::set_user(ROOT)?;
+        identity::set_group(ROOT)?;
     }
-    give_up_resource_override();
+    identity::give_up_resource_override();
     Ok(())
-}
-
-/// Gives up, for this thread, the right to exceed quotas and reserved space: taking another
-/// identity does not take that one away.
-fn give_up_resource_override() {
-    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
-    // Effective, permitted and inheritable sets of capabilities 0 to 31, then of the rest.
-    let mut sets = [0u32; 6];
-    // SAFETY: both pointers are to live values of the layout that version 3 of the calls uses, and
-    // the calls concern this thread only.
-    unsafe {
-        if libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) == 0 {
-            sets[0] &= !(1 << CAPABILITY_SYS_RESOURCE);
-            libc::syscall(libc::SYS_capset, &header, sets.as_ptr());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -329,6 +329,7 @@ impl Filesystem {
             created: false,
             append: false,
             user_id: 0,
+            changes_as: None,
         };
         let file = self.service.open(request)?;
         Ok(handle.positioned.get_or_init(|| file).clone())

@@ -175,6 +175,7 @@ impl Filesystem {
             created,
             append,
             user_id: caller.uid,
+            changes_as: None,
         };
         Ok(self.service.open(request)?)
     }

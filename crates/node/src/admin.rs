@@ -161,6 +161,7 @@ impl Node {
             created: false,
             append: false,
             user_id,
+            changes_as: None,
         })
     }
 

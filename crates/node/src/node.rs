@@ -256,6 +256,9 @@ impl Node {
     pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
         self.core.check_open()?;
         let lower = self.core.pfs.file(request.lower)?;
+        if let Some(identity) = request.changes_as {
+            lower.change_as(identity);
+        }
         let id = lower.version()?.id;
         let file = self.core.files.get_or_create(id);
         let rule = self.core.rule_of(&*lower);

@@ -88,6 +88,7 @@ fn appends_land_at_the_end_whatever_the_offset() {
                 created: false,
                 append: true,
                 user_id: 0,
+                changes_as: None,
             })
             .unwrap()
     };
@@ -202,6 +203,7 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
         created: false,
         append: false,
         user_id: 0,
+        changes_as: None,
     };
     let error = second.open(request).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost);

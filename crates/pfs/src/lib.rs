@@ -11,6 +11,7 @@
 pub mod contract;
 pub mod fault;
 pub mod features;
+pub mod identity;
 pub mod layout;
 mod lower;
 mod posix;

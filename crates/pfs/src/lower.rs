@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidepool_proto::{Result, Version};
+use tidepool_proto::{Identity, Result, Version};
 
 use crate::features::Features;
 use crate::layout::{Layout, LayoutHints, LayoutOutcome};
@@ -14,6 +14,12 @@ use crate::layout::{Layout, LayoutHints, LayoutOutcome};
 pub trait LowerFile: Send + Sync {
     /// Identity, length and times as the PFS has them now: one system call on the descriptor.
     fn version(&self) -> Result<Version>;
+
+    /// Has everything that changes content or length through this file be done as `identity`, from
+    /// now on. Call it once, before the first change.
+    fn change_as(&self, identity: Identity) {
+        let _ = identity;
+    }
 
     /// Reads into `buffer`; fewer bytes than asked for only at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;

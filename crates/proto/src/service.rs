@@ -13,6 +13,17 @@ use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
 use crate::version::{FileId, Version};
 
+/// A user as the kernel weighs his rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub user_id: u32,
+    /// Primary group.
+    pub group_id: u32,
+    /// Supplementary groups.
+    pub groups: Arc<[u32]>,
+}
+
 /// One open of a file, as a front end asks for it.
 #[derive(Debug)]
 pub struct OpenRequest {
@@ -31,6 +42,9 @@ pub struct OpenRequest {
     pub append: bool,
     /// The user whom quotas and limits are charged to.
     pub user_id: u32,
+    /// As whom this open changes the PFS file, so that set-id bits, reserved space and quotas are
+    /// weighed as if the user wrote himself; `None`: as the node.
+    pub changes_as: Option<Identity>,
 }
 
 /// What a read returned and which levels it came from.

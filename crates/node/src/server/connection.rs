@@ -116,7 +116,7 @@ impl Connection {
         shared: Arc<Shared>,
         ticket: Ticket,
     ) -> Arc<Connection> {
-        let Peer { user_id, process_id } = peer;
+        let Peer { user_id, process_id, .. } = peer;
         let connection = Arc::new(Connection {
             number,
             socket,

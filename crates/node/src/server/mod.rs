@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tidepool_proto::admin::AdminService;
 use tidepool_proto::wire::Verdict;
-use tidepool_proto::wire::socket::peer;
-use tidepool_proto::{Error, ErrorKind, FileService, Result};
+use tidepool_proto::wire::socket::{peer, peer_groups};
+use tidepool_proto::{Error, ErrorKind, FileService, Identity, Result};
 
 use connection::{Connection, Shared};
 use limits::Ledger;
@@ -157,11 +157,14 @@ impl Reception {
                 return;
             }
         };
+        // Without its groups (Linux before 4.13) it has fewer rights, never more.
+        let groups = peer_groups(socket.as_fd()).unwrap_or_default().into();
+        let user = Identity { user_id, group_id: peer.group_id, groups };
         let session = Session::new(
             Arc::clone(&self.service),
             Arc::clone(&self.admin),
             Arc::clone(&self.shared.ledger),
-            user_id,
+            user,
         );
         let shared = Arc::clone(&self.shared);
         let connection = Connection::new(number, socket, peer, session, shared, ticket);

@@ -14,7 +14,7 @@ use tidepool_proto::wire::{
     Want, WriteSource,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest,
+    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, Identity, OpenFile, OpenRequest,
     PassthroughPin, Result, Version,
 };
 
@@ -75,7 +75,7 @@ pub(super) struct Session {
     service: Arc<dyn FileService>,
     admin: Arc<dyn AdminService>,
     ledger: Arc<Ledger>,
-    user_id: u32,
+    user: Identity,
     held: Mutex<Held>,
     buffer: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -85,10 +85,10 @@ impl Session {
         service: Arc<dyn FileService>,
         admin: Arc<dyn AdminService>,
         ledger: Arc<Ledger>,
-        user_id: u32,
+        user: Identity,
     ) -> Self {
         let held = Mutex::default();
-        Session { service, admin, ledger, user_id, held, buffer: Mutex::new(None) }
+        Session { service, admin, ledger, user, held, buffer: Mutex::new(None) }
     }
 
     /// Whether the request is answered without waiting for anything, so that no other thread need
@@ -215,7 +215,8 @@ impl Session {
             write_mode: open.write_mode,
             created: open.created,
             append: open.append,
-            user_id: self.user_id,
+            user_id: self.user.user_id,
+            changes_as: Some(self.user.clone()),
         })?;
         if open.truncate && open.access.writes() {
             file.set_size(0)?;
@@ -230,7 +231,7 @@ impl Session {
         let mut inline = None;
         let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
         if segment.is_none() && open.access == Access::Read && size <= inline_bytes_max.into() {
-            answer._buffer = Some(self.ledger.buffer(self.user_id, size)?);
+            answer._buffer = Some(self.ledger.buffer(self.user.user_id, size)?);
             inline = whole_file(&*file, size, &mut answer.payload);
         }
         let version = file.version();
@@ -260,7 +261,7 @@ impl Session {
         }
         let wanted = u64::from(length.min(REPLY_PAYLOAD_BYTES_MAX));
         let length = wanted.min(handle.file.size()?.saturating_sub(offset));
-        let buffer = self.ledger.buffer(self.user_id, length)?;
+        let buffer = self.ledger.buffer(self.user.user_id, length)?;
         let mut payload = vec![0; length as usize];
         let outcome = handle.file.read_at(offset, &mut payload)?;
         payload.truncate(outcome.bytes);
@@ -290,7 +291,7 @@ impl Session {
             WriteSource::Payload => payload,
             WriteSource::Buffer { offset, length } => {
                 check_transfer_length(length)?;
-                _buffer = Some(self.ledger.buffer(self.user_id, length.into())?);
+                _buffer = Some(self.ledger.buffer(self.user.user_id, length.into())?);
                 self.copy_from_buffer(offset, length, scratch)?
             }
         };
@@ -329,7 +330,7 @@ impl Session {
     }
 
     fn administer(&self, request: AdminRequest, descriptors: Vec<OwnedFd>) -> Result<Answer> {
-        authority::check_admin(&request, self.user_id)?;
+        authority::check_admin(&request, self.user.user_id)?;
         let descriptor = if authority::concerns_a_file(&request) {
             let descriptor = only_descriptor(descriptors)?;
             authority::check_file(&descriptor, Access::Read)?;
@@ -338,7 +339,7 @@ impl Session {
             None
         };
         let attaches = matches!(&request, AdminRequest::Govern(govern) if govern.fence == 0);
-        let reply = self.admin.admin(request, descriptor, self.user_id)?;
+        let reply = self.admin.admin(request, descriptor, self.user.user_id)?;
         let pages = match &reply {
             AdminReply::Governed(governed) if attaches => {
                 self.admin.control_pages(governed.fence)?
@@ -353,7 +354,7 @@ impl Session {
     /// have changed the content himself.
     fn metadata_changed(&self, before: Version, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
-        authority::check_vouches(&lower, self.user_id)?;
+        authority::check_vouches(&lower, self.user.user_id)?;
         let status =
             rustix::fs::fstat(&lower).map_err(|error| Error::pfs("asking for a version", error))?;
         let after = version_of(&status);
@@ -378,7 +379,7 @@ impl Session {
         check_range(offset, length)?;
         let length = length.min(handle.file.size()?.saturating_sub(offset));
         let place = LendingPlace::take(self)?;
-        let ticket = self.ledger.borrow(self.user_id, length)?;
+        let ticket = self.ledger.borrow(self.user.user_id, length)?;
         if !handle.segment_handed_out.load(Ordering::Acquire) || length == 0 {
             return Ok(Reply::NotLent.into());
         }
@@ -430,7 +431,7 @@ struct OpeningPlace<'a> {
 impl<'a> OpeningPlace<'a> {
     fn take(session: &'a Session) -> Result<Self> {
         let limit = session.ledger.limits().handles_per_connection_max;
-        let ticket = session.ledger.handle(session.user_id)?;
+        let ticket = session.ledger.handle(session.user.user_id)?;
         let mut held = session.held.lock();
         if held.handles.len() + held.opening >= limit {
             return Err(session.ledger.refused("open files of this connection", limit));

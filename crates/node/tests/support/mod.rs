@@ -105,6 +105,7 @@ impl Fixture {
             created,
             append: wish.append,
             user_id: 0,
+            changes_as: None,
         })
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidepool_proto::{Error, Result, Version};
+use tidepool_proto::{Error, Identity, Result, Version};
 
 use super::Shared;
 use super::journal::{Journal, Undo};
@@ -120,6 +120,10 @@ impl FaultFile {
 impl LowerFile for FaultFile {
     fn version(&self) -> Result<Version> {
         self.simple(Operation::Version, || self.inner.version())
+    }
+
+    fn change_as(&self, identity: Identity) {
+        self.inner.change_as(identity);
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {

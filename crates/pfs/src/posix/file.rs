@@ -12,11 +12,12 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, XattrFlags};
-use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
+use tidepool_proto::{Error, ErrorKind, FileId, Identity, Result, Version};
 
 use super::Shared;
 use super::direct::{FillDescriptor, reopen};
 use super::transfer::{Alignment, PartialWrite, read_full, read_unbuffered, write_full};
+use crate::identity::{Acting, act_as};
 use crate::lower::LowerFile;
 
 /// Page size that ranges for the page cache are rounded to; a multiple of every real one's unit.
@@ -38,6 +39,8 @@ pub(crate) struct PosixFile {
     /// Opened again with `O_APPEND`; `None` inside: refused. The lock keeps write and position
     /// together.
     appender: Mutex<Option<Option<OwnedFd>>>,
+    /// As whom content and length are changed, where not as this process.
+    changes_as: OnceLock<Identity>,
 }
 
 impl PosixFile {
@@ -51,6 +54,7 @@ impl PosixFile {
             reopen_refused: AtomicBool::new(false),
             plain: OnceLock::new(),
             appender: Mutex::new(None),
+            changes_as: OnceLock::new(),
         }
     }
 
@@ -63,6 +67,12 @@ impl PosixFile {
             .map_or_else(|_| String::new(), |path| path.display().to_string());
         let separator = if detail.is_empty() { "" } else { ": " };
         Error::new(ErrorKind::Pfs, operation, format!("{name}{separator}{detail}")).caused_by(error)
+    }
+
+    /// Has this thread act as the one whom changes are made as, until the value drops. Nothing may
+    /// be opened or made meanwhile but the change itself.
+    fn acting(&self) -> Result<Option<Acting>> {
+        self.changes_as.get().map_or(Ok(None), act_as)
     }
 
     fn access(&self) -> OFlags {
@@ -271,6 +281,10 @@ impl LowerFile for PosixFile {
         })
     }
 
+    fn change_as(&self, identity: Identity) {
+        let _once = self.changes_as.set(identity);
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.read_buffered(offset, buffer).map_err(|error| self.fail("reading", error))
     }
@@ -283,7 +297,10 @@ impl LowerFile for PosixFile {
         let descriptor = self
             .plain(OFlags::APPEND | OFlags::DIRECT)
             .map_err(|error| self.fail("opening again without append", error))?;
-        write_full(offset, data, |at, part| pwrite_here(descriptor, part, at)).map_err(|partial| {
+        let acting = self.acting()?;
+        let result = write_full(offset, data, |at, part| pwrite_here(descriptor, part, at));
+        drop(acting);
+        result.map_err(|partial| {
             let detail = format!("{} of {} bytes were written", partial.written, data.len());
             self.fail_with("writing", detail, partial.error)
         })
@@ -297,12 +314,14 @@ impl LowerFile for PosixFile {
         let own = appender.get_or_insert_with(|| {
             reopen(self.descriptor.as_fd(), self.access() | OFlags::APPEND).ok()
         });
+        let acting = self.acting()?;
         let result = match own {
             Some(own) => self.append_to(own.as_fd(), data, true),
             // The position of the caller's descriptor moves then; there is no other way to learn
             // where an append landed.
             None => self.append_to(self.descriptor.as_fd(), data, false),
         };
+        drop(acting);
         result.map_err(|partial| {
             let detail = format!("{} of {} bytes were written", partial.written, data.len());
             self.fail_with("appending", detail, partial.error)
@@ -310,14 +329,19 @@ impl LowerFile for PosixFile {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        retry_interrupted(|| rustix::fs::ftruncate(&self.descriptor, size))
-            .map_err(|error| self.fail("setting the length", error))
+        let acting = self.acting()?;
+        let result = retry_interrupted(|| rustix::fs::ftruncate(&self.descriptor, size));
+        drop(acting);
+        result.map_err(|error| self.fail("setting the length", error))
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         let mode = FallocateFlags::from_bits_retain(mode_bits as u32);
-        retry_interrupted(|| rustix::fs::fallocate(&self.descriptor, mode, offset, length))
-            .map_err(|error| self.fail("allocating", error))
+        let acting = self.acting()?;
+        let result =
+            retry_interrupted(|| rustix::fs::fallocate(&self.descriptor, mode, offset, length));
+        drop(acting);
+        result.map_err(|error| self.fail("allocating", error))
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {

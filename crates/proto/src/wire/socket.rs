@@ -17,6 +17,9 @@ use rustix::net::{
 
 use super::{DESCRIPTORS_MAX, FrameHeader, FrameLimits, HEADER_BYTES, Malformed};
 
+/// Groups of a process that fit without asking twice.
+const PEER_GROUPS_FIRST: usize = 32;
+
 /// A frame as it came in.
 #[derive(Debug)]
 pub struct Frame {
@@ -73,6 +76,8 @@ impl From<Malformed> for ReceiveError {
 pub struct Peer {
     /// Its effective user.
     pub user_id: u32,
+    /// Its effective group.
+    pub group_id: u32,
     /// Its process id; `None` where it lies outside of this process's namespace.
     pub process_id: Option<u32>,
 }
@@ -96,7 +101,36 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         return Err(io::Error::last_os_error());
     }
     let process_id = u32::try_from(credentials.pid).ok().filter(|id| *id != 0);
-    Ok(Peer { user_id: credentials.uid, process_id })
+    Ok(Peer { user_id: credentials.uid, group_id: credentials.gid, process_id })
+}
+
+/// The supplementary groups of the process at the other end.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; PEER_GROUPS_FIRST];
+    loop {
+        let mut length = size_of_val(groups.as_slice()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to the vector, which has that size.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        let count = length as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // Too short a buffer: `length` is now what is needed.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
 }
 
 /// Sends one frame. Fails with `TimedOut` if the other side does not take it within `timeout`;

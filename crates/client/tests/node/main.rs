@@ -1,0 +1,5 @@
+//! Tests of the client library with a real node and its server in this process: what a user may do
+//! by the socket is what he may do on the parallel file system.
+
+mod place;
+mod rights;

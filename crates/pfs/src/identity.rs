@@ -1,0 +1,160 @@
+//! Whose rights a thread uses on the file system.
+//!
+//! Linux keeps the file system identity per thread; these are raw system calls, because the
+//! wrappers of the C library would change all threads of the process. The descriptor is open
+//! already, so permission to write is not asked again: what the identity decides is whether
+//! set-id bits go, whether reserved space may be used and whose quota counts.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+
+use tidepool_proto::{Error, Identity, Result};
+
+const ROOT: u32 = 0;
+/// Asks the kernel for the present value: no such user or group exists.
+const ASK: u32 = u32::MAX;
+const CAPABILITY_SYS_RESOURCE: u32 = 24;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+thread_local! {
+    /// Supplementary groups of this thread, where it was given any. They stay until another user
+    /// comes: they allow nothing that root may not do anyway.
+    static GROUPS: RefCell<Option<Arc<[u32]>>> = const { RefCell::new(None) };
+    static GAVE_UP_RESOURCE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread acts as another user until the value drops.
+#[derive(Debug)]
+pub struct Acting {
+    /// Not `Send`: the identity is that of one thread.
+    _of_this_thread: std::marker::PhantomData<*const ()>,
+}
+
+/// Has this thread act as `identity`. `None` where that changes nothing: for root, and in a process
+/// that is not root, whose own identity the kernel weighs.
+///
+/// Fails where the process may not take the identity; then nothing may be done in its place.
+pub fn act_as(identity: &Identity) -> Result<Option<Acting>> {
+    if identity.user_id == ROOT || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    if !GAVE_UP_RESOURCE.replace(true) {
+        // Taking another identity does not take this right away.
+        give_up_resource_override();
+    }
+    // Made first: it puts back what was changed before a failure.
+    let acting = Acting { _of_this_thread: std::marker::PhantomData };
+    become_user(identity)
+        .map_err(|error| Error::pfs(format!("acting as user {}", identity.user_id), error))?;
+    Ok(Some(acting))
+}
+
+fn become_user(identity: &Identity) -> io::Result<()> {
+    GROUPS.with_borrow_mut(|present| {
+        if present.as_ref() != Some(&identity.groups) {
+            *present = None;
+            set_groups(&identity.groups)?;
+            *present = Some(identity.groups.clone());
+        }
+        set_group(identity.group_id)?;
+        // Last: with it go the rights that the calls before need, and those to keep set-id bits.
+        set_user(identity.user_id)
+    })
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // What this thread makes from now on is the node's own and must not be a user's.
+        if set_user(ROOT).and_then(|()| set_group(ROOT)).is_err() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Sets the supplementary groups of this thread.
+pub fn set_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: the pointer and length describe a live slice of 32-bit group numbers, which is what
+    // the system call reads. The raw call changes this thread only, which is what we want.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the user of this thread for the file system.
+pub fn set_user(user_id: u32) -> io::Result<()> {
+    set_and_check(libc::SYS_setfsuid, user_id)
+}
+
+/// Sets the group of this thread for the file system.
+pub fn set_group(group_id: u32) -> io::Result<()> {
+    set_and_check(libc::SYS_setfsgid, group_id)
+}
+
+/// These system calls report no failure, so the result is read back.
+fn set_and_check(call: libc::c_long, value: u32) -> io::Result<()> {
+    // SAFETY: `setfsuid` and `setfsgid` take a number and change this thread only.
+    let now = unsafe {
+        libc::syscall(call, value);
+        libc::syscall(call, ASK)
+    };
+    if now as u32 == value { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
+}
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// Gives up, for this thread and those it starts, the right to exceed quotas and reserved space.
+pub fn give_up_resource_override() {
+    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+    // Effective, permitted and inheritable sets of capabilities 0 to 31, then of the rest.
+    let mut sets = [0u32; 6];
+    // SAFETY: both pointers are to live values of the layout that version 3 of the calls uses, and
+    // the calls concern this thread only.
+    unsafe {
+        if libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) == 0 {
+            sets[0] &= !(1 << CAPABILITY_SYS_RESOURCE);
+            libc::syscall(libc::SYS_capset, &header, sets.as_ptr());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn identity(user_id: u32, groups: &[u32]) -> Identity {
+        Identity { user_id, group_id: user_id, groups: groups.into() }
+    }
+
+    /// What a file made now belongs to.
+    fn owner_of_a_new_file(directory: &std::path::Path, name: &str) -> (u32, u32) {
+        let path = directory.join(name);
+        std::fs::write(&path, name).unwrap();
+        let facts = std::fs::metadata(&path).unwrap();
+        (facts.uid(), facts.gid())
+    }
+
+    #[test]
+    fn a_thread_acts_as_another_user_and_comes_back() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can act as others");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), all).unwrap();
+        for (user_id, groups) in [(65_534, &[1u32, 2][..]), (54_321, &[]), (65_534, &[])] {
+            let acting = act_as(&identity(user_id, groups)).unwrap();
+            let name = format!("{user_id}-{}", groups.len());
+            assert_eq!(owner_of_a_new_file(directory.path(), &name), (user_id, user_id));
+            drop(acting);
+            assert_eq!(owner_of_a_new_file(directory.path(), &format!("{name}r")), (0, 0));
+        }
+        assert!(act_as(&identity(ROOT, &[])).unwrap().is_none());
+        assert_eq!(owner_of_a_new_file(directory.path(), "last"), (0, 0));
+    }
+}
