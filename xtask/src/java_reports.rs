@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::environment;
+use crate::junit;
 use crate::outcome::Outcome;
 
 const REPORTS: &str = "java/hadoop/target/surefire-reports";
@@ -104,36 +105,20 @@ struct Counted {
 impl Counted {
     /// Adds a report in the form that Maven writes: one element a test, with what befell it inside.
     fn add(&mut self, report: &str) {
-        let mut rest = report;
-        while let Some(at) = rest.find("<testcase ") {
-            rest = &rest[at..];
-            let head = &rest[..rest.find('>').map_or(rest.len(), |end| end + 1)];
-            let body = if head.ends_with("/>") {
-                ""
-            } else {
-                &rest[head.len()..rest.find("</testcase>").unwrap_or(rest.len())]
-            };
-            let class = attribute(head, "classname");
+        for case in junit::cases(report) {
+            let class = case.class();
             let class = class.rsplit(['.', '$']).next().unwrap_or_default();
-            let name = format!("{class}.{}", attribute(head, "name"));
-            if let Some(at) = body.find("<skipped") {
-                self.skipped.insert(name, attribute(&body[at..], "message").to_owned());
-            } else if body.contains("<failure") || body.contains("<error") {
+            let name = format!("{class}.{}", case.name());
+            if let Some(at) = case.body.find("<skipped") {
+                let message = junit::attribute(&case.body[at..], "message").to_owned();
+                self.skipped.insert(name, message);
+            } else if case.has("failure") || case.has("error") {
                 self.failed.push(name);
             } else {
                 self.passed += 1;
             }
-            rest = &rest[head.len() + body.len()..];
         }
     }
-}
-
-fn attribute<'a>(element: &'a str, name: &str) -> &'a str {
-    let head = &element[..element.find('>').unwrap_or(element.len())];
-    let start = format!(" {name}=\"");
-    let Some(at) = head.find(&start) else { return "" };
-    let value = &head[at + start.len()..];
-    &value[..value.find('"').unwrap_or(value.len())]
 }
 
 #[cfg(test)]

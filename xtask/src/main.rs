@@ -14,13 +14,16 @@ mod examples;
 mod hog;
 mod java;
 mod java_reports;
+mod junit;
 mod kmeans;
 mod loop_volume;
 mod node;
 mod outcome;
 mod process;
+mod rust_tests;
 mod scratch;
 mod shaping;
+mod skips;
 mod suites;
 mod tidy;
 

@@ -18,6 +18,8 @@ pub struct Outcome {
     pub failed: Vec<String>,
     /// Checks that did not run, one line each, with the reason.
     pub skipped: Vec<String>,
+    /// Checks that passed only when they ran again, one line each, with where they failed first.
+    pub flaky: Vec<String>,
     /// Other facts worth a line.
     pub notes: Vec<String>,
     /// What the checks that failed printed; shown at the end of a run, where it is looked for.
@@ -73,6 +75,9 @@ impl fmt::Display for Outcome {
         }
         for reason in &self.skipped {
             write!(f, "\n    skipped: {reason}")?;
+        }
+        for line in &self.flaky {
+            write!(f, "\n    FLAKY: {line}")?;
         }
         for failure in self.failed.iter().take(FAILURES_SHOWN) {
             write!(f, "\n    failed: {failure}")?;

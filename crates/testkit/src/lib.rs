@@ -4,6 +4,7 @@
 //! * [`model`]: the reference model, the operations, the driver and the actors (child processes).
 //! * [`product`]: a node under test, started through its command line.
 //! * [`machine`]: what the tests need of the machine, and the reasons to skip where it is missing.
+//! * [`memory_group`]: a control group with a limit of memory.
 //! * [`raw`]: a client that may say anything on the socket.
 //! * [`user`]: acting as somebody else.
 //! * [`weak_pfs`]: a file system that counts what it is asked and misbehaves, to be the PFS.
@@ -13,6 +14,7 @@
 
 pub mod buffer;
 pub mod machine;
+pub mod memory_group;
 pub mod model;
 pub mod page;
 pub mod product;

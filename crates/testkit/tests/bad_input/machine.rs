@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use tidepool_testkit::machine::{Missing, print_skip};
+use tidepool_testkit::machine::print_skip;
+use tidepool_testkit::memory_group::MemoryGroup;
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::product::{Node, NodeSpec, program, run_within, said};
 
@@ -40,36 +41,6 @@ fn more_memory_than_the_machine_has() {
     assert_eq!(node.status().unwrap().store.capacity_bytes, 64 << 20, "nothing changed");
 }
 
-/// A control group of version 1 with a memory limit, removed at the end.
-struct MemoryGroup(PathBuf);
-
-impl MemoryGroup {
-    fn create(limit_bytes: u64) -> Result<Self, Missing> {
-        let top = Path::new("/sys/fs/cgroup/memory");
-        if !top.join("memory.limit_in_bytes").is_file() {
-            return Err(Missing("no control groups of version 1 with a memory controller".into()));
-        }
-        let path = top.join(format!("tidepool-test-{}", std::process::id()));
-        let failed = |error: std::io::Error| Missing(format!("cannot make a group: {error}"));
-        fs::create_dir(&path).map_err(failed)?;
-        let group = MemoryGroup(path);
-        fs::write(group.0.join("memory.limit_in_bytes"), limit_bytes.to_string())
-            .map_err(failed)?;
-        Ok(group)
-    }
-}
-
-impl Drop for MemoryGroup {
-    fn drop(&mut self) {
-        for _ in 0..200 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
 #[test]
 fn the_limit_of_the_control_group_is_the_machine() {
     needs_mount!();
@@ -78,7 +49,7 @@ fn the_limit_of_the_control_group_is_the_machine() {
         Ok(group) => group,
         Err(missing) => return print_skip("the_limit_of_the_control_group", &missing),
     };
-    let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    let enter = format!("echo $$ > {}/cgroup.procs", group.path().display());
     let node = Node::prepare(NodeSpec { memory: "50%".into(), ..NodeSpec::default() }).unwrap();
     let output = start_after(&node, &enter, &[]);
     assert!(output.status.success(), "{}", said(&output));
@@ -95,7 +66,7 @@ fn the_limit_of_the_control_group_is_the_machine() {
     node.stop().unwrap();
     let node = Node::prepare(NodeSpec { memory: "1GiB".into(), ..NodeSpec::default() }).unwrap();
     let output = start_after(&node, &enter, &[]);
-    assert_refused(&node, &output, 2, &["memory", "limit_in_bytes"]);
+    assert_refused(&node, &output, 2, &["memory", group.limit_file()]);
 }
 
 #[test]
