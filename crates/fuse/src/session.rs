@@ -62,7 +62,7 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// Mounts; returns once the mount answers.
+/// Mounts; returns once the kernel and we agree and somebody answers.
 ///
 /// A dead mount on the mount point is removed first (see [`crate::recover_stale`]).
 ///
@@ -101,9 +101,7 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
             Error::new(ErrorKind::LimitReached, OPERATION, "starting a thread").caused_by(error)
         })?;
     }
-    rustix::fs::statfs(&mount.mount_point).map_err(|error| {
-        Error::new(ErrorKind::Unsupported, OPERATION, "the mount does not answer").caused_by(error)
-    })?;
+    // Not tried out here: a process that is killed while it asks its own mount waits for itself.
     Ok(mount)
 }
 

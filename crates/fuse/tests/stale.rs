@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use support::bypass::BypassService;
 use support::memory::MemoryService;
@@ -15,6 +16,8 @@ use tidepool_proto::ErrorKind;
 
 const LOWER: &str = "TIDEPOOL_TEST_LOWER";
 const UPPER: &str = "TIDEPOOL_TEST_UPPER";
+/// Kills of a daemon that is mounting.
+const ROUNDS: u64 = 40;
 
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -35,15 +38,19 @@ fn daemon_for_the_other_tests() {
     mount.wait().unwrap();
 }
 
-fn start_daemon(lower: &Path, upper: &Path) -> Child {
-    let mut daemon = Command::new(std::env::current_exe().unwrap())
+fn spawn_daemon(lower: &Path, upper: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "daemon_for_the_other_tests", "--nocapture"])
         .env(LOWER, lower)
         .env(UPPER, upper)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+fn start_daemon(lower: &Path, upper: &Path) -> Child {
+    let mut daemon = spawn_daemon(lower, upper);
     while !is_mounted(upper) || fs::metadata(upper.join("file")).is_err() {
         assert!(daemon.try_wait().unwrap().is_none(), "the daemon runs");
         std::thread::yield_now();
@@ -81,6 +88,37 @@ fn a_killed_daemon_leaves_errors_and_no_hang_and_is_recovered() {
     assert_eq!(fs::read(upper.join("file")).unwrap(), b"safe");
     mount.unmount().unwrap();
     assert!(!is_mounted(&upper));
+}
+
+/// A process that asks its own mount waits for itself, and no signal ends that.
+#[test]
+fn a_daemon_killed_while_it_mounts_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (lower, upper) = (directory.path().join("pfs"), directory.path().join("mount"));
+    fs::create_dir(&lower).unwrap();
+    fs::create_dir(&upper).unwrap();
+    for round in 0..ROUNDS {
+        let mut daemon = spawn_daemon(&lower, &upper);
+        while !is_mounted(&upper) {
+            assert!(daemon.try_wait().unwrap().is_none(), "the daemon runs");
+            std::thread::yield_now();
+        }
+        // Every moment of the next two milliseconds.
+        std::thread::sleep(Duration::from_micros(round * 50));
+        daemon.kill().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while daemon.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                let _ = rustix::mount::unmount(&upper, rustix::mount::UnmountFlags::FORCE);
+                panic!("round {round}: the daemon is still there a minute after it was killed");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(recover_stale(&upper).unwrap(), "there was a dead mount");
+    }
 }
 
 #[test]
