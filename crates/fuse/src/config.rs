@@ -15,8 +15,8 @@ pub struct MountConfig {
     pub mount_point: PathBuf,
     /// Threads that wait for requests. More are started while all of these are busy.
     pub threads: usize,
-    /// Threads that wait for bytes that are not resident.
-    pub waiting_threads_max: usize,
+    /// Requests that may wait for the PFS at the same time; one user has half of them at most.
+    pub turns_max: usize,
     /// Refuse every change.
     pub read_only: bool,
     /// Let other users in. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
@@ -36,7 +36,7 @@ impl MountConfig {
             pfs_path,
             mount_point,
             threads: 2,
-            waiting_threads_max: 32,
+            turns_max: 128,
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             passthrough: true,

@@ -41,6 +41,8 @@ pub struct FileHandle {
     pub file: Arc<dyn OpenFile>,
     /// What the program may do.
     pub access: Access,
+    /// Who opened it.
+    pub user: u32,
     /// Lock owners that took record locks through this open while the kernel does not tell us of
     /// closes.
     pub lock_owners: Mutex<Vec<u64>>,
@@ -52,10 +54,19 @@ pub struct FileHandle {
 }
 
 /// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
-/// decided here, caching and appending by the node.
+/// decided here, caching and appending by the node. No open waits for who holds a lease.
 fn lower_flags(flags: u32) -> OFlags {
     const KEPT: i32 = libc::O_ACCMODE | libc::O_NOATIME;
-    OFlags::from_bits_retain(flags & KEPT as u32) | OFlags::NOFOLLOW | OFlags::CLOEXEC
+    const ADDED: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+    OFlags::from_bits_retain(flags & KEPT as u32) | ADDED
+}
+
+/// The errno of an open that does not wait.
+fn open_errno(error: rustix::io::Errno) -> Errno {
+    match error {
+        rustix::io::Errno::WOULDBLOCK => Errno::BLOCKED,
+        error => error.into(),
+    }
 }
 
 /// As [`lower_flags`] for an open that writes only, with reading added: the kernel may then write
@@ -79,15 +90,25 @@ fn has(flags: u32, flag: i32) -> bool {
 impl Filesystem {
     /// `OPEN`. Answers `ESTALE` where another node must stand for the file now: the kernel then
     /// looks the name up again and opens what it finds.
-    pub(crate) fn open(&self, caller: &InHeader, arguments: OpenIn, reply: Reply) {
-        match self.open_handle(caller, arguments, &reply) {
-            Ok(open) => {
-                if !reply.value_heard(&open) {
-                    self.forget_handle(open.handle);
-                }
+    pub(crate) fn open(
+        &self,
+        caller: &InHeader,
+        arguments: OpenIn,
+        reply: &mut Option<Reply>,
+    ) -> Answer {
+        let Some(waits) = reply.as_ref() else { return Ok(()) };
+        let open = match self.open_handle(caller, arguments, waits) {
+            Err(Errno::BLOCKED) if has(arguments.flags, libc::O_NONBLOCK) => {
+                return Err(Errno(libc::EWOULDBLOCK));
             }
-            Err(errno) => reply.error(errno),
+            outcome => outcome?,
+        };
+        if let Some(reply) = reply.take()
+            && !reply.value_heard(&open)
+        {
+            self.forget_handle(open.handle);
         }
+        Ok(())
     }
 
     fn open_handle(&self, caller: &InHeader, arguments: OpenIn, reply: &Reply) -> Answer<OpenOut> {
@@ -101,7 +122,7 @@ impl Filesystem {
         let truncate = has(flags, libc::O_TRUNC);
         // Truncating is writing, whatever the access mode says.
         let lower_for_size = (truncate && !access.writes())
-            .then(|| self.open_lower(&node, OFlags::WRONLY | OFlags::CLOEXEC))
+            .then(|| self.open_lower(&node, lower_flags(libc::O_WRONLY as u32)))
             .transpose()?;
         let append = has(flags, libc::O_APPEND);
         let both = truncate && access == Access::Write && !append;
@@ -144,10 +165,12 @@ impl Filesystem {
     fn open_lower(&self, node: &Arc<Node>, flags: OFlags) -> Answer<OwnedFd> {
         if let Some(place) = node.place() {
             let parent = self.nodes.descriptor(&place.parent)?;
-            if let Ok(lower) = rustix::fs::openat(&parent, &place.name, flags, Mode::empty())
-                && rustix::fs::fstat(&lower).is_ok_and(|stat| node.is(&stat))
-            {
-                return Ok(lower);
+            match rustix::fs::openat(&parent, &place.name, flags, Mode::empty()) {
+                Ok(lower) if rustix::fs::fstat(&lower).is_ok_and(|stat| node.is(&stat)) => {
+                    return Ok(lower);
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(Errno::BLOCKED),
+                _ => {}
             }
         }
         let held = self.nodes.descriptor(node)?;
@@ -157,8 +180,8 @@ impl Filesystem {
     /// Opens once more what a descriptor has open, as the present identity.
     pub(crate) fn reopen(&self, held: &impl AsFd, flags: OFlags) -> Answer<OwnedFd> {
         let (directory, number) = self.by_descriptor(held);
-        let flags = (flags - OFlags::NOFOLLOW) | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?)
+        let flags = (flags - OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::openat(directory, number.as_str(), flags, Mode::empty()).map_err(open_errno)
     }
 
     /// Files an open under a new handle and decides how the kernel reads it.
@@ -209,6 +232,7 @@ impl Filesystem {
             node,
             file,
             access,
+            user: caller.uid,
             lock_owners: Mutex::default(),
             append,
             privileges_dropped_at: AtomicU64::new(NEVER),
@@ -449,8 +473,12 @@ fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answe
             Err(rustix::io::Errno::EXIST) if !has(arguments.flags, libc::O_EXCL) => {}
             Err(error) => return Err(error.into()),
         }
-        match rustix::fs::openat(parent, name, flags | OFlags::NONBLOCK, Mode::empty()) {
+        match rustix::fs::openat(parent, name, flags, Mode::empty()) {
             Ok(lower) => return Ok((lower, false)),
+            // The kernel holds the directory during a create. It opens what it finds without.
+            Err(rustix::io::Errno::WOULDBLOCK) if !has(arguments.flags, libc::O_NONBLOCK) => {
+                return Err(Errno::STALE);
+            }
             Err(rustix::io::Errno::NOENT) => continue,
             // A symbolic link took the name; the kernel follows it when it looks again.
             Err(rustix::io::Errno::LOOP) => return Err(Errno::STALE),

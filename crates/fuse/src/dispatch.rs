@@ -1,23 +1,24 @@
 //! From an operation code to its handler.
 //!
 //! A handler that panics answers `EIO`; the mount goes on. Requests of kinds that this mount does
-//! not have answer `ENOSYS`, after which the kernel does not ask again.
+//! not have answer `ENOSYS`, after which the kernel does not ask again. Whatever may wait for the
+//! PFS takes a turn first (`turns`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
 use crate::device::Device;
 use crate::filesystem::Filesystem;
 use crate::metadata::XattrAnswer;
 use crate::request::{Answer, Arguments, Errno, Reply};
+use crate::turns::{Asked, Later, Waiting};
 
-/// Whether this thread may wait for slow storage, or what it may do instead.
+/// The threads that read requests, as a handler knows them.
 pub trait Workers {
     /// Runs `work`, during which this thread may wait. Makes sure that another one listens.
     fn wait_here(&self, work: &mut dyn FnMut());
-    /// Whether another thread listens, so that this one may wait.
-    fn others_listen(&self) -> bool;
 }
 
 impl Filesystem {
@@ -35,7 +36,7 @@ impl Filesystem {
         };
         let mut reply = Some(Reply::new(device.clone(), &header));
         let outcome = catch_unwind(AssertUnwindSafe(|| match header.opcode {
-            op::READ => self.handle_read(arguments, &mut reply, workers),
+            op::READ if !self.must_wait(arguments) => self.handle_read(arguments, &mut reply),
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
                 if let Some(reply) = reply.take() {
                     reply.none();
@@ -43,11 +44,9 @@ impl Filesystem {
                 self.handle_unanswered(&header, arguments)
             }
             _ => {
-                workers.wait_here(&mut || {
-                    if let Some(reply) = reply.take() {
-                        self.handle_waiting(&header, arguments, reply);
-                    }
-                });
+                if let Some(reply) = reply.take() {
+                    self.ask_for_turn(&header, arguments, request, reply, workers);
+                }
                 Ok(())
             }
         }));
@@ -77,44 +76,146 @@ impl Filesystem {
                     self.nodes.forget(forget.nodeid, forget.lookups);
                 }
             }
-            _ => self.locks.interrupt(arguments.take::<abi::InterruptIn>()?.unique),
+            _ => {
+                let unique = arguments.take::<abi::InterruptIn>()?.unique;
+                let found = self.turns.interrupt(unique, || self.locks.interrupt(unique));
+                if let Some(waiting) = found {
+                    waiting.reply.error(Errno(libc::EINTR));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Resident bytes are answered at once; others where waiting does no harm.
-    fn handle_read(
-        self: &Arc<Self>,
-        mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-        workers: &dyn Workers,
-    ) -> Answer {
+    /// Whether a read has to wait for bytes that are not resident.
+    fn must_wait(&self, mut arguments: Arguments<'_>) -> bool {
+        let Ok(read) = arguments.take::<TransferIn>() else { return false };
+        let Ok(handle) = self.files.get(read.handle) else { return false };
+        !handle.file.is_resident(read.offset, read.size as usize)
+    }
+
+    fn handle_read(&self, mut arguments: Arguments<'_>, reply: &mut Option<Reply>) -> Answer {
         let read: TransferIn = arguments.take()?;
         let handle = self.files.get(read.handle)?;
-        let Some(reply) = reply.take() else { return Ok(()) };
-        let size = read.size as usize;
         // The node may start threads, which get the identity that this one has then.
-        if let Err(errno) = self.credentials.become_daemon() {
-            reply.error(errno);
-        } else if handle.file.is_resident(read.offset, size) {
-            self.read(&handle, read.offset, size, reply);
-        } else if workers.others_listen() {
-            let mut reply = Some(reply);
-            workers.wait_here(&mut || {
-                if let Some(reply) = reply.take() {
-                    self.read(&handle, read.offset, size, reply);
-                }
-            });
-        } else {
-            let filesystem = self.clone();
-            self.waiting.run(move || filesystem.read(&handle, read.offset, size, reply));
+        self.credentials.become_daemon()?;
+        if let Some(reply) = reply.take() {
+            self.read(&handle, read.offset, read.size as usize, reply);
         }
         Ok(())
     }
 
-    fn handle_waiting(self: &Arc<Self>, header: &InHeader, arguments: Arguments<'_>, reply: Reply) {
+    /// Handles a request that may wait for the PFS: here if its user may have a thread for it.
+    fn ask_for_turn(
+        self: &Arc<Self>,
+        header: &InHeader,
+        arguments: Arguments<'_>,
+        request: &[u8],
+        reply: Reply,
+        workers: &dyn Workers,
+    ) {
+        let user = self.user_of(header, arguments);
+        let is_interrupted = |unique| self.locks.was_interrupted(unique);
+        match self.turns.ask(user, header.opcode, request, reply, is_interrupted) {
+            Asked::Queued => {}
+            Asked::Refused(reply) => reply.error(Errno(libc::EINTR)),
+            Asked::Instead(waiting) => {
+                let mut waiting = Some(waiting);
+                workers.wait_here(&mut || self.work_off(waiting.take()));
+            }
+            Asked::Turn(reply) => {
+                let mut reply = Some(reply);
+                workers.wait_here(&mut || {
+                    if let Some(reply) = reply.take() {
+                        self.handle_in_turn(user, request, reply, Duration::ZERO);
+                        self.work_off(self.turns.give_back(user));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whose turn a request takes. What the kernel does by itself is nobody's by its header; it
+    /// counts to who opened the file.
+    fn user_of(&self, header: &InHeader, mut arguments: Arguments<'_>) -> u32 {
+        let by_kernel = header.uid == 0 && header.pid == 0;
+        let has_handle = matches!(header.opcode, op::READ | op::WRITE | op::FLUSH | op::RELEASE);
+        if by_kernel
+            && has_handle
+            && let Ok(handle) = arguments.take::<u64>()
+            && let Ok(file) = self.files.get(handle)
+        {
+            return file.user;
+        }
+        header.uid
+    }
+
+    /// Handles a request that has a turn, then those that waited for it.
+    fn work_off(self: &Arc<Self>, waiting: Option<Waiting>) {
+        let mut next = waiting;
+        while let Some(Waiting { user, request, reply, pause, .. }) = next {
+            self.handle_in_turn(user, &request, reply, pause);
+            next = self.turns.give_back(user);
+        }
+    }
+
+    /// Handles a request that was tried `pause` ago, if ever.
+    fn handle_in_turn(self: &Arc<Self>, user: u32, request: &[u8], reply: Reply, pause: Duration) {
+        let mut arguments = Arguments::new(request);
+        let Ok(header) = arguments.take::<InHeader>() else { return };
+        let handled =
+            catch_unwind(AssertUnwindSafe(|| self.handle_waiting(&header, arguments, reply)));
+        match handled {
+            Ok(None) => {}
+            Ok(Some(reply)) => {
+                let waiting = Waiting::new(user, header.opcode, request, reply);
+                self.try_later(waiting.again(pause));
+            }
+            Err(_) => {
+                tracing::error!(opcode = header.opcode, "a handler panicked; it answered EIO");
+            }
+        }
+    }
+
+    fn try_later(self: &Arc<Self>, waiting: Waiting) {
+        match self.turns.try_later(waiting, |unique| self.locks.was_interrupted(unique)) {
+            Later::Kept => {}
+            Later::GivenUp(waiting) => waiting.reply.error(Errno(libc::EINTR)),
+            Later::NeedsThread => {
+                let filesystem = self.clone();
+                let started = std::thread::Builder::new()
+                    .name("tide-later".to_owned())
+                    .spawn(move || filesystem.try_what_is_due());
+                if let Err(error) = started {
+                    tracing::warn!(%error, "starting the thread for later tries failed");
+                    for waiting in self.turns.no_thread() {
+                        waiting.reply.error(Errno(libc::EAGAIN));
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_what_is_due(self: Arc<Self>) {
+        if crate::credentials::begin_thread().is_err() {
+            tracing::error!("the thread for later tries could not take the daemon's identity");
+        }
+        while let Some(waiting) = self.turns.due() {
+            let filesystem = self.clone();
+            self.waiting.run(move || filesystem.work_off(Some(waiting)));
+        }
+    }
+
+    /// Returns the reply if the request would have to wait for somebody else.
+    fn handle_waiting(
+        self: &Arc<Self>,
+        header: &InHeader,
+        arguments: Arguments<'_>,
+        reply: Reply,
+    ) -> Option<Reply> {
         let mut reply = Some(reply);
         let outcome = match header.opcode {
+            op::READ => self.handle_read(arguments, &mut reply),
             op::OPEN
             | op::CREATE
             | op::WRITE
@@ -142,9 +243,12 @@ impl Filesystem {
             | op::READLINK => self.handle_name(header, arguments, &mut reply),
             _ => self.handle_metadata(header, arguments, &mut reply),
         };
-        if let (Err(errno), Some(reply)) = (outcome, reply) {
-            reply.error(errno);
+        match (outcome, reply) {
+            (Err(Errno::BLOCKED), reply) => return reply,
+            (Err(errno), Some(reply)) => reply.error(errno),
+            _ => {}
         }
+        None
     }
 
     fn handle_file(
@@ -163,7 +267,10 @@ impl Filesystem {
             }};
         }
         match header.opcode {
-            op::OPEN => answer!(open, |reply| self.open(header, open, reply)),
+            op::OPEN => {
+                let open = arguments.take()?;
+                self.open(header, open, reply)?;
+            }
             op::CREATE => {
                 let create = arguments.take()?;
                 let name = arguments.name()?;

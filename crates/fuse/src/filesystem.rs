@@ -20,6 +20,7 @@ use crate::handles::Handles;
 use crate::locks::Locks;
 use crate::nodes::{Node, Nodes};
 use crate::request::{Answer, Errno, Reply};
+use crate::turns::Turns;
 use crate::waiting::WaitingThreads;
 
 /// The state of a mount.
@@ -30,6 +31,7 @@ pub struct Filesystem {
     pub(crate) directories: Handles<DirectoryHandle>,
     pub(crate) credentials: Credentials,
     pub(crate) locks: Locks,
+    pub(crate) turns: Turns,
     pub(crate) waiting: WaitingThreads,
     pub(crate) passthrough: AtomicBool,
     pub(crate) notes: Mutex<Vec<String>>,
@@ -41,7 +43,7 @@ impl Filesystem {
     pub fn new(
         service: Arc<dyn FileService>,
         nodes: Nodes,
-        waiting_threads_max: usize,
+        turns_max: usize,
     ) -> std::io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptors = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
@@ -52,7 +54,9 @@ impl Filesystem {
             directories: Handles::default(),
             credentials: Credentials::new(),
             locks: Locks::default(),
-            waiting: WaitingThreads::new(waiting_threads_max),
+            turns: Turns::new(turns_max),
+            // Whoever comes here has a turn.
+            waiting: WaitingThreads::new(turns_max),
             passthrough: AtomicBool::new(false),
             notes: Mutex::default(),
             descriptors,

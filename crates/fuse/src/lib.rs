@@ -30,6 +30,7 @@ mod request;
 mod reservations;
 mod session;
 mod stale;
+mod turns;
 mod waiting;
 
 pub use config::MountConfig;

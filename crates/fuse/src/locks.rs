@@ -121,6 +121,14 @@ impl Locks {
         self.changed.notify_one();
     }
 
+    /// Whether the interrupt of request `unique` came before the request was worked on; it counts
+    /// once.
+    pub(crate) fn was_interrupted(&self, unique: u64) -> bool {
+        let mut state = self.state.lock();
+        let found = state.early_interrupts.iter().position(|early| *early == unique);
+        found.and_then(|index| state.early_interrupts.remove(index)).is_some()
+    }
+
     /// A program stopped waiting for request `unique`.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();

@@ -16,6 +16,8 @@ pub struct Errno(pub i32);
 impl Errno {
     /// Something else is there by now: the kernel looks the name up and asks once more.
     pub const STALE: Errno = Errno(libc::ESTALE);
+    /// The request would have to wait for somebody else (a lease): it is tried again. Never sent.
+    pub const BLOCKED: Errno = Errno(i32::MAX);
 }
 
 impl From<io::Error> for Errno {
@@ -164,6 +166,7 @@ impl Reply {
 
     fn finish(mut self, errno: i32, slices: &[IoSlice<'_>]) {
         self.answered = true;
+        let errno = if errno == Errno::BLOCKED.0 { libc::EAGAIN } else { errno };
         if let Err(error) = self.device.send(self.unique, errno, slices) {
             tracing::warn!(%error, unique = self.unique, "answering a request failed");
             // The kernel refused the reply as such; an error is the one thing it always takes.

@@ -1,8 +1,8 @@
 //! The life of a mount: handshake, worker threads, end.
 //!
 //! A few threads listen for requests. Whoever is about to wait for the PFS makes sure that another
-//! one still listens, and starts one if need be, so that resident bytes are served at once however
-//! slow the PFS is.
+//! one still listens, and starts one if need be. There are more threads than turns to wait for the
+//! PFS, so resident bytes are served at once however slow the PFS is and however many wait.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -28,10 +28,13 @@ const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 /// Room beside the bytes of a write for its headers.
 const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
-const BACKGROUND_REQUESTS_MAX: u16 = 64;
+/// The kernel shares these between all users and holds further ones back, so one user who makes
+/// them wait must not use them up.
+const BACKGROUND_REQUESTS_MAX: u16 = 1024;
 /// Threads that listen beyond the configured number before they end.
 const SPARE_THREADS_MAX: usize = 6;
-const THREADS_MAX: usize = 64;
+/// Threads beyond those that may wait for the PFS.
+const THREADS_BESIDE_TURNS: usize = 8;
 /// How long programs may go on using the mount after it was asked to go.
 const BUSY_MAX: Duration = Duration::from_secs(2);
 const BUSY_CHECK: Duration = Duration::from_millis(20);
@@ -43,6 +46,7 @@ struct Session {
     filesystem: Arc<Filesystem>,
     device: Arc<Device>,
     threads_base: usize,
+    threads_max: usize,
     threads: AtomicUsize,
     listening: AtomicUsize,
     ended: Mutex<bool>,
@@ -84,7 +88,8 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
     let session = Arc::new(Session {
         filesystem,
         device: Arc::new(Device::new(descriptor)),
-        threads_base: config.threads.clamp(1, THREADS_MAX),
+        threads_base: config.threads.clamp(1, config.turns_max + THREADS_BESIDE_TURNS),
+        threads_max: config.turns_max + THREADS_BESIDE_TURNS,
         threads: AtomicUsize::new(0),
         listening: AtomicUsize::new(0),
         ended: Mutex::new(false),
@@ -129,7 +134,7 @@ fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result
         .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&config.pfs_root, 0))
         .map_err(|error| fail(error.into()))?;
     let nodes = Nodes::new(root, pinned_max).map_err(fail)?;
-    let filesystem = Filesystem::new(service, nodes, config.waiting_threads_max).map_err(fail)?;
+    let filesystem = Filesystem::new(service, nodes, config.turns_max).map_err(fail)?;
     Ok(Arc::new(filesystem))
 }
 
@@ -377,6 +382,7 @@ impl Session {
     fn worker_ended(&self) {
         if self.threads.load(Ordering::SeqCst) == 1 {
             self.filesystem.locks.stop();
+            self.filesystem.turns.stop();
         }
         let mut ended = self.ended.lock();
         if self.threads.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -405,15 +411,11 @@ impl Workers for Worker<'_> {
         let nobody_listens = self.session.listening.fetch_sub(1, Ordering::SeqCst) == 1;
         let _away = Away(self.session);
         if nobody_listens
-            && self.session.threads.load(Ordering::Relaxed) < THREADS_MAX
+            && self.session.threads.load(Ordering::Relaxed) < self.session.threads_max
             && let Err(error) = self.session.start_worker()
         {
             tracing::warn!(%error, "starting a worker failed");
         }
         work();
-    }
-
-    fn others_listen(&self) -> bool {
-        self.session.listening.load(Ordering::Relaxed) > 1
     }
 }

@@ -1,4 +1,4 @@
-//! A few threads that wait for slow reads, so that the threads that answer the kernel need not.
+//! Threads that work off what was put off, so that the threads that read requests need not.
 //!
 //! Threads start on demand up to a limit and end when idle. Jobs beyond the limit queue in order.
 
@@ -65,9 +65,11 @@ impl WaitingThreads {
             tracing::warn!(%error, "starting a waiting thread failed");
             let mut state = self.shared.state.lock();
             state.threads -= 1;
-            // With no thread at all nobody would ever take the job: drop it, which answers EIO.
-            if state.threads == 0 {
-                state.jobs.clear();
+            // With no thread at all nobody would ever take the job.
+            let left = if state.threads == 0 { state.jobs.pop_back() } else { None };
+            drop(state);
+            if let Some(job) = left {
+                job();
             }
         }
     }
@@ -84,7 +86,7 @@ impl Shared {
                 drop(state);
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 if outcome.is_err() {
-                    tracing::error!("a waiting read panicked; it was answered with EIO");
+                    tracing::error!("a request that was put off panicked");
                 }
                 state = self.state.lock();
                 continue;

@@ -154,7 +154,6 @@ fn moody() -> Option<(Arc<Moody>, support::Mounted)> {
     let service = Arc::new(Moody::default());
     let mount = mounted_with(service.clone(), |config| {
         config.threads = 1;
-        config.waiting_threads_max = 4;
     })?;
     Some((service, mount))
 }

@@ -1,0 +1,310 @@
+//! Who may have how many of the threads that wait for the PFS.
+//!
+//! A request that may wait for the PFS takes a *turn* of its user. There are fewer turns than
+//! threads, so threads that read requests, and with them resident reads and forgets, go on however
+//! many wait. A user may have half of the turns that others leave, so one slow file, or one user
+//! who makes files slow, does not stop the rest. Requests without a turn wait in a queue of their
+//! user; who gives a turn back goes on with the next of them, the users taken in order. What would
+//! block elsewhere (a lease) gives its turn back and is tried again later.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::abi::op;
+use crate::request::Reply;
+
+/// Bytes of requests that wait for one user, at most.
+const QUEUED_BYTES_MAX: usize = 512 << 20;
+const RETRY_FIRST: Duration = Duration::from_millis(5);
+const RETRY_LAST: Duration = Duration::from_millis(200);
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Whose turn it takes.
+    pub user: u32,
+    /// As it was read from the kernel.
+    pub request: Box<[u8]>,
+    /// The duty to answer it.
+    pub reply: Reply,
+    /// How long it is kept before it is tried again.
+    pub pause: Duration,
+    opcode: u32,
+}
+
+impl Waiting {
+    /// A request that has not been tried yet.
+    pub fn new(user: u32, opcode: u32, request: &[u8], reply: Reply) -> Self {
+        Waiting { user, request: request.into(), reply, opcode, pause: Duration::ZERO }
+    }
+
+    /// One that would have blocked when it was tried, `pause` after the time before.
+    pub fn again(mut self, pause: Duration) -> Self {
+        self.pause = (pause * 2).clamp(RETRY_FIRST, RETRY_LAST);
+        self
+    }
+
+    /// The end of an open must happen whether or not the program still waits.
+    fn may_be_given_up(&self) -> bool {
+        !matches!(self.opcode, op::FLUSH | op::RELEASE | op::RELEASEDIR)
+    }
+}
+
+/// What became of a request that asked for a turn.
+#[derive(Debug)]
+pub enum Asked {
+    /// It has one and may be handled.
+    Turn(Reply),
+    /// It waits behind others, of which this one has a turn.
+    Instead(Waiting),
+    /// It waits, and is handled by somebody else later.
+    Queued,
+    /// So much waits for the user that it must be refused.
+    Refused(Reply),
+}
+
+#[derive(Debug, Default)]
+struct User {
+    taken: usize,
+    queue: VecDeque<Waiting>,
+    queued_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    users: HashMap<u32, User>,
+    /// Users for whom requests wait, the next one first.
+    order: VecDeque<u32>,
+    later: Vec<(Instant, Waiting)>,
+    thread_runs: bool,
+    stopped: bool,
+}
+
+/// The turns of a mount.
+#[derive(Debug)]
+pub struct Turns {
+    turns_max: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl State {
+    /// Whether the user may have one more: half of what the others leave.
+    fn has_room(&self, user: u32, turns_max: usize) -> bool {
+        let own = self.users.get(&user).map_or(0, |user| user.taken);
+        let others = self.taken - own;
+        self.taken < turns_max && own * 2 < turns_max.saturating_sub(others)
+    }
+
+    fn take(&mut self, user: u32) {
+        self.taken += 1;
+        self.users.entry(user).or_default().taken += 1;
+    }
+
+    fn enqueue(&mut self, waiting: Waiting) {
+        let number = waiting.user;
+        let user = self.users.entry(number).or_default();
+        user.queued_bytes += waiting.request.len();
+        user.queue.push_back(waiting);
+        if user.queue.len() == 1 {
+            self.order.push_back(number);
+        }
+    }
+
+    /// Takes the next request out of the queues whose user may have a turn, with that turn.
+    fn next(&mut self, turns_max: usize) -> Option<Waiting> {
+        let position = self.order.iter().position(|user| self.has_room(*user, turns_max))?;
+        let number = self.order.remove(position)?;
+        let user = self.users.get_mut(&number)?;
+        let waiting = user.queue.pop_front()?;
+        user.queued_bytes -= waiting.request.len();
+        if !user.queue.is_empty() {
+            self.order.push_back(number);
+        }
+        self.take(number);
+        Some(waiting)
+    }
+
+    /// Takes out what an interrupt names.
+    fn remove(&mut self, unique: u64) -> Option<Waiting> {
+        let named =
+            |waiting: &Waiting| waiting.reply.unique() == unique && waiting.may_be_given_up();
+        if let Some(index) = self.later.iter().position(|(_, waiting)| named(waiting)) {
+            return Some(self.later.swap_remove(index).1);
+        }
+        let number = self.order.iter().copied().find(|number| {
+            self.users.get(number).is_some_and(|user| user.queue.iter().any(named))
+        })?;
+        let user = self.users.get_mut(&number)?;
+        let index = user.queue.iter().position(named)?;
+        let waiting = user.queue.remove(index)?;
+        user.queued_bytes -= waiting.request.len();
+        if user.queue.is_empty() {
+            self.order.retain(|waiting| *waiting != number);
+        }
+        Some(waiting)
+    }
+}
+
+impl Turns {
+    /// `turns_max` turns.
+    pub fn new(turns_max: usize) -> Self {
+        Turns { turns_max: turns_max.max(2), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Asks for a turn of `user` for `request`, which otherwise is kept until there is one.
+    /// `is_interrupted` tells whether the program gave the request up already.
+    pub fn ask(
+        &self,
+        user: u32,
+        opcode: u32,
+        request: &[u8],
+        reply: Reply,
+        is_interrupted: impl FnOnce(u64) -> bool,
+    ) -> Asked {
+        let mut state = self.state.lock();
+        let known = state.users.get(&user);
+        let first = known.is_none_or(|user| user.queue.is_empty());
+        if first && state.has_room(user, self.turns_max) {
+            state.take(user);
+            return Asked::Turn(reply);
+        }
+        let queued = known.map_or(0, |user| user.queued_bytes);
+        let waiting = Waiting::new(user, opcode, request, reply);
+        let given_up = waiting.may_be_given_up();
+        let full = queued + request.len() > QUEUED_BYTES_MAX;
+        if given_up && (full || is_interrupted(waiting.reply.unique())) {
+            return Asked::Refused(waiting.reply);
+        }
+        state.enqueue(waiting);
+        state.next(self.turns_max).map_or(Asked::Queued, Asked::Instead)
+    }
+
+    /// Gives a turn of `user` back. Whoever does goes on with the request that is returned, which
+    /// has a turn of its own.
+    #[must_use]
+    pub fn give_back(&self, user: u32) -> Option<Waiting> {
+        let mut state = self.state.lock();
+        state.taken -= 1;
+        if let Some(own) = state.users.get_mut(&user) {
+            own.taken -= 1;
+            if own.taken == 0 && own.queue.is_empty() {
+                state.users.remove(&user);
+            }
+        }
+        if state.order.is_empty() { None } else { state.next(self.turns_max) }
+    }
+
+    /// Takes out the request `unique` if it waits; `otherwise` runs if it does not.
+    pub fn interrupt(&self, unique: u64, otherwise: impl FnOnce()) -> Option<Waiting> {
+        let mut state = self.state.lock();
+        let found = state.remove(unique);
+        if found.is_none() {
+            otherwise();
+        }
+        found
+    }
+
+    /// Keeps a request that would have blocked until it is to be tried again. Answers whether a
+    /// thread has to be started that runs [`Turns::due`] until the end.
+    pub fn try_later(&self, waiting: Waiting, is_interrupted: impl FnOnce(u64) -> bool) -> Later {
+        let mut state = self.state.lock();
+        if state.stopped || is_interrupted(waiting.reply.unique()) {
+            return Later::GivenUp(waiting);
+        }
+        state.later.push((Instant::now() + waiting.pause, waiting));
+        self.changed.notify_one();
+        if std::mem::replace(&mut state.thread_runs, true) {
+            Later::Kept
+        } else {
+            Later::NeedsThread
+        }
+    }
+
+    /// Nobody could be started to look at what is to be tried again.
+    pub fn no_thread(&self) -> Vec<Waiting> {
+        let mut state = self.state.lock();
+        state.thread_runs = false;
+        state.later.drain(..).map(|(_, waiting)| waiting).collect()
+    }
+
+    /// Waits for a request that is to be tried again, and returns it with a turn. `None` when
+    /// nothing is left to try; the caller then ends.
+    pub fn due(&self) -> Option<Waiting> {
+        let mut state = self.state.lock();
+        loop {
+            let now = Instant::now();
+            while let Some(index) = state.later.iter().position(|(at, _)| *at <= now) {
+                let (_, waiting) = state.later.swap_remove(index);
+                if state.has_room(waiting.user, self.turns_max) {
+                    state.take(waiting.user);
+                    return Some(waiting);
+                }
+                // Whoever gives a turn back goes on with it.
+                state.enqueue(waiting);
+            }
+            let Some(next) = state.later.iter().map(|(at, _)| *at).min() else {
+                state.thread_runs = false;
+                return None;
+            };
+            self.changed.wait_until(&mut state, next);
+        }
+    }
+
+    /// The mount is gone: nobody waits any more.
+    pub fn stop(&self) {
+        let mut state = self.state.lock();
+        state.stopped = true;
+        state.order.clear();
+        let queues = state.users.values_mut().map(|user| std::mem::take(&mut user.queue));
+        let queued: Vec<_> = queues.collect();
+        let later = std::mem::take(&mut state.later);
+        drop(state);
+        self.changed.notify_all();
+        // Replies go out without the lock.
+        drop((queued, later));
+    }
+}
+
+/// What became of a request that is to be tried again.
+#[derive(Debug)]
+pub enum Later {
+    /// It will be.
+    Kept,
+    /// It will be once a thread was started.
+    NeedsThread,
+    /// Nobody waits for it any more.
+    GivenUp(Waiting),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns_of(turns: &Turns, user: u32) -> usize {
+        let mut state = turns.state.lock();
+        let mut taken = 0;
+        while state.has_room(user, turns.turns_max) {
+            state.take(user);
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn every_user_finds_turns_whatever_the_others_took() {
+        let turns = Turns::new(64);
+        assert_eq!(turns_of(&turns, 1), 32);
+        assert_eq!(turns_of(&turns, 2), 16);
+        assert_eq!(turns_of(&turns, 3), 8);
+        assert_eq!(turns_of(&turns, 1), 0, "what others took is not given to the first");
+        assert_eq!(turns_of(&turns, 4), 4);
+        for _ in 0..32 {
+            assert!(turns.give_back(1).is_none());
+        }
+        assert_eq!(turns_of(&turns, 5), 18, "half of what users 2 to 4 left");
+    }
+}
