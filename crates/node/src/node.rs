@@ -216,6 +216,7 @@ impl Node {
         let _unchanged_by_us = file.gate.read();
         let mut inner = file.inner.lock();
         let version = lower.version()?;
+        let mut shared = false;
         if let Some(content) = inner.content.clone() {
             // Whoever renames a stub on the PFS or changes its mode leaves the bytes with us.
             if content.is_memory_only() && memory_only::is_same_stub(&content.version(), &version) {
@@ -237,12 +238,17 @@ impl Node {
             self.core.ledger.versions_superseded.add(1);
             self.core.give_up(&content);
             memory_only::forget(&self.core, &mut inner);
+            shared = inner.writers > 0 && !inner.written_directly;
         }
         refuse_lost(lower, &version, access)?;
         let rule = self.core.rule_of(&**lower);
         let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
         let owner = self.core.owner(rule, user_id);
-        let content = Arc::new(Content::new(version, owner, admit));
+        let content = Arc::new(Content::new(version, owner, admit && !shared));
+        if shared {
+            // The next change of the other program may hide behind one of our writer.
+            content.mark_unsettled();
+        }
         inner.content = Some(content.clone());
         inner.capture = Default::default();
         inner.pin = None;

@@ -3,10 +3,11 @@
 //! Before a change the version is compared with the recorded one, so that bytes another program
 //! put there since are never mixed with what is cached; after it the new version is recorded.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidepool_pfs::{Need, Work};
-use tidepool_proto::{ErrorKind, Result, WriteMode};
+use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
 use super::capture::{Capture, Written};
 use super::content::Content;
@@ -14,6 +15,8 @@ use super::handle::Handle;
 use super::memory_only;
 use super::state::Inner;
 
+/// Longest gap beyond the old end of a file that is looked through for bytes of others.
+const GAP_BYTES_MAX: u64 = 64 << 20;
 /// Dirty bytes after which the PFS client is told to begin writing.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
@@ -31,13 +34,14 @@ impl Handle {
             }
             self.core.ledger.versions_superseded.add(1);
             memory_only::forget(&self.core, inner);
+            return Ok(self.shared_content(inner, now));
         }
         Ok(self.fresh_content(inner, now))
     }
 
     /// Gives the content up where no other program changed the file: its readers go on with what
     /// takes its place.
-    fn replace_content(&self, inner: &mut Inner, now: tidepool_proto::Version) -> Arc<Content> {
+    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
         let old = inner.content.clone();
         let fresh = self.fresh_content(inner, now);
         if let Some(old) = old {
@@ -46,30 +50,101 @@ impl Handle {
         fresh
     }
 
-    pub(super) fn fresh_content(
-        &self,
-        inner: &mut Inner,
-        now: tidepool_proto::Version,
-    ) -> Arc<Content> {
+    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+        let admits = inner.content.as_ref().map_or(self.content.admit, |old| old.admit);
+        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_unsettled());
+        self.drop_content(inner);
+        let admit = admits && !inner.written_directly;
+        let content = Arc::new(Content::new(now, self.content.owner, admit));
+        if shared {
+            content.mark_unsettled();
+        }
+        inner.content = Some(content.clone());
+        content
+    }
+
+    fn drop_content(&self, inner: &mut Inner) {
         if let Some(old) = inner.content.take() {
             self.core.give_up(&old);
         }
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
         inner.capture = Default::default();
-        let admit = self.content.admit && !inner.written_directly;
-        let content = Arc::new(Content::new(now, self.content.owner, admit));
-        inner.content = Some(content.clone());
-        content
     }
 
     /// Records what a change made of the file. Call with the gate held exclusively.
-    fn changed_by_us(&self, content: &Content) -> Result<()> {
-        let now = self.lower.version()?;
-        content.set_version(now);
-        self.core.weigh_stamps(content, &now);
+    fn changed_by_us(&self, content: &Content, now: &Version) {
+        content.set_version(*now);
+        self.core.weigh_stamps(content, now);
         self.core.transient.forget(content.number);
-        Ok(())
+    }
+
+    /// The version after a change of ours, if the file is as that alone leaves it. Else another
+    /// program changed it at the same time, and nothing of it stays cached. Call with the gate held
+    /// exclusively, before what is cached follows the change.
+    fn seen_alone(&self, content: &Content, grown: &Growth) -> Result<Option<Version>> {
+        let now = self.lower.version()?;
+        let gap = grown.size_before..grown.data_from.min(grown.size_after);
+        let zeros = match now.size == grown.size_after {
+            true => self.reads_zeros(self.gap_kept(content, gap, grown.size_after)),
+            false => Some(false),
+        };
+        match zeros {
+            Some(true) => return Ok(Some(now)),
+            Some(false) => self.changed_by_others(now),
+            None => self.distrust(),
+        }
+        Ok(None)
+    }
+
+    /// The part of a gap that what is cached would show as zeros without asking the PFS.
+    fn gap_kept(&self, content: &Content, gap: Range<u64>, size_after: u64) -> Range<u64> {
+        let small = size_after <= self.core.config.small_file_bytes_max;
+        let end = match content.segment() {
+            _ if content.is_lent() => gap.end,
+            None if small => gap.end,
+            None => gap.start,
+            // Blocks beyond the one at the old end are not there yet.
+            Some(_) => gap.end.min(gap.start.next_multiple_of(self.core.block_bytes())),
+        };
+        gap.start..end
+    }
+
+    /// Whether a range is a hole or zeros on the PFS; `None` where that cannot be told.
+    fn reads_zeros(&self, range: Range<u64>) -> Option<bool> {
+        let length = range.end.saturating_sub(range.start);
+        if length > GAP_BYTES_MAX {
+            return None;
+        }
+        let mut bytes = vec![0; length.min(1 << 20) as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let wanted = (range.end - at).min(bytes.len() as u64) as usize;
+            let read = self.lower.read_at(at, &mut bytes[..wanted]).ok()?;
+            if read < wanted || bytes[..read].iter().any(|byte| *byte != 0) {
+                return Some(false);
+            }
+            at += wanted as u64;
+        }
+        Some(true)
+    }
+
+    /// Another program changed the file at the same time: nothing of it stays cached.
+    fn changed_by_others(&self, now: Version) {
+        let mut inner = self.file.inner.lock();
+        self.core.ledger.versions_superseded.add(1);
+        self.shared_content(&mut inner, now);
+    }
+
+    /// A content in place of one that another program changed while this open could write too.
+    /// Its next change may hide behind one of ours, so nothing is kept before an open that finds
+    /// the file without writers.
+    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+        self.drop_content(inner);
+        let content = Arc::new(Content::new(now, self.content.owner, false));
+        content.mark_unsettled();
+        inner.content = Some(content.clone());
+        content
     }
 
     /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
@@ -118,6 +193,13 @@ impl Handle {
         self.core.ledger.written_bytes.add(data.len() as u64);
         self.core.ledger.pfs_written_bytes.add(data.len() as u64);
         self.owe(data.len() as u64);
+        if self.append && at != size_before {
+            self.changed_by_others(self.lower.version()?);
+            return Ok(at);
+        }
+        let size_after = size_before.max(at + data.len() as u64);
+        let grown = Growth { size_before, data_from: at, size_after };
+        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(at) };
         let kept = self.file.inner.lock().capture.keep(
             &self.core,
             content,
@@ -129,7 +211,7 @@ impl Handle {
             self.distrust();
             return Ok(at);
         }
-        self.changed_by_us(content)?;
+        self.changed_by_us(content, &now);
         Ok(at)
     }
 
@@ -156,14 +238,16 @@ impl Handle {
             self.distrust();
             return Err(error);
         }
-        let followed = inner.capture.set_size(&self.core.store, &content, size);
         drop(inner);
         self.owe(1);
-        if followed.is_err() {
+        let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
+        let Some(now) = self.seen_alone(&content, &grown)? else { return Ok(()) };
+        if self.file.inner.lock().capture.set_size(&self.core.store, &content, size).is_err() {
             self.distrust();
             return Ok(());
         }
-        self.changed_by_us(&content)
+        self.changed_by_us(&content, &now);
+        Ok(())
     }
 
     /// Turns a file that was just created or cut to nothing into a memory-only one. Other handles
@@ -208,11 +292,17 @@ impl Handle {
     ) -> Result<()> {
         const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
-        let now = self.lower.version()?;
         if mode_bits & !(ZEROES | PLAIN) != 0 {
             self.distrust();
             return Ok(());
         }
+        let size_before = content.size();
+        let size_after = match mode_bits & PLAIN {
+            0 => size_before.max(offset.saturating_add(length)),
+            _ => size_before,
+        };
+        let grown = Growth { size_before, data_from: size_after, size_after };
+        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
         let mut inner = self.file.inner.lock();
         if now.size != content.size()
             && inner.capture.set_size(&self.core.store, content, now.size).is_err()
@@ -233,7 +323,8 @@ impl Handle {
             }
         }
         drop(inner);
-        self.changed_by_us(content)
+        self.changed_by_us(content, &now);
+        Ok(())
     }
 
     /// Counts bytes that `close` has to make durable. In mode `bypass` it promises nothing.
@@ -305,6 +396,14 @@ impl Handle {
         }
         Ok(())
     }
+}
+
+/// What a change of ours makes of the file's length.
+struct Growth {
+    size_before: u64,
+    /// First byte that we wrote; from the old end to it there is a hole.
+    data_from: u64,
+    size_after: u64,
 }
 
 /// All that is in a file, whoever wrote it.
