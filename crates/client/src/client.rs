@@ -187,15 +187,16 @@ impl Client {
         file: Option<BorrowedFd<'_>>,
         change: impl FnOnce() -> T,
     ) -> T {
-        let told = file.and_then(|file| {
+        let noted = file.and_then(|file| {
             let connection = self.link.living()?;
-            Some((file, connection, lower::version(file).ok()?))
+            match connection.call(&Request::NoteVersion, &[], &[file]).ok()?.reply {
+                Reply::Noted { note } => Some((connection, note)),
+                _ => None,
+            }
         });
         let outcome = change();
-        if let Some((file, connection, before)) = told
-            && lower::version(file).ok() != Some(before)
-        {
-            let _ = connection.call(&Request::MetadataChanged { before }, &[], &[file]);
+        if let Some((connection, note)) = noted {
+            let _ = connection.call(&Request::MetadataChanged { note }, &[], &[]);
         }
         outcome
     }

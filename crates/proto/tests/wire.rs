@@ -49,15 +49,8 @@ fn requests() -> Vec<Request> {
         Request::Close { handle, mapped_bytes: 12 },
         Request::Borrow { handle, offset, length },
         Request::Release { borrow: 3 },
-        Request::MetadataChanged {
-            before: Version {
-                id: FileId { device: 0, inode: u64::MAX },
-                size: 3,
-                modified_ns: -1,
-                changed_ns: i128::MAX,
-                born_ns: 0,
-            },
-        },
+        Request::NoteVersion,
+        Request::MetadataChanged { note: u64::MAX },
         Request::Admin(AdminRequest::Drain { stop: true }),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,
@@ -99,6 +92,7 @@ fn replies() -> Vec<Reply> {
         Reply::Descriptors { segment },
         Reply::Borrowed { borrow: 2, bytes: 3, levels },
         Reply::NotLent,
+        Reply::Noted { note: 7 },
         Reply::Admin(AdminReply::Status(Box::new(Status {
             hit_ratio: Some(0.25),
             degraded: vec!["no huge pages".into()],

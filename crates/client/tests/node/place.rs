@@ -46,6 +46,11 @@ impl Place {
         Place::over(|_| None)
     }
 
+    /// Over a small ext4 of its own, which gives inode numbers to new files soon.
+    pub fn with_few_inodes() -> Place {
+        Place::over(|directory| Some(Image::mount(directory, &["-N", "128"])))
+    }
+
     /// Over a small ext4 of its own, part of which is kept for root.
     pub fn with_reserve() -> Place {
         Place::over(|directory| Some(Image::mount(directory, &["-m", "30"])))

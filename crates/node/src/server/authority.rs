@@ -43,21 +43,22 @@ pub(super) fn check_file(descriptor: impl AsFd, access: Access) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a user may say that the content of a file is still what it was: he owns the file,
-/// brought a descriptor that writes it, or may do everything on this node anyway.
+/// Checks that a user may have what is cached of a file serve it after a change of metadata. Between
+/// the two versions, the times of the file are the word of whoever may set them: he owns the file,
+/// may read and write it, or may do everything on this node anyway.
 pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
     let descriptor = descriptor.as_fd();
-    if check_file(descriptor, Access::Write).is_ok() {
+    if check_file(descriptor, Access::ReadWrite).is_ok() {
         return Ok(());
     }
-    check_file(descriptor, Access::Read)?;
+    check_file(descriptor, Access::Read).or_else(|_| check_file(descriptor, Access::Write))?;
     let operation = "checking who changed a file";
     let status = rustix::fs::fstat(descriptor).map_err(|error| Error::pfs(operation, error))?;
     let node_user_id = rustix::process::geteuid().as_raw();
     if [0, node_user_id, status.st_uid].contains(&user_id) {
         return Ok(());
     }
-    let detail = format!("user {user_id} neither owns nor writes it");
+    let detail = format!("user {user_id} neither owns it nor reads and writes it");
     Err(Error::new(ErrorKind::PermissionDenied, operation, detail)
         .remedy("what is cached is read anew; nothing is wrong"))
 }

@@ -2,7 +2,7 @@
 //! requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
 //! nothing to another. Reads and writes no socket.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,8 @@ use tidepool_proto::wire::{
     Want, WriteSource,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, Identity, OpenFile, OpenRequest,
-    PassthroughPin, Result, Version,
+    Access, BytesByLevel, Error, ErrorKind, FileService, Identity, NotedVersion, OpenFile,
+    OpenRequest, PassthroughPin, Result,
 };
 
 use super::authority;
@@ -23,6 +23,8 @@ use super::limits::{Ledger, Ticket};
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
 const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
+/// Metadata changes of one connection under way; beyond them the oldest are as if never told of.
+const NOTES_MAX: usize = 32;
 
 /// An answer on its way out.
 #[derive(Debug)]
@@ -60,6 +62,13 @@ pub(super) struct Loan {
     _ticket: Ticket,
 }
 
+/// A file that the client is about to change.
+struct Note {
+    number: u64,
+    version: Box<dyn NotedVersion>,
+    _ticket: Ticket,
+}
+
 #[derive(Default)]
 struct Held {
     handles: HashMap<u64, Arc<Handle>>,
@@ -67,6 +76,7 @@ struct Held {
     opening: usize,
     loans: HashMap<u64, Loan>,
     lending: usize,
+    notes: VecDeque<Note>,
     numbers_given: u64,
 }
 
@@ -151,7 +161,8 @@ impl Session {
                 self.write(handle, offset, source, payload, scratch)
             }
             Request::Admin(request) => self.administer(request, descriptors),
-            Request::MetadataChanged { before } => self.metadata_changed(before, descriptors),
+            Request::NoteVersion => self.note_version(descriptors),
+            Request::MetadataChanged { note } => self.metadata_changed(note),
             Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
             other => self.file_operation(&other),
@@ -349,19 +360,30 @@ impl Session {
         Ok(Answer::with(Reply::Admin(reply), pages.into()))
     }
 
-    /// The client tells what it did on the PFS. What is so by now is asked of the PFS; what was
-    /// before, and that content did not change in between, is the word of somebody who could
-    /// have changed the content himself.
-    fn metadata_changed(&self, before: Version, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+    /// What a file was before a change is never the client's word: an inode number may be another
+    /// file's by then, and whoever may write a file now may not have been let at its former bytes.
+    fn note_version(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
         authority::check_vouches(&lower, self.user.user_id)?;
-        let status =
-            rustix::fs::fstat(&lower).map_err(|error| Error::pfs("asking for a version", error))?;
-        let after = version_of(&status);
-        if status.st_nlink == 0 {
-            self.service.removed(after.id);
-        } else {
-            self.service.carry_version(&Version { id: after.id, ..before }, &after);
+        let ticket = self.ledger.handle(self.user.user_id)?;
+        let version = self.service.note_version(lower)?;
+        let mut held = self.held.lock();
+        held.numbers_given += 1;
+        let number = held.numbers_given;
+        held.notes.push_back(Note { number, version, _ticket: ticket });
+        let given_up = if held.notes.len() > NOTES_MAX { held.notes.pop_front() } else { None };
+        drop(held);
+        drop(given_up);
+        Ok(Reply::Noted { note: number }.into())
+    }
+
+    fn metadata_changed(&self, number: u64) -> Result<Answer> {
+        let mut held = self.held.lock();
+        let at = held.notes.iter().position(|note| note.number == number);
+        let note = at.and_then(|at| held.notes.remove(at));
+        drop(held);
+        if let Some(note) = note {
+            note.version.carry()?;
         }
         Ok(Reply::Done.into())
     }
@@ -532,18 +554,6 @@ fn only_descriptor(mut descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
             "taking a descriptor",
             "the request needs exactly one descriptor",
         )),
-    }
-}
-
-fn version_of(status: &rustix::fs::Stat) -> Version {
-    let nanoseconds =
-        |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    Version {
-        id: FileId { device: status.st_dev, inode: status.st_ino },
-        size: u64::try_from(status.st_size).unwrap_or(0),
-        modified_ns: nanoseconds(status.st_mtime, status.st_mtime_nsec),
-        changed_ns: nanoseconds(status.st_ctime, status.st_ctime_nsec),
-        born_ns: 0,
     }
 }
 

@@ -15,7 +15,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use tidepool_node::server::ServerLimits;
 use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::wire::socket::send_frame;
-use tidepool_proto::wire::{FrameHeader, HEADER_BYTES, Hello, Request, Verdict, Want, WriteSource};
+use tidepool_proto::wire::{
+    FrameHeader, HEADER_BYTES, Hello, Reply, Request, Verdict, Want, WriteSource,
+};
 use tidepool_proto::{Access, ErrorKind};
 
 /// The server must serve others as before.
@@ -487,12 +489,12 @@ fn only_root_and_the_owner_change_the_node() {
         let file = File::open(&path).unwrap();
         let evict = Request::Admin(AdminRequest::Evict);
         let reply = raw.call(&evict, &[], &[file.as_fd()]).0;
-        assert!(matches!(reply, tidepool_proto::wire::Reply::Admin(_)), "its own file");
+        assert!(matches!(reply, Reply::Admin(_)), "its own file");
         raw.call(&Request::Admin(AdminRequest::Status), &[], &[]);
     });
     let mut raw = scene.connect();
     let reply = raw.call(&Request::Admin(AdminRequest::EvictAll), &[], &[]).0;
-    assert!(matches!(reply, tidepool_proto::wire::Reply::Admin(_)));
+    assert!(matches!(reply, Reply::Admin(_)));
 }
 
 #[test]
@@ -504,8 +506,7 @@ fn who_could_not_have_changed_a_file_cannot_say_that_it_did_not_change() {
     std::fs::set_permissions(scene.directory.path(), world_readable()).unwrap();
     let (path, _) = scene.file("not-mine", 1000);
     std::fs::set_permissions(&path, world_readable()).unwrap();
-    let before = crate::fake::version_of(&File::open(&path).unwrap());
-    let request = Request::MetadataChanged { before };
+    let request = Request::NoteVersion;
     let socket = scene.server.socket_path().to_owned();
     let (of_nobody, asked) = (path.clone(), request.clone());
     let kind = as_nobody(move || {
@@ -515,8 +516,25 @@ fn who_could_not_have_changed_a_file_cannot_say_that_it_did_not_change() {
     assert_eq!(kind, ErrorKind::PermissionDenied);
     let mut raw = scene.connect();
     let file = File::open(&path).unwrap();
-    assert_eq!(raw.call(&request, &[], &[file.as_fd()]).0, tidepool_proto::wire::Reply::Done);
+    let Reply::Noted { note } = raw.call(&request, &[], &[file.as_fd()]).0 else {
+        panic!("root's note was refused")
+    };
+    let other = Request::MetadataChanged { note: note + 1 };
+    assert_eq!(raw.call(&other, &[], &[]).0, Reply::Done);
+    assert_eq!(scene.node.carried.load(Ordering::SeqCst), 0, "another number");
+    let changed = Request::MetadataChanged { note };
+    let mut thief = scene.connect();
+    assert_eq!(thief.call(&changed, &[], &[]).0, Reply::Done);
+    assert_eq!(scene.node.carried.load(Ordering::SeqCst), 0, "another connection");
+    for _ in 0..2 {
+        assert_eq!(raw.call(&changed, &[], &[]).0, Reply::Done);
+        assert_eq!(scene.node.carried.load(Ordering::SeqCst), 1, "once");
+    }
     assert_eq!(raw.error(&request, &[], &[]), ErrorKind::InvalidInput, "no descriptor");
+    for _ in 0..1000 {
+        raw.call(&request, &[], &[file.as_fd()]);
+    }
+    assert!(scene.server.counts().handles <= 32, "notes are bounded, and counted");
 }
 
 #[test]

@@ -115,12 +115,15 @@ pub enum Request {
         /// The number from `Borrowed`.
         borrow: u64,
     },
-    /// This client changed names or metadata of the file behind the one descriptor that comes
-    /// along (renamed, linked, unlinked it, set its mode, owner or times). What the node has of
-    /// `before` serves the file on, or is let go where its last name went. Answer: `Done`.
+    /// This client is about to change names or metadata of the file behind the one descriptor that
+    /// comes along (rename, link, unlink it, set its mode, owner or times). The node looks at the
+    /// file itself. Answer: `Noted`.
+    NoteVersion,
+    /// The change is made, or was not. What the node has of the version that it noted serves the
+    /// file on, or is let go where its last name went. Answer: `Done`.
     MetadataChanged {
-        /// The version that the client saw before its change; its `id` is not looked at.
-        before: Version,
+        /// The number from `Noted`.
+        note: u64,
     },
     /// A request of the command line, with the file's descriptor where it is about a file.
     /// Answer: `Admin`.
@@ -234,6 +237,11 @@ pub enum Reply {
     },
     /// The range cannot be lent (packed, being written, or no room for pins): read it instead.
     NotLent,
+    /// The version of the file is noted.
+    Noted {
+        /// Number of the note on this connection. The oldest of too many is given up.
+        note: u64,
+    },
     /// To `Admin`.
     Admin(AdminReply),
     /// Done; nothing to report.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, LoadReport, Status};
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, HandOut, Level, OpenFile,
-    OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version, WriteMode,
+    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, HandOut, Level, NotedVersion,
+    OpenFile, OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
 
 pub use segment::Segment;
@@ -47,6 +47,8 @@ pub struct FakeNode {
     pub open_files: Arc<AtomicU64>,
     /// Segments are handed out writable: an error that the server must not pass on.
     pub careless: AtomicBool,
+    /// Notes of versions that were carried.
+    pub carried: AtomicU64,
     /// While set, reads that reach the node wait.
     pub hold_reads: Gate,
 }
@@ -147,6 +149,16 @@ impl Drop for FakeOpen {
 /// The service as the server wants it: an `Arc` that opens can keep.
 pub struct FakeService(pub Arc<FakeNode>);
 
+/// A note of no file.
+struct FakeNote(Arc<FakeNode>);
+
+impl NotedVersion for FakeNote {
+    fn carry(self: Box<Self>) -> Result<()> {
+        self.0.carried.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
 impl FileService for FakeService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         let lower = File::from(request.lower);
@@ -179,6 +191,10 @@ impl FileService for FakeService {
     }
 
     fn carry_version(&self, _: &Version, _: &Version) {}
+
+    fn note_version(&self, _lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+        Ok(Box::new(FakeNote(Arc::clone(&self.0))))
+    }
 
     fn memory_only_size(&self, _: FileId) -> Option<u64> {
         None
