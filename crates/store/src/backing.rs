@@ -3,8 +3,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
@@ -12,6 +12,9 @@ use tidepool_proto::{Error, ErrorKind, HUGE_PAGE_BYTES, Result};
 
 use crate::config::BackingChoice;
 use crate::mapping::Mapping;
+
+/// Chooses the signal that tells of a lease; the C library's headers have it, `libc` does not.
+const F_SETSIG: libc::c_int = 10;
 
 /// Unit of memory in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -92,10 +95,10 @@ impl Backing {
                 let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
                 rustix::fs::openat(mount, ".", flags, Mode::empty())
             }
-            None => memfd("tidepool-segment", MemfdFlags::empty()),
+            None => counted_memfd("tidepool-segment"),
         };
         let write = created.map_err(|errno| no_descriptor("creating a segment", errno))?;
-        let file = MemoryFile { write, read: OnceLock::new() };
+        let file = MemoryFile { write, read: Mutex::default() };
         file.set_len(size_bytes)?;
         Ok(file)
     }
@@ -147,6 +150,17 @@ fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
+/// A memfd that the kernel counts as open for writing once, which it does not where it makes one.
+fn counted_memfd(name: &str) -> Result<OwnedFd, Errno> {
+    let made = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+    // Without `/proc` nobody can tell who has it mapped, and what is lent stays.
+    let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let file = file.unwrap_or(made);
+    rustix::fs::fchmod(&file, Mode::empty())?;
+    Ok(file)
+}
+
 fn no_descriptor(operation: &str, errno: Errno) -> Error {
     let kind = match errno {
         Errno::MFILE | Errno::NFILE => ErrorKind::LimitReached,
@@ -160,7 +174,8 @@ fn no_descriptor(operation: &str, errno: Errno) -> Error {
 /// A file that exists in memory only.
 pub(crate) struct MemoryFile {
     write: OwnedFd,
-    read: OnceLock<OwnedFd>,
+    /// What copies for other processes are made of.
+    read: Mutex<Option<OwnedFd>>,
 }
 
 impl MemoryFile {
@@ -168,7 +183,7 @@ impl MemoryFile {
     pub fn create_shared(name: &str, size_bytes: u64) -> Result<MemoryFile> {
         let describe = |errno| no_descriptor("creating a table for clients", errno);
         let write = memfd(name, MemfdFlags::ALLOW_SEALING).map_err(describe)?;
-        let file = MemoryFile { write, read: OnceLock::new() };
+        let file = MemoryFile { write, read: Mutex::default() };
         file.set_len(size_bytes)?;
         rustix::fs::fcntl_add_seals(&file.write, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(describe)?;
@@ -252,16 +267,6 @@ impl MemoryFile {
         Mapping::new(self.write.as_fd(), length)
     }
 
-    /// A second, read-only descriptor.
-    pub fn read_only(&self) -> Result<BorrowedFd<'_>> {
-        if let Some(read) = self.read.get() {
-            return Ok(read.as_fd());
-        }
-        let opened = open_read_only(&self.write)
-            .map_err(|errno| no_descriptor("opening a segment for reading", errno))?;
-        Ok(self.read.get_or_init(|| opened).as_fd())
-    }
-
     /// The descriptor of the node itself.
     pub fn read_write(&self) -> BorrowedFd<'_> {
         self.write.as_fd()
@@ -272,10 +277,55 @@ impl MemoryFile {
         duplicate(self.write.as_fd())
     }
 
-    /// A copy of the read-only descriptor.
+    /// A read-only descriptor for another process.
     pub fn read_only_copy(&self) -> Result<OwnedFd> {
-        duplicate(self.read_only()?)
+        let mut read = self.read.lock();
+        if read.is_none() {
+            let opened = open_read_only(&self.write)
+                .map_err(|errno| no_descriptor("opening a segment for reading", errno))?;
+            *read = Some(opened);
+        }
+        duplicate(read.as_ref().expect("opened above").as_fd())
     }
+
+    /// Who has the file open or mapped beside the node. Forgets the node's own read-only
+    /// descriptor, which would count. The kernel tells nobody of an unmap; but it grants a write
+    /// lease only where nobody else has the file open, and a mapping keeps a file open.
+    pub fn others(&self) -> Others {
+        drop(self.read.lock().take());
+        // Whoever opens the file between the two leases has this process told: by a signal that
+        // does nothing, where the usual one would end it.
+        let granted = self
+            .control(F_SETSIG, libc::SIGURG)
+            .and_then(|()| self.control(libc::F_SETLEASE, libc::F_WRLCK));
+        match granted {
+            Ok(()) => match self.control(libc::F_SETLEASE, libc::F_UNLCK) {
+                Ok(()) => Others::None,
+                Err(_) => Others::Unknown,
+            },
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => Others::Some,
+            Err(_) => Others::Unknown,
+        }
+    }
+
+    fn control(&self, command: libc::c_int, argument: libc::c_int) -> Result<(), Errno> {
+        // SAFETY: the descriptor is open, and these commands take a number and touch no memory.
+        match unsafe { libc::fcntl(self.write.as_raw_fd(), command, argument) } {
+            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Who beside the node has a memory file open or mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Nobody.
+    None,
+    /// Somebody, or it cannot be told at this moment.
+    Some,
+    /// This kernel does not tell.
+    Unknown,
 }
 
 fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {

@@ -15,6 +15,7 @@ use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
 use crate::budget::Budget;
 use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;
+use crate::loan::{AfterHold, Loan};
 use crate::mapping::Mapping;
 use crate::mappings::Mappings;
 use crate::shared::SharedTable;
@@ -43,6 +44,7 @@ pub(crate) struct State {
     /// Bytes booked as held by the first hold.
     pub held_bytes: u64,
     pub drop_when_released: bool,
+    pub loan: Loan,
     /// Superseded: evicted before all that is not.
     pub retired: bool,
     /// The last handle is gone.
@@ -376,9 +378,8 @@ impl Content {
     pub fn cut_block(&self, state: &mut State, block: u64, length: u64) -> Result<()> {
         let start = block * self.block_bytes;
         let end = start + self.block_bytes;
-        if state.holds > 0 {
-            // A passthrough reader looks at the file itself: only what is cut may change.
-            self.file.punch(start + length, end - start - length);
+        if state.loan.is_active() {
+            // The kernel reads the file itself: what is cut ends, and is never zeros before.
             return self.apply_length(state);
         }
         let kept = self.file.free_tail(start, length, end);
@@ -444,6 +445,32 @@ impl Content {
         true
     }
 
+    /// Holds all blocks of a wholly resident content. False: the cap on holds is reached.
+    pub fn begin_hold(&self, state: &mut State) -> bool {
+        if state.holds == 0 {
+            let bytes = self.charged();
+            if !self.budget.hold(bytes) {
+                return false;
+            }
+            state.held_bytes = bytes;
+        }
+        state.holds += 1;
+        true
+    }
+
+    /// Lets go of one hold; tells what is left to do once the lock is released.
+    pub fn end_hold(&self, state: &mut State) -> AfterHold {
+        state.holds -= 1;
+        if state.holds > 0 {
+            return AfterHold::Nothing;
+        }
+        self.budget.unhold(std::mem::take(&mut state.held_bytes));
+        match std::mem::take(&mut state.drop_when_released) {
+            true => AfterHold::Drop,
+            false => AfterHold::Trim,
+        }
+    }
+
     /// Books growth of a held content as held too. False: the cap on holds is reached.
     pub fn hold_more(&self, state: &mut State, bytes: u64) -> bool {
         if state.holds == 0 {
@@ -467,8 +494,12 @@ impl Content {
     }
 
     /// Descriptors for another process, with a table that reaches the present end of the file.
-    pub fn hand_out(&self) -> Result<HandOut> {
+    /// `None` while the kernel may have the file.
+    pub fn hand_out(&self) -> Result<Option<HandOut>> {
         let mut state = self.state.lock();
+        if state.loan.is_active() {
+            return Ok(None);
+        }
         let blocks = self.blocks();
         if state.shared.last().is_none_or(|table| table.blocks() < blocks) {
             let shared = SharedTable::new(blocks, self.block_bytes, self.size())?;
@@ -481,7 +512,9 @@ impl Content {
             state.shared.push(shared);
             self.handed_out.store(true, Ordering::Release);
         }
-        state.shared.last().expect("made above").hand_out(&self.file)
+        let handed_out = state.shared.last().expect("made above").hand_out(&self.file)?;
+        state.loan.note_shown();
+        Ok(Some(handed_out))
     }
 
     /// Turns the marks of clients into touches of the cells.
@@ -515,7 +548,10 @@ impl Content {
 impl Drop for Content {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
-        debug_assert!(state.fills.is_empty() && state.holds == 0, "they keep the content alive");
+        let is_lent = state.loan.is_active();
+        debug_assert!(state.fills.is_empty(), "they keep the content alive");
+        debug_assert!(state.holds == u32::from(is_lent), "they keep the content alive");
+        self.budget.unhold(state.held_bytes);
         // Clients may keep descriptors: say that the blocks are gone, then free the memory.
         for (block, cell) in self.cells.range(0, u64::MAX) {
             if cell.word.word().is_resident() {
@@ -524,7 +560,8 @@ impl Drop for Content {
         }
         self.unmap(&mut state);
         let length = self.blocks() * self.block_bytes;
-        if length > 0 {
+        // What may be mapped goes whole, with its last mapping.
+        if length > 0 && !is_lent {
             self.file.punch(0, length);
         }
         self.budget.release(self.charged());

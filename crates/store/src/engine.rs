@@ -18,6 +18,7 @@ use crate::cell::{Cell, Refusal};
 use crate::config::{Owner, QuotaKey, StoreConfig};
 use crate::content::{ActiveFill, Content, ContentOptions, charge_of};
 use crate::fill::{BlockFill, FillStart};
+use crate::loan::Lingering;
 use crate::mappings::Mappings;
 use crate::policy::Admission;
 
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     pub mappings: Arc<Mappings>,
     pub catalog: Mutex<Catalog>,
     pub block_bytes: u64,
+    pub lingering: Mutex<Lingering>,
     hook: RwLock<Option<PressureHook>>,
     next_id: AtomicU64,
 }
@@ -71,6 +73,7 @@ impl Engine {
             mappings,
             catalog: Mutex::new(Catalog::new(policy, block_bytes, capacity_bytes)),
             block_bytes,
+            lingering: Mutex::default(),
             hook: RwLock::new(None),
             next_id: AtomicU64::new(1),
         }))
@@ -188,6 +191,9 @@ impl Engine {
             if self.free(victims) > 0 {
                 continue;
             }
+            if self.ask_all() {
+                continue;
+            }
             if admission == Admission::IfCheap {
                 return false;
             }
@@ -227,6 +233,7 @@ impl Engine {
 
     /// Evicts everything that may go at once. Returns bytes freed.
     pub fn evict_all(&self) -> u64 {
+        self.ask_all();
         let mut freed = 0;
         loop {
             let step = self.evict_step(self.budget.used());
@@ -249,6 +256,9 @@ impl Engine {
             let excess = self.budget.excess();
             if excess == 0 {
                 return freed;
+            }
+            if self.ask_all() {
+                continue;
             }
             if self.budget.freeing() > 0 || since.elapsed() < PIN_PATIENCE && self.any_pins() {
                 patience.wait();
@@ -303,6 +313,7 @@ impl Engine {
 
     /// Evicts what a quota no longer allows.
     pub fn enforce_quota(&self, key: QuotaKey) -> u64 {
+        self.ask_all();
         let mut victims = Vec::new();
         {
             let mut catalog = self.catalog.lock();
@@ -446,6 +457,7 @@ impl Engine {
 
     /// Evicts the clean, unpinned blocks of a range, unless they are held. Returns bytes.
     pub fn evict_blocks(&self, content: &Arc<Content>, first: u64, end: u64) -> u64 {
+        self.ask(content);
         let mut victims = Vec::new();
         {
             let mut catalog = self.catalog.lock();
@@ -468,6 +480,7 @@ impl Engine {
     /// Drops all blocks whatever their state; waits for short pins. What is held goes when the
     /// last hold lets go.
     pub fn drop_contents(&self, content: &Arc<Content>) {
+        self.ask(content);
         let mut patience = Patience::default();
         content.state.lock().fills.iter_mut().for_each(|fill| fill.keep = 0);
         loop {

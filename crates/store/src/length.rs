@@ -77,14 +77,18 @@ impl Engine {
 
     pub(crate) fn cut(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
         let first_cut = bytes / content.block_bytes;
-        {
+        // What the kernel may read goes with the length of the file, not before as zeros.
+        let mut kept_to_the_end = Vec::new();
+        self.ask(content);
+        let is_lent = {
             let mut state = content.state.lock();
             state.cutting_from = Some(first_cut);
             for fill in state.fills.iter_mut().filter(|fill| fill.block >= first_cut) {
                 let start = fill.block * content.block_bytes;
                 fill.keep = fill.keep.min(bytes.saturating_sub(start));
             }
-        }
+            state.loan.is_active()
+        };
         let mut partial = None;
         let mut patience = Patience::default();
         loop {
@@ -96,12 +100,18 @@ impl Engine {
                 let pinned =
                     retract_cut(&mut catalog, content, &state, cut, &mut victims, &mut partial);
                 if victims.is_empty() && !pinned {
-                    return self.finish_cut(&mut catalog, content, &mut state, bytes, partial);
+                    let outcome =
+                        self.finish_cut(&mut catalog, content, &mut state, bytes, partial);
+                    drop((state, catalog));
+                    self.free(kept_to_the_end);
+                    return outcome;
                 }
                 content.hold_less(&mut state, victims.iter().map(|victim| victim.charge).sum());
                 self.announce_freeing(&victims);
             }
-            if self.free(victims) == 0 {
+            if is_lent && !victims.is_empty() {
+                kept_to_the_end.append(&mut victims);
+            } else if self.free(victims) == 0 {
                 patience.wait();
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -18,8 +18,8 @@ use crate::fill::FillStart;
 ///
 /// Dropping the last handle frees its memory, apart from what pins and holds still use.
 pub struct Segment {
-    engine: Arc<Engine>,
-    content: Arc<Content>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) content: Arc<Content>,
 }
 
 impl Segment {
@@ -141,35 +141,31 @@ impl Segment {
     /// Holds all blocks of a wholly resident segment until the hold drops. `None` where it is not
     /// wholly resident, or all holds together would go beyond their share of the capacity.
     pub fn hold(&self) -> Option<SegmentHold> {
+        // At the limit others may hold what they do not use any more.
+        self.try_hold().or_else(|| self.engine.ask_all().then(|| self.try_hold()).flatten())
+    }
+
+    fn try_hold(&self) -> Option<SegmentHold> {
         let content = &self.content;
-        content.file.read_only().ok()?;
         let mut state = content.state.lock();
-        if state.closed || state.cutting_from.is_some() || !content.is_wholly_resident() {
+        let usable = !state.closed && state.cutting_from.is_none();
+        if !usable || !content.is_wholly_resident() || !content.begin_hold(&mut state) {
             return None;
         }
-        if state.holds == 0 {
-            let bytes = content.charged();
-            if !self.engine.budget.hold(bytes) {
-                return None;
-            }
-            state.held_bytes = bytes;
-        }
-        state.holds += 1;
         drop(state);
         Some(SegmentHold { engine: self.engine.clone(), content: content.clone() })
     }
 
-    /// The memory file, read-only. A [`hold`](Self::hold) makes sure that the descriptor exists;
-    /// without one, at the limit of open files, this is the node's own writable descriptor, which
-    /// must not leave the process.
+    /// The memory file, for this process alone: it can be written.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.content.file.read_only().unwrap_or_else(|_| self.content.file.read_write())
+        self.content.file.read_write()
     }
 
     /// Descriptors that let another process read resident blocks. The table and the touch marks
-    /// are made at the first call, and again when the file outgrew them.
-    pub fn hand_out(&self) -> Result<HandOut> {
-        self.content.hand_out()
+    /// are made at the first call, and again when the file outgrew them. `None` while the kernel
+    /// may read the memory file by itself.
+    pub fn hand_out(&self) -> Result<Option<HandOut>> {
+        if self.is_lent_to_kernel() { Ok(None) } else { self.content.hand_out() }
     }
 
     /// Marks the segment as superseded: who holds it can still read it; it is evicted first.
@@ -292,43 +288,15 @@ pub struct SegmentHold {
     content: Arc<Content>,
 }
 
-impl SegmentHold {
-    /// The memory file, read-only.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.content.file.read_only().expect("opened before the hold was given")
-    }
-
-    /// Tells the policy that every block was read: who holds a segment reads it without a message.
-    pub fn mark_read(&self) {
-        for (block, _) in self.content.cells.range(0, u64::MAX) {
-            self.content.mark_read(block);
-        }
-    }
-}
-
 impl Drop for SegmentHold {
     fn drop(&mut self) {
-        let drop_now = {
-            let mut state = self.content.state.lock();
-            state.holds -= 1;
-            if state.holds > 0 {
-                return;
-            }
-            self.engine.budget.unhold(std::mem::take(&mut state.held_bytes));
-            std::mem::take(&mut state.drop_when_released)
-        };
-        if drop_now {
-            self.engine.drop_contents(&self.content);
-        } else if self.engine.budget.excess() > 0 {
-            self.engine.trim();
-        }
+        let rest = self.content.end_hold(&mut self.content.state.lock());
+        self.engine.after_hold(&self.content, rest);
     }
 }
 
 impl fmt::Debug for SegmentHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let descriptor = self.descriptor().as_raw_fd();
-        let mut shown = f.debug_struct("SegmentHold");
-        shown.field("segment", &self.content.id).field("descriptor", &descriptor).finish()
+        f.debug_struct("SegmentHold").field("segment", &self.content.id).finish_non_exhaustive()
     }
 }

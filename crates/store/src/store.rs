@@ -171,6 +171,7 @@ impl Store {
     /// bytes. Call it about once a second: it also brings hits to the policy, in their order, and
     /// evicts what an earlier shrink could not.
     pub fn expire(&self, now: Instant) -> u64 {
+        self.engine.ask_all();
         let freed_bytes = self.engine.expire(now);
         if self.engine.budget.excess() > 0 {
             self.engine.trim();

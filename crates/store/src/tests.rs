@@ -5,6 +5,7 @@ mod support;
 mod basics;
 mod clients;
 mod extend;
+mod loans;
 mod model;
 mod random;
 mod small;

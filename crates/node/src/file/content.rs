@@ -15,15 +15,6 @@ use crate::fill::Ticket;
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Who reads a segment by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Borrower {
-    /// The kernel, for a passthrough open: it sees local writes, as POSIX wants.
-    Kernel,
-    /// A client that mapped it: its bytes stay as they are.
-    Client,
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Content {
@@ -41,7 +32,6 @@ pub struct Content {
     successor: OnceLock<Arc<Content>>,
     unsettled: AtomicBool,
     memory_only: AtomicBool,
-    lent: AtomicU32,
     borrowed: AtomicU32,
     read_bytes: AtomicU64,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
@@ -72,7 +62,6 @@ impl Content {
             successor: OnceLock::new(),
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
-            lent: AtomicU32::new(0),
             borrowed: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
             fresh: Mutex::new(HashMap::new()),
@@ -180,9 +169,10 @@ impl Content {
         self.memory_only.store(memory_only, Ordering::Release);
     }
 
-    /// Whether the kernel reads the segment by itself.
+    /// Whether the kernel may read the segment by itself, for a passthrough open or for what was
+    /// mapped by one.
     pub fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Acquire) > 0
+        self.segment.get().is_some_and(|segment| segment.is_lent_to_kernel())
     }
 
     /// Whether a client has parts of the segment mapped: these bytes must never change.
@@ -190,21 +180,14 @@ impl Content {
         self.borrowed.load(Ordering::Acquire) > 0
     }
 
-    /// Counts a loan in.
-    pub fn lend(&self, to: Borrower) {
-        self.loans(to).fetch_add(1, Ordering::AcqRel);
+    /// Counts a client's loan in.
+    pub fn begin_borrow(&self) {
+        self.borrowed.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a loan out.
-    pub fn take_back(&self, from: Borrower) {
-        self.loans(from).fetch_sub(1, Ordering::AcqRel);
-    }
-
-    fn loans(&self, borrower: Borrower) -> &AtomicU32 {
-        match borrower {
-            Borrower::Kernel => &self.lent,
-            Borrower::Client => &self.borrowed,
-        }
+    /// Counts a client's loan out.
+    pub fn end_borrow(&self) {
+        self.borrowed.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Counts bytes that readers got.

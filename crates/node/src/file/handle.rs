@@ -11,9 +11,9 @@ use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
     ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
-use tidepool_store::SegmentHold;
+use tidepool_store::{ClientLoan, KernelLoan, Segment};
 
-use super::content::{Borrower, Content};
+use super::content::Content;
 use super::state::FileState;
 use crate::core::Core;
 use crate::read_ahead::ReadAhead;
@@ -121,12 +121,17 @@ impl Drop for Handle {
     }
 }
 
-/// A wholly resident content lent to the kernel.
+/// Who has the segment.
+enum Loan {
+    Kernel(KernelLoan),
+    Client(ClientLoan),
+}
+
+/// A wholly resident content lent to the kernel or to a client.
 struct Lent {
-    hold: SegmentHold,
-    segment: Arc<tidepool_store::Segment>,
+    loan: Loan,
+    segment_id: u64,
     content: Arc<Content>,
-    borrower: Borrower,
     file: Arc<FileState>,
     /// Keeps the handle's file registered while the kernel reads by itself.
     _lower: Arc<dyn LowerFile>,
@@ -134,21 +139,24 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if self.borrower == Borrower::Kernel {
+        match &self.loan {
             // The kernel does not tell what it read; without this, such files would look unused.
-            self.hold.mark_read();
+            Loan::Kernel(loan) => loan.mark_read(),
+            Loan::Client(_) => self.content.end_borrow(),
         }
-        self.content.take_back(self.borrower);
     }
 }
 
 impl PassthroughPin for Lent {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.segment.descriptor()
+        match &self.loan {
+            Loan::Kernel(loan) => loan.descriptor(),
+            Loan::Client(loan) => loan.descriptor(),
+        }
     }
 
     fn segment_id(&self) -> u64 {
-        self.segment.id()
+        self.segment_id
     }
 
     fn serves(&self, version: &Version) -> bool {
@@ -229,7 +237,7 @@ impl OpenFile for Handle {
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
-        let lent = self.lend(Borrower::Kernel)?;
+        let lent = self.lend(|segment| segment.lend_to_kernel().map(Loan::Kernel))?;
         self.core.ledger.passthrough_opens.add(1);
         self.core.ledger.passthrough_lent_bytes.add(self.content.size());
         Some(lent)
@@ -240,7 +248,11 @@ impl OpenFile for Handle {
     }
 
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
-        Ok(self.lend(Borrower::Client))
+        Ok(self.lend(|segment| {
+            let loan = segment.lend_to_client()?;
+            self.content.begin_borrow();
+            Some(Loan::Client(loan))
+        }))
     }
 
     fn count_mapped(&self, bytes: u64) {
@@ -259,7 +271,7 @@ impl OpenFile for Handle {
         if !eligible || (packed && content.segment().is_none()) {
             return Ok(None);
         }
-        content.segment_or_create(&self.core.store)?.hand_out().map(Some)
+        content.segment_or_create(&self.core.store)?.hand_out()
     }
 
     fn lower(&self) -> BorrowedFd<'_> {
@@ -282,7 +294,7 @@ impl OpenFile for Handle {
 
 impl Handle {
     /// Lends a wholly resident segment, which then stays where it is.
-    fn lend(&self, borrower: Borrower) -> Option<Arc<dyn PassthroughPin>> {
+    fn lend(&self, to: impl FnOnce(&Segment) -> Option<Loan>) -> Option<Arc<dyn PassthroughPin>> {
         // No write through this node may fall between the checks and the loan.
         let _unchanged_by_us = self.file.gate.read();
         let eligible = self.read_mode != ReadMode::Bypass
@@ -296,13 +308,11 @@ impl Handle {
         if !segment.is_wholly_resident() || segment.size() != self.content.size() {
             return None;
         }
-        let hold = segment.hold()?;
-        self.content.lend(borrower);
+        let loan = to(segment)?;
         Some(Arc::new(Lent {
-            hold,
-            segment: segment.clone(),
+            loan,
+            segment_id: segment.id(),
             content: self.content.clone(),
-            borrower,
             file: self.file.clone(),
             _lower: self.lower.clone(),
         }))

@@ -66,7 +66,7 @@ fn a_client_reads_what_is_resident_and_nothing_else() {
     let store = store(4);
     let segment = segment(&store, 3 * BLOCK + 7);
     assert!(fill_clean(&segment, 0, 1), "before the table exists");
-    let client = Client::new(segment.hand_out().unwrap());
+    let client = Client::new(segment.hand_out().unwrap().unwrap());
     assert!(fill_clean(&segment, 3, 4), "after it");
     assert_eq!(client.header(0), TABLE_MAGIC);
     assert_eq!(client.header(8), BLOCK);
@@ -89,7 +89,7 @@ fn a_client_reads_what_is_resident_and_nothing_else() {
     assert_eq!(client.read(0, &mut buffer), Some(16));
     assert_eq!(client.read(3, &mut buffer), None);
     segment.set_size(2000 * BLOCK).unwrap();
-    let larger = Client::new(segment.hand_out().unwrap());
+    let larger = Client::new(segment.hand_out().unwrap().unwrap());
     assert!(larger.out.blocks >= 2000 && client.out.blocks < 2000);
     assert_eq!(larger.read(0, &mut buffer), Some(16));
     assert_eq!(client.read(0, &mut buffer), Some(16), "the older table lives on");
@@ -109,7 +109,7 @@ fn touch_marks_of_clients_count_as_hits() {
         drop(segment.pin_block(block));
     }
     store.expire(std::time::Instant::now());
-    let out = segment.hand_out().unwrap();
+    let out = segment.hand_out().unwrap().unwrap();
     rustix::io::pwrite(&out.touches, &[0xFF], 0).unwrap();
     // Marks beyond the file, and a hole instead of marks, are no danger.
     rustix::io::pwrite(&out.touches, &[1; 50], out.blocks - 50).unwrap();
@@ -129,7 +129,7 @@ fn clients_never_see_zeros_while_blocks_come_and_go() {
     let stop = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..2)
         .map(|_| {
-            let (client, stop) = (Client::new(segment.hand_out().unwrap()), stop.clone());
+            let (client, stop) = (Client::new(segment.hand_out().unwrap().unwrap()), stop.clone());
             std::thread::spawn(move || {
                 let mut buffer = vec![0; 64 << 10];
                 let mut served = 0u64;

@@ -19,7 +19,7 @@ fn a_reader_by_the_length_alone_never_meets_a_hole() {
             let mut longest = 0;
             while !done.load(Ordering::Acquire) || reads == 0 {
                 let from = longest.max(64) as u64 - 64;
-                let count = rustix::io::pread(hold.descriptor(), &mut buffer, from).unwrap();
+                let count = rustix::io::pread(segment.descriptor(), &mut buffer, from).unwrap();
                 assert!(buffer[..count].iter().all(|byte| *byte == 7), "a hole within the length");
                 longest = (from as usize + count).max(longest);
                 reads += 1;

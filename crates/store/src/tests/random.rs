@@ -129,7 +129,7 @@ impl World {
             Step::Release => self.holds.clear(),
             Step::Resize(blocks) => _ = self.store.resize(blocks * BLOCK),
             Step::SetPolicy(kind) => self.store.set_policy(kind),
-            Step::HandOut(s) => drop(self.segments[s].hand_out().unwrap()),
+            Step::HandOut(s) => drop(self.segments[s].hand_out().unwrap().unwrap()),
         }
     }
 
