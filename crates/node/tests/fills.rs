@@ -123,6 +123,24 @@ fn a_failing_sync_reaches_close_and_the_copy_in_memory_is_given_up() {
 }
 
 #[test]
+fn a_pfs_that_ends_a_file_early_is_asked_a_few_times_and_not_for_ever() {
+    for size in [3000, 3 << 20, 9 << 20] {
+        let (fixture, faults) = Fixture::faulty_with("read:short", |config| {
+            config.read_ahead_bytes_max = 0;
+        });
+        let bytes = content(1, size);
+        fixture.put("f", &bytes);
+        let file = fixture.open("f");
+        let mut part = vec![0; size.min(1 << 20)];
+        let error = file.read_at(0, &mut part).unwrap_err();
+        assert_eq!(error.errno(), libc::EIO, "{size}: {error}");
+        assert!(fixture.pfs_read_bytes() <= 8 * BLOCK, "{} bytes", fixture.pfs_read_bytes());
+        faults.set_rules(&"".parse().unwrap());
+        assert_eq!(read_all(&*file).unwrap().0, bytes, "the same open goes on");
+    }
+}
+
+#[test]
 fn what_was_flushed_survives_the_loss_of_everything_unsynced() {
     for size in [100, 300 << 10, 6 << 20] {
         let (fixture, faults) = Fixture::faulty("lose-unsynced");

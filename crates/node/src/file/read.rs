@@ -4,6 +4,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
@@ -21,6 +22,11 @@ const SMALL_READ_BYTES: usize = 128 << 10;
 const ATTEMPTS: usize = 3;
 /// The same for bytes that are nowhere else: they only move while somebody changes the file.
 const ATTEMPTS_IN_MEMORY: usize = 10_000;
+
+/// Times that a file is read which ends before its length.
+const ATTEMPTS_AT_SHORT_FILE: u32 = 4;
+/// The first pause between them; each later one is twice as long.
+const SHORT_FILE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Part of a reply, kept alive until it was sent.
 enum Piece {
@@ -66,7 +72,9 @@ impl Handle {
     }
 
     /// Reads up to the end of the file as it is. Where a writer of this node moved the end during
-    /// the read, the read begins anew. Also tells how many bytes could have been had.
+    /// the read, the read begins anew. Where the PFS ends the file early, as its client may after
+    /// another node changed the length, it gets a few chances. Also tells how many bytes could
+    /// have been had.
     fn read_to_end(
         &self,
         content: &Arc<Content>,
@@ -74,8 +82,10 @@ impl Handle {
         asked: usize,
         sink: &mut Sink<'_>,
     ) -> (Result<ReadOutcome>, usize) {
+        let mut short = 0;
         for attempt in 0.. {
-            let length = content.size().saturating_sub(offset).min(asked as u64) as usize;
+            let (version, size) = (content.version(), content.size());
+            let length = size.saturating_sub(offset).min(asked as u64) as usize;
             let result = self.read_content(content, offset, length, sink);
             let changed = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed);
             let latest = content.latest();
@@ -85,6 +95,14 @@ impl Handle {
             let moved = changed && !content.is_superseded();
             if !moved || attempt >= ATTEMPTS_IN_MEMORY {
                 return (result, length);
+            }
+            let as_before = content.version() == version && content.size() == size;
+            if as_before && !content.is_memory_only() {
+                short += 1;
+                if short == ATTEMPTS_AT_SHORT_FILE {
+                    return (Err(self.ends_early(size)), length);
+                }
+                std::thread::sleep(SHORT_FILE_PAUSE * 2u32.pow(short - 1));
             }
         }
         unreachable!("the loop ends by its last attempt")
@@ -403,6 +421,16 @@ impl Handle {
             format!("block {block} of {} is not in the store", self.name()),
         )
         .remedy("load the file first (`tidepool load`), or read in mode `two-level`")
+    }
+
+    fn ends_early(&self, size: u64) -> Error {
+        Error::new(
+            ErrorKind::Pfs,
+            "reading from the PFS",
+            format!("{} is {size} bytes long, but its bytes end before that", self.name()),
+        )
+        .caused_by(std::io::Error::from_raw_os_error(libc::EIO))
+        .remedy("another node may just have cut it: open it again, or look at the PFS's servers")
     }
 
     fn changed(&self) -> Error {
