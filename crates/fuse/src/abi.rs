@@ -39,7 +39,10 @@ numbers!(u32: SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 
     SET_ATIME = 1 << 4, SET_MTIME = 1 << 5, SET_FH = 1 << 6, SET_ATIME_NOW = 1 << 7,
     SET_MTIME_NOW = 1 << 8, SET_KILL_PRIVILEGES = 1 << 11);
 numbers!(u32: GETATTR_HANDLE = 1 << 0, LOCK_FLOCK = 1 << 0, SYNC_DATA_ONLY = 1 << 0,
-    WRITE_KILL_PRIVILEGES = 1 << 2, OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
+    READ_LOCK_OWNER = 1 << 1, WRITE_FROM_PAGE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2, OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
+
+/// Notice to the kernel, not an answer: drop pages of a node.
+pub const NOTIFY_DROP_PAGES: i32 = 2;
 
 macro_rules! incoming {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? })+) => { $(
@@ -108,6 +111,7 @@ incoming! {
         spare: [u32; 6] }
     GetxattrOut { size: u32, padding: u32 }
     LockOut { range: LockRange }
+    DropPagesOut { nodeid: u64, offset: i64, length: i64 }
     LseekOut { offset: u64 }
     /// Before each name of a directory reply; names are padded to 8 bytes.
     DirectoryEntry { inode: u64, offset: u64, name_length: u32, kind: u32 }

@@ -58,6 +58,15 @@ pub fn attributes_of(stat: &Stat) -> Attributes {
     }
 }
 
+impl Attributes {
+    /// Takes length and time of content from `version`.
+    pub fn show(&mut self, version: &Version) {
+        self.size = version.size;
+        self.mtime = version.modified_ns.div_euclid(NANOSECONDS) as i64;
+        self.mtime_ns = version.modified_ns.rem_euclid(NANOSECONDS) as u32;
+    }
+}
+
 /// A device number in the 32-bit form of the protocol.
 pub fn encode_device(device: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

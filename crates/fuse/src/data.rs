@@ -17,12 +17,12 @@ use crate::abi::{
 };
 use crate::attributes::kind_of;
 use crate::filesystem::Filesystem;
-use crate::nodes::Node;
+use crate::nodes::{Node, Place};
 use crate::opens::Admission;
+use crate::pages::Serving;
 use crate::request::{Answer, Errno, Reply};
 use crate::reservations::Reservation;
 
-const WRITE_FROM_CACHE: u32 = 1 << 0;
 /// Never equal to a count of mode changes.
 const NEVER: u64 = u64::MAX;
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
@@ -100,6 +100,12 @@ impl Filesystem {
         let open = match self.open_handle(caller, arguments, waits) {
             Err(Errno::BLOCKED) if has(arguments.flags, libc::O_NONBLOCK) => {
                 return Err(Errno(libc::EWOULDBLOCK));
+            }
+            Err(Errno::STALE) => {
+                if let Some(place) = self.nodes.get(caller.nodeid)?.place() {
+                    self.nodes.retries(&place, caller.pid);
+                }
+                return Err(Errno::STALE);
             }
             outcome => outcome?,
         };
@@ -208,26 +214,24 @@ impl Filesystem {
         };
         let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
         let admission = node.opens.lock().admit(handle, &file, reads_only, register);
+        if admission == Admission::Split {
+            self.split(caller, &node)?;
+            node.opens.lock().add(handle, &file, reads_only);
+        }
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
-            Admission::Split => {
-                self.nodes.reserve(node.id, Reservation::begin());
-                if let Some(place) = node.place() {
-                    self.nodes.unsettle(&place);
-                }
-                return Err(Errno::STALE);
-            }
             Admission::Passthrough(backing_id) => {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 out.backing_id = backing_id;
             }
-            Admission::Direct => {
+            Admission::Direct | Admission::Split => {
                 out.open_flags = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
             }
         }
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
+        self.nodes.settle(&node, &*file, caller.pid);
         let open = FileHandle {
             node,
             file,
@@ -242,9 +246,22 @@ impl Filesystem {
         Ok(out)
     }
 
+    /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
+    /// shares the node, though not its pages. No such way leads around passthrough.
+    fn split(&self, caller: &InHeader, node: &Node) -> Answer {
+        let is_passthrough = node.opens.lock().is_passthrough();
+        if is_passthrough {
+            self.nodes.reserve(node.id, Reservation::begin());
+        }
+        let Some(place) = node.place() else { return Err(Errno::STALE) };
+        let again = !is_passthrough && self.nodes.opens_again(&place, caller.pid);
+        if again { Ok(()) } else { Err(Errno::STALE) }
+    }
+
     fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
         let open = self.files.remove(handle)?;
-        open.node.opens.lock().leave(handle);
+        let backing = open.node.opens.lock().leave(handle);
+        drop(backing);
         Some(open)
     }
 
@@ -254,10 +271,17 @@ impl Filesystem {
             Ok(created) => {
                 if !reply.value_heard(&created) {
                     self.forget_handle(created.open.handle);
-                    self.nodes.forget(created.entry.nodeid, 1);
+                    self.forget(created.entry.nodeid, 1);
                 }
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => {
+                if errno == Errno::STALE
+                    && let Ok(parent) = self.nodes.get(caller.nodeid)
+                {
+                    self.nodes.retries(&Place { parent, name: name.to_owned() }, caller.pid);
+                }
+                reply.error(errno);
+            }
         }
     }
 
@@ -294,7 +318,7 @@ impl Filesystem {
         match opened {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
-                self.nodes.forget(entry.nodeid, 1);
+                self.forget(entry.nodeid, 1);
                 Err(errno)
             }
         }
@@ -317,6 +341,17 @@ impl Filesystem {
         }
     }
 
+    /// The kernel is about to read a page through `handle`; only programs that read name an owner
+    /// of locks. Refused where others see the file as it was before another program changed it, and
+    /// would see the page.
+    pub(crate) fn begin_page(&self, handle: &FileHandle) -> Answer {
+        self.pages.filled(&handle.node);
+        if !handle.node.opens.lock().agree_with(&*handle.file) {
+            return Err(Errno::STALE);
+        }
+        Ok(())
+    }
+
     /// `WRITE`.
     pub(crate) fn write(&self, arguments: TransferIn, data: &[u8]) -> Answer<WriteOut> {
         let handle = self.files.get(arguments.handle)?;
@@ -328,7 +363,9 @@ impl Filesystem {
             }
         }
         self.credentials.become_daemon()?;
-        let file = if handle.append && arguments.transfer_flags & WRITE_FROM_CACHE != 0 {
+        let from_page = arguments.transfer_flags & abi::WRITE_FROM_PAGE != 0;
+        let _serving = from_page.then(|| Serving::page_of(handle.node.nodeid));
+        let file = if handle.append && from_page {
             self.positioned(&handle)?
         } else {
             handle.file.clone()
@@ -432,6 +469,7 @@ impl Filesystem {
             self.drop_privilege_bits(&target.file.lower())?;
         }
         self.credentials.become_daemon()?;
+        let _serving = Serving::node(target.node.nodeid);
         let length = arguments.length.min(COPY_BYTES_MAX);
         let mut buffer = vec![0; COPY_STEP_BYTES.min(length as usize)];
         let mut copied = 0;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
-use crate::abi::{BackingMap, OutHeader};
+use crate::abi::{self, BackingMap, DropPagesOut, OutHeader};
 use crate::reply_pipe::{self, Outcome};
 
 const DEVICE_PATH: &str = "/dev/fuse";
@@ -107,6 +107,27 @@ impl Device {
         match result {
             Ok(_) => Ok(true),
             Err(error) if is_unheard(Some(error.raw_os_error())) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the kernel drop the pages of a node and what it knows of its length. Waits until
+    /// stores to them are written and reads into them are done: not for threads that serve the
+    /// kernel. A node that the kernel does not know any more is no error.
+    pub fn drop_pages(&self, nodeid: u64, offset: u64, length: u64) -> io::Result<()> {
+        // A length of 0 means to the end.
+        let length = i64::try_from(length).unwrap_or(0);
+        let offset = i64::try_from(offset).unwrap_or(i64::MAX);
+        let notice = DropPagesOut { nodeid, offset, length };
+        let header = OutHeader {
+            length: (size_of::<OutHeader>() + size_of::<DropPagesOut>()) as u32,
+            error: abi::NOTIFY_DROP_PAGES,
+            unique: 0,
+        };
+        let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(notice.as_bytes())];
+        match rustix::io::writev(&self.descriptor, &slices) {
+            Ok(_) => Ok(()),
+            Err(error) if is_unheard(Some(error.raw_os_error())) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

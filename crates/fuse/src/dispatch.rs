@@ -12,6 +12,7 @@ use crate::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
 use crate::device::Device;
 use crate::filesystem::Filesystem;
 use crate::metadata::XattrAnswer;
+use crate::pages::Serving;
 use crate::request::{Answer, Arguments, Errno, Reply};
 use crate::turns::{Asked, Later, Waiting};
 
@@ -67,13 +68,13 @@ impl Filesystem {
         match header.opcode {
             op::FORGET => {
                 let forget: ForgetIn = arguments.take()?;
-                self.nodes.forget(header.nodeid, forget.lookups);
+                self.forget(header.nodeid, forget.lookups);
             }
             op::BATCH_FORGET => {
                 let batch: abi::BatchForgetIn = arguments.take()?;
                 for _ in 0..batch.count {
                     let forget: ForgetOne = arguments.take()?;
-                    self.nodes.forget(forget.nodeid, forget.lookups);
+                    self.forget(forget.nodeid, forget.lookups);
                 }
             }
             _ => {
@@ -97,6 +98,9 @@ impl Filesystem {
     fn handle_read(&self, mut arguments: Arguments<'_>, reply: &mut Option<Reply>) -> Answer {
         let read: TransferIn = arguments.take()?;
         let handle = self.files.get(read.handle)?;
+        if read.transfer_flags & abi::READ_LOCK_OWNER == 0 {
+            self.begin_page(&handle)?;
+        }
         // The node may start threads, which get the identity that this one has then.
         self.credentials.become_daemon()?;
         if let Some(reply) = reply.take() {
@@ -213,6 +217,7 @@ impl Filesystem {
         arguments: Arguments<'_>,
         reply: Reply,
     ) -> Option<Reply> {
+        let _serving = Serving::node(header.nodeid);
         let mut reply = Some(reply);
         let outcome = match header.opcode {
             op::READ => self.handle_read(arguments, &mut reply),

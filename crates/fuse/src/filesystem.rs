@@ -19,6 +19,7 @@ use crate::directories::DirectoryHandle;
 use crate::handles::Handles;
 use crate::locks::Locks;
 use crate::nodes::{Node, Nodes};
+use crate::pages::Pages;
 use crate::request::{Answer, Errno, Reply};
 use crate::turns::Turns;
 use crate::waiting::WaitingThreads;
@@ -33,6 +34,7 @@ pub struct Filesystem {
     pub(crate) locks: Locks,
     pub(crate) turns: Turns,
     pub(crate) waiting: WaitingThreads,
+    pub(crate) pages: Pages,
     pub(crate) passthrough: AtomicBool,
     pub(crate) notes: Mutex<Vec<String>>,
     descriptors: OwnedFd,
@@ -57,10 +59,22 @@ impl Filesystem {
             turns: Turns::new(turns_max),
             // Whoever comes here has a turn.
             waiting: WaitingThreads::new(turns_max),
+            pages: Pages::new(),
             passthrough: AtomicBool::new(false),
             notes: Mutex::default(),
             descriptors,
         })
+    }
+
+    /// Has the kernel told of changes that do not come from it, as long as the mount lives.
+    pub(crate) fn hear_of_changes(self: &Arc<Self>, device: &Arc<Device>) {
+        self.pages.connect(device.clone());
+        let filesystem = Arc::downgrade(self);
+        self.service.on_change(Arc::new(move |change| {
+            if let Some(filesystem) = filesystem.upgrade() {
+                filesystem.pages.changed(change);
+            }
+        }));
     }
 
     /// Adds a line on what does not work here, once.
@@ -131,10 +145,17 @@ impl Filesystem {
         match entry {
             Ok(entry) => {
                 if !reply.value_heard(&entry) {
-                    self.nodes.forget(entry.nodeid, 1);
+                    self.forget(entry.nodeid, 1);
                 }
             }
             Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// The kernel dropped `lookups` references to a node.
+    pub(crate) fn forget(&self, nodeid: u64, lookups: u64) {
+        if let Some(node) = self.nodes.forget(nodeid, lookups) {
+            self.pages.forgotten(&node);
         }
     }
 

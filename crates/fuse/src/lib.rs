@@ -5,7 +5,8 @@
 //! opened by FUSE passthrough where the kernel and our privileges allow it.
 //!
 //! This crate caches no name, no attribute and no byte: the kernel is told to ask every time, and
-//! what may be kept in memory is the node's business. It speaks the kernel protocol itself; the
+//! to drop the pages of mappings when their bytes change elsewhere. What may be kept in memory is
+//! the node's business. It speaks the kernel protocol itself; the
 //! reasons are in `docs/design/mount.md`.
 
 mod abi;
@@ -25,6 +26,7 @@ mod mounting;
 mod names;
 mod nodes;
 mod opens;
+mod pages;
 mod reply_pipe;
 mod request;
 mod reservations;

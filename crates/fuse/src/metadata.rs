@@ -1,13 +1,16 @@
 //! Attributes, extended attributes, access checks and file system totals.
 
 use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use tidepool_proto::Access;
 
 use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
+use crate::attributes::version_of;
 use crate::filesystem::Filesystem;
-use crate::nodes::Held;
+use crate::nodes::{Held, Node};
 use crate::request::{Answer, Errno};
 
 /// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
@@ -33,26 +36,27 @@ impl Filesystem {
         if arguments.flags & abi::GETATTR_HANDLE != 0
             && let Ok(handle) = self.files.get(arguments.handle)
         {
-            return Ok(self.attr_out(&rustix::fs::fstat(handle.file.lower())?));
+            let stat = rustix::fs::fstat(handle.file.lower())?;
+            return Ok(self.attr_shown(&handle.node, &stat));
         }
-        let stat = match self.stat_node(caller.nodeid) {
+        let node = self.nodes.get(caller.nodeid)?;
+        let stat = match self.stat_node(&node) {
             // The caller's path was walked with the caller's rights already; an open descriptor
             // shows its attributes whatever became of the path.
             Err(Errno(libc::EACCES)) => {
                 self.credentials.become_daemon()?;
-                self.stat_node(caller.nodeid)
+                self.stat_node(&node)
             }
             other => other,
         };
-        Ok(self.attr_out(&stat?))
+        Ok(self.attr_shown(&node, &stat?))
     }
 
-    fn stat_node(&self, nodeid: u64) -> Answer<Stat> {
-        let node = self.nodes.get(nodeid)?;
+    fn stat_node(&self, node: &Arc<Node>) -> Answer<Stat> {
         if let Some(file) = node.opens.lock().any_file() {
             return Ok(rustix::fs::fstat(file.lower())?);
         }
-        if let Some(held) = self.nodes.pinned_already(&node) {
+        if let Some(held) = self.nodes.pinned_already(node) {
             return Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
         }
         let place = node.place().ok_or(Errno::STALE)?;
@@ -65,6 +69,20 @@ impl Filesystem {
             }
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Pages show the version that was opened. They end where it ends, so the kernel is not told
+    /// the length of another; nor its time, at which the kernel would drop them.
+    fn attr_shown(&self, node: &Node, stat: &Stat) -> AttrOut {
+        let mut out = self.attr_out(stat);
+        if node.has_pages.load(Ordering::Acquire)
+            && let Some(shown) = node.opens.lock().version_shown()
+            && !shown.agrees_with(&version_of(stat))
+            && self.service.memory_only_size(node.id).is_none()
+        {
+            out.attributes.show(&shown);
+        }
+        out
     }
 
     fn attr_out(&self, stat: &Stat) -> AttrOut {
@@ -87,7 +105,7 @@ impl Filesystem {
             let before: Stat = stat()?;
             let changed = self.set_metadata(&held, set);
             if set.valid & abi::SET_MODE != 0 {
-                node.mode_changes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                node.mode_changes.fetch_add(1, Ordering::Relaxed);
             }
             // Part of it may have happened even if the whole failed.
             self.carry(&before, stat);
@@ -132,13 +150,7 @@ impl Filesystem {
     }
 
     /// Lengths change through the node, which holds bytes of the file.
-    fn set_size(
-        &self,
-        caller: &InHeader,
-        node: &crate::nodes::Node,
-        held: &Held,
-        set: SetattrIn,
-    ) -> Answer {
+    fn set_size(&self, caller: &InHeader, node: &Node, held: &Held, set: SetattrIn) -> Answer {
         if !node.is_regular() {
             return Err(Errno(libc::EINVAL));
         }

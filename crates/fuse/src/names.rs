@@ -24,7 +24,10 @@ impl Filesystem {
         if is_regular(&stat)
             && let Some(reservation) = self.nodes.unsettled(&parent, name)
         {
-            return self.entry_kept(&parent, &held, name, reservation);
+            return match self.nodes.looks_up_again(&parent, name, caller.pid) {
+                true => self.entry_of_retry(&parent, &held, name),
+                false => self.entry_kept(&parent, &held, name, reservation),
+            };
         }
         Ok(self.entry(&parent, name, &stat))
     }
@@ -44,6 +47,18 @@ impl Filesystem {
         }
         self.nodes.reserve(id_of(&stat), reservation);
         let node = self.nodes.enter(parent, name, &stat, &version_of(&stat));
+        self.nodes.keep(&node, file);
+        Ok(self.entry_of(&node, &stat))
+    }
+
+    /// As [`Filesystem::entry`] for a caller whose open is about to come again: nobody else is
+    /// given its node, so it has room.
+    fn entry_of_retry(&self, parent: &Arc<Node>, held: &Held, name: &CStr) -> Answer<EntryOut> {
+        let (file, stat) = look_at(held, name)?;
+        if !is_regular(&stat) {
+            return Err(Errno::STALE);
+        }
+        let node = self.nodes.enter_apart(parent, name, &stat);
         self.nodes.keep(&node, file);
         Ok(self.entry_of(&node, &stat))
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
@@ -46,6 +46,10 @@ pub struct Node {
     pub kind: u32,
     /// How it is open at present.
     pub opens: Mutex<Opens>,
+    /// Whether the kernel was given bytes to keep for it.
+    pub has_pages: AtomicBool,
+    /// Whether look-ups of others are never answered with it.
+    is_apart: AtomicBool,
     /// Moves with every change of the mode bits made through the mount.
     pub mode_changes: AtomicU64,
     place: Mutex<Option<Place>>,
@@ -63,6 +67,11 @@ impl Node {
     /// Whether this is its file.
     pub fn is(&self, stat: &Stat) -> bool {
         id_of(stat) == self.id && kind_of(stat) == self.kind
+    }
+
+    /// Whether look-ups of its file at `version` may be answered with it.
+    fn may_serve(&self, version: &Version) -> bool {
+        self.opens.lock().may_serve(version, self.has_pages.load(Ordering::Acquire))
     }
 
     /// Whether this is a regular file.
@@ -98,6 +107,10 @@ struct Maps {
     reserved: Reservations<FileId>,
     /// Directories and names by which a request may come back, see [`Nodes::unsettle`].
     unsettled: Reservations<(u64, CString)>,
+    /// The same, and the thread whose open it was, see [`Nodes::retries`].
+    retried: Reservations<(u64, CString, u32)>,
+    /// Those of them that looked the name up again.
+    looked_up: Reservations<(u64, CString, u32)>,
     last_nodeid: u64,
 }
 
@@ -117,6 +130,8 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         id,
         kind,
         opens: Mutex::new(opens),
+        has_pages: AtomicBool::new(false),
+        is_apart: AtomicBool::new(false),
         mode_changes: AtomicU64::new(0),
         place: Mutex::new(place),
         pin: Mutex::new(None),
@@ -172,7 +187,7 @@ impl Nodes {
         let mut maps = self.maps.lock();
         if let Some(node) = maps.current.get(&id)
             && node.kind == kind_of(stat)
-            && node.opens.lock().may_serve(version)
+            && node.may_serve(version)
         {
             let node = node.clone();
             node.lookups.fetch_add(1, Ordering::Relaxed);
@@ -191,6 +206,7 @@ impl Nodes {
     pub fn enter_apart(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> Arc<Node> {
         let place = Place { parent: parent.clone(), name: name.to_owned() };
         let node = number(&mut self.maps.lock(), id_of(stat), kind_of(stat), Some(place));
+        node.is_apart.store(true, Ordering::Release);
         node.lookups.fetch_add(1, Ordering::Relaxed);
         node
     }
@@ -215,6 +231,59 @@ impl Nodes {
         self.maps.lock().unsettled.add(key, Reservation::begin());
     }
 
+    /// Tells the same of an open by thread `caller`. Nobody comes in between when it tries again: it
+    /// gets a node of its own, see [`Nodes::settle`].
+    pub fn retries(&self, place: &Place, caller: u32) {
+        self.unsettle(place);
+        let key = (place.parent.nodeid, place.name.clone(), caller);
+        let mut maps = self.maps.lock();
+        maps.looked_up.take(&key);
+        maps.retried.add(key, Reservation::begin());
+    }
+
+    /// Whether this look-up is of such a second try. The kernel may look up twice: it gives the
+    /// first answer back where it knew the name by another node.
+    pub fn looks_up_again(&self, parent: &Node, name: &CStr, caller: u32) -> bool {
+        let key = (parent.nodeid, name.to_owned(), caller);
+        let mut maps = self.maps.lock();
+        let again = maps.retried.get(&key);
+        if let Some(reservation) = again {
+            maps.looked_up.add(key, reservation);
+        }
+        again.is_some()
+    }
+
+    /// Whether this open is a second try without a look-up. It is one once.
+    pub fn opens_again(&self, place: &Place, caller: u32) -> bool {
+        let key = (place.parent.nodeid, place.name.clone(), caller);
+        let mut maps = self.maps.lock();
+        maps.looked_up.get(&key).is_none() && maps.retried.take(&key)
+    }
+
+    /// A node was opened by `caller`. If nobody else knew it, look-ups answer with it from now on,
+    /// unless the node that they answer with is open and will do.
+    pub fn settle(&self, node: &Arc<Node>, file: &dyn OpenFile, caller: u32) {
+        if !node.is_apart.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut maps = self.maps.lock();
+        if let Some(place) = node.place() {
+            let key = (place.parent.nodeid, place.name, caller);
+            maps.looked_up.take(&key);
+            maps.retried.take(&key);
+        }
+        let current = maps.current.get(&node.id);
+        if current.is_some_and(|current| current.opens.lock().has_others_like(file)) {
+            return;
+        }
+        let Some(before) = maps.current.insert(node.id, node.clone()) else { return };
+        if before.lookups.load(Ordering::Relaxed) == 0 {
+            maps.by_nodeid.remove(&before.nodeid);
+            drop(maps);
+            self.unpin(&before);
+        }
+    }
+
     /// Until when such a request may come back by this name.
     pub fn unsettled(&self, parent: &Node, name: &CStr) -> Option<Reservation> {
         let unsettled = &self.maps.lock().unsettled;
@@ -224,18 +293,18 @@ impl Nodes {
         unsettled.get(&(parent.nodeid, name.to_owned()))
     }
 
-    /// The kernel dropped `lookups` references to the node.
-    pub fn forget(&self, nodeid: u64, lookups: u64) {
+    /// The kernel dropped `lookups` references to the node. Returns it if those were the last.
+    pub fn forget(&self, nodeid: u64, lookups: u64) -> Option<Arc<Node>> {
         if nodeid == ROOT_NODE {
-            return;
+            return None;
         }
         let mut maps = self.maps.lock();
-        let Some(node) = maps.by_nodeid.get(&nodeid) else { return };
+        let node = maps.by_nodeid.get(&nodeid)?;
         let before = node.lookups.fetch_sub(lookups, Ordering::Relaxed);
         if before > lookups {
-            return;
+            return None;
         }
-        let Some(node) = maps.by_nodeid.remove(&nodeid) else { return };
+        let node = maps.by_nodeid.remove(&nodeid)?;
         // A successor that no look-up ever found goes with the node it was made for.
         let successor = maps.current.get(&node.id).cloned();
         if let Some(current) = successor
@@ -248,6 +317,7 @@ impl Nodes {
         }
         drop(maps);
         self.unpin(&node);
+        Some(node)
     }
 
     /// Tells that the file is now seen at another place.

@@ -3,8 +3,9 @@
 //! The kernel's rule: while a node is open by passthrough, every other open of it must be
 //! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
 //! a new file is written); and a node that was opened otherwise may have been mapped, which the
-//! kernel does not tell, so it takes no passthrough open until the last of those is closed. An open
-//! that fits neither needs another node for the same file (*split*).
+//! kernel does not tell, so it takes no passthrough open until the last of those is closed. The
+//! kernel keeps one set of pages for a node, so all who read only see the same bytes. An open that
+//! fits none of this needs another node for the same file (*split*).
 
 use std::fmt;
 use std::io;
@@ -55,12 +56,25 @@ pub enum Admission {
     Split,
 }
 
+/// One open of the node.
+struct Open {
+    handle: u64,
+    file: Arc<dyn OpenFile>,
+    reads_only: bool,
+}
+
 /// The opens of one node.
 #[derive(Default)]
 pub struct Opens {
     reservation: Option<Reservation>,
     backing: Option<Backing>,
-    files: Vec<(u64, Arc<dyn OpenFile>)>,
+    files: Vec<Open>,
+}
+
+/// Whether what is read through one open and through the other is the same.
+fn read_the_same(one: &dyn OpenFile, other: &dyn OpenFile) -> bool {
+    let number = one.content_number();
+    number != 0 && number == other.content_number() || one.version().agrees_with(&other.version())
 }
 
 impl fmt::Debug for Opens {
@@ -93,14 +107,46 @@ impl Opens {
         self.reservation.as_ref().is_some_and(Reservation::lasts)
     }
 
-    /// Whether the node can answer look-ups of the file at `version`.
-    pub fn may_serve(&self, version: &Version) -> bool {
-        self.backing.as_ref().is_none_or(|backing| backing.pin.serves(version))
+    /// Whether the node can answer look-ups of the file at `version`; `has_pages` if the kernel
+    /// has bytes of it.
+    pub fn may_serve(&self, version: &Version, has_pages: bool) -> bool {
+        let shows_another =
+            || self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
+        match &self.backing {
+            Some(backing) => backing.pin.serves(version),
+            None => !has_pages || !shows_another(),
+        }
+    }
+
+    /// Whether the node is open and `file` would fit in.
+    pub fn has_others_like(&self, file: &dyn OpenFile) -> bool {
+        let fits = match &self.backing {
+            Some(backing) => backing.pin.serves(&file.version()),
+            None => self.agree_with(file),
+        };
+        fits && !self.files.is_empty()
+    }
+
+    /// Whether the kernel reads by itself.
+    pub fn is_passthrough(&self) -> bool {
+        self.backing.is_some()
     }
 
     /// Any open of the file, for its descriptor.
     pub fn any_file(&self) -> Option<Arc<dyn OpenFile>> {
-        self.files.first().map(|(_, file)| file.clone())
+        self.files.first().map(|open| open.file.clone())
+    }
+
+    /// What those who only read see, where nobody follows the file from version to version.
+    pub fn version_shown(&self) -> Option<Version> {
+        let stay = self.backing.is_none() && self.files.iter().all(|open| open.reads_only);
+        self.files.first().filter(|_| stay).map(|open| open.file.version())
+    }
+
+    /// Whether `file` and those who only read see the same bytes. They agree among themselves.
+    pub fn agree_with(&self, file: &dyn OpenFile) -> bool {
+        let reader = self.files.iter().find(|open| open.reads_only);
+        reader.is_none_or(|reader| read_the_same(&*reader.file, file))
     }
 
     /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.
@@ -120,6 +166,7 @@ impl Opens {
                 Admission::Passthrough(*backing_id)
             }
             Some(_) => return Admission::Split,
+            None if !self.agree_with(&**file) => return Admission::Split,
             None if is_free => {
                 let pin = |file: &Arc<dyn OpenFile>| match reads_only {
                     true => file.passthrough(),
@@ -132,15 +179,19 @@ impl Opens {
             }
             None => Admission::Direct,
         };
-        self.files.push((handle, file.clone()));
+        self.add(handle, file, reads_only);
         admission
     }
 
-    /// The open `handle` is over.
-    pub fn leave(&mut self, handle: u64) {
-        self.files.retain(|(open, _)| *open != handle);
-        if self.files.is_empty() {
-            self.backing = None;
-        }
+    /// Counts an open.
+    pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, reads_only: bool) {
+        self.files.push(Open { handle, file: file.clone(), reads_only });
+    }
+
+    /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,
+    /// for the node may have to ask the PFS then.
+    pub fn leave(&mut self, handle: u64) -> Option<Backing> {
+        self.files.retain(|open| open.handle != handle);
+        if self.files.is_empty() { self.backing.take() } else { None }
     }
 }

@@ -56,6 +56,11 @@ impl<K: Eq + Hash> Reservations<K> {
         self.by_key.get(key).copied().filter(Reservation::lasts)
     }
 
+    /// Ends the one of `key`; whether it lasted.
+    pub fn take(&mut self, key: &K) -> bool {
+        self.by_key.remove(key).is_some_and(|reservation| reservation.lasts())
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()

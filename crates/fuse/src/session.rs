@@ -100,6 +100,7 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
         mount_point: config.mount_point.clone(),
         unmounted: AtomicBool::new(false),
     };
+    session.filesystem.hear_of_changes(&session.device);
     session.shake_hands(config.passthrough)?;
     for _ in 0..session.threads_base {
         session.start_worker().map_err(|error| {

@@ -255,6 +255,42 @@ fn opens_of_a_file_that_is_replaced_on_the_pfs_never_fail() {
 }
 
 #[test]
+fn opens_of_a_file_that_changes_on_the_pfs_never_fail() {
+    for passthrough in [true, false] {
+        let adjust = |config: &mut MountConfig| config.passthrough = passthrough;
+        let Some(mount) = mounted_with(Arc::new(MemoryService::default()), adjust) else { return };
+        let (lower, upper) = mount.both("file");
+        fs::write(&lower, vec![0; LENGTH]).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut earlier = File::open(&upper).unwrap();
+                        for _ in 0..500 {
+                            let now = File::open(&upper).unwrap();
+                            byte(&earlier, 9);
+                            earlier = now;
+                        }
+                    })
+                })
+                .collect();
+            let changed = OpenOptions::new().write(true).open(&lower).unwrap();
+            let writer = scope.spawn(|| {
+                let changed = changed;
+                while !done.load(Ordering::Relaxed) {
+                    changed.write_all_at(&[1], 9).unwrap();
+                }
+            });
+            let ends: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
+            done.store(true, Ordering::Relaxed);
+            writer.join().unwrap();
+            assert!(ends.iter().all(Result::is_ok), "a reader panicked");
+        });
+    }
+}
+
+#[test]
 fn attributes_of_a_file_that_is_replaced_on_the_pfs_are_always_told() {
     let Some(mount) = mounted(Arc::new(MemoryService::default())) else { return };
     let (lower, upper) = mount.both("file");

@@ -10,6 +10,7 @@ use tidepool_proto::config::{DirectoryRule, NodeConfig};
 use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
+use crate::changes::Changes;
 use crate::file::content::Content;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
@@ -34,6 +35,8 @@ pub struct Core {
     pub transient: TransientBlocks,
     /// Counters.
     pub ledger: Ledger,
+    /// Who hears of changes.
+    pub changes: Changes,
     /// Bytes that users pinned.
     pub pins: Arc<Pins>,
     /// Between the store and a controller of its size.

@@ -5,6 +5,7 @@
 
 mod admin;
 mod carry;
+pub mod changes;
 pub mod core;
 pub mod file;
 pub mod fill;

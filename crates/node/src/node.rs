@@ -11,12 +11,13 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, 
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest, ReadMode,
-    Result, Version, WriteMode,
+    Access, ChangeHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest,
+    ReadMode, Result, Version, WriteMode,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
 use crate::carry::Noted;
+use crate::changes::Changes;
 use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::handle::{Handle, Opened};
@@ -99,6 +100,7 @@ impl Node {
             fills: FillPool::default(),
             transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
             ledger: Ledger::default(),
+            changes: Changes::default(),
             pins: Arc::default(),
             governor,
             memory_only_files: AtomicU64::new(0),
@@ -337,6 +339,10 @@ impl FileService for Node {
 
     fn has_memory_only(&self) -> bool {
         self.core.memory_only_files.load(Ordering::Acquire) > 0
+    }
+
+    fn on_change(&self, hook: ChangeHook) {
+        self.core.changes.tell(hook);
     }
 
     fn removed(&self, id: FileId) {

@@ -47,6 +47,22 @@ pub struct OpenRequest {
     pub changes_as: Option<Identity>,
 }
 
+/// A change of a file's bytes or of its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedRange {
+    /// Which file.
+    pub id: FileId,
+    /// Where it begins.
+    pub offset: u64,
+    /// Bytes; `u64::MAX`: to the end, wherever that is.
+    pub length: u64,
+    /// Whether it is over; told once before and once after.
+    pub done: bool,
+}
+
+/// Told of changes, on the thread that makes them.
+pub type ChangeHook = Arc<dyn Fn(&ChangedRange) + Send + Sync>;
+
 /// What a read returned and which levels it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOutcome {
@@ -93,6 +109,12 @@ pub struct HandOut {
 pub trait OpenFile: Send + Sync {
     /// The version this open reads, or the latest one that writes through this node made.
     fn version(&self) -> Version;
+
+    /// Two opens with the same number read the same bytes, whatever is written meanwhile. 0 where
+    /// only the version tells.
+    fn content_number(&self) -> u64 {
+        0
+    }
 
     /// Whether what is written may live in the memory of the node alone, and so end with it.
     fn may_be_lost(&self) -> bool {
@@ -204,6 +226,12 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Whether any memory-only file exists, so that attributes can skip the question above.
     fn has_memory_only(&self) -> bool;
+
+    /// From now on tells `hook` of every change that comes through the node, for front ends that
+    /// keep bytes of their own. A node without writers of its own may leave this as it is.
+    fn on_change(&self, hook: ChangeHook) {
+        let _ = hook;
+    }
 
     /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
     fn removed(&self, id: FileId);

@@ -118,6 +118,8 @@ fn leave_access_time(lower: &dyn LowerFile) {
 
 impl Drop for DirectWriter {
     fn drop(&mut self) {
+        // Whoever read the file meanwhile may have kept bytes that the writer changed since.
+        let _changing = self.core.changes.begin(self.file.id, 0, u64::MAX);
         match self.take_back() {
             Ok(Some(content)) => {
                 leave_access_time(&*self.lower);

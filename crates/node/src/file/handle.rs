@@ -171,6 +171,10 @@ impl OpenFile for Handle {
         self.content().version()
     }
 
+    fn content_number(&self) -> u64 {
+        self.content().number
+    }
+
     fn may_be_lost(&self) -> bool {
         self.write_mode == WriteMode::Memory || self.content().is_memory_only()
     }
@@ -215,16 +219,21 @@ impl OpenFile for Handle {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
         self.check_writable("writing")?;
+        let (from, length) = if self.append { (0, u64::MAX) } else { (offset, data.len() as u64) };
+        let _changing = self.core.changes.begin(self.file.id, from, length);
         self.write(offset, data)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.check_writable("truncating")?;
+        let from = size.min(self.content().size());
+        let _changing = self.core.changes.begin(self.file.id, from, u64::MAX);
         self.truncate(size)
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         self.check_writable("allocating")?;
+        let _changing = self.core.changes.begin(self.file.id, offset, u64::MAX);
         self.allocate_range(mode_bits, offset, length)
     }
 

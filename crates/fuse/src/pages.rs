@@ -1,0 +1,160 @@
+//! The pages of files that the kernel keeps, and how it is told to drop them.
+//!
+//! The kernel keeps pages for each node: of mappings, and where opens go through its page cache. It
+//! brings them up to date for what it writes itself through the same node. All else that changes a
+//! file is told here: writes by the library, and by opens of another node for the same file.
+//!
+//! The kernel writes what programs stored to a page before it drops it, and waits for reads into it.
+//! So it is told by threads that serve nobody, before a change (or the page would later be written
+//! over it) and after it. A change waits for that, but not without end. The kernel's own writes of
+//! pages never wait: the page that they come from stays locked meanwhile.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tidepool_proto::{ChangedRange, FileId};
+
+use crate::device::Device;
+use crate::nodes::Node;
+use crate::waiting::WaitingThreads;
+
+/// Threads that wait for the kernel to drop pages.
+const THREADS_MAX: usize = 4;
+/// How long a change waits for pages to go.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What a thread serves at present.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    /// The node that the kernel changes by itself.
+    nodeid: u64,
+    /// The bytes come from a page, which is locked.
+    from_page: bool,
+}
+
+thread_local! {
+    static SERVED: Cell<Served> = const { Cell::new(Served { nodeid: 0, from_page: false }) };
+}
+
+/// While this lives, changes that the thread makes are those of a request.
+pub struct Serving {
+    before: Served,
+    /// Belongs to its thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Serving {
+    /// The kernel brings the pages of `nodeid` up to date by itself.
+    pub fn node(nodeid: u64) -> Self {
+        Self::enter(Served { nodeid, from_page: false })
+    }
+
+    /// The kernel writes a page of `nodeid`.
+    pub fn page_of(nodeid: u64) -> Self {
+        Self::enter(Served { nodeid, from_page: true })
+    }
+
+    fn enter(served: Served) -> Self {
+        Serving { before: SERVED.replace(served), thread: PhantomData }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        SERVED.set(self.before);
+    }
+}
+
+/// See the file's first lines.
+pub struct Pages {
+    nodes: Mutex<HashMap<FileId, Vec<u64>>>,
+    files: AtomicUsize,
+    threads: WaitingThreads,
+    device: OnceLock<Arc<Device>>,
+}
+
+impl Pages {
+    /// No node has pages yet.
+    pub fn new() -> Self {
+        Pages {
+            nodes: Mutex::default(),
+            files: AtomicUsize::new(0),
+            threads: WaitingThreads::new(THREADS_MAX),
+            device: OnceLock::new(),
+        }
+    }
+
+    /// Where the kernel is told.
+    pub fn connect(&self, device: Arc<Device>) {
+        let _ = self.device.set(device);
+    }
+
+    /// The kernel is about to get bytes for a page of the node.
+    pub fn filled(&self, node: &Node) {
+        if node.has_pages.load(Ordering::Acquire) {
+            return;
+        }
+        let mut nodes = self.nodes.lock();
+        if !node.has_pages.swap(true, Ordering::AcqRel) {
+            nodes.entry(node.id).or_default().push(node.nodeid);
+            self.files.store(nodes.len(), Ordering::Release);
+        }
+    }
+
+    /// The kernel gave the node up, and its pages.
+    pub fn forgotten(&self, node: &Node) {
+        if !node.has_pages.load(Ordering::Acquire) {
+            return;
+        }
+        let mut nodes = self.nodes.lock();
+        if let Some(of_file) = nodes.get_mut(&node.id) {
+            of_file.retain(|nodeid| *nodeid != node.nodeid);
+            if of_file.is_empty() {
+                nodes.remove(&node.id);
+            }
+        }
+        self.files.store(nodes.len(), Ordering::Release);
+    }
+
+    /// Tells the kernel of a change, unless it makes it itself.
+    pub fn changed(&self, change: &ChangedRange) {
+        let served = SERVED.get();
+        if self.files.load(Ordering::Acquire) == 0 || (served.from_page && !change.done) {
+            return;
+        }
+        let Some(device) = self.device.get() else { return };
+        let mut nodeids = self.nodes.lock().get(&change.id).cloned().unwrap_or_default();
+        nodeids.retain(|nodeid| *nodeid != served.nodeid);
+        let (dropped, waits) = mpsc::channel();
+        for nodeid in nodeids {
+            let (device, dropped, change) = (device.clone(), dropped.clone(), *change);
+            self.threads.run(move || {
+                if let Err(error) = device.drop_pages(nodeid, change.offset, change.length) {
+                    tracing::warn!(%error, "the kernel keeps pages of a file that changed");
+                }
+                let _ = dropped.send(());
+            });
+        }
+        drop(dropped);
+        if served.from_page {
+            return;
+        }
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            match waits.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(()) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    tracing::warn!("pages of a file that changes are not dropped in time");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Who hears of changes of files' bytes: front ends that keep bytes of their own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use tidepool_proto::{ChangeHook, ChangedRange, FileId};
+
+/// See the file's first line.
+#[derive(Default)]
+pub struct Changes {
+    hooks: RwLock<Vec<ChangeHook>>,
+    has_hooks: AtomicBool,
+}
+
+impl Changes {
+    /// Tells `hook` of every change from now on.
+    pub fn tell(&self, hook: ChangeHook) {
+        self.hooks.write().push(hook);
+        self.has_hooks.store(true, Ordering::Release);
+    }
+
+    /// Tells that bytes from `offset` on are about to change, and that they did when what it
+    /// returns is dropped. Call without locks of the file: those who hear of it may have to write
+    /// to it first.
+    pub fn begin(&self, id: FileId, offset: u64, length: u64) -> Changing<'_> {
+        let range = ChangedRange { id, offset, length, done: false };
+        self.call(&range);
+        Changing { changes: self, range }
+    }
+
+    fn call(&self, range: &ChangedRange) {
+        if self.has_hooks.load(Ordering::Acquire) {
+            // A hook may take long, and others may be added meanwhile.
+            let hooks = self.hooks.read().clone();
+            hooks.iter().for_each(|hook| hook(range));
+        }
+    }
+}
+
+/// A change under way.
+pub struct Changing<'a> {
+    changes: &'a Changes,
+    range: ChangedRange,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.range.done = true;
+        self.changes.call(&self.range);
+    }
+}

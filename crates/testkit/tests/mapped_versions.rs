@@ -1,0 +1,196 @@
+//! Mappings of files on the mount beside other programs on the PFS, the library, and opens of other
+//! versions: a mapping shows the version that was opened, and what is written on this node since.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use tidepool_client::{Client, ClientOptions, OpenOptions};
+use tidepool_testkit::needs_mount;
+use tidepool_testkit::product::{Node, NodeSpec};
+
+const LENGTH: usize = 8 << 20;
+const PAGE: usize = 4 << 10;
+
+/// Nodes whose mount reads in different ways: files are cold or the kernel gets none to read.
+fn nodes() -> Vec<Node> {
+    let ways: [&[&str]; 2] = [&[], &["--passthrough", "off"]];
+    let start = |way: &&[&str]| {
+        let arguments = way.iter().map(|argument| (*argument).to_owned()).collect();
+        Node::start(NodeSpec { arguments, ..NodeSpec::default() }).expect("a node starts")
+    };
+    ways.iter().map(start).collect()
+}
+
+fn library(node: &Node) -> Client {
+    Client::connect(ClientOptions {
+        socket: Some(node.socket().to_owned()),
+        pfs_root: Some(node.pfs().to_owned()),
+        ..ClientOptions::default()
+    })
+}
+
+/// A shared mapping of a whole file.
+struct Mapping(*mut u8);
+
+impl Mapping {
+    fn new(file: &File, writable: bool) -> Self {
+        let protection =
+            if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped on drop.
+        let address = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), LENGTH, protection, MapFlags::SHARED, file, 0)
+        };
+        Mapping(address.expect("the file maps").cast())
+    }
+
+    fn of(path: &Path, writable: bool) -> Self {
+        let file = File::options().read(true).write(writable).open(path).unwrap();
+        Self::new(&file, writable)
+    }
+
+    fn byte(&self, offset: usize) -> u8 {
+        assert!(offset < LENGTH);
+        // SAFETY: within the mapping, and the files of these tests are that long.
+        unsafe { self.0.add(offset).read_volatile() }
+    }
+
+    fn set(&self, offset: usize, byte: u8) {
+        assert!(offset < LENGTH);
+        // SAFETY: as above; only called on writable mappings.
+        unsafe { self.0.add(offset).write_volatile(byte) }
+    }
+
+    /// How many pages show `byte`.
+    fn pages_of(&self, byte: u8) -> usize {
+        (0..LENGTH).step_by(PAGE).filter(|offset| self.byte(*offset) == byte).count()
+    }
+
+    fn write_back(&self) {
+        // SAFETY: the range is the whole mapping.
+        unsafe { rustix::mm::msync(self.0.cast(), LENGTH, MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the whole mapping, and nothing else uses it.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), LENGTH) };
+    }
+}
+
+/// Another program writes `byte` over a whole file, in place.
+fn overwrite(path: &Path, byte: u8) {
+    File::options().write(true).open(path).unwrap().write_all_at(&vec![byte; LENGTH], 0).unwrap();
+}
+
+#[test]
+fn every_open_maps_the_version_that_it_opened() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("v"), node.mount().join("v"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let first = File::open(&upper).unwrap();
+        let old = Mapping::new(&first, false);
+        assert_eq!(old.pages_of(1), LENGTH / PAGE);
+        for version in 2..5 {
+            overwrite(&lower, version);
+            let second = File::open(&upper).unwrap();
+            let mut byte = [0];
+            second.read_exact_at(&mut byte, 0).unwrap();
+            let new = Mapping::new(&second, false);
+            assert_eq!((byte[0], old.byte(0)), (version, 1));
+            assert_eq!(new.pages_of(version), LENGTH / PAGE, "the version that was opened");
+            assert_eq!(old.pages_of(1), LENGTH / PAGE, "the version that was opened before");
+        }
+    }
+}
+
+#[test]
+fn a_reader_of_an_older_version_beside_a_writer() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("v"), node.mount().join("v"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let file = File::open(&upper).unwrap();
+        let old = Mapping::new(&file, false);
+        assert_eq!(old.pages_of(1), LENGTH / PAGE);
+        overwrite(&lower, 2);
+        let writer = Mapping::of(&upper, true);
+        assert_eq!(writer.pages_of(2), LENGTH / PAGE);
+        writer.set(5 * PAGE, 3);
+        writer.write_back();
+        assert_eq!(old.pages_of(1), LENGTH / PAGE, "stays with its version");
+        assert_eq!(fs::read(&lower).unwrap()[5 * PAGE], 3);
+        let new = Mapping::of(&upper, false);
+        assert_eq!((new.byte(5 * PAGE), new.pages_of(2)), (3, LENGTH / PAGE - 1));
+        // Whoever came after the other program's change sees stores at once.
+        writer.set(6 * PAGE, 4);
+        assert_eq!(new.byte(6 * PAGE), 4);
+    }
+}
+
+#[test]
+fn what_the_library_writes_shows_in_mappings() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("z"), node.mount().join("z"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let file = File::open(&upper).unwrap();
+        let mapping = Mapping::new(&file, false);
+        assert_eq!(mapping.pages_of(1), LENGTH / PAGE);
+        let by_library = library(&node).open(&lower, OpenOptions::read_write()).unwrap();
+        for byte in 2..5 {
+            by_library.write_at(0, &vec![byte; LENGTH]).unwrap();
+            assert_eq!(mapping.pages_of(byte), LENGTH / PAGE, "as read(2) of the same descriptor");
+        }
+        by_library.set_size(PAGE as u64 / 2).unwrap();
+        by_library.set_size(LENGTH as u64).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
+        assert_eq!((mapping.byte(0), mapping.byte(PAGE / 2)), (4, 0));
+        assert_eq!(mapping.pages_of(0), LENGTH / PAGE - 1, "cut and grown again");
+    }
+}
+
+#[test]
+fn stores_to_a_mapping_beside_writes_of_the_library() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("d"), node.mount().join("d"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let mapping = Mapping::of(&upper, true);
+        mapping.set(3 * PAGE + 5, 7);
+        let by_library = library(&node).open(&lower, OpenOptions::read_write()).unwrap();
+        // Another page, then the same page, while its store is in the kernel alone.
+        by_library.write_at(4 * PAGE as u64, &[8; PAGE]).unwrap();
+        assert_eq!((mapping.byte(3 * PAGE + 5), mapping.byte(4 * PAGE)), (7, 8));
+        by_library.write_at(3 * PAGE as u64 + 100, &[9; 100]).unwrap();
+        assert_eq!((mapping.byte(3 * PAGE + 5), mapping.byte(3 * PAGE + 100)), (7, 9));
+        by_library.close().unwrap();
+        mapping.write_back();
+        drop(mapping);
+        let now = fs::read(&lower).unwrap();
+        assert_eq!((now[3 * PAGE], now[3 * PAGE + 5], now[3 * PAGE + 199]), (1, 7, 9));
+        assert_eq!((now[4 * PAGE], now[5 * PAGE]), (8, 1));
+        assert_eq!(now, fs::read(&upper).unwrap());
+    }
+}
+
+#[test]
+fn a_descriptor_is_opened_again_whatever_became_of_its_version() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("v"), node.mount().join("v"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let first = File::open(&upper).unwrap();
+        let mapping = Mapping::new(&first, false);
+        assert_eq!(mapping.pages_of(1), LENGTH / PAGE);
+        overwrite(&lower, 2);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&first));
+        let again = File::open(path).unwrap();
+        let mut byte = [0];
+        again.read_exact_at(&mut byte, 0).unwrap();
+        assert_eq!((byte[0], mapping.pages_of(1)), (2, LENGTH / PAGE));
+    }
+}
