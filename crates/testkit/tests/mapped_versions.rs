@@ -108,6 +108,25 @@ fn every_open_maps_the_version_that_it_opened() {
 }
 
 #[test]
+fn opens_of_two_versions_may_map_in_any_order() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("v"), node.mount().join("v"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let first = File::open(&upper).unwrap();
+        first.read_exact_at(&mut vec![0; LENGTH], 0).unwrap();
+        overwrite(&lower, 2);
+        let second = File::open(&upper).unwrap();
+        let new = Mapping::new(&second, false);
+        let old = Mapping::new(&first, false);
+        for _ in 0..2 {
+            assert_eq!((old.byte(0), old.pages_of(1)), (1, LENGTH / PAGE));
+            assert_eq!((new.byte(0), new.pages_of(2)), (2, LENGTH / PAGE));
+        }
+    }
+}
+
+#[test]
 fn a_reader_of_an_older_version_beside_a_writer() {
     needs_mount!();
     for node in nodes() {
