@@ -92,6 +92,11 @@ impl Credentials {
         })
     }
 
+    /// Whether the caller belongs to a group, as far as can be told.
+    pub fn is_in_group(&self, caller: &InHeader, gid: u32) -> bool {
+        caller.gid == gid || self.groups_of(caller).is_ok_and(|groups| groups.contains(&gid))
+    }
+
     fn groups_of(&self, caller: &InHeader) -> Answer<Groups> {
         let key = (caller.pid, caller.uid, caller.gid);
         let now = Instant::now();

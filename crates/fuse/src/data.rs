@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -23,8 +23,6 @@ use crate::pages::Serving;
 use crate::request::{Answer, Errno, Reply};
 use crate::reservations::Reservation;
 
-/// Never equal to a count of mode changes.
-const NEVER: u64 = u64::MAX;
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;
 /// Bytes that one request copies between files at most; the kernel asks again for the rest.
@@ -43,12 +41,10 @@ pub struct FileHandle {
     pub access: Access,
     /// Who opened it.
     pub user: u32,
-    /// Lock owners that took record locks through this open while the kernel does not tell us of
-    /// closes.
+    /// Lock owners that took record locks through this open and did not close it yet, as far as the
+    /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
     pub lock_owners: Mutex<Vec<u64>>,
     append: bool,
-    /// Count of mode changes at which the set-id bits were seen cleared.
-    privileges_dropped_at: AtomicU64,
     /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
     positioned: OnceLock<Arc<dyn OpenFile>>,
 }
@@ -133,11 +129,21 @@ impl Filesystem {
         let append = has(flags, libc::O_APPEND);
         let both = truncate && access == Access::Write && !append;
         let both = both.then(|| self.open_lower(&node, both_ways(flags)).ok()).flatten();
-        let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok)?;
-        if has(flags, OPENED_TO_RUN) {
+        let runs = has(flags, OPENED_TO_RUN);
+        if runs {
             // The kernel looks for any right to execute, not for the caller's.
-            self.check_access(&lower, rustix::fs::Access::EXEC_OK)?;
+            let held = self.nodes.descriptor(&node)?;
+            self.check_access(&held, rustix::fs::Access::EXEC_OK)?;
         }
+        let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok);
+        let lower = match lower {
+            // Who may run a program need not be allowed to read it.
+            Err(Errno(libc::EACCES)) if runs => {
+                self.credentials.become_daemon()?;
+                self.open_lower(&node, lower_flags(flags))?
+            }
+            lower => lower?,
+        };
         let file = self.open_in_node(caller, lower, access, false, append)?;
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;
@@ -161,7 +167,7 @@ impl Filesystem {
             }
         }
         if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
-            self.drop_privilege_bits(&file.lower())?;
+            self.drop_privilege_bits(caller, &file.lower())?;
         }
         Ok(())
     }
@@ -239,7 +245,6 @@ impl Filesystem {
             user: caller.uid,
             lock_owners: Mutex::default(),
             append,
-            privileges_dropped_at: AtomicU64::new(NEVER),
             positioned: OnceLock::new(),
         };
         self.files.insert(handle, open);
@@ -306,7 +311,7 @@ impl Filesystem {
         if !created && has(arguments.flags, libc::O_TRUNC) {
             file.set_size(0)?;
             if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
-                self.drop_privilege_bits(&file.lower())?;
+                self.drop_privilege_bits(caller, &file.lower())?;
             }
         }
         let stat = rustix::fs::fstat(file.lower())?;
@@ -353,14 +358,15 @@ impl Filesystem {
     }
 
     /// `WRITE`.
-    pub(crate) fn write(&self, arguments: TransferIn, data: &[u8]) -> Answer<WriteOut> {
+    pub(crate) fn write(
+        &self,
+        caller: &InHeader,
+        arguments: TransferIn,
+        data: &[u8],
+    ) -> Answer<WriteOut> {
         let handle = self.files.get(arguments.handle)?;
         if arguments.transfer_flags & abi::WRITE_KILL_PRIVILEGES != 0 {
-            let changes = handle.node.mode_changes.load(Ordering::Relaxed);
-            if handle.privileges_dropped_at.load(Ordering::Relaxed) != changes {
-                self.drop_privilege_bits(&handle.file.lower())?;
-                handle.privileges_dropped_at.store(changes, Ordering::Relaxed);
-            }
+            self.drop_privilege_bits(caller, &handle.file.lower())?;
         }
         self.credentials.become_daemon()?;
         let from_page = arguments.transfer_flags & abi::WRITE_FROM_PAGE != 0;
@@ -400,6 +406,7 @@ impl Filesystem {
     pub(crate) fn flush(&self, arguments: FlushIn) -> Answer {
         let handle = self.files.get(arguments.handle)?;
         self.locks.release_owner(handle.node.id, arguments.lock_owner);
+        handle.lock_owners.lock().retain(|owner| *owner != arguments.lock_owner);
         self.credentials.become_daemon()?;
         if let Some(file) = handle.positioned.get() {
             file.flush()?;
@@ -431,7 +438,7 @@ impl Filesystem {
     pub(crate) fn allocate(&self, caller: &InHeader, arguments: FallocateIn) -> Answer {
         let handle = self.files.get(arguments.handle)?;
         if caller.uid != 0 {
-            self.drop_privilege_bits(&handle.file.lower())?;
+            self.drop_privilege_bits(caller, &handle.file.lower())?;
         }
         self.credentials.become_daemon()?;
         let FallocateIn { mode, offset, length, .. } = arguments;
@@ -466,7 +473,7 @@ impl Filesystem {
         let source = self.files.get(arguments.handle_in)?;
         let target = self.files.get(arguments.handle_out)?;
         if caller.uid != 0 {
-            self.drop_privilege_bits(&target.file.lower())?;
+            self.drop_privilege_bits(caller, &target.file.lower())?;
         }
         self.credentials.become_daemon()?;
         let _serving = Serving::node(target.node.nodeid);

@@ -287,7 +287,7 @@ impl Filesystem {
                 let write: TransferIn = arguments.take()?;
                 let data = arguments.bytes(write.size as usize)?;
                 if let Some(reply) = reply.take() {
-                    reply.value_or_error(self.write(write, data));
+                    reply.value_or_error(self.write(header, write, data));
                 }
             }
             op::FLUSH => answer!(flush, |reply| reply.outcome(self.flush(flush))),
@@ -303,7 +303,7 @@ impl Filesystem {
             op::GETLK => answer!(lock, |reply| reply.value_or_error(self.get_lock(lock))),
             _ => {
                 let waits = header.opcode == op::SETLKW;
-                answer!(lock, |reply| self.set_lock(lock, waits, reply));
+                answer!(lock, |reply| self.set_lock(header.pid, lock, waits, reply));
             }
         }
         Ok(())

@@ -43,6 +43,8 @@ struct Waiter {
     reply: Reply,
     handle: Arc<FileHandle>,
     wanted: LockIn,
+    /// The process to watch, where its end ends its locks untold.
+    process: Option<u32>,
 }
 
 #[derive(Default)]
@@ -156,15 +158,26 @@ impl Locks {
 
 impl Filesystem {
     /// `SETLK` and `SETLKW` (`waits`).
-    pub(crate) fn set_lock(self: &Arc<Self>, wanted: LockIn, waits: bool, reply: Reply) {
+    pub(crate) fn set_lock(
+        self: &Arc<Self>,
+        thread: u32,
+        wanted: LockIn,
+        waits: bool,
+        reply: Reply,
+    ) {
         let handle = match self.files.get(wanted.handle) {
             Ok(handle) => handle,
             Err(errno) => return reply.error(errno),
         };
-        let outcome = self.try_lock(&handle, &wanted);
+        let watches = !handle.access.writes()
+            && wanted.flags & abi::LOCK_FLOCK == 0
+            && wanted.range.kind != UNLOCK
+            && !is_for_open_file(thread);
+        let process = watches.then_some(wanted.range.pid);
+        let outcome = self.try_lock(&handle, &wanted, process);
         match outcome {
             Err(errno) if waits && WOULD_WAIT.contains(&errno) => {
-                self.wait_for_lock(Waiter { reply, handle, wanted });
+                self.wait_for_lock(Waiter { reply, handle, wanted, process });
             }
             outcome => {
                 reply.outcome(outcome);
@@ -176,7 +189,7 @@ impl Filesystem {
         }
     }
 
-    fn try_lock(&self, handle: &FileHandle, wanted: &LockIn) -> Answer {
+    fn try_lock(&self, handle: &FileHandle, wanted: &LockIn, process: Option<u32>) -> Answer {
         if wanted.flags & abi::LOCK_FLOCK != 0 {
             let operation = match wanted.range.kind as i32 {
                 libc::F_RDLCK => FlockOperation::NonBlockingLockShared,
@@ -191,7 +204,7 @@ impl Filesystem {
             if wanted.range.kind == UNLOCK {
                 return Ok(());
             }
-            let owned = self.new_owned(wanted.range.pid, handle)?;
+            let owned = self.new_owned(process, handle)?;
             state.watching += usize::from(owned.watched.is_some());
             state.owned.insert(key, owned);
         }
@@ -201,7 +214,7 @@ impl Filesystem {
         if outcome.is_ok() {
             note_range(&mut owned.ranges, &wanted.range);
             let mut owners = handle.lock_owners.lock();
-            if !handle.access.writes() && !owners.contains(&wanted.owner) {
+            if !owners.contains(&wanted.owner) {
                 owners.push(wanted.owner);
             }
         }
@@ -214,7 +227,7 @@ impl Filesystem {
     }
 
     /// A descriptor of the file of its own, so that its locks are nobody else's.
-    fn new_owned(&self, process_id: u32, handle: &FileHandle) -> Answer<Owned> {
+    fn new_owned(&self, process: Option<u32>, handle: &FileHandle) -> Answer<Owned> {
         // Which kinds of lock the caller may take was checked by the kernel on the caller's own
         // open; a descriptor for both serves all opens of this owner.
         self.credentials.become_daemon()?;
@@ -226,8 +239,7 @@ impl Filesystem {
         };
         let descriptor =
             self.reopen(&lower, OFlags::RDWR).or_else(|_| self.reopen(&lower, narrow))?;
-        let watched = if handle.access.writes() { None } else { watch_process(process_id) };
-        Ok(Owned { descriptor, ranges: Vec::new(), watched })
+        Ok(Owned { descriptor, ranges: Vec::new(), watched: process.and_then(watch_process) })
     }
 
     fn wait_for_lock(self: &Arc<Self>, waiter: Waiter) {
@@ -293,7 +305,7 @@ impl Filesystem {
             };
             pause = (pause * 2).min(RETRY_LAST);
             for waiter in waiters {
-                match self.try_lock(&waiter.handle, &waiter.wanted) {
+                match self.try_lock(&waiter.handle, &waiter.wanted, waiter.process) {
                     Err(errno) if WOULD_WAIT.contains(&errno) => self.wait_again(waiter),
                     outcome => waiter.reply.outcome(outcome),
                 }
@@ -324,7 +336,7 @@ impl Filesystem {
         match state.owned.get_mut(&key) {
             Some(owned) => record_lock(&owned.descriptor, libc::F_OFD_GETLK, &mut lock)?,
             None => {
-                let probe = self.new_owned(wanted.range.pid, &handle)?;
+                let probe = self.new_owned(None, &handle)?;
                 record_lock(&probe.descriptor, libc::F_OFD_GETLK, &mut lock)?;
             }
         }
@@ -360,6 +372,23 @@ fn release_ended(state: &mut State) {
     };
     state.owned.retain(|_, owned| !owned.watched.as_ref().is_some_and(ended));
     state.watching = state.owned.values().filter(|owned| owned.watched.is_some()).count();
+}
+
+/// Whether the thread is asking for a lock that an open file owns, not a process. Requests of both
+/// kinds are alike, but the thread waits in its system call.
+fn is_for_open_file(thread: u32) -> bool {
+    const OPEN_FILE: [i32; 2] = [libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+    const LOOKS_MAX: usize = 100;
+    for _ in 0..LOOKS_MAX {
+        let Ok(call) = std::fs::read_to_string(format!("/proc/{thread}/syscall")) else { break };
+        let command = call.split(' ').nth(2).and_then(|word| word.strip_prefix("0x"));
+        if let Some(command) = command.and_then(|word| i32::from_str_radix(word, 16).ok()) {
+            return OPEN_FILE.contains(&command);
+        }
+        // It is about to wait.
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    false
 }
 
 /// A descriptor that tells when the process has ended.

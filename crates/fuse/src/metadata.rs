@@ -1,10 +1,11 @@
 //! Attributes, extended attributes, access checks and file system totals.
 
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
 use tidepool_proto::Access;
 
 use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
@@ -104,9 +105,6 @@ impl Filesystem {
             let stat = || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
             let before: Stat = stat()?;
             let changed = self.set_metadata(&held, set);
-            if set.valid & abi::SET_MODE != 0 {
-                node.mode_changes.fetch_add(1, Ordering::Relaxed);
-            }
             // Part of it may have happened even if the whole failed.
             self.carry(&before, stat);
             changed?;
@@ -172,18 +170,25 @@ impl Filesystem {
             }
         }
         if set.valid & abi::SET_KILL_PRIVILEGES != 0 {
-            self.drop_privilege_bits(held)?;
+            self.drop_privilege_bits(caller, held)?;
         }
         Ok(())
     }
 
     /// What the PFS does when a user without the right to keep them changes a file: the set-id
     /// bits go. The node writes with its own rights, so the PFS would keep them.
-    pub(crate) fn drop_privilege_bits(&self, held: &impl std::os::fd::AsFd) -> Answer {
+    pub(crate) fn drop_privilege_bits(&self, caller: &InHeader, held: &impl AsFd) -> Answer {
+        // Before each write of theirs: as this machine knows the mode, without a message.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let mode = rustix::fs::statx(held, c"", flags, StatxFlags::MODE)?.stx_mode;
+        if u32::from(mode) & (libc::S_ISUID | libc::S_ISGID) == 0 {
+            return Ok(());
+        }
         let stat = rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?;
         let mut mode = stat.st_mode & 0o7777;
         mode &= !libc::S_ISUID;
-        if mode & libc::S_IXGRP != 0 {
+        // Without that right for the group it is kept by those who belong to the group.
+        if mode & libc::S_IXGRP != 0 || !self.credentials.is_in_group(caller, stat.st_gid) {
             mode &= !libc::S_ISGID;
         }
         if mode == stat.st_mode & 0o7777 {

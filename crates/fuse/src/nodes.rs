@@ -50,8 +50,6 @@ pub struct Node {
     pub has_pages: AtomicBool,
     /// Whether look-ups of others are never answered with it.
     is_apart: AtomicBool,
-    /// Moves with every change of the mode bits made through the mount.
-    pub mode_changes: AtomicU64,
     place: Mutex<Option<Place>>,
     pin: Mutex<Option<Arc<OwnedFd>>>,
     last_use: AtomicU64,
@@ -132,7 +130,6 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
         is_apart: AtomicBool::new(false),
-        mode_changes: AtomicU64::new(0),
         place: Mutex::new(place),
         pin: Mutex::new(None),
         last_use: AtomicU64::new(0),

@@ -145,6 +145,89 @@ fn closing_drops_the_record_locks_of_the_process() {
     theirs().unwrap();
 }
 
+/// Tries for a lock until it is had: the kernel tells of the end of an open file a moment later.
+fn lock_soon(file: &File, command: i32, lock: libc::flock) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while let Err(error) = control(file, command, lock) {
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        assert!(std::time::Instant::now() < deadline, "the lock is never let go");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_lock_of_an_open_file_ends_with_its_last_descriptor() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = both(&mount);
+    let exclusive = record(libc::F_WRLCK, 0, 10);
+    let theirs = || control(&lower, libc::F_OFD_SETLK, exclusive);
+    control(&upper, libc::F_OFD_SETLK, exclusive).unwrap();
+    let duplicate = upper.try_clone().unwrap();
+    drop(upper);
+    assert_eq!(errno(theirs()), Some(libc::EAGAIN), "a duplicate keeps it");
+    drop(duplicate);
+    lock_soon(&lower, libc::F_OFD_SETLK, exclusive);
+}
+
+/// Asserts for a while that `file` does not get a lock: long enough that the mount hears of closes
+/// and looks for owners that are gone.
+fn stays_locked(file: &File, lock: libc::flock) {
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(600);
+    while std::time::Instant::now() < until {
+        assert_eq!(errno(control(file, libc::F_OFD_SETLK, lock)), Some(libc::EAGAIN));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_lock_of_a_process_outlives_another_open_that_it_closed_before() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = both(&mount);
+    let path = mount.upper.join("file");
+    let exclusive = record(libc::F_WRLCK, 0, 10);
+    let first = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    control(&first, libc::F_SETLK, exclusive).unwrap();
+    // The open goes on in a child; for this process it is closed, and its locks are gone.
+    let heir = Command::new("sleep").arg("1000").stdin(Stdio::from(first)).spawn().unwrap();
+    lock_soon(&lower, libc::F_OFD_SETLK, exclusive);
+    control(&lower, libc::F_OFD_SETLK, record(libc::F_UNLCK, 0, 10)).unwrap();
+    control(&upper, libc::F_SETLK, exclusive).unwrap();
+    drop(Holder(heir));
+    stays_locked(&lower, exclusive);
+}
+
+#[test]
+fn an_heir_keeps_the_lock_of_an_open_file() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = both(&mount);
+    drop(upper);
+    // Who takes the lock ends; a child lives on until it is told.
+    let script = "import fcntl,os,struct,sys,time\n\
+        f=os.open(sys.argv[1],os.O_RDONLY)\n\
+        fcntl.fcntl(f,37,struct.pack('hhqqi4x',fcntl.F_RDLCK,0,0,10,0))\n\
+        parent=os.getpid()\n\
+        if os.fork(): os._exit(0)\n\
+        while os.getppid()==parent: time.sleep(0.01)\n\
+        print('heir',flush=True)\nsys.stdin.read()";
+    let mut first = Command::new("python3")
+        .args(["-c", script])
+        .arg(mount.upper.join("file"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let keeps_it_alive = first.stdin.take();
+    assert!(first.wait().unwrap().success());
+    let mut line = String::new();
+    let output = first.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+    assert_eq!(line, "heir\n");
+    let exclusive = record(libc::F_WRLCK, 0, 10);
+    stays_locked(&lower, exclusive);
+    drop(keeps_it_alive);
+    lock_soon(&lower, libc::F_OFD_SETLK, exclusive);
+}
+
 #[test]
 fn a_reader_that_only_reads_locks_and_lets_go_as_well() {
     let Some(mount) = mounted(Arc::new(BypassService)) else { return };

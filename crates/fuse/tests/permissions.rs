@@ -153,6 +153,35 @@ fn set_id_bits_go_when_a_user_writes() {
 }
 
 #[test]
+fn the_set_group_bit_goes_also_where_the_group_may_not_run_the_file() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("file");
+    let mode = || fs::metadata(&lower).unwrap().mode() & 0o7777;
+    let write = |gid, groups: &[u32]| {
+        place(&lower, b"bytes", 0o2766, USER, GROUP);
+        as_user(STRANGER, gid, groups, || fs::write(&upper, b"changed").unwrap());
+        mode()
+    };
+    assert_eq!(write(STRANGER, &[]), 0o766, "not of the group");
+    assert_eq!(write(GROUP, &[]), 0o2766, "of the group");
+    assert_eq!(write(STRANGER, &[GROUP]), 0o2766, "of the group");
+}
+
+#[test]
+fn set_id_bits_given_on_the_pfs_meanwhile_go_at_the_next_write() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("file");
+    place(&lower, b"program", 0o777, USER, GROUP);
+    let open =
+        as_user(STRANGER, STRANGER, &[], || fs::File::options().write(true).open(&upper).unwrap());
+    for _ in 0..3 {
+        as_user(STRANGER, STRANGER, &[], || (&open).write_all(b"x").unwrap());
+        assert_eq!(fs::metadata(&lower).unwrap().mode() & 0o7777, 0o777);
+        fs::set_permissions(&lower, Permissions::from_mode(0o6777)).unwrap();
+    }
+}
+
+#[test]
 fn threads_started_for_one_user_serve_others_with_the_right_identity() {
     let one = |config: &mut tidepool_fuse::MountConfig| config.threads = 1;
     for _ in 0..5 {
@@ -242,7 +271,9 @@ fn a_program_is_run_by_those_who_may() {
     fs::copy("/bin/true", &lower).unwrap();
     chown(&lower, Some(USER), Some(GROUP)).unwrap();
     let run = |uid| as_user(uid, uid, &[], || Command::new(&upper).status());
-    for (mode, may) in [(0o744, false), (0o755, true), (0o700, false), (0o754, false)] {
+    for (mode, may) in
+        [(0o744, false), (0o755, true), (0o700, false), (0o754, false), (0o711, true)]
+    {
         fs::set_permissions(&lower, Permissions::from_mode(mode)).unwrap();
         assert!(run(USER).unwrap().success(), "{mode:o}");
         assert_eq!(run(STRANGER).is_ok(), may, "{mode:o}");
