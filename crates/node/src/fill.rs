@@ -252,6 +252,8 @@ pub fn keep_written(
 fn pack_written(core: &Core, lower: &Arc<dyn LowerFile>, content: &Content) -> Result<()> {
     let version = content.version();
     let mut bytes = vec![0; version.size as usize];
+    // What the writer mapped he may still have, and write to.
+    lower.write_back(0, version.size)?;
     if bytes.is_empty() || lower.read_at(0, &mut bytes)? < bytes.len() {
         return Ok(());
     }
@@ -444,6 +446,7 @@ fn transfer(
     buffer: &mut [u8],
 ) -> Result<usize> {
     if ticket.source == Source::PageCache {
+        lower.write_back(offset, buffer.len() as u64)?;
         let read = lower.read_at(offset, buffer)?;
         lower.drop_cached(offset, read as u64);
         return Ok(read);

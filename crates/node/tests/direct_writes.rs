@@ -182,3 +182,63 @@ fn keeping_a_written_file_leaves_its_access_time() {
         assert_eq!(file.metadata().unwrap().accessed().unwrap(), std::time::UNIX_EPOCH);
     }
 }
+
+/// A writable shared mapping of a file.
+struct Mapped {
+    base: *mut u8,
+    length: usize,
+}
+
+impl Mapped {
+    fn new(pin: &dyn PassthroughPin, length: usize) -> Mapped {
+        use rustix::mm::{MapFlags, ProtFlags};
+        rustix::fs::ftruncate(pin.descriptor(), length as u64).unwrap();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let (null, file) = (std::ptr::null_mut(), pin.descriptor());
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped on drop.
+        let base = unsafe { rustix::mm::mmap(null, length, protection, flags, file, 0) };
+        Mapped { base: base.unwrap().cast(), length }
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: the whole mapping, which is as long as the file.
+        unsafe { std::ptr::write_bytes(self.base, byte, self.length) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, which nobody uses any more.
+        unsafe { rustix::mm::munmap(self.base.cast(), self.length) }.unwrap();
+    }
+}
+
+#[test]
+fn what_is_stored_by_a_mapping_after_its_close_shows_at_the_next_open() {
+    for length in [100_000, BLOCK_LENGTH + 777] {
+        let fixture = Fixture::new();
+        let is_tmpfs = rustix::fs::statfs(fixture.path("")).unwrap().f_type == 0x0102_1994;
+        if is_tmpfs {
+            return eprintln!("SKIPPED a tmpfs moves no time stamp when a mapping is written");
+        }
+        let writer = new_file(&fixture, "f", Wish::default());
+        let pin = writer.write_directly().expect("new and alone");
+        let mapped = Mapped::new(&*pin, length);
+        mapped.fill(b'a');
+        writer.flush().unwrap();
+        mapped.fill(b'b');
+        drop((pin, writer));
+        for byte in b'c'..b'h' {
+            mapped.fill(byte);
+            // Until it is kept, which it is once its time stamps have settled.
+            wait_until("it is kept", || {
+                let seen = fixture.read("f").0;
+                assert_eq!(seen.len(), length);
+                let wrong = seen.iter().filter(|seen| **seen != byte).count();
+                assert_eq!(wrong, 0, "bytes of before {}, one is {}", byte as char, seen[0]);
+                let store = fixture.node.status().store;
+                store.small_files > 0 || store.resident_bytes >= length as u64
+            });
+        }
+    }
+}

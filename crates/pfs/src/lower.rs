@@ -53,6 +53,11 @@ pub trait LowerFile: Send + Sync {
     /// Hint: begin writing dirty pages of the range, so that a later sync waits less.
     fn start_writeback(&self, offset: u64, length: u64);
 
+    /// Writes dirty pages of the range back and waits for them. A program that changes the file by
+    /// a mapping moves its time stamps with the first store to a page that is not dirty, no other:
+    /// so bytes of the page cache are kept only after this.
+    fn write_back(&self, offset: u64, length: u64) -> Result<()>;
+
     /// Hint: the page cache need not keep the range.
     fn drop_cached(&self, offset: u64, length: u64);
 

@@ -14,6 +14,33 @@ use crate::engine::{Engine, Patience};
 /// Attempts to evict a tail block that somebody reads at this moment.
 const TAIL_ATTEMPTS: usize = 100;
 
+/// Bytes that make a file longer.
+#[derive(Default)]
+pub(crate) struct Growth<'a> {
+    pub offset: u64,
+    pub data: &'a [u8],
+}
+
+impl Growth<'_> {
+    /// Writes what lies in the tail block behind the end, whose memory is there already.
+    fn write_behind(&self, content: &Content, state: &mut State, tail: u64) -> Result<()> {
+        let end_of_tail = (tail + 1) * content.block_bytes;
+        let from = content.size().max(self.offset);
+        let upto = end_of_tail.min(self.offset + self.data.len() as u64);
+        if from >= upto {
+            return Ok(());
+        }
+        let part = &self.data[(from - self.offset) as usize..(upto - self.offset) as usize];
+        let base = content.map(state)?;
+        // SAFETY: the mapping reaches the end of the file, which was set, and the memory of the
+        // range was populated. Nobody reads behind the length that is announced.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), base.add(from as usize), part.len());
+        }
+        Ok(())
+    }
+}
+
 /// A block that the new end of the file lies inside, made unreadable while it is cut.
 struct Partial {
     charge: u64,
@@ -24,16 +51,27 @@ impl Engine {
     /// Sets the length of a content to exactly `bytes`.
     pub fn set_size(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
         let _serial = content.lengths.lock();
-        if bytes >= content.size() { self.grow(content, bytes) } else { self.cut(content, bytes) }
+        match bytes >= content.size() {
+            true => self.grow(content, bytes, &Growth::default()),
+            false => self.cut(content, bytes),
+        }
+    }
+
+    /// Makes a content reach the end of `growth` at least. Who goes by its length finds the bytes
+    /// in the block that the old end lies in, if that is resident.
+    pub fn grow_with(&self, content: &Arc<Content>, growth: &Growth<'_>) -> Result<()> {
+        let _serial = content.lengths.lock();
+        let bytes = growth.offset + growth.data.len() as u64;
+        if bytes > content.size() { self.grow(content, bytes, growth) } else { Ok(()) }
     }
 
     /// Makes a content at least `bytes` long.
     pub fn set_size_at_least(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
         let _serial = content.lengths.lock();
-        if bytes > content.size() { self.grow(content, bytes) } else { Ok(()) }
+        if bytes > content.size() { self.grow(content, bytes, &Growth::default()) } else { Ok(()) }
     }
 
-    fn grow(&self, content: &Arc<Content>, bytes: u64) -> Result<()> {
+    fn grow(&self, content: &Arc<Content>, bytes: u64, growth: &Growth<'_>) -> Result<()> {
         let tail = content.size() / content.block_bytes;
         let mut booked = 0;
         let mut patience = Patience::default();
@@ -43,7 +81,7 @@ impl Engine {
                 let mut state = content.state.lock();
                 let needed = growth_charge(content, &state, tail, bytes);
                 if needed <= booked {
-                    let outcome = apply_growth(content, &mut state, tail, bytes, needed);
+                    let outcome = apply_growth(content, &mut state, (tail, bytes, needed), growth);
                     drop(state);
                     let unused = booked - if outcome.is_ok() { needed } else { 0 };
                     if unused > 0 {
@@ -164,9 +202,8 @@ fn growth_charge(content: &Content, state: &State, tail: u64, bytes: u64) -> u64
 fn apply_growth(
     content: &Content,
     state: &mut State,
-    tail: u64,
-    bytes: u64,
-    charge: u64,
+    (tail, bytes, charge): (u64, u64, u64),
+    growth: &Growth<'_>,
 ) -> Result<()> {
     let length_before = content.block_length(tail);
     let length_after = (bytes - tail * content.block_bytes).min(content.block_bytes);
@@ -175,6 +212,9 @@ fn apply_growth(
     let mut outcome = content.lengthen(state, bytes);
     if outcome.is_ok() && resident && charge > 0 && !content.populate(state, tail, length_after) {
         outcome = Err(no_room(bytes));
+    }
+    if outcome.is_ok() && resident {
+        outcome = growth.write_behind(content, state, tail);
     }
     if outcome.is_err() {
         _ = content.apply_length(state);

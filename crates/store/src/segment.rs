@@ -13,6 +13,7 @@ use crate::cell::Cell;
 use crate::content::{Content, Pinned};
 use crate::engine::Engine;
 use crate::fill::FillStart;
+use crate::length::Growth;
 
 /// A sparse memory file with the offsets and the length of the file it caches.
 ///
@@ -42,6 +43,13 @@ impl Segment {
     /// with `StoreFull` if a tail block that is not clean would need more memory than there is.
     pub fn set_size(&self, bytes: u64) -> Result<()> {
         self.engine.set_size(&self.content, bytes)
+    }
+
+    /// As [`set_size`](Self::set_size) to the end of bytes that are written behind the present
+    /// one, if it is not as long yet. The part of them in the block of the old end is there before
+    /// anybody sees the new length; the rest is for the caller to bring.
+    pub fn grow_with(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.engine.grow_with(&self.content, &Growth { offset, data })
     }
 
     /// Appends `zeros` zeros and then `data` to a wholly resident segment so that readers who go by

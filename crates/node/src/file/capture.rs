@@ -192,10 +192,7 @@ impl Capture {
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
-        let size_after = written.size_after();
-        if size_after > segment.size() {
-            segment.set_size(size_after)?;
-        }
+        segment.grow_with(written.offset, written.data)?;
         let block_bytes = segment.block_bytes();
         let mut at = written.offset;
         while at < written.end() {

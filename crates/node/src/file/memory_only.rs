@@ -124,7 +124,7 @@ pub fn write(
         content.set_size(size);
         return Ok(true);
     }
-    if size > segment.size() && !or_spilled(core, file, content, segment.set_size(size))? {
+    if size > segment.size() && !or_spilled(core, file, content, segment.grow_with(offset, data))? {
         return Ok(false);
     }
     let block_bytes = segment.block_bytes();

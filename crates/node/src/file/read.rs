@@ -312,8 +312,10 @@ impl Handle {
             return Err(self.not_resident(0));
         }
         let mut bytes = vec![0; size as usize];
+        // What a program mapped it may change without a new time stamp, until its pages are clean.
+        let clean = content.admit && self.keeps() && self.lower.write_back(0, size).is_ok();
         self.read_checked(content, 0, &mut bytes)?;
-        let trusted = content.admit && !content.is_unsettled() && !content.is_superseded();
+        let trusted = clean && !content.is_unsettled() && !content.is_superseded();
         if trusted && self.keeps() && self.file.inner.lock().writers == 0 {
             let owner = content.owner;
             self.core.store.insert_small(version.id, version, owner, &bytes)?;

@@ -137,6 +137,10 @@ impl LowerFile for HookedFile {
         self.inner.start_writeback(offset, length);
     }
 
+    fn write_back(&self, offset: u64, length: u64) -> Result<()> {
+        self.inner.write_back(offset, length)
+    }
+
     fn drop_cached(&self, offset: u64, length: u64) {
         self.inner.drop_cached(offset, length);
     }

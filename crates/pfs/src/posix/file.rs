@@ -131,6 +131,8 @@ impl PosixFile {
 
     /// A buffered read that takes the pages out of the page cache again.
     fn read_and_drop(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        // As direct I/O does by itself. Somebody else's failing write-back does not concern us.
+        let _hint = self.clean_pages(offset, buffer.len() as u64);
         let count = match self.fill_descriptor().filter(|fill| !fill.direct) {
             Some(fill) => {
                 // All of the block is asked for at once, and no page beyond it.
@@ -145,6 +147,25 @@ impl PosixFile {
             self.drop_cached(offset, count as u64);
         }
         Ok(count)
+    }
+
+    fn sync_range(&self, offset: u64, length: u64, flags: libc::c_uint) -> io::Result<()> {
+        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        let descriptor = self.descriptor.as_raw_fd();
+        // SAFETY: takes numbers only; the descriptor is open while `self` lives.
+        match unsafe { libc::sync_file_range(descriptor, offset, length, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn clean_pages(&self, offset: u64, length: u64) -> io::Result<()> {
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        self.sync_range(offset, length, flags)
     }
 
     fn read_fill(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -365,18 +386,11 @@ impl LowerFile for PosixFile {
     }
 
     fn start_writeback(&self, offset: u64, length: u64) {
-        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
-            return;
-        };
-        // SAFETY: takes numbers only; the descriptor is open while `self` lives.
-        let _hint = unsafe {
-            libc::sync_file_range(
-                self.descriptor.as_raw_fd(),
-                offset,
-                length,
-                libc::SYNC_FILE_RANGE_WRITE,
-            )
-        };
+        let _hint = self.sync_range(offset, length, libc::SYNC_FILE_RANGE_WRITE);
+    }
+
+    fn write_back(&self, offset: u64, length: u64) -> Result<()> {
+        self.clean_pages(offset, length).map_err(|error| self.fail("writing pages back", error))
     }
 
     fn drop_cached(&self, offset: u64, length: u64) {

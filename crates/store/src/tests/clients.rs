@@ -101,6 +101,46 @@ fn a_client_reads_what_is_resident_and_nothing_else() {
 }
 
 #[test]
+fn a_client_that_follows_a_growing_file_finds_the_bytes_with_the_length() {
+    const PIECE: usize = 700;
+    let store = store(8);
+    let segment = segment(&store, 100);
+    assert!(fill_clean(&segment, 0, 7));
+    let client = Client::new(segment.hand_out().unwrap().unwrap());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let follower = scope.spawn(|| {
+            let client = client;
+            let (mut seen, mut reads) = (100, 0);
+            let mut buffer = vec![0; BLOCK as usize];
+            while !done.load(Ordering::Acquire) {
+                let size = client.header(HEADER_SIZE_OFFSET);
+                let new = seen as usize..size as usize;
+                if !new.is_empty() && client.read(0, &mut buffer).is_some() {
+                    assert!(buffer[new].iter().all(|byte| *byte == 7), "nobody wrote zeros");
+                    (seen, reads) = (size, reads + 1);
+                }
+            }
+            reads
+        });
+        while segment.size() + (PIECE as u64) < BLOCK {
+            let at = segment.size();
+            segment.grow_with(at - 50, &[7; PIECE]).unwrap();
+            assert_eq!(segment.size(), at - 50 + PIECE as u64);
+            assert_eq!(segment.write_resident(at - 50, &[7; PIECE]), PIECE as u64);
+        }
+        done.store(true, Ordering::Release);
+        println!("{} reads of new bytes", follower.join().unwrap());
+    });
+    // Into blocks that are not there: their part is for the caller to bring.
+    let size = segment.size();
+    segment.grow_with(size, &vec![7; BLOCK as usize]).unwrap();
+    assert_holds(&segment, 0, 7);
+    assert_eq!(segment.state(1), BlockState::Absent);
+    assert_eq!(segment.size(), size + BLOCK);
+}
+
+#[test]
 fn touch_marks_of_clients_count_as_hits() {
     let store = store_with(4, PolicyKind::Lru);
     let segment = segment(&store, 8 * BLOCK);
