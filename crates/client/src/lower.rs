@@ -8,7 +8,9 @@ use std::path::Path;
 
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
+use tidepool_proto::stub::{
+    STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
+};
 use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
 
 use crate::options::OpenOptions;
@@ -95,22 +97,26 @@ pub(crate) fn is_same(one: &Version, other: &Version) -> bool {
 /// Whether a file of this size is the stub of bytes that a node has in memory. A descriptor that
 /// cannot read cannot tell.
 pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
-    let mut mark = [0; STUB_BYTES as usize];
-    let length = match size {
-        0 => rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark).unwrap_or(0),
-        STUB_BYTES => read_at(&file, 0, &mut mark).unwrap_or(0),
-        _ => 0,
+    let mut mark = [0; STUB_HEAD_BYTES];
+    let attributes_work = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
+        Ok(length) => return mark_of_attribute(&mark[..length], size).is_some(),
+        Err(error) => !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY),
     };
-    mark[..length].starts_with(STUB_MAGIC.as_bytes())
+    if !head_may_hold_mark(size, attributes_work) {
+        return false;
+    }
+    let read = read_at(&file, 0, &mut mark).unwrap_or(0);
+    mark_of_head(&mark[..read], size).is_some()
 }
 
 /// Takes the mark off a stub that is written anew.
 pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
+    // In this order: half of a file that was being written down must not lose its mark.
+    rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))?;
     match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
-        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-        Err(error) => return Err(Error::pfs("taking the mark off a stub", error)),
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+        Err(error) => Err(Error::pfs("taking the mark off a stub", error)),
     }
-    rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))
 }
 
 /// Reads until the buffer is full or the file ends.

@@ -16,7 +16,7 @@ use crate::abi::{
     OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
 };
 use crate::attributes::kind_of;
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Node, Place};
 use crate::opens::Admission;
 use crate::pages::Serving;
@@ -144,7 +144,8 @@ impl Filesystem {
             }
             lower => lower?,
         };
-        let file = self.open_in_node(caller, lower, access, false, append)?;
+        let manner = if truncate { Manner::Truncates } else { Manner::Plain };
+        let file = self.open_in_node(caller, lower, access, manner, append)?;
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;
         }
@@ -161,7 +162,8 @@ impl Filesystem {
         match lower_for_size {
             None => file.set_size(0)?,
             Some(lower) => {
-                let writer = self.open_in_node(caller, lower, Access::Write, false, false)?;
+                let writer =
+                    self.open_in_node(caller, lower, Access::Write, Manner::Truncates, false)?;
                 writer.set_size(0)?;
                 writer.flush()?;
             }
@@ -266,6 +268,8 @@ impl Filesystem {
     fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
         let open = self.files.remove(handle)?;
         let backing = open.node.opens.lock().leave(handle);
+        // Not under the lock: the node takes a file that was written by the kernel back now, and
+        // asks the PFS for it, while look-ups wait for the lock.
         drop(backing);
         Some(open)
     }
@@ -307,7 +311,12 @@ impl Filesystem {
         }
         let access = access_of(arguments.flags);
         let append = has(arguments.flags, libc::O_APPEND);
-        let file = self.open_in_node(caller, lower, access, created, append)?;
+        let manner = match created {
+            true => Manner::Created,
+            false if has(arguments.flags, libc::O_TRUNC) => Manner::Truncates,
+            false => Manner::Plain,
+        };
+        let file = self.open_in_node(caller, lower, access, manner, append)?;
         if !created && has(arguments.flags, libc::O_TRUNC) {
             file.set_size(0)?;
             if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
@@ -395,6 +404,7 @@ impl Filesystem {
             write_mode: None,
             created: false,
             append: false,
+            truncate: false,
             user_id: 0,
             changes_as: None,
         };

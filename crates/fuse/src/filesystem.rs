@@ -40,6 +40,17 @@ pub struct Filesystem {
     descriptors: OwnedFd,
 }
 
+/// What an open does with the file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It made the file.
+    Created,
+    /// It cuts the file to nothing, by `set_size` next.
+    Truncates,
+    /// Neither.
+    Plain,
+}
+
 impl Filesystem {
     /// Over the PFS directory of `nodes`.
     pub fn new(
@@ -188,7 +199,7 @@ impl Filesystem {
         caller: &InHeader,
         lower: OwnedFd,
         access: Access,
-        created: bool,
+        manner: Manner,
         append: bool,
     ) -> Answer<Arc<dyn OpenFile>> {
         self.credentials.become_daemon()?;
@@ -197,7 +208,8 @@ impl Filesystem {
             access,
             read_mode: None,
             write_mode: None,
-            created,
+            truncate: manner == Manner::Truncates,
+            created: manner == Manner::Created,
             append,
             user_id: caller.uid,
             changes_as: None,

@@ -10,7 +10,7 @@ use tidepool_proto::Access;
 
 use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
 use crate::attributes::version_of;
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Held, Node};
 use crate::request::{Answer, Errno};
 
@@ -164,7 +164,8 @@ impl Filesystem {
             None => {
                 // `truncate` by name: what the caller may write is for the PFS to say.
                 let lower = self.reopen(held, rustix::fs::OFlags::WRONLY)?;
-                let file = self.open_in_node(caller, lower, Access::Write, false, false)?;
+                let manner = if set.size == 0 { Manner::Truncates } else { Manner::Plain };
+                let file = self.open_in_node(caller, lower, Access::Write, manner, false)?;
                 file.set_size(set.size)?;
                 file.flush()?;
             }

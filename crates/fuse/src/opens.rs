@@ -190,6 +190,7 @@ impl Opens {
 
     /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,
     /// for the node may have to ask the PFS then.
+    #[must_use = "its end may ask the PFS, and look-ups wait for the lock of these opens"]
     pub fn leave(&mut self, handle: u64) -> Option<Backing> {
         self.files.retain(|open| open.handle != handle);
         if self.files.is_empty() { self.backing.take() } else { None }

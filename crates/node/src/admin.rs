@@ -1,7 +1,6 @@
 //! What the node answers to the command line.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tidepool_proto::admin::{
@@ -111,7 +110,7 @@ impl Node {
             pfs_written_bytes: ledger.pfs_written_bytes.get(),
             open_files: ledger.open_files.get(),
             clients: surroundings.clients.as_ref().map_or(0, |clients| clients()),
-            memory_only_files: core.memory_only_files.load(Ordering::Acquire),
+            memory_only_files: core.memory_only.count(),
             transfers: ledger.transfers(),
             degraded: self.notes().iter().chain(&surroundings.notes).cloned().collect(),
             ..Status::default()
@@ -146,10 +145,9 @@ impl Node {
             status.dirty_bytes += file.unsynced.owed_bytes();
             let age = file.unsynced.owed_for();
             status.dirty_age_ms = status.dirty_age_ms.max(age.map(|age| age.as_millis() as u64));
-            if let Some(content) = file.content().filter(|content| content.is_memory_only()) {
-                status.memory_only_bytes += content.size();
-            }
         }
+        let memory_only = self.core.memory_only.contents();
+        status.memory_only_bytes = memory_only.iter().map(|content| content.size()).sum();
     }
 
     fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
@@ -160,6 +158,7 @@ impl Node {
             write_mode: None,
             created: false,
             append: false,
+            truncate: false,
             user_id,
             changes_as: None,
         })

@@ -7,7 +7,6 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
-use crate::file::memory_only;
 
 impl Core {
     /// Lets what is cached of `before` serve `after`, if content did not change in between.
@@ -25,8 +24,9 @@ impl Core {
         let inner = file.inner.lock();
         let Some(content) = inner.content.as_ref() else { return };
         // The times of a stub may be set: its bytes are not those that the PFS stamps.
+        let ours = content.version();
         let of_stub =
-            content.is_memory_only() && memory_only::is_same_stub(&content.version(), before);
+            content.is_memory_only() && ours.is_of_same_file(before) && ours.size == before.size;
         let is_ours = content.version().agrees_with(before) && !content.is_superseded();
         if of_stub || (same_bytes && is_ours) {
             content.set_version(*after);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};
@@ -12,6 +12,7 @@ use tidepool_store::{Owner, Store};
 
 use crate::changes::Changes;
 use crate::file::content::Content;
+use crate::file::memory_only::MemoryOnlyFiles;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
@@ -42,7 +43,7 @@ pub struct Core {
     /// Between the store and a controller of its size.
     pub(crate) governor: Arc<Governor>,
     /// Files whose bytes live in memory only.
-    pub memory_only_files: AtomicU64,
+    pub memory_only: MemoryOnlyFiles,
     /// No new opens: the node is stopping.
     pub draining: AtomicBool,
     /// Start of the node.
@@ -62,14 +63,10 @@ impl Core {
             .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
     }
 
-    /// Counts memory-only bytes into the control page.
+    /// Counts memory-only bytes into the control page. Waits for no file.
     pub fn publish_memory_only(&self) {
-        let mut bytes = 0;
-        if self.memory_only_files.load(Ordering::Acquire) > 0 {
-            let contents = self.files.all().into_iter().filter_map(|file| file.content());
-            let memory_only = contents.filter(|content| content.is_memory_only());
-            bytes = memory_only.map(|content| content.resident_bytes()).sum();
-        }
+        let contents = self.memory_only.contents();
+        let bytes = contents.iter().map(|content| content.resident_bytes()).sum();
         self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
     }
 

@@ -14,6 +14,7 @@ mod lease;
 pub mod ledger;
 mod listing;
 mod node;
+mod opening;
 pub mod pins;
 pub mod read_ahead;
 pub mod server;

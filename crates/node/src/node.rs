@@ -1,28 +1,26 @@
 //! The node: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use std::thread::JoinHandle;
-use tidepool_pfs::{FaultRules, FaultStore, LowerFile, LowerStore, PosixOptions, PosixStore};
+use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    Access, ChangeHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest,
-    ReadMode, Result, Version, WriteMode,
+    ChangeHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest, Result,
+    Version,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
 use crate::carry::Noted;
 use crate::changes::Changes;
 use crate::core::Core;
-use crate::file::content::Content;
-use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
-use crate::file::state::{FileState, FileTable};
+use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
 use crate::ledger::Ledger;
@@ -103,7 +101,7 @@ impl Node {
             changes: Changes::default(),
             pins: Arc::default(),
             governor,
-            memory_only_files: AtomicU64::new(0),
+            memory_only: Default::default(),
             draining: AtomicBool::new(false),
             started: Instant::now(),
             config,
@@ -203,121 +201,6 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
     )
 }
 
-impl Node {
-    /// The content that an open at `version` reads: the cached one if it is of that version and
-    /// can be trusted, a fresh one otherwise. Also whether the kernel writes the file now.
-    fn content_at(
-        &self,
-        file: &FileState,
-        lower: &Arc<dyn LowerFile>,
-        access: Access,
-        user_id: u32,
-    ) -> Result<(Arc<Content>, bool)> {
-        // The gate keeps writers of this node out, so the version seen is the recorded one or
-        // somebody else's.
-        let _unchanged_by_us = file.gate.read();
-        let mut inner = file.inner.lock();
-        let version = lower.version()?;
-        let mut shared = false;
-        if let Some(content) = inner.content.clone() {
-            // Whoever renames a stub on the PFS or changes its mode leaves the bytes with us.
-            if content.is_memory_only() && memory_only::is_same_stub(&content.version(), &version) {
-                content.set_version(version);
-            }
-            let stale_stamps = content.is_unsettled() && inner.writers == 0;
-            // A content that was given up stays so, even if its version is right after all.
-            let usable = content.is_memory_only() || (!stale_stamps && !content.is_superseded());
-            if content.version().agrees_with(&version) && usable {
-                register(&mut inner, access);
-                return Ok((content, inner.written_directly));
-            }
-            if content.is_memory_only() {
-                tracing::warn!(
-                    inode = version.id.inode,
-                    "another program wrote to a memory-only file; its version is kept"
-                );
-            }
-            self.core.ledger.versions_superseded.add(1);
-            self.core.give_up(&content);
-            memory_only::forget(&self.core, &mut inner);
-            shared = inner.writers > 0 && !inner.written_directly;
-        }
-        refuse_lost(lower, &version, access)?;
-        let rule = self.core.rule_of(&**lower);
-        let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
-        let owner = self.core.owner(rule, user_id);
-        let content = Arc::new(Content::new(version, owner, admit && !shared));
-        if shared {
-            // The next change of the other program may hide behind one of our writer.
-            content.mark_unsettled();
-        }
-        inner.content = Some(content.clone());
-        inner.capture = Default::default();
-        inner.pin = None;
-        register(&mut inner, access);
-        Ok((content, inner.written_directly))
-    }
-}
-
-impl Node {
-    /// Opens the file behind a descriptor.
-    pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
-        self.core.check_open()?;
-        let lower = self.core.pfs.file(request.lower)?;
-        if let Some(identity) = request.changes_as {
-            lower.change_as(identity);
-        }
-        let id = lower.version()?.id;
-        let file = self.core.files.get_or_create(id);
-        let rule = self.core.rule_of(&*lower);
-        let modes = self.core.modes(rule, request.read_mode, request.write_mode);
-        if let (true, Some((_, rule))) = (request.created, rule) {
-            striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
-        }
-        let (content, written_directly) =
-            self.content_at(&file, &lower, request.access, request.user_id)?;
-        let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
-        let opened = Opened {
-            lower,
-            access: request.access,
-            modes,
-            append: request.append,
-            created: request.created,
-        };
-        let handle = Handle::new(&self.core, file.clone(), content, opened);
-        handle.note_path();
-        if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
-            let _changing = file.gate.write();
-            let mut inner = file.inner.lock();
-            let current = inner.content.clone();
-            if let Some(content) = current.filter(|content| !content.is_memory_only()) {
-                handle.begin_memory_only(&mut inner, &content)?;
-            }
-        }
-        Ok(handle)
-    }
-}
-
-fn register(inner: &mut crate::file::state::Inner, access: Access) {
-    if inner.handles == 0 {
-        inner.removed = false;
-    }
-    inner.handles += 1;
-    if access.writes() {
-        inner.writers += 1;
-    }
-}
-
-/// Stubs of memory-only files whose holder is gone are no files of zeros.
-fn refuse_lost(lower: &Arc<dyn LowerFile>, version: &Version, access: Access) -> Result<()> {
-    let Some(mark) = memory_only::stub_mark(&**lower, version.size)? else { return Ok(()) };
-    if access == Access::Write {
-        return memory_only::clear_mark(&**lower);
-    }
-    let name = lower.relative_path().map(|path| path.display().to_string());
-    Err(memory_only::lost(&name.unwrap_or_else(|| "the file".into()), &mark))
-}
-
 impl FileService for Node {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         Ok(Arc::new(self.open_handle(request)?))
@@ -338,7 +221,7 @@ impl FileService for Node {
     }
 
     fn has_memory_only(&self) -> bool {
-        self.core.memory_only_files.load(Ordering::Acquire) > 0
+        self.core.memory_only.count() > 0
     }
 
     fn on_change(&self, hook: ChangeHook) {

@@ -87,6 +87,7 @@ fn appends_land_at_the_end_whatever_the_offset() {
                 write_mode: None,
                 created: false,
                 append: true,
+                truncate: false,
                 user_id: 0,
                 changes_as: None,
             })
@@ -202,6 +203,7 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
         write_mode: None,
         created: false,
         append: false,
+        truncate: false,
         user_id: 0,
         changes_as: None,
     };

@@ -61,7 +61,8 @@ pub trait LowerFile: Send + Sync {
     /// Hint: the page cache need not keep the range.
     fn drop_cached(&self, offset: u64, length: u64);
 
-    /// Value of the extended attribute `name`; `None` if the file has none of that name.
+    /// Value of the extended attribute `name`; `None` if the file has none of that name. Fails with
+    /// `EOPNOTSUPP` where there are no attributes.
     fn get_xattr(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Sets the extended attribute `name`.

@@ -36,6 +36,9 @@ pub struct OpenRequest {
     pub read_mode: Option<ReadMode>,
     /// Write mode of this open; `None` takes the mode of the directory rule or mount.
     pub write_mode: Option<WriteMode>,
+    /// This open cuts the file to nothing, so it need not care for what was in it. The caller then
+    /// sets the length by itself.
+    pub truncate: bool,
     /// This open created the file, so its directory entry is not durable yet.
     pub created: bool,
     /// Writes go to the end of the file, wherever that is (`O_APPEND`).

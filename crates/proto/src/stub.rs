@@ -1,5 +1,10 @@
 //! How a memory-only file looks on the parallel file system: a stub whose mark is an extended
 //! attribute, or its content where attributes are not to be had. Reads no file.
+//!
+//! A mark says how long the file is and which node holds its bytes. While the node writes them
+//! down the mark says so, and then the file is a stub whatever its length: a node that ends half
+//! way leaves no file that looks whole. Otherwise it is one only while it has the length of a stub,
+//! so that a file which another program wrote in its place is an ordinary one.
 
 /// Extended attribute of a stub without content.
 pub const STUB_ATTRIBUTE: &str = "user.tidepool.memory";
@@ -7,9 +12,144 @@ pub const STUB_ATTRIBUTE: &str = "user.tidepool.memory";
 pub const STUB_BYTES: u64 = 256;
 /// Start of every mark.
 pub const STUB_MAGIC: &str = "TIDEPOOL MEMORY-ONLY STUB";
+/// Bytes from the start of a file in which marks are found.
+pub const STUB_HEAD_BYTES: usize = 2 * STUB_BYTES as usize;
+
+/// What the holder does with a memory-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StubState {
+    /// Keeps its bytes in memory; the file has the length of a stub.
+    Held,
+    /// Writes its bytes down; the file has any length, and whatever it holds is not to be read.
+    Writing,
+}
+
+/// What a mark tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Length in bytes of the file that is in memory.
+    pub length: u64,
+    /// Host of the node.
+    pub host: String,
+    /// Process of the node.
+    pub process_id: u32,
+    /// Which start of a node: no two have the same.
+    pub node: String,
+    /// What it does with the file.
+    pub state: StubState,
+}
+
+impl Mark {
+    /// As it stands in the attribute.
+    pub fn text(&self) -> String {
+        let state = match self.state {
+            StubState::Held => "held",
+            StubState::Writing => "writing",
+        };
+        let Mark { length, host, process_id, node, .. } = self;
+        let holder = format!("node={node} pid={process_id} holder={host}");
+        format!("{STUB_MAGIC} 2 length={length} state={state} {holder}")
+    }
+
+    /// As it stands in the file where there are no attributes.
+    pub fn content(&self) -> [u8; STUB_BYTES as usize] {
+        let mut content = [b' '; STUB_BYTES as usize];
+        let text = self.text();
+        let length = text.len().min(content.len() - 1);
+        content[..length].copy_from_slice(&text.as_bytes()[..length]);
+        content[STUB_BYTES as usize - 1] = b'\n';
+        content
+    }
+
+    /// Reads a mark; words that it lacks are empty. `None` if this is none.
+    pub fn parse(bytes: &[u8]) -> Option<Mark> {
+        let rest = bytes.strip_prefix(STUB_MAGIC.as_bytes())?;
+        let text = String::from_utf8_lossy(rest);
+        let word = |name: &str| {
+            let mut words = text.split_ascii_whitespace();
+            words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
+        };
+        Some(Mark {
+            length: word("length").parse().unwrap_or(0),
+            host: word("holder").into(),
+            process_id: word("pid").parse().unwrap_or(0),
+            node: word("node").into(),
+            state: if word("state") == "writing" { StubState::Writing } else { StubState::Held },
+        })
+    }
+}
+
+/// The mark of a file of `size` bytes whose attribute has this value, if that makes it a stub.
+pub fn mark_of_attribute(value: &[u8], size: u64) -> Option<Mark> {
+    Mark::parse(value).filter(|mark| size == 0 || mark.state == StubState::Writing)
+}
+
+/// The mark of a file of `size` bytes that begins with `head`, if that makes it a stub.
+///
+/// A file shorter than a mark ends its writing down behind a second mark, which its last step cuts
+/// off.
+pub fn mark_of_head(head: &[u8], size: u64) -> Option<Mark> {
+    let whole = STUB_BYTES as usize;
+    let first = Mark::parse(&head[..head.len().min(whole)])
+        .filter(|mark| size == STUB_BYTES || mark.state == StubState::Writing);
+    let second = || {
+        let behind = head.get(whole..).filter(|_| size == STUB_HEAD_BYTES as u64)?;
+        Mark::parse(behind).filter(|mark| mark.state == StubState::Writing)
+    };
+    first.or_else(second)
+}
+
+/// Whether a file of `size` bytes is worth reading its head for a mark. Where attributes work, only
+/// a mount without them on another machine can have left a mark there.
+pub fn head_may_hold_mark(size: u64, attributes_work: bool) -> bool {
+    match attributes_work {
+        true => size == STUB_BYTES || size == STUB_HEAD_BYTES as u64,
+        false => size >= STUB_BYTES,
+    }
+}
 
 /// The length in bytes that a mark tells: that of the file which is in memory alone.
 pub fn marked_length(mark: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(mark).ok()?.strip_prefix(STUB_MAGIC)?;
-    text.split_ascii_whitespace().find_map(|word| word.strip_prefix("length="))?.parse().ok()
+    Mark::parse(mark).map(|mark| mark.length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(state: StubState) -> Mark {
+        Mark { length: 5, host: "host".into(), process_id: 7, node: "n1".into(), state }
+    }
+
+    #[test]
+    fn marks_are_read_as_they_were_written() {
+        for state in [StubState::Held, StubState::Writing] {
+            let mark = mark(state);
+            assert_eq!(Mark::parse(mark.text().as_bytes()), Some(mark.clone()));
+            assert_eq!(Mark::parse(&mark.content()), Some(mark));
+        }
+        let old = Mark::parse(b"TIDEPOOL MEMORY-ONLY STUB 1 length=12345 holder=h pid=1").unwrap();
+        assert_eq!((old.length, old.state, old.node.as_str()), (12_345, StubState::Held, ""));
+        let long = Mark { host: "h".repeat(400), ..mark(StubState::Writing) };
+        let read = Mark::parse(&long.content()).unwrap();
+        assert_eq!((read.node, read.state), (long.node, long.state), "a long name hides nothing");
+        assert_eq!(Mark::parse(b"TIDEPOOL"), None);
+    }
+
+    #[test]
+    fn a_mark_makes_a_stub_of_its_length_or_while_bytes_are_written_down() {
+        let (held, writing) = (mark(StubState::Held), mark(StubState::Writing));
+        let of_attribute = |mark: &Mark, size| mark_of_attribute(mark.text().as_bytes(), size);
+        assert!(of_attribute(&held, 0).is_some() && of_attribute(&held, 9).is_none());
+        assert!(of_attribute(&writing, 0).is_some() && of_attribute(&writing, 9).is_some());
+        let of_head = |mark: &Mark, size| mark_of_head(&mark.content(), size);
+        assert!(of_head(&held, STUB_BYTES).is_some() && of_head(&held, 1000).is_none());
+        assert!(of_head(&writing, STUB_BYTES).is_some() && of_head(&writing, 1000).is_some());
+        let mut ending = [b'D'; STUB_HEAD_BYTES];
+        ending[STUB_BYTES as usize..].copy_from_slice(&writing.content());
+        assert!(mark_of_head(&ending, STUB_HEAD_BYTES as u64).is_some());
+        assert!(mark_of_head(&ending, 1000).is_none(), "a file that holds a copy of a stub");
+        ending[STUB_BYTES as usize..].copy_from_slice(&held.content());
+        assert!(mark_of_head(&ending, STUB_HEAD_BYTES as u64).is_none());
+    }
 }

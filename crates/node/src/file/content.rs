@@ -32,6 +32,7 @@ pub struct Content {
     successor: OnceLock<Arc<Content>>,
     unsettled: AtomicBool,
     memory_only: AtomicBool,
+    lost: AtomicBool,
     borrowed: AtomicU32,
     read_bytes: AtomicU64,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
@@ -62,6 +63,7 @@ impl Content {
             successor: OnceLock::new(),
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             borrowed: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
             fresh: Mutex::new(HashMap::new()),
@@ -167,6 +169,16 @@ impl Content {
     /// Says whether its bytes exist in memory only.
     pub fn set_memory_only(&self, memory_only: bool) {
         self.memory_only.store(memory_only, Ordering::Release);
+    }
+
+    /// Whether its bytes were in memory only and are gone.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Says that its bytes are gone.
+    pub fn set_lost(&self) {
+        self.lost.store(true, Ordering::Release);
     }
 
     /// Whether the kernel may read the segment by itself, for a passthrough open or for what was

@@ -44,12 +44,15 @@ impl Handle {
             return None;
         }
         let _changing = self.file.gate.write();
-        let mut inner = self.file.inner.lock();
         let now = self.lower.version().ok()?;
+        let mut inner = self.file.inner.lock();
+        // Of another version it may be the stub of another node by now.
+        let is_known =
+            inner.content.as_ref().is_some_and(|known| known.version().agrees_with(&now));
         let cached = inner.content.as_ref().is_some_and(|content| {
             content.is_memory_only() || content.is_lent() || content.is_borrowed()
         });
-        if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
+        if inner.handles != 1 || cached || !is_known || now.size > 0 || inner.written_directly {
             return None;
         }
         inner.written_directly = true;
@@ -87,18 +90,21 @@ impl DirectWriter {
     /// Makes the file an ordinary one again; returns what to keep of it.
     fn take_back(&self) -> Result<Option<Arc<Content>>> {
         let _changing = self.file.gate.write();
-        let mut inner = self.file.inner.lock();
-        inner.written_directly = false;
-        let old = inner.content.take();
-        if let Some(old) = &old {
-            self.core.give_up(old);
+        {
+            let mut inner = self.file.inner.lock();
+            inner.written_directly = false;
+            if let Some(old) = inner.content.take() {
+                self.core.give_up(&old);
+            }
+            inner.capture = Default::default();
         }
-        inner.capture = Default::default();
+        // With the gate alone: the PFS may take its time.
         let now = self.lower.version()?;
         self.core.ledger.written_bytes.add(now.size);
         self.core.ledger.pfs_written_bytes.add(now.size);
         let content = Arc::new(Content::new(now, self.before.owner, self.before.admit));
         self.core.weigh_stamps(&content, &now);
+        let mut inner = self.file.inner.lock();
         inner.content = Some(content.clone());
         let keeps = self.keeps && self.worth_keeping.load(Ordering::Acquire);
         let wanted = keeps && content.admit && !inner.removed && !content.is_unsettled();

@@ -1,104 +1,170 @@
-//! Write mode `memory`: bytes live in the store only, the PFS holds a stub with name, owner, mode
-//! and a mark that says how long the file is and which node holds it.
+//! Write mode `memory`: bytes live in the store only, the PFS holds a stub ([`super::stub`]) with
+//! name, owner, mode and a mark that says how long the file is and which node holds it.
 //!
-//! The mark is an extended attribute, or the content of the stub where attributes are not to be
-//! had. Under pressure, at `drain` and at stop the bytes are written down and the file becomes an
+//! Under pressure, at `drain` and at stop the bytes are written down and the file becomes an
 //! ordinary one; where the rule says `expendable` they are dropped instead. A stub whose holder is
-//! gone answers `Lost`, never zeros.
+//! gone answers `Lost`, never zeros, to every open but one that empties it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, STUB_MAGIC};
+use tidepool_proto::stub::{Mark, StubState};
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
 use super::capture::Written;
 use super::content::Content;
 use super::lent;
 use super::state::{FileState, Inner};
+use super::stub::{self, Found, Stub};
 use crate::core::Core;
 
-fn mark(size: u64) -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{STUB_MAGIC} 1 length={size} holder={host} pid={}", std::process::id())
+/// The memory-only files of a node, to be counted without waiting for any of them.
+pub struct MemoryOnlyFiles {
+    contents: Mutex<HashMap<FileId, Arc<Content>>>,
+    count: AtomicU64,
+    /// Names this start of a node in marks.
+    node: String,
+    host: String,
 }
 
-/// The mark of a stub, if the file is one.
-pub fn stub_mark(lower: &dyn LowerFile, size: u64) -> Result<Option<String>> {
-    if size == 0 {
-        let value = lower.get_xattr(STUB_ATTRIBUTE).unwrap_or(None);
-        return Ok(value.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
-    }
-    if size != STUB_BYTES {
-        return Ok(None);
-    }
-    let mut bytes = [0; STUB_BYTES as usize];
-    // A write-only descriptor cannot tell; it does not read the bytes either.
-    let Ok(read) = lower.read_at(0, &mut bytes) else { return Ok(None) };
-    let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-    Ok(text.starts_with(STUB_MAGIC).then(|| text.trim_end().to_owned()))
-}
-
-/// Whether nobody wrote to the stub between two of its versions: its name, mode, owner or
-/// attributes may have changed, but not its content.
-pub fn is_same_stub(one: &Version, other: &Version) -> bool {
-    one.is_of_same_file(other) && (one.size, one.modified_ns) == (other.size, other.modified_ns)
-}
-
-fn write_mark(lower: &dyn LowerFile, size: u64) -> Result<()> {
-    let text = mark(size);
-    if lower.set_xattr(STUB_ATTRIBUTE, text.as_bytes()).is_ok() {
-        return Ok(());
-    }
-    let mut bytes = text.into_bytes();
-    bytes.resize(STUB_BYTES as usize - 1, b' ');
-    bytes.push(b'\n');
-    lower.write_at(0, &bytes)
-}
-
-/// Removes the mark, so that the file is an ordinary one.
-pub fn clear_mark(lower: &dyn LowerFile) -> Result<()> {
-    match lower.get_xattr(STUB_ATTRIBUTE) {
-        Ok(Some(_)) => lower.remove_xattr(STUB_ATTRIBUTE),
-        _ => Ok(()),
+impl Default for MemoryOnlyFiles {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        let random = || std::hash::RandomState::new().build_hasher().finish();
+        MemoryOnlyFiles {
+            contents: Mutex::default(),
+            count: AtomicU64::new(0),
+            node: format!("{:016x}{:016x}", random(), random()),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
     }
 }
 
-/// The error of a stub whose bytes are gone.
-pub fn lost(name: &str, mark: &str) -> Error {
-    Error::new(
-        ErrorKind::Lost,
-        "opening a file",
-        format!("{name} was written in mode `memory` and its bytes are gone ({mark})"),
-    )
-    .remedy("remove it or write it again; mode `through` survives the node")
+impl MemoryOnlyFiles {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Their contents now.
+    pub fn contents(&self) -> Vec<Arc<Content>> {
+        self.contents.lock().values().cloned().collect()
+    }
+
+    fn insert(&self, content: &Arc<Content>) {
+        let mut contents = self.contents.lock();
+        contents.insert(content.id(), content.clone());
+        self.count.store(contents.len() as u64, Ordering::Release);
+    }
+
+    fn remove(&self, content: &Content) {
+        let mut contents = self.contents.lock();
+        if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
+            contents.remove(&content.id());
+        }
+        self.count.store(contents.len() as u64, Ordering::Release);
+    }
+
+    fn mark(&self, length: u64) -> Mark {
+        Mark {
+            length,
+            host: self.host.clone(),
+            process_id: std::process::id(),
+            node: self.node.clone(),
+            state: StubState::Held,
+        }
+    }
 }
 
-/// Makes an empty file a memory-only one. Call with the gate held exclusively.
+/// What became of a file that was to be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Spilled {
+    /// It is an ordinary file.
+    WrittenDown,
+    /// Its bytes are gone: it was expendable, has no name any more, or is another program's.
+    LetGo,
+}
+
+/// Makes an empty file a memory-only one. False where it takes no mark: it then stays an ordinary
+/// file. Call with the gate held exclusively.
 pub fn begin(
     core: &Core,
-    inner: &mut Inner,
+    file: &FileState,
     content: &Arc<Content>,
     lower: &Arc<dyn LowerFile>,
-) -> Result<()> {
-    write_mark(&**lower, 0)?;
-    content.set_version(lower.version()?);
+) -> Result<bool> {
+    let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
+    let version = lower.version()?;
+    content.set_version(version);
     content.set_size(0);
     content.set_memory_only(true);
-    inner.spill_file = Some(lower.clone());
-    core.memory_only_files.fetch_add(1, Ordering::AcqRel);
-    Ok(())
+    core.memory_only.insert(content);
+    file.inner.lock().stub = Some(stub);
+    Ok(true)
 }
 
-/// Writes the present length into the stub. Call with the gate held exclusively.
-pub fn record(content: &Content, lower: &Arc<dyn LowerFile>) -> Result<()> {
-    if !is_same_stub(&lower.version()?, &content.version()) {
+/// Whether a memory-only file, seen at `now`, is still the stub of `content`. Then that is its
+/// version from now on. Call with the gate held.
+pub fn is_still_ours(
+    core: &Core,
+    file: &FileState,
+    content: &Content,
+    lower: &dyn LowerFile,
+    now: &Version,
+) -> Result<bool> {
+    let recorded = content.version();
+    if now.agrees_with(&recorded) {
+        return Ok(true);
+    }
+    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(false) };
+    if !now.is_of_same_file(&recorded)
+        || !stub.is_at(lower, now, &core.memory_only.mark(content.size()))?
+    {
+        return Ok(false);
+    }
+    content.set_version(*now);
+    Ok(true)
+}
+
+/// Refuses a file that is the stub of another node, or of bytes that are gone, and takes an old
+/// mark off a file that another program wrote over a stub.
+pub fn refuse_stub(lower: &dyn LowerFile, now: &Version) -> Result<()> {
+    match stub::find(lower, now.size)? {
+        Found::Nothing => Ok(()),
+        Found::Remains => stub::clear_remains(lower),
+        Found::Stub(mark) => Err(stub::lost(&name_of(lower), &mark)),
+    }
+}
+
+/// Name of a file for messages.
+pub fn name_of(lower: &dyn LowerFile) -> String {
+    lower.relative_path().map_or_else(|| "the file".into(), |path| path.display().to_string())
+}
+
+/// The error of an open file whose bytes were let go.
+pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
+    stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
+}
+
+/// Writes the present length into the stub, and makes it durable the first time. Call with the
+/// gate held exclusively.
+pub fn record(
+    core: &Core,
+    file: &FileState,
+    content: &Content,
+    lower: &dyn LowerFile,
+) -> Result<()> {
+    if !is_still_ours(core, file, content, lower, &lower.version()?)? {
         return Ok(()); // somebody else's file by now; the next open sorts it out
     }
-    write_mark(&**lower, content.size())?;
+    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(()) };
+    stub.record(&core.memory_only.mark(content.size()))?;
     content.set_version(lower.version()?);
     Ok(())
 }
@@ -152,6 +218,15 @@ pub fn write(
     Ok(true)
 }
 
+/// Writes a file down for want of memory, to go on with it as an ordinary one.
+pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<()> {
+    let stub = file.inner.lock().stub.clone();
+    match (spill_gated(core, file, content)?, stub) {
+        (Spilled::LetGo, Some(stub)) => Err(let_go(core, content, &**stub.lower())),
+        _ => Ok(()),
+    }
+}
+
 /// How growth ended; false when the file had to be written down for lack of room.
 fn or_spilled(
     core: &Arc<Core>,
@@ -162,7 +237,7 @@ fn or_spilled(
     match grown {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::StoreFull => {
-            spill_gated(core, file, content)?;
+            spill_to_go_on(core, file, content)?;
             Ok(false)
         }
         Err(error) => Err(error),
@@ -187,7 +262,7 @@ fn begin_block(
             spill_some(core, core.block_bytes());
         }
     }
-    spill_gated(core, file, content)?;
+    spill_to_go_on(core, file, content)?;
     Ok(false)
 }
 
@@ -214,29 +289,33 @@ pub fn forget(core: &Core, inner: &mut Inner) {
         if let Some(segment) = content.segment() {
             segment.drop_contents();
         }
-        core.memory_only_files.fetch_sub(1, Ordering::AcqRel);
+        core.memory_only.remove(content);
     }
-    inner.spill_file = None;
+    inner.stub = None;
+}
+
+/// For operators.
+pub fn warn_of_another_version(id: FileId) {
+    let inode = id.inode;
+    tracing::warn!(inode, "another program wrote to a memory-only file; its version is kept");
 }
 
 /// Writes memory-only files down until `bytes_wanted` bytes became clean. Files that are being
 /// changed at this moment are passed over, so that no lock is waited for.
 pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
-    if core.memory_only_files.load(Ordering::Acquire) == 0 {
-        return 0;
-    }
     let mut freed = 0;
-    for file in core.files.all() {
+    for content in core.memory_only.contents() {
         if freed >= bytes_wanted {
             break;
         }
+        let Some(file) = core.files.get(content.id()) else { continue };
         let Some(_changing) = file.gate.try_write() else { continue };
         let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
             continue;
         };
         let bytes = content.resident_bytes();
         match spill_gated(core, &file, &content) {
-            Ok(()) => freed += bytes,
+            Ok(_) => freed += bytes,
             Err(error) => tracing::error!(%error, inode = file.id.inode, "memory-only file stays"),
         }
     }
@@ -246,7 +325,8 @@ pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
 /// Writes every memory-only file down; the first error is returned after all were tried.
 pub fn spill_all(core: &Arc<Core>) -> Result<()> {
     let mut first_error = None;
-    for file in core.files.all() {
+    for content in core.memory_only.contents() {
+        let Some(file) = core.files.get(content.id()) else { continue };
         let _changing = file.gate.write();
         let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
             continue;
@@ -260,57 +340,89 @@ pub fn spill_all(core: &Arc<Core>) -> Result<()> {
 
 /// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
 /// exclusively. On error the bytes stay in memory.
-pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<()> {
-    let mut inner = file.inner.lock();
-    let Some(lower) = inner.spill_file.clone() else { return Ok(()) };
+pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
+    let (stub, is_nameless) = {
+        let inner = file.inner.lock();
+        let Some(stub) = inner.stub.clone() else { return Ok(Spilled::WrittenDown) };
+        (stub, inner.removed && inner.handles == 0)
+    };
+    let lower = stub.lower().clone();
     let expendable = core.rule_of(&*lower).is_some_and(|(_, rule)| rule.expendable);
-    if expendable || inner.removed && inner.handles == 0 {
+    let ours = expendable
+        || is_nameless
+        || is_still_ours(core, file, content, &*lower, &lower.version()?)?;
+    if expendable || is_nameless || !ours {
+        if ours {
+            content.set_lost();
+        } else {
+            warn_of_another_version(file.id);
+        }
+        let mut inner = file.inner.lock();
         forget(core, &mut inner);
         inner.content = None;
-        return Ok(());
+        return Ok(Spilled::LetGo);
     }
-    drop(inner);
-    if let Err(error) = write_down(core, content, &*lower) {
-        // Whatever the PFS took is no file: leave a stub behind, as before.
-        let _ = lower.set_size(0);
-        let _ = write_mark(&*lower, content.size());
+    let mark = core.memory_only.mark(content.size());
+    let written = write_down(core, content, &stub, &mark);
+    if written.is_err() && stub.give_up(&mark) {
+        // The bytes stay in memory, and the stub as it is now stands for them.
         if let Ok(version) = lower.version() {
             content.set_version(version);
         }
-        return Err(error);
+        return written.map(|()| Spilled::WrittenDown);
     }
-    let version = lower.version()?;
-    let segment = content.segment();
+    become_ordinary(core, file, content, &lower)?;
+    written.map(|()| Spilled::WrittenDown)
+}
+
+/// The PFS has the bytes.
+fn become_ordinary(
+    core: &Core,
+    file: &FileState,
+    content: &Content,
+    lower: &Arc<dyn LowerFile>,
+) -> Result<()> {
+    let version = lower.version();
+    core.memory_only.remove(content);
+    file.inner.lock().stub = None;
     content.set_memory_only(false);
-    content.set_version(version);
-    core.weigh_stamps(content, &version);
-    if let Some(segment) = segment {
+    core.ledger.spilled_bytes.add(content.size());
+    match &version {
+        Ok(version) => {
+            content.set_version(*version);
+            core.weigh_stamps(content, version);
+        }
+        // Of no known version, so nobody may be served from it.
+        Err(_) => core.give_up(content),
+    }
+    // Now that they may go, absent blocks are no zeros any more.
+    if let Some(segment) = content.segment() {
         for block in 0..segment.blocks() {
             if segment.state(block) == BlockState::MemoryOnly {
                 segment.set_state(block, BlockState::Clean);
             }
         }
     }
-    core.memory_only_files.fetch_sub(1, Ordering::AcqRel);
-    core.ledger.spilled_bytes.add(content.size());
-    file.inner.lock().spill_file = None;
-    Ok(())
+    version.map(drop)
 }
 
-fn write_down(core: &Core, content: &Content, lower: &dyn LowerFile) -> Result<()> {
-    let size = content.size();
-    lower.set_size(0)?;
-    lower.set_size(size)?;
-    if let Some(segment) = content.segment() {
+fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Result<()> {
+    let mut head = [0; tidepool_proto::stub::STUB_BYTES as usize];
+    let head = &mut head[..mark.length.min(tidepool_proto::stub::STUB_BYTES) as usize];
+    if let Some(pin) = content.segment().and_then(|segment| segment.pin_block(0)) {
+        let length = head.len().min(pin.len());
+        head[..length].copy_from_slice(&pin[..length]);
+    }
+    stub.write_down(mark, head, &mut |from| {
+        let Some(segment) = content.segment() else { return Ok(()) };
         for block in 0..segment.blocks() {
             if let Some(pin) = segment.pin_block(block) {
-                lower.write_at(block * segment.block_bytes(), &pin)?;
+                let start = block * segment.block_bytes();
+                let skip = from.saturating_sub(start).min(pin.len() as u64);
+                stub.lower().write_at(start + skip, &pin[skip as usize..])?;
                 core.ledger.pfs_written_bytes.add(pin.len() as u64);
             }
         }
-    }
-    lower.sync(false)?;
-    clear_mark(lower)?;
-    lower.sync(false)?;
-    lower.sync_directory_entry()
+        Ok(())
+    })
 }

@@ -4,6 +4,7 @@
 //! * [`state`]: one record an inode that is open or has a segment, and the table of them.
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
+//! * [`stub`]: what stands for a memory-only file on the PFS.
 //! * `read`, `write`, `capture`, `lent`, `memory_only`, `direct_writer`: what a handle does.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
@@ -18,4 +19,5 @@ mod lent;
 pub mod memory_only;
 mod read;
 pub mod state;
+pub mod stub;
 mod write;

@@ -12,6 +12,7 @@ use tidepool_store::BlockPin;
 
 use super::content::Content;
 use super::handle::Handle;
+use super::memory_only;
 use crate::fill::{self, Filled, Keeping};
 use crate::read_ahead::Pattern;
 use crate::transient::AlignedBuffer;
@@ -112,7 +113,8 @@ impl Handle {
     /// unless the file's bytes are in memory only.
     pub(super) fn content_to_read(&self) -> Option<Arc<Content>> {
         if self.read_mode == ReadMode::Bypass {
-            return self.file.content().filter(|content| content.is_memory_only());
+            let current = self.file.content().unwrap_or_else(|| self.content.clone());
+            return Some(current).filter(|content| content.is_memory_only() || content.is_lost());
         }
         if self.access.writes() {
             let inner = self.file.inner.lock();
@@ -129,6 +131,9 @@ impl Handle {
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
+        if content.is_lost() {
+            return Err(memory_only::let_go(&self.core, content, &*self.lower));
+        }
         if length == 0 {
             sink(&[]);
             return Ok(ReadOutcome::default());

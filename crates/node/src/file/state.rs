@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use tidepool_pfs::{LowerFile, Unsynced};
+use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 
 use super::capture::Capture;
 use super::content::Content;
 use super::memory_only;
+use super::stub::Stub;
 use crate::core::Core;
 use crate::pins::FilePin;
 
@@ -42,8 +43,8 @@ pub struct Inner {
     pub capture: Capture,
     /// Held by `tidepool pin`.
     pub pin: Option<FilePin>,
-    /// The descriptor by which memory-only bytes are written down.
-    pub spill_file: Option<Arc<dyn LowerFile>>,
+    /// The stub of memory-only bytes.
+    pub stub: Option<Stub>,
     /// The last name is gone.
     pub removed: bool,
     /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the

@@ -21,22 +21,35 @@ const GAP_BYTES_MAX: u64 = 64 << 20;
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 impl Handle {
-    /// The content that a change applies to. Call with the gate held exclusively.
-    fn content_for_change(&self, inner: &mut Inner) -> Result<Arc<Content>> {
+    /// The content that a change applies to. Call with the gate held exclusively, and nothing else:
+    /// the PFS may take its time.
+    fn content_for_change(&self) -> Result<Arc<Content>> {
         let now = self.lower.version()?;
-        if let Some(content) = inner.content.clone() {
-            let is_current = content.version().agrees_with(&now) && !content.is_superseded();
+        let current = self.file.content();
+        if let Some(content) = &current {
+            let is_current = match content.is_memory_only() {
+                true => self.is_still_ours(content, &now)?,
+                false => content.version().agrees_with(&now) && !content.is_superseded(),
+            };
             if is_current && content.is_borrowed() {
-                return Ok(self.replace_content(inner, now));
+                return Ok(self.replace_content(&mut self.file.inner.lock(), now));
             }
             if is_current {
-                return Ok(content);
+                return Ok(content.clone());
             }
-            self.core.ledger.versions_superseded.add(1);
-            memory_only::forget(&self.core, inner);
-            return Ok(self.shared_content(inner, now));
         }
-        Ok(self.fresh_content(inner, now))
+        memory_only::refuse_stub(&*self.lower, &now)?;
+        let mut inner = self.file.inner.lock();
+        if current.is_some() {
+            self.core.ledger.versions_superseded.add(1);
+            memory_only::forget(&self.core, &mut inner);
+            return Ok(self.shared_content(&mut inner, now));
+        }
+        Ok(self.fresh_content(&mut inner, now))
+    }
+
+    fn is_still_ours(&self, content: &Content, now: &Version) -> Result<bool> {
+        memory_only::is_still_ours(&self.core, &self.file, content, &*self.lower, now)
     }
 
     /// Gives the content up where no other program changed the file: its readers go on with what
@@ -157,11 +170,9 @@ impl Handle {
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
         let _changing = self.file.gate.write();
-        let mut inner = self.file.inner.lock();
-        let content = self.content_for_change(&mut inner)?;
+        let content = self.content_for_change()?;
         if content.is_memory_only() {
             let at = if self.append { content.size() } else { offset };
-            drop(inner);
             let kept = memory_only::write(&self.core, &self.file, &content, at, data)?;
             if kept {
                 self.core.ledger.written_bytes.add(data.len() as u64);
@@ -169,7 +180,6 @@ impl Handle {
             }
             return self.write_through(&content, at, data);
         }
-        drop(inner);
         self.write_through(&content, offset, data)
     }
 
@@ -217,28 +227,28 @@ impl Handle {
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
         let _changing = self.file.gate.write();
-        let mut inner = self.file.inner.lock();
-        let content = self.content_for_change(&mut inner)?;
+        let content = self.content_for_change()?;
         if content.is_memory_only() {
             match memory_only::set_size(&content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    drop(inner);
-                    memory_only::spill_gated(&self.core, &self.file, &content)?;
-                    inner = self.file.inner.lock();
+                    memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
                 }
                 done => return done,
             }
         }
-        if size == 0 && self.write_mode == WriteMode::Memory && !inner.written_directly {
-            self.lower.set_size(0)?;
-            return self.begin_memory_only(&mut inner, &content);
+        let directly = self.file.inner.lock().written_directly;
+        let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
+        let cut = self.lower.set_size(size);
+        match cut
+            .and_then(|()| if in_memory { self.begin_memory_only(&content) } else { Ok(false) })
+        {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                self.distrust();
+                return Err(error);
+            }
         }
-        if let Err(error) = self.lower.set_size(size) {
-            drop(inner);
-            self.distrust();
-            return Err(error);
-        }
-        drop(inner);
         self.owe(1);
         let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
         let Some(now) = self.seen_alone(&content, &grown)? else { return Ok(()) };
@@ -251,28 +261,22 @@ impl Handle {
     }
 
     /// Turns a file that was just created or cut to nothing into a memory-only one. Other handles
-    /// go along. Call with the gate held exclusively.
-    pub(crate) fn begin_memory_only(
-        &self,
-        inner: &mut Inner,
-        content: &Arc<Content>,
-    ) -> Result<()> {
+    /// go along. False where it cannot be one. Call with the gate held exclusively.
+    pub(crate) fn begin_memory_only(&self, content: &Arc<Content>) -> Result<bool> {
         self.core.store.remove_small(self.file.id);
         self.core.transient.forget(content.number);
-        inner.capture = Default::default();
+        self.file.inner.lock().capture = Default::default();
         if let Some(segment) = content.segment() {
             segment.set_size(0)?;
         }
-        memory_only::begin(&self.core, inner, content, &self.lower)
+        memory_only::begin(&self.core, &self.file, content, &self.lower)
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         let _changing = self.file.gate.write();
-        let mut inner = self.file.inner.lock();
-        let content = self.content_for_change(&mut inner)?;
-        drop(inner);
+        let content = self.content_for_change()?;
         if content.is_memory_only() {
-            memory_only::spill_gated(&self.core, &self.file, &content)?;
+            memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
         }
         if let Err(error) = self.lower.allocate(mode_bits, offset, length) {
             self.distrust();
@@ -339,7 +343,7 @@ impl Handle {
     }
 
     pub(super) fn sync_written(&self, data_only: bool) -> Result<()> {
-        if self.file.content().is_some_and(|content| content.is_memory_only()) {
+        if self.record_in_stub()? {
             return Ok(());
         }
         self.settle(Some(Need::All { data_only }))
@@ -349,11 +353,24 @@ impl Handle {
         if !self.access.writes() {
             return Ok(());
         }
-        if let Some(content) = self.file.content().filter(|content| content.is_memory_only()) {
-            let _changing = self.file.gate.write();
-            return memory_only::record(&content, &self.lower);
+        if self.record_in_stub()? {
+            return Ok(());
         }
         self.settle((self.write_mode != WriteMode::Bypass).then_some(Need::Counted))
+    }
+
+    /// Brings the stub of a memory-only file up to date; false for other files.
+    fn record_in_stub(&self) -> Result<bool> {
+        if !self.file.content().is_some_and(|content| content.is_memory_only()) {
+            return Ok(false);
+        }
+        let _changing = self.file.gate.write();
+        // It may have been written down while this waited.
+        match self.file.content().filter(|content| content.is_memory_only()) {
+            Some(content) => memory_only::record(&self.core, &self.file, &content, &*self.lower)?,
+            None => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Makes what is needed durable, then packs a small file.

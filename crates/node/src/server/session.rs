@@ -226,6 +226,7 @@ impl Session {
             write_mode: open.write_mode,
             created: open.created,
             append: open.append,
+            truncate: open.truncate,
             user_id: self.user.user_id,
             changes_as: Some(self.user.clone()),
         })?;

@@ -3,6 +3,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidepool_pfs::{Features, Layout, LayoutHints, LayoutOutcome, LowerFile, LowerStore};
@@ -17,13 +18,19 @@ pub enum Call {
     SetSize,
     Sync,
     SyncEntry,
+    GetAttribute,
+    SetAttribute,
+    RemoveAttribute,
 }
 
 type Hook = dyn Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync;
 
 /// What the test does at calls.
 #[derive(Default)]
-pub struct Hooks(Mutex<Option<Arc<Hook>>>);
+pub struct Hooks {
+    hook: Mutex<Option<Arc<Hook>>>,
+    without_attributes: AtomicBool,
+}
 
 impl Hooks {
     /// From now on `hook` makes every call, by its second argument, or lets it fail.
@@ -31,16 +38,29 @@ impl Hooks {
         &self,
         hook: impl Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync + 'static,
     ) {
-        *self.0.lock().unwrap() = Some(Arc::new(hook));
+        *self.hook.lock().unwrap() = Some(Arc::new(hook));
     }
 
     /// From now on calls are made as they are.
     pub fn clear(&self) {
-        *self.0.lock().unwrap() = None;
+        *self.hook.lock().unwrap() = None;
+    }
+
+    /// From now on the file system has no extended attributes.
+    pub fn take_attributes_away(&self) {
+        self.without_attributes.store(true, Ordering::Relaxed);
+    }
+
+    fn attribute<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.without_attributes.load(Ordering::Relaxed) {
+            let refused = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            return Err(tidepool_proto::Error::pfs("using an attribute", refused));
+        }
+        self.around(call, make)
     }
 
     fn around<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        let hook = self.0.lock().unwrap().clone();
+        let hook = self.hook.lock().unwrap().clone();
         let Some(hook) = hook else { return make() };
         let (mut make, mut made) = (Some(make), None);
         hook(call, &mut || {
@@ -146,15 +166,15 @@ impl LowerFile for HookedFile {
     }
 
     fn get_xattr(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.inner.get_xattr(name)
+        self.hooks.attribute(Call::GetAttribute, || self.inner.get_xattr(name))
     }
 
     fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
-        self.inner.set_xattr(name, value)
+        self.hooks.attribute(Call::SetAttribute, || self.inner.set_xattr(name, value))
     }
 
     fn remove_xattr(&self, name: &str) -> Result<()> {
-        self.inner.remove_xattr(name)
+        self.hooks.attribute(Call::RemoveAttribute, || self.inner.remove_xattr(name))
     }
 
     fn relative_path(&self) -> Option<PathBuf> {

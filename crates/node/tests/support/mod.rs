@@ -104,6 +104,7 @@ impl Fixture {
             write_mode: wish.write,
             created,
             append: wish.append,
+            truncate: false,
             user_id: 0,
             changes_as: None,
         })

@@ -31,7 +31,7 @@ pub(crate) trait Runner: Send + Sync {
 /// Largest value that Linux passes (`XATTR_SIZE_MAX`), in bytes.
 const VALUE_BYTES_MAX: usize = 65_536;
 
-/// Value of an extended attribute; `None` if there is none, or if the file system has none at all.
+/// Value of an extended attribute; `None` if there is none of that name.
 pub(crate) fn get_xattr(descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     use rustix::io::Errno;
     // The size is not asked for: MooseFS may tell that of a value that was replaced since.
@@ -42,7 +42,7 @@ pub(crate) fn get_xattr(descriptor: BorrowedFd<'_>, name: &str) -> io::Result<Op
                 value.truncate(length);
                 return Ok(Some(value));
             }
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+            Err(Errno::NODATA) => return Ok(None),
             Err(Errno::INTR) => {}
             Err(Errno::RANGE) if value.len() < VALUE_BYTES_MAX => value.resize(VALUE_BYTES_MAX, 0),
             Err(error) => return Err(error.into()),

@@ -1,0 +1,293 @@
+//! Stubs of memory-only files on the PFS: how they are marked, found, and turned into the files
+//! whose place they hold.
+//!
+//! Every step leaves a stub or the whole file behind if it is the last one, also where a failure of
+//! power takes what was not synced: the mark says *writing*, durably, before the first byte goes
+//! down, and goes after the last one is durable.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use tidepool_pfs::LowerFile;
+use tidepool_proto::stub::{
+    Mark, STUB_ATTRIBUTE, STUB_BYTES, STUB_HEAD_BYTES, StubState, head_may_hold_mark,
+    mark_of_attribute, mark_of_head,
+};
+use tidepool_proto::{Error, ErrorKind, Result, Version};
+
+/// What the marks of a file say.
+#[derive(Debug)]
+pub enum Found {
+    /// An ordinary file.
+    Nothing,
+    /// A stub: its bytes are, or were, in the memory of a node.
+    Stub(Mark),
+    /// An ordinary file that another program wrote in the place of a stub, mark included.
+    Remains,
+}
+
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
+}
+
+/// Whether this file takes no attribute, though others may.
+fn is_no_room_or_right(error: &Error) -> bool {
+    let refusals =
+        [libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::E2BIG, libc::ERANGE];
+    refusals.contains(&error.errno())
+}
+
+/// Looks for a mark of a file of `size` bytes.
+pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
+    let attributes_work = match lower.get_xattr(STUB_ATTRIBUTE) {
+        Ok(Some(value)) => {
+            return Ok(match mark_of_attribute(&value, size) {
+                Some(mark) => Found::Stub(mark),
+                None => Found::Remains,
+            });
+        }
+        Ok(None) => true,
+        // Nobody makes a stub whose mark he cannot read.
+        Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => true,
+        Err(error) if is_unsupported(&error) => false,
+        Err(error) => return Err(error),
+    };
+    if !head_may_hold_mark(size, attributes_work) {
+        return Ok(Found::Nothing);
+    }
+    let mut head = [0; STUB_HEAD_BYTES];
+    let read = read_head(lower, &mut head)?;
+    Ok(mark_of_head(&head[..read], size).map_or(Found::Nothing, Found::Stub))
+}
+
+/// Reads the first bytes, also where the descriptor is for writing only.
+fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
+    let error = match lower.read_at(0, head) {
+        Err(error) if error.errno() == libc::EBADF => error,
+        other => return other,
+    };
+    let again = format!("/proc/self/fd/{}", lower.descriptor().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::open(again, flags, Mode::empty()) {
+        Ok(readable) => rustix::io::pread(&readable, head, 0)
+            .map_err(|errno| Error::pfs("looking for the mark of a stub", errno)),
+        // Nobody makes a stub whose mark he cannot read.
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(0),
+        Err(_) => Err(error),
+    }
+}
+
+/// Makes a stub, or what is left of one, an empty ordinary file.
+pub fn clear(lower: &dyn LowerFile) -> Result<()> {
+    // In this order: what has a mark is no file that was emptied by its writer.
+    lower.set_size(0)?;
+    remove_attribute(lower)
+}
+
+/// Takes the mark off an ordinary file that another program wrote in the place of a stub.
+pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
+    remove_attribute(lower)
+}
+
+fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
+    match lower.remove_xattr(STUB_ATTRIBUTE) {
+        Err(error) if is_unsupported(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// The error of a stub whose bytes are gone, or are in the memory of another node.
+pub fn lost(name: &str, mark: &Mark) -> Error {
+    let Mark { host, process_id, length, state, .. } = mark;
+    let step = match state {
+        StubState::Held => "kept its bytes in memory",
+        StubState::Writing => "was writing its bytes down",
+    };
+    let detail = format!(
+        "{name} was written in mode `memory`, and the node that {step} ({length} bytes; process \
+         {process_id} on {host}) does not serve it here"
+    );
+    Error::new(ErrorKind::Lost, "opening a file", detail).remedy(
+        "read it through that node if it still runs; else the bytes are gone: remove the file or \
+         write it anew from empty; mode `through` survives the node",
+    )
+}
+
+/// Where the mark of a stub is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// An extended attribute of an empty file.
+    Attribute,
+    /// The first bytes of the file.
+    Head,
+}
+
+/// What changes of a stub while it lasts.
+#[derive(Default)]
+struct Progress {
+    /// Length that the mark tells.
+    marked_length: Option<u64>,
+    /// The mark and the name are durable.
+    durable: bool,
+}
+
+/// A stub of this node.
+#[derive(Clone)]
+pub struct Stub {
+    lower: Arc<dyn LowerFile>,
+    place: Place,
+    progress: Arc<Mutex<Progress>>,
+    /// A failing PFS left it in an unknown state.
+    unsure: Arc<AtomicBool>,
+}
+
+/// Writes the bytes of the file behind the first `u64` bytes.
+pub type WriteBytes<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+impl Stub {
+    /// Marks an empty file. `None` where it takes no mark: then it stays an ordinary file.
+    pub fn make(lower: &Arc<dyn LowerFile>, mark: &Mark) -> Result<Option<Stub>> {
+        let made = |place| {
+            let progress = Progress { marked_length: Some(mark.length), durable: false };
+            Some(Stub {
+                lower: lower.clone(),
+                place,
+                progress: Arc::new(Mutex::new(progress)),
+                unsure: Arc::default(),
+            })
+        };
+        match lower.set_xattr(STUB_ATTRIBUTE, mark.text().as_bytes()) {
+            // Some file systems take attributes and do not keep them.
+            Ok(()) => match find(&**lower, 0)? {
+                Found::Stub(found) if found.node == mark.node => Ok(made(Place::Attribute)),
+                _ => remove_attribute(&**lower).map(|()| None),
+            },
+            Err(error) if is_unsupported(&error) => {
+                lower.write_at(0, &mark.content())?;
+                match find(&**lower, STUB_BYTES)? {
+                    Found::Stub(found) if found.node == mark.node => Ok(made(Place::Head)),
+                    _ => lower.set_size(0).map(|()| None),
+                }
+            }
+            Err(error) if is_no_room_or_right(&error) => {
+                tracing::debug!(%error, "a file is not kept in memory only: it takes no mark");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The descriptor by which it was made.
+    pub fn lower(&self) -> &Arc<dyn LowerFile> {
+        &self.lower
+    }
+
+    /// Length of the stub on the PFS while its bytes are in memory.
+    fn size(&self) -> u64 {
+        match self.place {
+            Place::Attribute => 0,
+            Place::Head => STUB_BYTES,
+        }
+    }
+
+    fn set_mark(&self, mark: &Mark) -> Result<()> {
+        match self.place {
+            Place::Attribute => self.lower.set_xattr(STUB_ATTRIBUTE, mark.text().as_bytes()),
+            Place::Head => self.lower.write_at(0, &mark.content()),
+        }
+    }
+
+    /// Whether the file, seen at `now`, is still this stub: nobody wrote to it. Times may have been
+    /// set, by whomever: they are not those of the bytes.
+    pub fn is_at(&self, lower: &dyn LowerFile, now: &Version, mark: &Mark) -> Result<bool> {
+        if self.unsure.load(Ordering::Acquire) && self.back(mark).is_ok() {
+            return Ok(true);
+        }
+        let found = find(lower, now.size)?;
+        Ok(matches!(found, Found::Stub(found) if found.node == mark.node
+            && (found.state == StubState::Writing || now.size == self.size())))
+    }
+
+    /// Tells the length, and makes stub and name durable the first time: from then on a file that
+    /// lost its bytes says so.
+    pub fn record(&self, mark: &Mark) -> Result<()> {
+        let mut progress = self.progress.lock();
+        if progress.marked_length != Some(mark.length) {
+            self.set_mark(mark)?;
+            progress.marked_length = Some(mark.length);
+        }
+        if !progress.durable {
+            self.lower.sync(false)?;
+            self.lower.sync_directory_entry()?;
+            progress.durable = true;
+        }
+        Ok(())
+    }
+
+    /// Turns the stub into the file of `mark.length` bytes whose first bytes are `head`; `rest`
+    /// writes those behind them. After an error [`Stub::give_up`] says what became of it.
+    pub fn write_down(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
+        let (lower, size) = (&*self.lower, mark.length);
+        let writing = Mark { state: StubState::Writing, ..mark.clone() };
+        if size > 0 {
+            self.set_mark(&writing)?;
+            self.progress.lock().marked_length = None;
+            lower.sync(false)?;
+        }
+        match self.place {
+            Place::Attribute => {
+                // What an earlier try left goes, because holes are not written.
+                lower.set_size(0)?;
+                lower.set_size(size)?;
+                rest(0)?;
+                lower.sync(false)?;
+                lower.remove_xattr(STUB_ATTRIBUTE)?;
+            }
+            Place::Head if size >= STUB_BYTES => {
+                lower.set_size(STUB_BYTES)?;
+                lower.set_size(size)?;
+                rest(STUB_BYTES)?;
+                lower.sync(false)?;
+                lower.write_at(0, &head[..STUB_BYTES as usize])?;
+            }
+            Place::Head => {
+                if size > 0 {
+                    lower.write_at(STUB_BYTES, &writing.content())?;
+                    lower.sync(false)?;
+                    lower.write_at(0, head)?;
+                    lower.sync(false)?;
+                }
+                lower.set_size(size)?;
+            }
+        }
+        lower.sync(false)?;
+        lower.sync_directory_entry()
+    }
+
+    /// Makes it a stub again after it could not be written down. False where it is the whole file
+    /// by now, and no mark can be had any more.
+    pub fn give_up(&self, mark: &Mark) -> bool {
+        let Err(error) = self.back(mark) else { return true };
+        let size = self.lower.version().map(|now| now.size);
+        let found = size.and_then(|size| find(&*self.lower, size));
+        tracing::warn!(%error, ?found, "a memory-only file that could not be written down");
+        let is_whole = matches!(found, Ok(Found::Nothing));
+        self.unsure.store(!is_whole, Ordering::Release);
+        !is_whole
+    }
+
+    fn back(&self, mark: &Mark) -> Result<()> {
+        self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
+        self.progress.lock().marked_length = None;
+        self.lower.set_size(self.size())?;
+        // A mark that says *held* makes a stub of its own length only.
+        self.lower.sync(false)?;
+        self.set_mark(&Mark { state: StubState::Held, ..mark.clone() })?;
+        self.progress.lock().marked_length = Some(mark.length);
+        self.unsure.store(false, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Opens: which content a new handle reads, and which files are refused.
+
+use std::sync::Arc;
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
+
+use crate::core::Core;
+use crate::file::content::Content;
+use crate::file::handle::{Handle, Opened};
+use crate::file::memory_only;
+use crate::file::state::{FileState, Inner};
+use crate::file::stub::{self, Found};
+use crate::node::Node;
+use crate::striping;
+
+/// What an open needs to know before it looks at what is cached.
+struct Wish {
+    access: Access,
+    user_id: u32,
+    created: bool,
+    truncate: bool,
+}
+
+/// Which content a file had, and of which version.
+type Seen = Option<(u64, Version)>;
+
+fn seen(inner: &Inner) -> Seen {
+    inner.content.as_ref().map(|content| (content.number, content.version()))
+}
+
+impl Node {
+    /// The content that an open reads: the cached one if it is of the present version and can be
+    /// trusted, a fresh one otherwise. Also whether the kernel writes the file now.
+    fn content_at(
+        &self,
+        file: &FileState,
+        lower: &Arc<dyn LowerFile>,
+        wish: &Wish,
+        mut version: Version,
+    ) -> Result<(Arc<Content>, bool)> {
+        // The gate keeps writers of this node out, so the version seen is the recorded one or
+        // somebody else's.
+        let _unchanged_by_us = file.gate.read();
+        let core = &self.core;
+        loop {
+            // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
+            let (before, current) = {
+                let inner = file.inner.lock();
+                (seen(&inner), inner.content.clone())
+            };
+            if !current.as_ref().is_some_and(|known| known.version().agrees_with(&version)) {
+                version = lower.version()?;
+            }
+            let is_ours = match &current {
+                Some(content) if content.is_memory_only() => {
+                    memory_only::is_still_ours(core, file, content, &**lower, &version)?
+                }
+                _ => false,
+            };
+            if !is_ours {
+                version = self.check_stub(file, lower, wish, version)?;
+            }
+            let mut inner = file.inner.lock();
+            let after = seen(&inner);
+            let same_content = before.map(|(number, _)| number) == after.map(|(number, _)| number);
+            if !(same_content && (is_ours || before == after)) {
+                continue; // another open or a carry came in between
+            }
+            let old = inner.content.clone();
+            // Nobody is known to have changed it.
+            let is_led_on = old.as_ref().is_some_and(|old| {
+                inner.writers > 0 && !old.is_superseded() && old.version().agrees_with(&version)
+            });
+            if let Some(content) = &old {
+                if is_ours || is_usable(content, &version, &inner) {
+                    register(&mut inner, wish.access);
+                    return Ok((content.clone(), inner.written_directly));
+                }
+                if content.is_memory_only() {
+                    memory_only::warn_of_another_version(file.id);
+                }
+                core.ledger.versions_superseded.add(1);
+                core.give_up(content);
+                memory_only::forget(core, &mut inner);
+            }
+            let beside_writer = inner.writers > 0 && !inner.written_directly;
+            let is_shared = old.is_some() && beside_writer;
+            let content = fresh_content(core, &mut inner, lower, wish, version, is_shared);
+            if let Some(old) = old.filter(|_| is_led_on) {
+                old.lead_to(&content);
+            }
+            register(&mut inner, wish.access);
+            return Ok((content, inner.written_directly));
+        }
+    }
+
+    /// Refuses stubs of bytes that are not here, unless the open empties the file; returns the
+    /// version that the file has then.
+    fn check_stub(
+        &self,
+        file: &FileState,
+        lower: &Arc<dyn LowerFile>,
+        wish: &Wish,
+        version: Version,
+    ) -> Result<Version> {
+        let writes = wish.access.writes();
+        if wish.created || self.is_known(file, &version) {
+            return Ok(version);
+        }
+        match stub::find(&**lower, version.size)? {
+            Found::Nothing => return Ok(version),
+            Found::Remains if writes => stub::clear_remains(&**lower)?,
+            Found::Remains => return Ok(version),
+            Found::Stub(_) if writes && wish.truncate => stub::clear(&**lower)?,
+            Found::Stub(mark) => return Err(stub::lost(&memory_only::name_of(&**lower), &mark)),
+        }
+        lower.version()
+    }
+
+    /// Whether something is cached of this very version, which so was no stub. Those of the length
+    /// of a stub are looked at each time: marks may come within a tick of the time stamps.
+    fn is_known(&self, file: &FileState, version: &Version) -> bool {
+        let core = &self.core;
+        if tidepool_proto::stub::head_may_hold_mark(version.size, true) || version.size == 0 {
+            return false;
+        }
+        let packed = || core.store.small_state(version.id);
+        file.content().is_some_and(|content| {
+            !content.is_memory_only()
+                && !content.is_unsettled()
+                && content.version().agrees_with(version)
+        }) || packed().is_some_and(|(cached, _)| cached.agrees_with(version))
+    }
+
+    /// Opens the file behind a descriptor.
+    pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
+        self.core.check_open()?;
+        let lower = self.core.pfs.file(request.lower)?;
+        if let Some(identity) = request.changes_as {
+            lower.change_as(identity);
+        }
+        let version = lower.version()?;
+        let file = self.core.files.get_or_create(version.id);
+        let rule = self.core.rule_of(&*lower);
+        let modes = self.core.modes(rule, request.read_mode, request.write_mode);
+        if let (true, Some((_, rule))) = (request.created, rule) {
+            striping::apply_to_new_file(&*self.core.pfs, &*lower, rule);
+        }
+        let wish = Wish {
+            access: request.access,
+            user_id: request.user_id,
+            created: request.created,
+            truncate: request.truncate,
+        };
+        let (content, written_directly) = self.content_at(&file, &lower, &wish, version)?;
+        let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
+        let opened = Opened {
+            lower,
+            access: request.access,
+            modes,
+            append: request.append,
+            created: request.created,
+        };
+        let handle = Handle::new(&self.core, file.clone(), content, opened);
+        handle.note_path();
+        if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
+            let _changing = file.gate.write();
+            let current = file.content().filter(|content| !content.is_memory_only());
+            if let Some(content) = current {
+                handle.begin_memory_only(&content)?;
+            }
+        }
+        Ok(handle)
+    }
+}
+
+/// Whether an open at `version` may read `content`, which is no memory-only one.
+fn is_usable(content: &Content, version: &Version, inner: &Inner) -> bool {
+    // Another node's change may hide behind stamps that had not settled. What the kernel reads by
+    // itself beside a writer of this node stays: it could not be led on to what the writer writes.
+    let is_stale = content.is_unsettled() && (inner.writers == 0 || !content.is_lent());
+    let is_current = content.version().agrees_with(version) && !content.is_memory_only();
+    // A content that was given up stays so, even if its version is right after all.
+    is_current && !content.is_superseded() && !is_stale
+}
+
+fn fresh_content(
+    core: &Core,
+    inner: &mut Inner,
+    lower: &Arc<dyn LowerFile>,
+    wish: &Wish,
+    version: Version,
+    is_shared: bool,
+) -> Arc<Content> {
+    let rule = core.rule_of(&**lower);
+    let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
+    let owner = core.owner(rule, wish.user_id);
+    let content = Arc::new(Content::new(version, owner, admit && !is_shared));
+    if is_shared {
+        // The next change of the other program may hide behind one of our writer.
+        content.mark_unsettled();
+    }
+    inner.content = Some(content.clone());
+    inner.capture = Default::default();
+    inner.pin = None;
+    content
+}
+
+fn register(inner: &mut Inner, access: Access) {
+    if inner.handles == 0 {
+        inner.removed = false;
+    }
+    inner.handles += 1;
+    if access.writes() {
+        inner.writers += 1;
+    }
+}
