@@ -30,6 +30,8 @@ use crate::transfer::TransferBuffer;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the node to take a request off the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for the last message on a connection, before both sides close it.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time from the first to the last byte of a reply that nobody waits for.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a wait that may be given up asks whether it shall go on.
@@ -82,6 +84,8 @@ struct Replies {
     reading: bool,
     /// A thread takes replies off the socket that nobody waits for.
     clearing: bool,
+    /// The node has closed the connection: it works on no request of it any more.
+    ended: bool,
     awaited: HashMap<u64, Awaited>,
 }
 
@@ -106,7 +110,9 @@ pub(crate) struct Connection {
     inbox: Arc<Inbox>,
     /// The process that connected.
     process_id: u32,
-    sending: Mutex<()>,
+    /// Whoever holds it sends; false where the last message was not sent whole, so that no other
+    /// may follow.
+    sending: Mutex<bool>,
     requests_sent: AtomicU64,
     request_timeout: Duration,
     transfer: TransferBuffer,
@@ -153,7 +159,7 @@ impl Connection {
         Ok(Arc::new(Connection {
             inbox: Arc::new(Inbox { socket, alive, replies, arrived }),
             process_id: std::process::id(),
-            sending: Mutex::new(()),
+            sending: Mutex::new(true),
             requests_sent: AtomicU64::new(0),
             request_timeout,
             transfer: TransferBuffer::default(),
@@ -169,6 +175,25 @@ impl Connection {
     /// and the node keeps what it lent for as long as the connection is there.
     fn end(&self) {
         self.inbox.end();
+    }
+
+    /// After a request without an answer: waits until the node works on no request of this
+    /// connection any more, so that none is carried out later. False if that is not known in time.
+    ///
+    /// The node closes a connection when its last request has ended, and the kernel does when the
+    /// node's process is gone with all its threads.
+    pub(crate) fn wait_for_end(&self) -> bool {
+        self.end();
+        let deadline = Instant::now() + self.request_timeout;
+        if let Some(mut whole) = self.sending.try_lock_until(deadline) {
+            // Otherwise the node ends a connection with half a message by itself.
+            if std::mem::take(&mut *whole) {
+                let finish = Request::Finish.encode(Vec::new()).unwrap_or_default();
+                let socket = self.inbox.socket.as_fd();
+                let _ = send_frame(socket, 0, &finish, &[], &[], FINISH_TIMEOUT);
+            }
+        }
+        self.inbox.await_end(deadline)
     }
 
     /// Sends a request and waits for its answer. A `Failed` reply comes as an error.
@@ -266,11 +291,12 @@ impl Connection {
         let body = request
             .encode(Vec::new())
             .map_err(|m| Error::new(ErrorKind::Internal, "encoding a request", m.0))?;
-        let _sending = self.sending.lock();
-        if !self.is_alive() {
+        let mut whole = self.sending.lock();
+        if !self.is_alive() || !*whole {
             return Err(unreachable("the connection was lost"));
         }
         send_frame(self.inbox.socket.as_fd(), request_id, &body, payload, descriptors, timeout)
+            .inspect_err(|_| *whole = false)
             .map_err(|error| unreachable("the connection was lost").caused_by(error))
     }
 
@@ -288,7 +314,13 @@ impl Connection {
             match self.transfer.take(self) {
                 Some(slot) => {
                     let (source, bytes) = slot.fill(data).map_err(CallError::Failed)?;
-                    (self.call(&Request::Write { handle, offset, source }, &[], &[])?, bytes)
+                    let request = Request::Write { handle, offset, source };
+                    let answer = self.call(&request, &[], &[]);
+                    if matches!(answer, Err(CallError::Gone(_))) {
+                        // The node may still read it.
+                        slot.forfeit();
+                    }
+                    (answer?, bytes)
                 }
                 // No memory for a buffer, or the node does not take it: small steps still work.
                 None => {
@@ -395,6 +427,43 @@ impl Inbox {
             None => {}
         }
         Ok(true)
+    }
+
+    /// Waits until the node has closed the connection, throwing away what comes before; false if
+    /// it does not in time.
+    fn await_end(&self, deadline: Instant) -> bool {
+        let mut replies = self.replies.lock();
+        loop {
+            if replies.ended {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            if replies.reading {
+                self.arrived.wait_until(&mut replies, deadline);
+                continue;
+            }
+            replies.reading = true;
+            let ended = MutexGuard::unlocked(&mut replies, || self.skip(deadline));
+            replies.reading = false;
+            replies.ended |= ended;
+            self.arrived.notify_all();
+        }
+    }
+
+    /// Throws away what the socket has, waiting for it; whether it has ended.
+    fn skip(&self, deadline: Instant) -> bool {
+        if !is_readable(self.socket.as_fd(), Some(deadline)).unwrap_or(false) {
+            return false;
+        }
+        let mut bytes = [0; 4096];
+        match rustix::io::read(&self.socket, &mut bytes) {
+            Ok(count) => count == 0,
+            Err(rustix::io::Errno::INTR) => false,
+            // The node closed it with bytes of ours unread.
+            Err(_) => true,
+        }
     }
 
     /// Sees to it that replies that nobody waits for are taken: the node would end a connection

@@ -121,9 +121,11 @@ impl File {
         let manner = Manner { created: created.is_some(), truncate };
         if !without_node && let Some(connection) = link.connection() {
             let map_segments = link.options.map_segments;
-            match Binding::open(connection, &lower, &options, manner, map_segments) {
+            match Binding::open(Arc::clone(&connection), &lower, &options, manner, map_segments) {
                 Ok(binding) => bound = Some(binding),
-                Err(CallError::Gone(_)) => {}
+                Err(CallError::Gone(_)) if !truncate || connection.wait_for_end() => {}
+                // It may cut the file to nothing at any time.
+                Err(CallError::Gone(error)) => return Err(error),
                 Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
                     (link.options.notice)(&format!("going on without the node: {error}"));
                 }

@@ -107,6 +107,14 @@ impl Slot<'_> {
     }
 }
 
+impl Slot<'_> {
+    /// For a slot that the node may still read: nothing is put there, nor into any other, again.
+    pub(crate) fn forfeit(self) {
+        *self.buffer.state.lock() = State::Refused;
+        self.buffer.changed.notify_all();
+    }
+}
+
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if let State::Ready { free, .. } = &mut *self.buffer.state.lock() {

@@ -8,7 +8,7 @@ use tidepool_proto::admin::{
 };
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Access, Error, ErrorKind, OpenFile, OpenRequest, ReadMode, Result};
+use tidepool_proto::{Access, ByteSize, Error, ErrorKind, OpenFile, OpenRequest, ReadMode, Result};
 
 use crate::file::content::Content;
 use crate::file::handle::Handle;
@@ -25,6 +25,16 @@ impl AdminService for Node {
         descriptor: Option<OwnedFd>,
         user_id: u32,
     ) -> Result<AdminReply> {
+        self.admin_while(request, descriptor, user_id, &|| true)
+    }
+
+    fn admin_while(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<OwnedFd>,
+        user_id: u32,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<AdminReply> {
         let file = || {
             descriptor.ok_or_else(|| {
                 Error::new(ErrorKind::Protocol, "answering the command line", "no descriptor came")
@@ -33,8 +43,8 @@ impl AdminService for Node {
         Ok(match request {
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
-            AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false)?),
-            AdminRequest::Pin => AdminReply::Loaded(self.load(file()?, user_id, true)?),
+            AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false, go_on)?),
+            AdminRequest::Pin => AdminReply::Loaded(self.load(file()?, user_id, true, go_on)?),
             AdminRequest::Unpin => {
                 self.unpin(file()?, user_id)?;
                 AdminReply::Done
@@ -165,11 +175,21 @@ impl Node {
     }
 
     /// Brings a whole file in, several transfers at a time, and pins it if asked to.
-    fn load(&self, descriptor: OwnedFd, user_id: u32, pin: bool) -> Result<LoadReport> {
+    fn load(
+        &self,
+        descriptor: OwnedFd,
+        user_id: u32,
+        pin: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<LoadReport> {
         let open = self.open_for_admin(descriptor, user_id)?;
         let size = open.size()?;
+        self.check_fits(size)?;
         let before = resident_bytes(self, open.opened_content());
-        open.bring_in(u64::from(self.core.config.transfers) * self.core.block_bytes())?;
+        let ahead = u64::from(self.core.config.transfers) * self.core.block_bytes();
+        let turn = if size > ahead { Some(self.loads.turn(user_id, go_on)?) } else { None };
+        open.bring_in(ahead, go_on)?;
+        drop(turn);
         let id = open.version().id;
         let file = self.core.files.get(id);
         if pin {
@@ -183,6 +203,18 @@ impl Node {
             resident_bytes: resident.min(size),
             read_bytes: size.saturating_sub(before),
         })
+    }
+
+    /// A longer file would push itself out again, and everything else with it.
+    fn check_fits(&self, size: u64) -> Result<()> {
+        let capacity_bytes = self.core.store.stats().capacity_bytes;
+        if size <= capacity_bytes {
+            return Ok(());
+        }
+        let (size, capacity) = (ByteSize(size), ByteSize(capacity_bytes));
+        let detail = format!("it is {size} long, and the store holds {capacity}");
+        Err(Error::new(ErrorKind::StoreFull, "loading a file", detail)
+            .remedy("read it through the node: what is read is kept as far as there is room"))
     }
 
     fn pin_file(&self, file: &FileState, user_id: u32) -> Result<()> {

@@ -13,6 +13,7 @@ mod governor;
 mod lease;
 pub mod ledger;
 mod listing;
+mod loads;
 mod node;
 mod opening;
 pub mod pins;

@@ -24,6 +24,7 @@ use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
 use crate::ledger::Ledger;
+use crate::loads::Loads;
 use crate::striping;
 use crate::transient::TransientBlocks;
 
@@ -35,6 +36,7 @@ const UPKEEP: Duration = Duration::from_secs(1);
 /// A running node, without front ends.
 pub struct Node {
     pub(crate) core: Arc<Core>,
+    pub(crate) loads: Loads,
     /// Facts that only the process around the node knows, for `status`.
     pub(crate) surroundings: Mutex<Surroundings>,
     notes: Vec<String>,
@@ -112,6 +114,7 @@ impl Node {
         let upkeep = start_upkeep(Arc::downgrade(&core), stopping.clone())?;
         Ok(Arc::new(Node {
             core,
+            loads: Loads::default(),
             surroundings: Mutex::new(Surroundings::default()),
             notes,
             upkeep: Mutex::new(Some(upkeep)),

@@ -308,6 +308,19 @@ pub trait AdminService: Send + Sync + 'static {
         user_id: u32,
     ) -> Result<AdminReply>;
 
+    /// As [`admin`](Self::admin). What takes long asks `go_on` now and then, and gives up where
+    /// nobody waits for the answer any more.
+    fn admin_while(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<std::os::fd::OwnedFd>,
+        user_id: u32,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<AdminReply> {
+        let _ = go_on;
+        self.admin(request, descriptor, user_id)
+    }
+
     /// For the controller that attached and got `fence`: a read-only descriptor of the control
     /// page, and one of the heartbeat that it writes.
     fn control_pages(&self, fence: u64) -> Result<[std::os::fd::OwnedFd; 2]> {

@@ -54,6 +54,7 @@ fn requests() -> Vec<Request> {
         Request::Admin(AdminRequest::Drain { stop: true }),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,
+        Request::Finish,
     ]
 }
 

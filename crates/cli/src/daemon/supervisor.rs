@@ -122,6 +122,16 @@ impl AdminService for Supervisor {
         descriptor: Option<OwnedFd>,
         user_id: u32,
     ) -> Result<AdminReply> {
+        self.admin_while(request, descriptor, user_id, &|| true)
+    }
+
+    fn admin_while(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<OwnedFd>,
+        user_id: u32,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<AdminReply> {
         if let AdminRequest::Resize { capacity_bytes } = request {
             let limit = memory_limit()?;
             if capacity_bytes > limit.bytes {
@@ -135,7 +145,7 @@ impl AdminService for Supervisor {
             self.set_control(name, value)?;
             return Ok(AdminReply::Done);
         }
-        match self.node.admin(request, descriptor, user_id)? {
+        match self.node.admin_while(request, descriptor, user_id, go_on)? {
             AdminReply::Config(entries) => Ok(AdminReply::Config(self.present(entries))),
             reply => Ok(reply),
         }

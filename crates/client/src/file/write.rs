@@ -9,7 +9,7 @@ use tidepool_proto::wire::{Reply, Request, TRANSFER_WRITE_BYTES_MAX};
 use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
 
 use super::File;
-use crate::connection::CallError;
+use crate::connection::{CallError, Connection};
 use crate::lower;
 
 /// How often a node that hangs up is given a write before the parallel file system is.
@@ -87,13 +87,28 @@ impl File {
                     self.writes.lost.store(true, Ordering::Release);
                     return Err(lost().caused_by(std::io::Error::other(error.to_string())));
                 }
-                // What it took before is looked at when the file is bound anew.
-                Err(CallError::Gone(_)) => self.note_lost_writes(),
+                Err(CallError::Gone(_)) => {
+                    // It must not be carried out when somebody else has written there since.
+                    self.await_end_of(&binding.connection)?;
+                    // What it took before is looked at when the file is bound anew.
+                    self.note_lost_writes();
+                }
             }
         }
         self.check_nothing_lost()?;
         self.check_not_memory_only()?;
         self.write_bare(offset, data)
+    }
+
+    /// After a change that was not answered: returns when the node does not work on it any more,
+    /// so that it may be made again. Where that is not known, what becomes of it is not either.
+    pub(super) fn await_end_of(&self, connection: &Connection) -> Result<()> {
+        if connection.wait_for_end() {
+            return Ok(());
+        }
+        self.writes.lost.store(true, Ordering::Release);
+        let detail = "the node did not answer, and may still carry a change out";
+        Err(Error::new(ErrorKind::Lost, "writing", detail).remedy("write the file again"))
     }
 
     /// Writes past the node.
@@ -201,7 +216,7 @@ impl File {
     /// Sets the length of the file in bytes.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.check_writable()?;
-        if self.change(&|handle| Request::SetSize { handle, size })? {
+        if self.change(&|handle| Request::SetSize { handle, size }, true)? {
             return Ok(());
         }
         lower::set_size(&self.lower, size)
@@ -210,7 +225,9 @@ impl File {
     /// `fallocate(2)` with its mode bits.
     pub fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         self.check_writable()?;
-        if self.change(&|handle| Request::Allocate { handle, mode_bits, offset, length })? {
+        let moves = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+        let request = |handle| Request::Allocate { handle, mode_bits, offset, length };
+        if self.change(&request, mode_bits & moves == 0)? {
             return Ok(());
         }
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
@@ -218,14 +235,15 @@ impl File {
             .map_err(|error| Error::pfs("allocating space", error))
     }
 
-    /// Has the node change the file; false if that is to be done without it.
-    fn change(&self, request: &dyn Fn(u64) -> Request) -> Result<bool> {
+    /// Has the node change the file; false if that is to be done without it. `repeatable`: a change
+    /// that is made twice comes to the same.
+    fn change(&self, request: &dyn Fn(u64) -> Request, repeatable: bool) -> Result<bool> {
         self.bound()?;
         if self.written_here().is_some() {
             self.writes.bare.store(true, Ordering::Release);
             return Ok(false);
         }
-        let done = self.ask(request)?.is_some();
+        let done = self.ask_to_change(request, repeatable)?;
         self.check_nothing_lost()?;
         if done {
             self.writes.taken.fetch_add(1, Ordering::AcqRel);
@@ -234,6 +252,26 @@ impl File {
             self.writes.bare.store(true, Ordering::Release);
         }
         Ok(done)
+    }
+
+    /// Whether the node did it.
+    fn ask_to_change(&self, request: &dyn Fn(u64) -> Request, repeatable: bool) -> Result<bool> {
+        for _ in 0..WRITE_ATTEMPTS {
+            let Some(binding) = self.bound()? else { return Ok(false) };
+            match binding.connection.call(&request(binding.handle), &[], &[]) {
+                Ok(_) => return Ok(true),
+                Err(CallError::Failed(error)) => return Err(error),
+                Err(CallError::Gone(_)) if repeatable => {
+                    self.await_end_of(&binding.connection)?;
+                    self.note_lost_writes();
+                }
+                Err(CallError::Gone(error)) => {
+                    self.writes.lost.store(true, Ordering::Release);
+                    return Err(lost().caused_by(std::io::Error::other(error.to_string())));
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Closes the file. Returns when the promise of the write mode holds, with the error of any

@@ -10,5 +10,6 @@ mod page_cache;
 mod random;
 mod reading;
 mod scene;
+mod unanswered;
 mod whole;
 mod writing;

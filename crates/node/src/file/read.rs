@@ -331,7 +331,7 @@ impl Handle {
     }
 
     /// Brings a whole file in, `ahead` bytes of transfers under way at a time, counting no read.
-    pub(crate) fn bring_in(&self, ahead: u64) -> Result<()> {
+    pub(crate) fn bring_in(&self, ahead: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
         let content = self.content();
         if content.is_memory_only() {
             return Ok(());
@@ -343,6 +343,7 @@ impl Handle {
         let block_bytes = self.core.block_bytes();
         let mut ahead_to = 0;
         for block in 0..size.div_ceil(block_bytes) {
+            crate::loads::check(go_on)?;
             let offset = block * block_bytes;
             let wanted = (offset + ahead).min(size);
             if wanted > ahead_to {

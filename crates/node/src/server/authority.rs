@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{FileType, OFlags, SealFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, SealFlags, StatxFlags};
 use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::wire::TRANSFER_BUFFER_BYTES_MAX;
 use tidepool_proto::{Access, Error, ErrorKind, Result};
@@ -24,8 +24,7 @@ pub(super) fn check_file(descriptor: impl AsFd, access: Access) -> Result<()> {
         return Err(refused(operation, "O_PATH descriptors give no access")
             .remedy("open the file for reading or writing"));
     }
-    let status = rustix::fs::fstat(descriptor).map_err(|error| Error::pfs(operation, error))?;
-    match FileType::from_raw_mode(status.st_mode) {
+    match FileType::from_raw_mode(facts(operation, descriptor)?.stx_mode.into()) {
         FileType::RegularFile => {}
         FileType::Directory => {
             return Err(refused(operation, "it is a directory").caused_by(rustix::io::Errno::ISDIR));
@@ -53,14 +52,40 @@ pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
     }
     check_file(descriptor, Access::Read).or_else(|_| check_file(descriptor, Access::Write))?;
     let operation = "checking who changed a file";
-    let status = rustix::fs::fstat(descriptor).map_err(|error| Error::pfs(operation, error))?;
-    let node_user_id = rustix::process::geteuid().as_raw();
-    if [0, node_user_id, status.st_uid].contains(&user_id) {
+    if is_owners(operation, descriptor, user_id)? {
         return Ok(());
     }
     let detail = format!("user {user_id} neither owns it nor reads and writes it");
     Err(Error::new(ErrorKind::PermissionDenied, operation, detail)
         .remedy("what is cached is read anew; nothing is wrong"))
+}
+
+/// Checks that a user may have a file let go of memory: he owns it, may write it, or may do
+/// everything on this node anyway. Each of its other readers pays for an eviction with a transfer,
+/// so a mere reader may not have it done again and again.
+pub(super) fn check_evicts(descriptor: impl AsFd, user_id: u32) -> Result<()> {
+    let operation = "evicting a file";
+    let descriptor = descriptor.as_fd();
+    if check_file(descriptor, Access::Write).is_ok() || is_owners(operation, descriptor, user_id)? {
+        return Ok(());
+    }
+    let detail = format!("user {user_id} neither owns nor writes it");
+    Err(Error::new(ErrorKind::PermissionDenied, operation, detail)
+        .remedy("ask the owner of the file, root or the owner of the node"))
+}
+
+/// Whether a user owns a file, or may do everything on this node.
+fn is_owners(operation: &str, descriptor: BorrowedFd<'_>, user_id: u32) -> Result<bool> {
+    let node_user_id = rustix::process::geteuid().as_raw();
+    Ok([0, node_user_id, facts(operation, descriptor)?.stx_uid].contains(&user_id))
+}
+
+/// Type and owner of a file as this machine knows them. The server of a foreign file system, which
+/// may never answer, is not asked: whose it is, is found out later.
+fn facts(operation: &str, descriptor: BorrowedFd<'_>) -> Result<rustix::fs::Statx> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::UID;
+    rustix::fs::statx(descriptor, "", at, wanted).map_err(|error| Error::pfs(operation, error))
 }
 
 /// Checks that a transfer buffer is memory of a bounded size that cannot shrink.

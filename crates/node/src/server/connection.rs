@@ -23,7 +23,7 @@ use tidepool_proto::wire::{
 use tidepool_proto::{Error, ErrorKind};
 
 use super::limits::{Ledger, Ticket};
-use super::linger;
+use super::linger::{self, Lingering};
 use super::session::{Answer, Session};
 
 /// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
@@ -37,6 +37,7 @@ const SCRATCH_BUFFERS_MAX: usize = 16;
 pub(super) struct Shared {
     pub(super) ledger: Arc<Ledger>,
     pub(super) stopping: AtomicBool,
+    pub(super) lingering: Lingering,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     all_ended: Condvar,
     scratch: Mutex<Vec<Vec<u8>>>,
@@ -49,6 +50,7 @@ impl Shared {
         Arc::new(Shared {
             ledger,
             stopping: AtomicBool::new(false),
+            lingering: Lingering::default(),
             open: Mutex::default(),
             all_ended: Condvar::new(),
             scratch: Mutex::default(),
@@ -57,15 +59,24 @@ impl Shared {
         })
     }
 
-    /// Ends all connections; returns when no request is worked on any more.
+    /// Ends all connections; returns when no request is worked on any more. A request that waits
+    /// for a file system that does not answer is left behind after a time: it ends with the
+    /// process, and its client hears nothing before.
     pub(super) fn end_all(&self) {
+        let deadline = Instant::now() + self.ledger.limits().stop_timeout;
         let mut open = self.open.lock();
         for connection in open.values() {
-            connection.shut_down();
+            connection.take_no_more();
         }
         while !open.is_empty() {
-            self.all_ended.wait(&mut open);
+            if self.all_ended.wait_until(&mut open, deadline).timed_out() {
+                let connections = open.len();
+                tracing::warn!(connections, "stopping with requests that do not end");
+                break;
+            }
         }
+        drop(open);
+        self.lingering.clear();
     }
 }
 
@@ -104,7 +115,9 @@ pub(super) struct Connection {
     waiting: AtomicUsize,
     /// It was ended from this side.
     cut_off: AtomicBool,
-    _ticket: Ticket,
+    /// It does not take replies.
+    deaf: AtomicBool,
+    ticket: Arc<Ticket>,
 }
 
 impl Connection {
@@ -129,7 +142,8 @@ impl Connection {
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             cut_off: AtomicBool::new(false),
-            _ticket: ticket,
+            deaf: AtomicBool::new(false),
+            ticket: Arc::new(ticket),
         });
         connection.shared.open.lock().insert(number, Arc::clone(&connection));
         connection
@@ -168,9 +182,12 @@ impl Connection {
         Ok(())
     }
 
-    fn shut_down(&self) {
+    /// Takes no further request. The client sees the end of the connection only when no request of
+    /// it is worked on any more, so that it knows of all what became of them.
+    fn take_no_more(&self) {
+        self.session.hurry();
         // Fails only if the other side is gone already.
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = self.socket.shutdown(std::net::Shutdown::Read);
     }
 
     /// Says why the connection ends, though the client may not want it to.
@@ -243,7 +260,7 @@ impl Connection {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
             let Some((request, frame)) = request else {
                 *ended = true;
-                self.shut_down();
+                self.take_no_more();
                 return;
             };
             if self.session.is_quick(&request) {
@@ -279,6 +296,11 @@ impl Connection {
         };
         match decode_request(&frame.body) {
             Ok(Request::Bye) => None,
+            Ok(Request::Finish) => {
+                // It lives, and may look at what it was lent.
+                self.cut_off.store(true, Ordering::Release);
+                None
+            }
             Ok(request) => Some((request, frame)),
             Err(malformed) => {
                 self.refuse_malformed(malformed);
@@ -306,8 +328,9 @@ impl Connection {
             if error.kind() == io::ErrorKind::TimedOut {
                 self.cut_off("it does not take its replies");
             }
+            self.deaf.store(true, Ordering::Release);
             // Wakes the thread that waits for the next request.
-            self.shut_down();
+            self.take_no_more();
         }
     }
 
@@ -340,6 +363,9 @@ impl Connection {
         let descriptors: Vec<BorrowedFd<'_>> = answer.descriptors.iter().map(AsFd::as_fd).collect();
         let timeout = self.shared.ledger.limits().message_timeout;
         let _sending = self.sending.lock();
+        if self.deaf.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let socket = self.socket.as_fd();
         send_frame(socket, request_id, &body, &answer.payload, &descriptors, timeout)
     }
@@ -369,7 +395,7 @@ impl Drop for Leaver {
         if thread::panicking() {
             connection.cut_off("a request of it made the node panic");
             // First, because whoever receives holds the turn until the socket ends.
-            connection.shut_down();
+            connection.take_no_more();
             *connection.turn.lock() = true;
         }
         let shared = Arc::clone(&connection.shared);
@@ -382,14 +408,20 @@ impl Drop for Leaver {
             return;
         }
         drop(open);
-        connection.shut_down();
+        let process = linger::process_of(connection.process_id);
+        // Nothing is worked on any more, and this says so.
+        let _ = connection.socket.shutdown(std::net::Shutdown::Both);
         let (errors, loans) = connection.session.end();
         for error in errors {
             let user_id = connection.user_id;
             tracing::error!(user_id, %error, "a client ended before its write did");
         }
-        if connection.cut_off.load(Ordering::Acquire) && !loans.is_empty() {
-            linger::keep_while_alive(loans, connection.process_id, Arc::clone(&shared));
+        if connection.cut_off.load(Ordering::Acquire)
+            && !loans.is_empty()
+            && let Some(process) = process
+        {
+            let ticket = Arc::clone(&connection.ticket);
+            shared.lingering.keep(loans, process, ticket, &shared);
         }
         let mut open = shared.open.lock();
         open.remove(&connection.number);

@@ -24,6 +24,8 @@ pub struct ServerLimits {
     pub handles_per_connection_max: usize,
     /// Borrowed ranges of one connection.
     pub borrows_per_connection_max: usize,
+    /// Borrowed ranges of one user.
+    pub borrows_per_user_max: usize,
     /// Borrowed bytes of one user.
     pub borrowed_bytes_per_user_max: u64,
     /// Requests of one connection that are worked on at the same time; more wait in the socket.
@@ -36,6 +38,8 @@ pub struct ServerLimits {
     pub hello_timeout: Duration,
     /// Time from the first to the last byte of a message, in either direction.
     pub message_timeout: Duration,
+    /// How long a stop waits for requests that are worked on.
+    pub stop_timeout: Duration,
 }
 
 impl Default for ServerLimits {
@@ -47,12 +51,14 @@ impl Default for ServerLimits {
             handles_per_user_max: 32_768,
             handles_per_connection_max: 8192,
             borrows_per_connection_max: 1024,
+            borrows_per_user_max: 8192,
             borrowed_bytes_per_user_max: 1 << 30,
             requests_in_flight_max: 16,
             threads_max: 1024,
             buffered_bytes_per_user_max: 64 << 20,
             hello_timeout: Duration::from_secs(5),
             message_timeout: Duration::from_secs(10),
+            stop_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -206,12 +212,11 @@ impl Ledger {
         let limits = &self.limits;
         let usage = Usage { borrows: 1, borrowed_bytes: bytes, ..Usage::default() };
         self.take(user_id, usage, |_, user| {
-            (user.borrowed_bytes > limits.borrowed_bytes_per_user_max).then(|| {
-                format!(
-                    "borrowed bytes of this user: at most {}",
-                    limits.borrowed_bytes_per_user_max
-                )
-            })
+            let too_long = user.borrowed_bytes > limits.borrowed_bytes_per_user_max;
+            let bytes_max = limits.borrowed_bytes_per_user_max;
+            too_long.then(|| format!("borrowed bytes of this user: at most {bytes_max}")).or(
+                exceeded("borrowed ranges of this user", user.borrows, limits.borrows_per_user_max),
+            )
         })
     }
 

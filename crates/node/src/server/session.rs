@@ -54,12 +54,14 @@ struct Handle {
     file: Arc<dyn OpenFile>,
     access: Access,
     segment_handed_out: AtomicBool,
-    _ticket: Ticket,
+    ticket: Arc<Ticket>,
 }
 
 pub(super) struct Loan {
     _pin: Arc<dyn PassthroughPin>,
     _ticket: Ticket,
+    /// The file stays open with its loan, so it counts as open.
+    _open: Arc<Ticket>,
 }
 
 /// A file that the client is about to change.
@@ -86,6 +88,8 @@ pub(super) struct Session {
     admin: Arc<dyn AdminService>,
     ledger: Arc<Ledger>,
     user: Identity,
+    /// Nobody waits for long requests any more.
+    ended: AtomicBool,
     held: Mutex<Held>,
     buffer: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -97,8 +101,17 @@ impl Session {
         ledger: Arc<Ledger>,
         user: Identity,
     ) -> Self {
-        let held = Mutex::default();
-        Session { service, admin, ledger, user, held, buffer: Mutex::new(None) }
+        let (ended, held, buffer) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        Session { service, admin, ledger, user, ended, held, buffer }
+    }
+
+    /// Has requests that bring much in end soon.
+    pub(super) fn hurry(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
     }
 
     /// Whether the request is answered without waiting for anything, so that no other thread need
@@ -346,12 +359,16 @@ impl Session {
         let descriptor = if authority::concerns_a_file(&request) {
             let descriptor = only_descriptor(descriptors)?;
             authority::check_file(&descriptor, Access::Read)?;
+            if matches!(request, AdminRequest::Evict) {
+                authority::check_evicts(&descriptor, self.user.user_id)?;
+            }
             Some(descriptor)
         } else {
             None
         };
         let attaches = matches!(&request, AdminRequest::Govern(govern) if govern.fence == 0);
-        let reply = self.admin.admin(request, descriptor, self.user.user_id)?;
+        let user_id = self.user.user_id;
+        let reply = self.admin.admin_while(request, descriptor, user_id, &|| self.goes_on())?;
         let pages = match &reply {
             AdminReply::Governed(governed) if attaches => {
                 self.admin.control_pages(governed.fence)?
@@ -409,6 +426,9 @@ impl Session {
         let mut levels = BytesByLevel::default();
         let mut done = 0;
         while done < length {
+            if !self.goes_on() {
+                return Err(nobody_waits());
+            }
             let step = (length - done).min(RESIDENT_READ_BYTES_MAX.into()) as usize;
             let outcome = handle.file.read_with(offset + done, step, &mut |_| {})?;
             levels.merge(&outcome.levels);
@@ -424,7 +444,8 @@ impl Session {
         if !authority::is_read_only(segment.as_fd()) {
             return Ok(Reply::NotLent.into());
         }
-        let borrow = place.fill(Loan { _pin: pin, _ticket: ticket });
+        let borrow =
+            place.fill(Loan { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
         let reply = Reply::Borrowed { borrow, bytes: length, levels };
         Ok(Answer::with(reply, vec![segment]))
     }
@@ -480,7 +501,7 @@ impl<'a> OpeningPlace<'a> {
                 file,
                 access,
                 segment_handed_out,
-                _ticket: ticket,
+                ticket: Arc::new(ticket),
             };
             held.handles.insert(number, Arc::new(handle));
         }
@@ -580,6 +601,11 @@ fn check_range(offset: u64, length: u64) -> Result<()> {
 fn not_opened_for(what: &str) -> Error {
     Error::new(ErrorKind::PermissionDenied, "using an open file", format!("not open for {what}"))
         .caused_by(rustix::io::Errno::BADF)
+}
+
+fn nobody_waits() -> Error {
+    let detail = "the client went, or the node is stopping";
+    Error::new(ErrorKind::NodeUnavailable, "serving a client", detail)
 }
 
 fn out_of_descriptors(error: std::io::Error) -> Error {

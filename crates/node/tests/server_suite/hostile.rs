@@ -385,7 +385,10 @@ fn what_a_suspended_client_was_lent_stays_until_it_ends() {
     // Stalls within a message, as a suspended process would.
     raw.send_bytes(&[1, 2, 3]).unwrap();
     assert!(raw.is_ended());
-    eventually("the connection is gone", || scene.server.counts().connections == 0);
+    let handle_freed = || scene.node.open_files.load(Ordering::SeqCst) == 0;
+    eventually("the connection is gone", handle_freed);
+    assert_eq!(scene.server.counts().connections, 1, "and counts as long as its loan");
+    assert_eq!(scene.server.counts().handles, 1);
     scene.node.evict_all();
     let mut copy = vec![0; 70_000];
     std::os::unix::fs::FileExt::read_exact_at(&segment, &mut copy, 0).unwrap();
@@ -393,6 +396,44 @@ fn what_a_suspended_client_was_lent_stays_until_it_ends() {
     assert_eq!(scene.server.counts().borrows, 1);
     scene.server.stop();
     eventually("a stop ends it", || scene.server.counts().borrows == 0);
+}
+
+#[test]
+fn loans_of_clients_that_are_cut_off_are_limited() {
+    const LENT: usize = 12;
+    let connections = ServerLimits { connections_per_user_max: LENT, ..ServerLimits::default() };
+    let files = ServerLimits { handles_per_user_max: LENT, ..ServerLimits::default() };
+    let ranges = ServerLimits { borrows_per_user_max: LENT, ..ServerLimits::default() };
+    for (what, limits) in [("connections", connections), ("files", files), ("ranges", ranges)] {
+        let scene = Scene::new(limits);
+        let (path, _) = scene.file("file", 4 * BLOCK_BYTES as usize);
+        let file = File::open(&path).unwrap();
+        let mut lent = 0;
+        for _ in 0..3 * LENT {
+            let mut raw = Raw::silent(scene.server.socket_path());
+            if raw.greet().unwrap() != Verdict::Accepted {
+                continue;
+            }
+            let Ok(opened) = raw.open(&file, Access::Read) else { continue };
+            let borrow = Request::Borrow { handle: opened.handle, offset: 0, length: 1 };
+            if !matches!(raw.call(&borrow, &[], &[]).0, Reply::Borrowed { .. }) {
+                continue;
+            }
+            lent += 1;
+            // The file is closed, but stays open for the loan; then the client is cut off.
+            let close = Request::Close { handle: opened.handle, mapped_bytes: 0 };
+            raw.send(&close, &[], &[]);
+            raw.send_bytes(&[0xff; HEADER_BYTES]).unwrap();
+            assert!(raw.is_ended());
+        }
+        assert_eq!(lent, LENT, "{what}");
+        eventually("only what is lent is held", || {
+            let counts = scene.server.counts();
+            (counts.borrows, counts.handles) == (LENT as u64, LENT as u64)
+        });
+        scene.server.stop();
+        assert_eq!(scene.server.counts().borrows, 0, "a stop gives all back");
+    }
 }
 
 #[test]
@@ -474,6 +515,8 @@ fn only_root_and_the_owner_change_the_node() {
     let scene = Scene::new(ServerLimits::default());
     std::fs::set_permissions(scene.directory.path(), world_readable()).unwrap();
     let (path, _) = scene.file("mine", 1000);
+    let (of_others, _) = scene.file("not-mine", 1000);
+    std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
     let socket = scene.server.socket_path().to_owned();
     as_nobody(move || {
         let mut raw = Raw::connect(&socket);
@@ -490,6 +533,8 @@ fn only_root_and_the_owner_change_the_node() {
         let evict = Request::Admin(AdminRequest::Evict);
         let reply = raw.call(&evict, &[], &[file.as_fd()]).0;
         assert!(matches!(reply, Reply::Admin(_)), "its own file");
+        let others = File::open(&of_others).unwrap();
+        assert_eq!(raw.error(&evict, &[], &[others.as_fd()]), ErrorKind::PermissionDenied);
         raw.call(&Request::Admin(AdminRequest::Status), &[], &[]);
     });
     let mut raw = scene.connect();

@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 pub(crate) use self::direct::reopen;
@@ -186,7 +186,7 @@ impl Shared {
             return true;
         }
         // Subvolumes and layers have device numbers of their own; their mount is the same.
-        let at = rustix::fs::AtFlags::EMPTY_PATH;
+        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         self.known.device_per_file
             && rustix::fs::statx(descriptor, "", at, StatxFlags::MNT_ID)
                 .is_ok_and(|stat| stat.stx_mnt_id == self.mount_id)
@@ -247,9 +247,12 @@ impl LowerStore for PosixStore {
                 "open the file for reading or writing",
             ));
         }
-        let stat = rustix::fs::fstat(&descriptor)
+        // Whose file it is must be known before its file system is asked anything: the server of
+        // a foreign one may never answer.
+        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(&descriptor, "", at, StatxFlags::TYPE)
             .map_err(|error| Error::pfs("taking over a file descriptor", error))?;
-        let file_type = FileType::from_raw_mode(stat.st_mode);
+        let file_type = FileType::from_raw_mode(stat.stx_mode.into());
         if file_type != FileType::RegularFile {
             return Err(refuse(
                 ErrorKind::InvalidInput,
@@ -257,7 +260,8 @@ impl LowerStore for PosixStore {
                 "only regular files are cached",
             ));
         }
-        if !self.shared.belongs(descriptor.as_fd(), stat.st_dev) {
+        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        if !self.shared.belongs(descriptor.as_fd(), device) {
             return Err(refuse(
                 ErrorKind::PermissionDenied,
                 format!("the file is not on the file system of {}", self.shared.root.display()),

@@ -130,6 +130,10 @@ pub enum Request {
     Admin(AdminRequest),
     /// The client goes. No answer; the node closes the connection.
     Bye,
+    /// The client lives and sends no more on this connection. No answer; the node closes the
+    /// connection when no request of it is worked on any more, and what it lent stays until the
+    /// process ends.
+    Finish,
 }
 
 impl Request {
@@ -142,6 +146,7 @@ impl Request {
                 | Request::Close { .. }
                 | Request::Release { .. }
                 | Request::Bye
+                | Request::Finish
         )
     }
 }

@@ -51,6 +51,10 @@ pub struct FakeNode {
     pub carried: AtomicU64,
     /// While set, reads that reach the node wait.
     pub hold_reads: Gate,
+    /// While set, writes and changes of length that reach the node wait.
+    pub hold_writes: Gate,
+    /// Of these, how many are under way.
+    pub changing: AtomicU64,
 }
 
 /// Something to wait at.
@@ -128,6 +132,24 @@ impl FakeNode {
     /// Blocks that clients touched since the last call.
     pub fn take_touches(&self) -> usize {
         self.files.lock().values().map(|file| file.segment.take_touches()).sum()
+    }
+}
+
+/// A change under way.
+struct Changing<'a>(&'a FakeNode);
+
+impl<'a> Changing<'a> {
+    fn begin(node: &'a FakeNode) -> Self {
+        node.changing.fetch_add(1, Ordering::SeqCst);
+        let changing = Changing(node);
+        node.hold_writes.pass();
+        changing
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changing.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -308,6 +330,7 @@ impl OpenFile for FakeOpen {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        let _changing = Changing::begin(&self.node);
         let mut state = self.file.state.lock();
         let offset = if self.request.2 { state.version.size } else { offset };
         self.lower.write_all_at(data, offset).map_err(|error| Error::pfs("writing", error))?;
@@ -316,6 +339,7 @@ impl OpenFile for FakeOpen {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
+        let _changing = Changing::begin(&self.node);
         let mut state = self.file.state.lock();
         let before = state.version.size;
         self.lower.set_len(size).map_err(|error| Error::pfs("setting the size", error))?;
@@ -324,6 +348,7 @@ impl OpenFile for FakeOpen {
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        let _changing = Changing::begin(&self.node);
         let mut state = self.file.state.lock();
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
         rustix::fs::fallocate(&self.lower, flags, offset, length)
