@@ -23,9 +23,12 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// Let the kernel read resident files without us where it can.
     pub passthrough: bool,
-    /// Largest number of descriptors held to remember inodes; `None` takes half of what the
+    /// Largest number of descriptors held to remember inodes; `None` takes a quarter of what the
     /// process may open.
     pub inode_descriptors_max: Option<usize>,
+    /// Largest number of files, directories and locks that are open through the mount, of which
+    /// one user has three quarters at most; `None` takes half of what the process may open.
+    pub opens_max: Option<usize>,
 }
 
 impl MountConfig {
@@ -41,6 +44,7 @@ impl MountConfig {
             allow_other: rustix::process::geteuid().is_root(),
             passthrough: true,
             inode_descriptors_max: None,
+            opens_max: None,
         }
     }
 }

@@ -5,9 +5,13 @@
 //! library's `setgroups` would change all threads) and lazy: nothing happens when the thread
 //! already has the right identity. Supplementary groups come from the calling thread's status
 //! file; a caller whose groups cannot be read is refused, never served with fewer groups.
+//!
+//! Root is root by its capabilities, which the same file tells. Where they are not there (a
+//! container without them, another user name space) the thread gives its own up for the call.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,8 +25,22 @@ use crate::request::{Answer, Errno};
 const GROUPS_AGE_MAX: Duration = Duration::from_millis(250);
 const GROUPS_ENTRIES_MAX: usize = 4_096;
 const ROOT: u32 = 0;
+/// Capabilities without which root is not served as root: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
+/// `FSETID` and `MKNOD`.
+const OF_ROOT: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
+const ALL: [u32; 2] = [u32::MAX; 2];
+const NONE: [u32; 2] = [0; 2];
 
 type Groups = Arc<[u32]>;
+
+/// What a caller may do beside what his user and group may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rights {
+    groups: Groups,
+    /// Effective capabilities.
+    capabilities: [u32; 2],
+}
+
 /// Thread, user and group of a caller.
 type Key = (u32, u32, u32);
 
@@ -31,13 +49,22 @@ struct Present {
     uid: u32,
     gid: u32,
     groups: Option<Groups>,
+    /// Those that this thread has left where its user is root.
+    capabilities: [u32; 2],
     umask: Option<u32>,
     own_umask: bool,
 }
 
 thread_local! {
     static PRESENT: RefCell<Present> = const {
-        RefCell::new(Present { uid: ROOT, gid: ROOT, groups: None, umask: None, own_umask: false })
+        RefCell::new(Present {
+            uid: ROOT,
+            gid: ROOT,
+            groups: None,
+            capabilities: ALL,
+            umask: None,
+            own_umask: false,
+        })
     };
 }
 
@@ -45,14 +72,16 @@ thread_local! {
 #[derive(Debug)]
 pub struct Credentials {
     switching: bool,
-    groups: Mutex<HashMap<Key, (Instant, Groups)>>,
+    rights: Mutex<HashMap<Key, (Instant, Rights)>>,
+    user_name_space: Option<PathBuf>,
 }
 
 impl Credentials {
     /// Switching is possible for root only; any other user's mount serves that user alone.
     pub fn new() -> Self {
         let switching = rustix::process::geteuid().is_root();
-        Credentials { switching, groups: Mutex::new(HashMap::new()) }
+        let user_name_space = std::fs::read_link("/proc/self/ns/user").ok();
+        Credentials { switching, rights: Mutex::default(), user_name_space }
     }
 
     /// Takes the caller's identity for what this thread does next on the PFS.
@@ -60,16 +89,16 @@ impl Credentials {
         if !self.switching {
             return Ok(());
         }
-        if caller.uid == ROOT {
-            return become_user(ROOT, caller.gid, None);
+        let Rights { groups, capabilities } = self.rights_of(caller)?;
+        if caller.uid == ROOT && capabilities[0] & OF_ROOT == OF_ROOT {
+            return become_user(ROOT, caller.gid, None, ALL);
         }
-        let groups = self.groups_of(caller)?;
-        become_user(caller.uid, caller.gid, Some(groups))
+        become_user(caller.uid, caller.gid, Some(groups), capabilities)
     }
 
     /// Takes the daemon's own identity.
     pub fn become_daemon(&self) -> Answer {
-        if self.switching { become_user(ROOT, ROOT, None) } else { Ok(()) }
+        if self.switching { become_user(ROOT, ROOT, None, ALL) } else { Ok(()) }
     }
 
     /// Applies `umask` to what this thread creates from now on. The PFS itself then weighs it
@@ -94,44 +123,72 @@ impl Credentials {
 
     /// Whether the caller belongs to a group, as far as can be told.
     pub fn is_in_group(&self, caller: &InHeader, gid: u32) -> bool {
-        caller.gid == gid || self.groups_of(caller).is_ok_and(|groups| groups.contains(&gid))
+        let belongs = |rights: Rights| rights.groups.contains(&gid);
+        caller.gid == gid || self.rights_of(caller).is_ok_and(belongs)
     }
 
-    fn groups_of(&self, caller: &InHeader) -> Answer<Groups> {
+    fn rights_of(&self, caller: &InHeader) -> Answer<Rights> {
         let key = (caller.pid, caller.uid, caller.gid);
         let now = Instant::now();
-        if let Some((read_at, groups)) = self.groups.lock().get(&key)
+        if let Some((read_at, rights)) = self.rights.lock().get(&key)
             && now.duration_since(*read_at) < GROUPS_AGE_MAX
         {
-            return Ok(groups.clone());
+            return Ok(rights.clone());
         }
-        let groups = read_groups(caller.pid)?;
-        let mut entries = self.groups.lock();
+        let mut rights = match read_rights(caller.pid) {
+            // Root outside of our name space of processes: it is the owner of its files, no more.
+            Err(Errno(libc::EACCES)) if caller.uid == ROOT => {
+                Rights { groups: Arc::new([]), capabilities: NONE }
+            }
+            rights => rights?,
+        };
+        if caller.uid == ROOT && !self.shares_user_name_space(caller.pid) {
+            rights.capabilities = NONE;
+        }
+        let mut entries = self.rights.lock();
         if entries.len() >= GROUPS_ENTRIES_MAX {
             entries.retain(|_, (read_at, _)| now.duration_since(*read_at) < GROUPS_AGE_MAX);
         }
-        entries.insert(key, (now, groups.clone()));
-        Ok(groups)
+        entries.insert(key, (now, rights.clone()));
+        Ok(rights)
+    }
+
+    /// Whether the capabilities of a thread hold here.
+    fn shares_user_name_space(&self, pid: u32) -> bool {
+        self.user_name_space.as_ref().is_none_or(|own| {
+            std::fs::read_link(format!("/proc/{pid}/ns/user")).is_ok_and(|theirs| theirs == *own)
+        })
     }
 }
 
-/// The supplementary groups of a thread. A caller that is not visible here (another pid name
-/// space) or gone is refused: with fewer groups it might be let in where its group is shut out.
-fn read_groups(pid: u32) -> Answer<Groups> {
+/// Supplementary groups and capabilities of a thread. A caller that is not visible here (another
+/// pid name space) or gone is refused: with fewer groups it might be let in where its group is shut
+/// out.
+fn read_rights(pid: u32) -> Answer<Rights> {
     let refused = || Errno(libc::EACCES);
     if pid == 0 {
         return Err(refused());
     }
-    let status = std::fs::read(format!("/proc/{pid}/status")).map_err(|_| refused())?;
-    let line = status
-        .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Groups:"))
-        .ok_or_else(refused)?;
-    let text = std::str::from_utf8(line).map_err(|_| refused())?;
-    text.split_ascii_whitespace().map(|word| word.parse().map_err(|_| refused())).collect()
+    let status = std::fs::read(format!("/proc/{pid}/status")).map_err(|error| {
+        match error.raw_os_error() {
+            // We are at a limit; the caller is not to blame.
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => Errno(libc::ENFILE),
+            _ => refused(),
+        }
+    })?;
+    let value = |name: &[u8]| {
+        let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| std::str::from_utf8(line).ok()).ok_or_else(refused)
+    };
+    let groups = value(b"Groups:")?
+        .split_ascii_whitespace()
+        .map(|word| word.parse().map_err(|_| refused()))
+        .collect::<Answer<_>>()?;
+    let capabilities = u64::from_str_radix(value(b"CapEff:")?.trim(), 16).map_err(|_| refused())?;
+    Ok(Rights { groups, capabilities: [capabilities as u32, (capabilities >> 32) as u32] })
 }
 
-fn become_user(uid: u32, gid: u32, groups: Option<Groups>) -> Answer {
+fn become_user(uid: u32, gid: u32, groups: Option<Groups>, capabilities: [u32; 2]) -> Answer {
     PRESENT.with_borrow_mut(|present| {
         // Root may do anything whatever its groups, so these stay until another user comes.
         if let Some(groups) = groups
@@ -148,6 +205,12 @@ fn become_user(uid: u32, gid: u32, groups: Option<Groups>) -> Answer {
         if present.uid != uid {
             identity::set_user(uid)?;
             present.uid = uid;
+            // The kernel takes them from whoever is not root, and gives all back to root.
+            present.capabilities = ALL;
+        }
+        if uid == ROOT && present.capabilities != capabilities {
+            identity::limit_capabilities(capabilities)?;
+            present.capabilities = capabilities;
         }
         Ok(())
     })
@@ -160,6 +223,7 @@ pub fn begin_thread() -> Answer {
     if rustix::process::geteuid().is_root() {
         identity::set_user(ROOT)?;
         identity::set_group(ROOT)?;
+        identity::limit_capabilities(ALL)?;
     }
     identity::give_up_resource_override();
     Ok(())
@@ -173,9 +237,9 @@ mod tests {
     fn groups_of_this_thread_are_found_and_a_missing_thread_is_refused() {
         let ours: Vec<u32> =
             rustix::process::getgroups().unwrap().iter().map(|group| group.as_raw()).collect();
-        let read = read_groups(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
-        assert_eq!(read.as_ref(), ours.as_slice());
-        assert_eq!(read_groups(0), Err(Errno(libc::EACCES)));
-        assert_eq!(read_groups(u32::MAX), Err(Errno(libc::EACCES)));
+        let read = read_rights(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+        assert_eq!(read.groups.as_ref(), ours.as_slice());
+        assert_eq!(read_rights(0), Err(Errno(libc::EACCES)));
+        assert_eq!(read_rights(u32::MAX), Err(Errno(libc::EACCES)));
     }
 }

@@ -22,6 +22,7 @@ use crate::opens::Admission;
 use crate::pages::Serving;
 use crate::request::{Answer, Errno, Reply};
 use crate::reservations::Reservation;
+use crate::shares::Share;
 
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;
@@ -39,14 +40,14 @@ pub struct FileHandle {
     pub file: Arc<dyn OpenFile>,
     /// What the program may do.
     pub access: Access,
-    /// Who opened it.
-    pub user: u32,
+    /// The descriptor that it costs, and whose it is.
+    pub share: Share,
     /// Lock owners that took record locks through this open and did not close it yet, as far as the
     /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
     pub lock_owners: Mutex<Vec<u64>>,
     append: bool,
     /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
-    positioned: OnceLock<Arc<dyn OpenFile>>,
+    positioned: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }
 
 /// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
@@ -119,6 +120,7 @@ impl Filesystem {
         if !node.is_regular() {
             return Err(Errno(libc::EINVAL));
         }
+        let share = self.shares.take(caller.uid)?;
         let flags = arguments.flags;
         let access = access_of(flags);
         let truncate = has(flags, libc::O_TRUNC);
@@ -144,12 +146,13 @@ impl Filesystem {
             }
             lower => lower?,
         };
+        self.shares.check(&lower)?;
         let manner = if truncate { Manner::Truncates } else { Manner::Plain };
         let file = self.open_in_node(caller, lower, access, manner, append)?;
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;
         }
-        self.admit(caller, node, file, access, append, reply)
+        self.admit(caller, node, file, (access, append), share, reply)
     }
 
     fn truncate(
@@ -204,8 +207,8 @@ impl Filesystem {
         caller: &InHeader,
         node: Arc<Node>,
         file: Arc<dyn OpenFile>,
-        access: Access,
-        append: bool,
+        (access, append): (Access, bool),
+        share: Share,
         reply: &Reply,
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
@@ -244,7 +247,7 @@ impl Filesystem {
             node,
             file,
             access,
-            user: caller.uid,
+            share,
             lock_owners: Mutex::default(),
             append,
             positioned: OnceLock::new(),
@@ -302,6 +305,8 @@ impl Filesystem {
         reply: &Reply,
     ) -> Answer<CreateOut> {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        // Before there is a file: who is refused leaves none behind.
+        let share = self.shares.take(caller.uid)?;
         self.credentials.set_umask(arguments.umask)?;
         let (lower, created) = create_or_open(&held, name, arguments)?;
         let stat = rustix::fs::fstat(&lower)?;
@@ -328,7 +333,7 @@ impl Filesystem {
         let opened = self
             .nodes
             .get(entry.nodeid)
-            .and_then(|node| self.admit(caller, node, file, access, append, reply));
+            .and_then(|node| self.admit(caller, node, file, (access, append), share, reply));
         match opened {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
@@ -393,9 +398,10 @@ impl Filesystem {
     }
 
     fn positioned(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
-        if let Some(file) = handle.positioned.get() {
+        if let Some((file, _)) = handle.positioned.get() {
             return Ok(file.clone());
         }
+        let share = self.shares.take(handle.share.user())?;
         let lower = self.reopen(&handle.file.lower(), OFlags::RDWR)?;
         let request = tidepool_proto::OpenRequest {
             lower,
@@ -409,7 +415,7 @@ impl Filesystem {
             changes_as: None,
         };
         let file = self.service.open(request)?;
-        Ok(handle.positioned.get_or_init(|| file).clone())
+        Ok(handle.positioned.get_or_init(|| (file, share)).0.clone())
     }
 
     /// `FLUSH`, once for every `close` of a descriptor.
@@ -418,7 +424,7 @@ impl Filesystem {
         self.locks.release_owner(handle.node.id, arguments.lock_owner);
         handle.lock_owners.lock().retain(|owner| *owner != arguments.lock_owner);
         self.credentials.become_daemon()?;
-        if let Some(file) = handle.positioned.get() {
+        if let Some((file, _)) = handle.positioned.get() {
             file.flush()?;
         }
         Ok(handle.file.flush()?)

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi::{DirectoryEntry, FsyncIn, InHeader, OpenOut, ReleaseIn, TransferIn};
 use crate::filesystem::Filesystem;
 use crate::request::{Answer, Errno};
+use crate::shares::Share;
 
 const STREAM_BYTES: usize = 64 << 10;
 /// Offset of the name in an entry of `getdents64`, after inode, offset, length and type.
@@ -24,6 +25,7 @@ const ENTRY_ALIGNMENT: usize = 8;
 pub struct DirectoryHandle {
     descriptor: OwnedFd,
     stream: Mutex<Stream>,
+    _share: Share,
 }
 
 /// Entries read from the PFS and not yet passed on.
@@ -126,12 +128,15 @@ impl Filesystem {
     /// `OPENDIR`.
     pub(crate) fn open_directory(&self, caller: &InHeader) -> Answer<OpenOut> {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
+        let share = self.shares.take(caller.uid)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Not `openat(".")`, which wants the right to search on top of the right to read.
         let (directory, number) = self.by_descriptor(&held);
         let descriptor = rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?;
+        self.shares.check(&descriptor)?;
         let handle = self.directories.reserve();
-        self.directories.insert(handle, DirectoryHandle { descriptor, stream: Mutex::default() });
+        let open = DirectoryHandle { descriptor, stream: Mutex::default(), _share: share };
+        self.directories.insert(handle, open);
         Ok(OpenOut { handle, open_flags: 0, backing_id: 0 })
     }
 

@@ -149,7 +149,7 @@ impl Filesystem {
             && let Ok(handle) = arguments.take::<u64>()
             && let Ok(file) = self.files.get(handle)
         {
-            return file.user;
+            return file.share.user();
         }
         header.uid
     }

@@ -21,6 +21,7 @@ use crate::locks::Locks;
 use crate::nodes::{Node, Nodes};
 use crate::pages::Pages;
 use crate::request::{Answer, Errno, Reply};
+use crate::shares::Shares;
 use crate::turns::Turns;
 use crate::waiting::WaitingThreads;
 
@@ -32,6 +33,7 @@ pub struct Filesystem {
     pub(crate) directories: Handles<DirectoryHandle>,
     pub(crate) credentials: Credentials,
     pub(crate) locks: Locks,
+    pub(crate) shares: Arc<Shares>,
     pub(crate) turns: Turns,
     pub(crate) waiting: WaitingThreads,
     pub(crate) pages: Pages,
@@ -56,6 +58,7 @@ impl Filesystem {
     pub fn new(
         service: Arc<dyn FileService>,
         nodes: Nodes,
+        shares: Shares,
         turns_max: usize,
     ) -> std::io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -67,6 +70,7 @@ impl Filesystem {
             directories: Handles::default(),
             credentials: Credentials::new(),
             locks: Locks::default(),
+            shares: Arc::new(shares),
             turns: Turns::new(turns_max),
             // Whoever comes here has a turn.
             waiting: WaitingThreads::new(turns_max),

@@ -31,6 +31,7 @@ mod reply_pipe;
 mod request;
 mod reservations;
 mod session;
+mod shares;
 mod stale;
 mod turns;
 mod waiting;

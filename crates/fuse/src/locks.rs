@@ -19,6 +19,7 @@ use crate::abi::{self, LockIn, LockOut, LockRange};
 use crate::data::FileHandle;
 use crate::filesystem::Filesystem;
 use crate::request::{Answer, Errno, Reply};
+use crate::shares::Share;
 
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
@@ -34,6 +35,7 @@ const WOULD_WAIT: [Errno; 2] = [Errno(libc::EAGAIN), Errno(libc::EACCES)];
 /// Record locks of one owner on one file.
 struct Owned {
     descriptor: OwnedFd,
+    _share: Share,
     ranges: Vec<LockRange>,
     /// The process, watched where closes go unreported.
     watched: Option<OwnedFd>,
@@ -231,6 +233,7 @@ impl Filesystem {
         // Which kinds of lock the caller may take was checked by the kernel on the caller's own
         // open; a descriptor for both serves all opens of this owner.
         self.credentials.become_daemon()?;
+        let share = self.shares.take(handle.share.user())?;
         let lower = handle.file.lower();
         let narrow = match handle.access {
             Access::Read => OFlags::RDONLY,
@@ -239,7 +242,8 @@ impl Filesystem {
         };
         let descriptor =
             self.reopen(&lower, OFlags::RDWR).or_else(|_| self.reopen(&lower, narrow))?;
-        Ok(Owned { descriptor, ranges: Vec::new(), watched: process.and_then(watch_process) })
+        let watched = process.and_then(watch_process);
+        Ok(Owned { descriptor, _share: share, ranges: Vec::new(), watched })
     }
 
     fn wait_for_lock(self: &Arc<Self>, waiter: Waiter) {

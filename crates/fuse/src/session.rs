@@ -22,6 +22,7 @@ use crate::filesystem::Filesystem;
 use crate::mounting::{self, Force};
 use crate::nodes::Nodes;
 use crate::request::Arguments;
+use crate::shares::Shares;
 
 /// Largest read and write of one request.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -126,7 +127,8 @@ fn refuse_mount_inside(config: &MountConfig) -> Result<()> {
 
 fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result<Arc<Filesystem>> {
     let files_max = raise_descriptor_limit();
-    let pinned_max = config.inode_descriptors_max.unwrap_or(files_max / 2).max(16);
+    let pinned_max = config.inode_descriptors_max.unwrap_or(files_max / 4).max(16);
+    let shares = Shares::new(config.opens_max.unwrap_or(files_max / 2), files_max);
     let fail = |error: std::io::Error| {
         Error::pfs(OPERATION, error).remedy("check that the PFS directory can be read")
     };
@@ -135,7 +137,7 @@ fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result
         .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&config.pfs_root, 0))
         .map_err(|error| fail(error.into()))?;
     let nodes = Nodes::new(root, pinned_max).map_err(fail)?;
-    let filesystem = Filesystem::new(service, nodes, config.turns_max).map_err(fail)?;
+    let filesystem = Filesystem::new(service, nodes, shares, config.turns_max).map_err(fail)?;
     Ok(Arc::new(filesystem))
 }
 

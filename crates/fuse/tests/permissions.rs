@@ -279,3 +279,65 @@ fn a_program_is_run_by_those_who_may() {
         assert_eq!(run(STRANGER).is_ok(), may, "{mode:o}");
     }
 }
+
+/// Takes every capability from this thread.
+fn give_up_capabilities() {
+    let header = [0x2008_0522_u32, 0];
+    let sets = [0_u32; 6];
+    // SAFETY: both point to live values of the layout of version 3; the call concerns this thread.
+    let outcome = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    assert_eq!(outcome, 0);
+}
+
+#[test]
+fn root_without_capabilities_is_no_root() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("secret");
+    place(&lower, b"secret", 0o600, USER, GROUP);
+    place(&mount.lower.join("own"), b"own", 0o600, 0, 0);
+    place(&mount.lower.join("shut"), b"shut", 0o604, USER, GROUP);
+    let work_without = || {
+        as_user(0, 0, &[GROUP], || {
+            give_up_capabilities();
+            for path in [&upper, &mount.upper.join("shut")] {
+                assert_eq!(errno(fs::read(path)), Some(libc::EACCES), "{}", path.display());
+                let append = fs::File::options().append(true).open(path);
+                assert_eq!(errno(append), Some(libc::EACCES));
+            }
+            assert_eq!(errno(chown(&upper, Some(0), Some(0))), Some(libc::EPERM));
+            assert_eq!(fs::read(mount.upper.join("own")).unwrap(), b"own");
+        });
+    };
+    std::thread::scope(|scope| {
+        // Many at once, so that threads of the mount start others while they act for them.
+        let without: Vec<_> = (0..12).map(|_| scope.spawn(work_without)).collect();
+        // Beside them, on the same threads of the mount, root is root.
+        while without.iter().any(|thread| !thread.is_finished()) {
+            assert_eq!(fs::read(&upper).unwrap(), b"secret");
+        }
+        without.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| (0..20).for_each(|_| assert_eq!(fs::read(&upper).unwrap(), b"secret")));
+        }
+    });
+}
+
+#[test]
+fn root_of_another_user_name_space_is_no_root() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let (lower, upper) = mount.both("secret");
+    place(&lower, b"secret", 0o600, USER, GROUP);
+    let read = |wrapper: &[&str]| {
+        Command::new(wrapper[0]).args(&wrapper[1..]).arg("cat").arg(&upper).output().unwrap()
+    };
+    if !Command::new("unshare").args(["-Ur", "true"]).status().is_ok_and(|status| status.success())
+    {
+        println!("SKIPPED: no user name spaces");
+        return;
+    }
+    assert_eq!(read(&["env"]).stdout, b"secret");
+    let output = read(&["unshare", "-Ur"]);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+}

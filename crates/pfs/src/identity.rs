@@ -16,6 +16,10 @@ const ROOT: u32 = 0;
 const ASK: u32 = u32::MAX;
 const CAPABILITY_SYS_RESOURCE: u32 = 24;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+/// What the kernel itself takes from a thread whose file system user is not root: `CHOWN`,
+/// `DAC_OVERRIDE`, `DAC_READ_SEARCH`, `FOWNER`, `FSETID`, `LINUX_IMMUTABLE`, `MKNOD` and, in the
+/// second word, `MAC_OVERRIDE`.
+const CAPABILITIES_OF_FILES: [u32; 2] = [0x1f | 1 << 9 | 1 << 27, 1];
 
 thread_local! {
     /// Supplementary groups of this thread, where it was given any. They stay until another user
@@ -119,6 +123,24 @@ pub fn give_up_resource_override() {
             libc::syscall(libc::SYS_capset, &header, sets.as_ptr());
         }
     }
+}
+
+/// Leaves this thread, whose user is root, those capabilities that concern files which the process
+/// has and `wanted` has (by number from the lowest bit of the first word).
+pub fn limit_capabilities(wanted: [u32; 2]) -> io::Result<()> {
+    let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+    let mut sets = [0u32; 6];
+    // SAFETY: as in `give_up_resource_override`.
+    if unsafe { libc::syscall(libc::SYS_capget, &header, sets.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for (word, of_files) in CAPABILITIES_OF_FILES.iter().enumerate() {
+        let (effective, permitted) = (sets[word * 3], sets[word * 3 + 1]);
+        sets[word * 3] = (effective & !of_files) | (permitted & of_files & wanted[word]);
+    }
+    // SAFETY: as in `give_up_resource_override`.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &header, sets.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
