@@ -190,6 +190,12 @@ impl MemoryFile {
         Ok(file)
     }
 
+    /// Forbids further seals, which whoever may write could set: nobody stops the node's writes.
+    pub fn seal_as_it_is(&self) -> Result<()> {
+        rustix::fs::fcntl_add_seals(&self.write, SealFlags::SEAL)
+            .map_err(|errno| no_descriptor("sealing a page for clients", errno))
+    }
+
     /// Forbids writing through any mapping or descriptor but the mappings that exist now.
     pub fn seal_writes(&self) -> Result<()> {
         rustix::fs::fcntl_add_seals(&self.write, SealFlags::FUTURE_WRITE | SealFlags::SEAL)

@@ -1,8 +1,10 @@
 //! The account of memory: how much there may be, how much there is. Counters only; those that a
 //! controller needs are words of the control page.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tidepool_proto::Result;
 use tidepool_proto::control_page::ControlPage;
 
@@ -15,7 +17,20 @@ pub(crate) struct Budget {
     peak: AtomicU64,
     evicted_blocks: AtomicU64,
     held_share_max: f64,
+    tables: Mutex<Tables>,
 }
+
+/// Bytes of tables and touch marks, which are memory beside the capacity, by who pays.
+#[derive(Default)]
+struct Tables {
+    all: u64,
+    payers: HashMap<u16, u64>,
+}
+
+/// Tables together are at most this part of the capacity,
+const TABLES_SHARE: u64 = 8;
+/// or this, and those of one payer half of it.
+const TABLES_BYTES_MIN: u64 = 16 << 20;
 
 impl Budget {
     pub fn new(capacity_bytes: u64, block_bytes: u64, held_share_max: f64) -> Result<Self> {
@@ -23,7 +38,8 @@ impl Budget {
         page.words().capacity_bytes.store(capacity_bytes, Ordering::SeqCst);
         page.words().capacity_max_bytes.store(capacity_bytes, Ordering::SeqCst);
         let (peak, evicted_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Budget { page, peak, evicted_blocks, held_share_max })
+        let tables = Mutex::default();
+        Ok(Budget { page, peak, evicted_blocks, held_share_max, tables })
     }
 
     /// The page that holds the account.
@@ -127,5 +143,34 @@ impl Budget {
 
     pub fn unhold(&self, bytes: u64) {
         self.words().held_bytes.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    /// Books memory for a table and its marks on a payer. False: there are too many.
+    pub fn book_table(&self, payer: u16, bytes: u64) -> bool {
+        let most = (self.capacity() / TABLES_SHARE).max(TABLES_BYTES_MIN);
+        let mut tables = self.tables.lock();
+        let of_payer = tables.payers.get(&payer).copied().unwrap_or(0) + bytes;
+        if tables.all + bytes > most || of_payer > most / 2 {
+            return false;
+        }
+        tables.all += bytes;
+        tables.payers.insert(payer, of_payer);
+        true
+    }
+
+    /// Takes booked tables off.
+    pub fn release_table(&self, payer: u16, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let mut tables = self.tables.lock();
+        tables.all -= bytes;
+        let left = tables.payers.get_mut(&payer).map(|of_payer| {
+            *of_payer -= bytes;
+            *of_payer
+        });
+        if left == Some(0) {
+            tables.payers.remove(&payer);
+        }
     }
 }

@@ -234,9 +234,7 @@ impl Catalog {
         if !forced && ticks < self.ranking.entries().len() / SWEEP_SHARE {
             return;
         }
-        for content in self.contents.iter().flatten() {
-            content.take_client_touches();
-        }
+        self.take_client_touches();
         for index in 0..self.ranking.entries().bound() {
             if !self.ranking.entries().is_live(index) {
                 continue;
@@ -249,6 +247,23 @@ impl Catalog {
             }
         }
         self.swept_tick = self.ranking.tick();
+    }
+
+    /// Looks at the marks of resident blocks alone: a file may have millions of others.
+    fn take_client_touches(&self) {
+        let entries = self.ranking.entries();
+        let live = (0..entries.bound()).filter(|index| entries.is_live(*index));
+        let mut blocks: Vec<(u32, u32)> = live
+            .map(|index| (entries.get(index).segment, entries.get(index).block))
+            .filter(|(slot, _)| {
+                content_of(&self.contents, *slot).handed_out.load(Ordering::Acquire)
+            })
+            .collect();
+        blocks.sort_unstable();
+        for of_one in blocks.chunk_by(|(one, _), (next, _)| one == next) {
+            let resident: Vec<u32> = of_one.iter().map(|(_, block)| *block).collect();
+            content_of(&self.contents, of_one[0].0).take_client_touches(&resident);
+        }
     }
 
     /// Makes blocks unreadable in the order of eviction until `bytes` are found. Returns how many.

@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub cutting_from: Option<u64>,
     pub expires: Option<Instant>,
     pub shared: Vec<SharedTable>,
+    /// Bytes booked for them.
+    table_bytes: u64,
     mapping: Option<Mapping>,
     /// Smaller mappings that pins may still point into.
     outgrown: Vec<Mapping>,
@@ -114,6 +116,10 @@ pub(crate) struct Content {
     backing: Arc<Backing>,
     mappings: Arc<Mappings>,
 }
+
+/// Blocks of a file that clients get a table for; of longer ones they ask the node. At the default
+/// size of a block this is 1 TiB, and table and marks are 2.25 MiB.
+const HAND_OUT_BLOCKS_MAX: u64 = 1 << 18;
 
 /// Bytes of memory that `length` bytes of a file take.
 pub(crate) fn charge_of(length: u64) -> u64 {
@@ -494,7 +500,7 @@ impl Content {
     }
 
     /// Descriptors for another process, with a table that reaches the present end of the file.
-    /// `None` while the kernel may have the file.
+    /// `None` while the kernel may have the file, and where tables take too much memory already.
     pub fn hand_out(&self) -> Result<Option<HandOut>> {
         let mut state = self.state.lock();
         if state.loan.is_active() {
@@ -502,6 +508,11 @@ impl Content {
         }
         let blocks = self.blocks();
         if state.shared.last().is_none_or(|table| table.blocks() < blocks) {
+            let bytes = SharedTable::bytes_for(blocks);
+            if blocks > HAND_OUT_BLOCKS_MAX || !self.budget.book_table(self.owner, bytes) {
+                return Ok(None);
+            }
+            state.table_bytes += bytes;
             let shared = SharedTable::new(blocks, self.block_bytes, self.size())?;
             for (block, cell) in self.cells.range(0, blocks) {
                 let word = cell.word.word();
@@ -517,13 +528,11 @@ impl Content {
         Ok(Some(handed_out))
     }
 
-    /// Turns the marks of clients into touches of the cells.
-    pub fn take_client_touches(&self) {
-        if self.handed_out.load(Ordering::Acquire) && self.resident_blocks() > 0 {
-            let state = self.state.lock();
-            for table in &state.shared {
-                table.take_touches(self.blocks(), |block| self.mark_read(block));
-            }
+    /// Turns the marks that clients set on resident blocks into touches of the cells.
+    pub fn take_client_touches(&self, blocks: &[u32]) {
+        let state = self.state.lock();
+        for table in &state.shared {
+            table.take_touches(blocks, |block| self.mark_read(block));
         }
     }
 
@@ -558,6 +567,7 @@ impl Drop for Content {
                 state.mirrors(block).for_each(table::retract);
             }
         }
+        self.budget.release_table(self.owner, state.table_bytes);
         self.unmap(&mut state);
         let length = self.blocks() * self.block_bytes;
         // What may be mapped goes whole, with its last mapping.

@@ -24,6 +24,7 @@ impl HeartbeatPage {
     pub fn new() -> Result<HeartbeatPage> {
         let file = MemoryFile::create_shared("tidepool-heartbeat", HEARTBEAT_BYTES)?;
         let memory = file.map(HEARTBEAT_BYTES)?;
+        file.seal_as_it_is()?;
         Ok(HeartbeatPage { file, memory })
     }
 

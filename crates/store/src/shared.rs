@@ -29,6 +29,7 @@ impl SharedTable {
         let table = MemoryFile::create_shared("tidepool-table", length)?;
         let memory = table.map(length)?;
         let touches = MemoryFile::create_shared("tidepool-touches", blocks)?;
+        touches.seal_as_it_is()?;
         let this = SharedTable { table, memory, touches, blocks, block_bytes };
         this.header(0).store(TABLE_MAGIC, Ordering::Relaxed);
         this.header(8).store(block_bytes, Ordering::Relaxed);
@@ -47,21 +48,24 @@ impl SharedTable {
         self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
     }
 
-    /// Takes the touch marks of the first `blocks` blocks away and passes them on. Clients may
-    /// write and punch this file as they like, so it is never mapped: a system call cannot fault.
-    pub fn take_touches(&self, blocks: u64, mut touched: impl FnMut(u64)) {
-        const CHUNK_BYTES: u64 = 64 << 10;
-        let end = blocks.min(self.blocks);
-        let mut marks = vec![0; CHUNK_BYTES.min(end) as usize];
-        for start in (0..end).step_by(CHUNK_BYTES as usize) {
+    /// Takes the touch marks of some blocks, in ascending order, away and passes them on. Clients
+    /// may write and punch this file as they like, so it is never mapped: a system call cannot
+    /// fault. The file may be long, and is looked at near these blocks alone.
+    pub fn take_touches(&self, blocks: &[u32], mut touched: impl FnMut(u64)) {
+        let mut marks = [0; PAGE_BYTES as usize];
+        let page_of = |block: &u32| u64::from(*block) / PAGE_BYTES;
+        for near in blocks.chunk_by(|one, next| page_of(one) == page_of(next)) {
+            let start = page_of(&near[0]) * PAGE_BYTES;
             let file = self.touches.read_write();
             let Ok(count) = rustix::io::pread(file, &mut marks[..], start) else { return };
-            let marked = marks[..count].iter().enumerate().filter(|(_, mark)| **mark != 0);
-            let blocks: Vec<u64> = marked.map(|(index, _)| start + index as u64).collect();
-            if !blocks.is_empty() {
+            let is_marked = |block: &&u32| {
+                marks[..count].get((u64::from(**block) - start) as usize).is_some_and(|it| *it != 0)
+            };
+            let marked: Vec<u64> = near.iter().filter(is_marked).map(|it| u64::from(*it)).collect();
+            if !marked.is_empty() {
                 marks[..count].fill(0);
                 _ = rustix::io::pwrite(file, &marks[..count], start);
-                blocks.into_iter().for_each(&mut touched);
+                marked.into_iter().for_each(&mut touched);
             }
         }
     }
@@ -75,6 +79,12 @@ impl SharedTable {
             block_bytes: self.block_bytes,
             blocks: self.blocks,
         })
+    }
+
+    /// Bytes of memory that the table and marks for `blocks` blocks take at most.
+    pub fn bytes_for(blocks: u64) -> u64 {
+        let table = (HEADER_BYTES as u64 + (blocks + 1) * WORD_BYTES).next_multiple_of(PAGE_BYTES);
+        table + (table / WORD_BYTES).next_multiple_of(PAGE_BYTES)
     }
 
     /// Bytes of memory that the table and marks take at most.

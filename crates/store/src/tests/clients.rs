@@ -199,3 +199,55 @@ fn clients_never_see_zeros_while_blocks_come_and_go() {
     let served: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
     assert!(served > 0, "nothing was ever served");
 }
+
+#[test]
+fn nobody_seals_the_marks_against_the_node() {
+    let store = store(4);
+    let segment = segment(&store, BLOCK);
+    let out = segment.hand_out().unwrap().unwrap();
+    let heartbeat = crate::HeartbeatPage::new().unwrap().descriptor().unwrap();
+    for file in [&out.touches, &heartbeat] {
+        let sealed = rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE);
+        assert_eq!(sealed.unwrap_err(), rustix::io::Errno::PERM);
+    }
+}
+
+#[test]
+fn marks_far_from_what_is_resident_are_not_looked_at() {
+    const BLOCKS: u64 = 200_000;
+    let store = store_with(4, PolicyKind::Lru);
+    let segment = segment(&store, BLOCKS * BLOCK);
+    assert!(fill_clean(&segment, BLOCKS - 1, 1) && fill_clean(&segment, 5, 1));
+    let out = segment.hand_out().unwrap().unwrap();
+    for block in [5, 100_000, BLOCKS - 1] {
+        rustix::io::pwrite(&out.touches, &[1], block).unwrap();
+    }
+    store.expire(std::time::Instant::now());
+    let marks = [5, 100_000, BLOCKS - 1].map(|block| {
+        let mut mark = [9];
+        assert_eq!(rustix::io::pread(&out.touches, &mut mark, block).unwrap(), 1);
+        mark[0]
+    });
+    assert_eq!(marks, [0, 1, 0]);
+}
+
+#[test]
+fn tables_are_bounded_in_all_and_for_each_user() {
+    let store = store(4);
+    let of = |user_id: u32, blocks: u64| {
+        let owner = crate::Owner { user_id, ..crate::Owner::default() };
+        store.create_segment(blocks * BLOCK, owner).unwrap()
+    };
+    assert!(of(1, (1 << 18) + 1).hand_out().unwrap().is_none(), "too long for a table");
+    let handed_out = |user| {
+        let segments: Vec<_> = (0..20).map(|_| of(user, 1 << 18)).collect();
+        let given = segments.iter().filter(|it| it.hand_out().unwrap().is_some()).count();
+        (given, segments)
+    };
+    let (first, kept) = handed_out(1);
+    let (second, _) = handed_out(2);
+    assert_eq!((first, second), (3, 3), "8 MiB a user, 2.25 MiB a table");
+    assert!(of(1, 1 << 18).hand_out().unwrap().is_none());
+    drop(kept);
+    assert_eq!(handed_out(1).0, 3, "they come back with their segments");
+}
