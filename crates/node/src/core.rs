@@ -18,12 +18,15 @@ use crate::fill::FillPool;
 use crate::governor::Governor;
 use crate::ledger::Ledger;
 use crate::pins::Pins;
+use crate::promise::PfsPromise;
 use crate::transient::TransientBlocks;
 
 /// See the module's documentation.
 pub struct Core {
     /// The validated configuration.
     pub config: NodeConfig,
+    /// What the PFS shows of changes.
+    pub(crate) promise: PfsPromise,
     /// Upper level.
     pub store: Arc<Store>,
     /// Lower level.
@@ -124,7 +127,8 @@ impl Core {
         let rule = rule.map(|(_, rule)| rule);
         let read = read.or_else(|| rule.and_then(|rule| rule.read_mode));
         let write = write.or_else(|| rule.and_then(|rule| rule.write_mode));
-        (read.unwrap_or(self.config.read_mode), write.unwrap_or(self.config.write_mode))
+        let read = read.unwrap_or(self.config.read_mode);
+        self.promise.modes((read, write.unwrap_or(self.config.write_mode)))
     }
 
     /// Refuses new work while the node stops.

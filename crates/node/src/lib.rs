@@ -17,6 +17,7 @@ mod loads;
 mod node;
 mod opening;
 pub mod pins;
+mod promise;
 pub mod read_ahead;
 pub mod server;
 mod striping;

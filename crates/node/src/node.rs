@@ -25,6 +25,7 @@ use crate::fill::FillPool;
 use crate::governor::Governor;
 use crate::ledger::Ledger;
 use crate::loads::Loads;
+use crate::promise::PfsPromise;
 use crate::striping;
 use crate::transient::TransientBlocks;
 
@@ -75,6 +76,7 @@ impl Node {
 
     /// Starts over a lower store that the caller made.
     pub fn start_over(config: NodeConfig, pfs: Arc<dyn LowerStore>) -> Result<Arc<Node>> {
+        let promise = PfsPromise::of(pfs.features(), &config)?;
         let store = Store::new(StoreConfig {
             capacity_bytes: config.capacity_bytes,
             block_bytes: config.block_bytes,
@@ -89,6 +91,7 @@ impl Node {
         })?;
         set_quotas(&store, &config);
         let mut notes = store.degradations();
+        notes.extend(promise.note().map(str::to_owned));
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
@@ -106,6 +109,7 @@ impl Node {
             memory_only: Default::default(),
             draining: AtomicBool::new(false),
             started: Instant::now(),
+            promise,
             config,
         });
         core.fills.start(&core, transfers)?;

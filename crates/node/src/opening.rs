@@ -196,7 +196,8 @@ fn fresh_content(
     let rule = core.rule_of(&**lower);
     let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
     let owner = core.owner(rule, wish.user_id);
-    let content = Arc::new(Content::new(version, owner, admit && !is_shared));
+    let content =
+        Arc::new(Content::new(version, owner, admit && !is_shared && core.promise.keeps()));
     if is_shared {
         // The next change of the other program may hide behind one of our writer.
         content.mark_unsettled();

@@ -45,6 +45,9 @@ pub struct Features {
     pub read_only: bool,
     /// Width of the tick of time stamps in nanoseconds; 0: every observed change gets a new stamp.
     pub timestamp_granularity_ns: u64,
+    /// A write moves the time stamps of its file, as seen or as known of the file system; `None`
+    /// where neither is so. Where it is false, no change of equal length can be seen.
+    pub writes_move_stamps: Option<bool>,
     /// Extended attributes `user.*` work on files.
     pub xattr: bool,
     /// Alignment of direct I/O; `None` where it is refused.

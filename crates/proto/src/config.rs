@@ -210,6 +210,8 @@ pub struct NodeConfig {
     pub client_limits: ClientLimits,
     /// Granularity of the PFS's time stamps instead of the measured one.
     pub timestamp_granularity_ns: Option<u64>,
+    /// Cache also where writes of others cannot be seen, because there are none.
+    pub pfs_has_no_other_writers: bool,
     /// Memory control.
     pub control: ControlConfig,
     /// Faults to inject below the PFS side; development only.

@@ -372,6 +372,9 @@ table! {
     timestamp_granularity_ns: OptionKind::Count { min: 0, max: 10_000_000_000 }, "ns", None, false,
         "Granularity of the PFS's time stamps instead of the one measured at the start; too \
          small a value can hide changes.";
+    pfs_has_no_other_writers: OptionKind::Switch, "", Some("false"), false,
+        "Cache although writes move no time stamps on this PFS. Changes by anybody who does not \
+         write through this node are then never seen: wrong bytes are read, without an error.";
     control: OptionKind::Choice(FEATURES), "", Some("auto"), true,
         "Follow the memory demand of jobs: the store shrinks when they need memory and grows back \
          after. `auto`: where `memory_min` is set.";

@@ -52,7 +52,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
         passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
-        timestamp_granularity_ns, metrics_address, log_level, log_format, log_file, fault,
+        timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
+        log_format, log_file, fault,
         // Those of the memory control are taken by `control_config`.
         control: _, memory_min: _, control_lease_ms: _, controlled_stores: _,
         control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
@@ -97,6 +98,9 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         },
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
+        pfs_has_no_other_writers: o
+            .required::<Switch>("pfs_has_no_other_writers", &pfs_has_no_other_writers)?
+            .0,
         control,
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,

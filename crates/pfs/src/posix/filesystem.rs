@@ -22,6 +22,12 @@ pub(crate) mod magic {
     pub const TMPFS: u64 = 0x0102_1994;
 }
 
+const ORANGEFS_STAMPS: &str = "the client that writes moves the time stamps, OrangeFS's servers \
+     do not: changes of equal length by its library (MPI-IO, pvfs2-cp) are not seen";
+const PVFS2FUSE_ATTRIBUTES: &str = "pvfs2fuse keeps attributes: lengths changed on other machines \
+     show up to 10 s late, names up to 60 s (PVFS2_ACACHE_TIMEOUT=0 and PVFS2_NCACHE_TIMEOUT=0 in \
+     its environment cure names, not lengths)";
+
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FileSystem {
@@ -67,7 +73,8 @@ impl FileSystem {
             fsync_reach: FsyncReach::Storage,
             multigrain: false,
             device_per_file: false,
-            note: None,
+            writes_move_stamps: None,
+            notes: &[],
         };
         let remote = Known { remote: true, fsync_reach: FsyncReach::Unknown, ..local };
         let durable = Known { fsync_reach: FsyncReach::Storage, ..remote };
@@ -77,22 +84,29 @@ impl FileSystem {
             "tmpfs" | "ramfs" => Known {
                 multigrain: self.fs_type == "tmpfs",
                 fsync_reach: FsyncReach::Nothing,
-                note: Some("memory only: nothing here survives a power failure"),
+                notes: &["memory only: nothing here survives a power failure"],
                 ..local
             },
             "overlay" => Known { device_per_file: true, ..local },
             "ext2" | "ext3" | "f2fs" | "zfs" | "bcachefs" | "jfs" => local,
-            "lustre" => Known { granularity_ns: 1_000_000_000, ..durable },
-            "ceph" | "fuse.ceph-fuse" | "gpfs" | "beegfs" | "orangefs" | "panfs" => durable,
+            "lustre" => {
+                Known { granularity_ns: 1_000_000_000, writes_move_stamps: Some(true), ..durable }
+            }
+            "orangefs" => Known { notes: &[ORANGEFS_STAMPS], ..durable },
+            "ceph" | "fuse.ceph-fuse" | "gpfs" | "beegfs" | "panfs" => durable,
             "nfs" | "nfs4" | "fuse.glusterfs" => durable,
             "fuse.mfs" | "fuse.mfsmount" => Known {
                 fsync_reach: FsyncReach::ServerCache,
-                note: Some("fsync ends in the memory of a chunk server: a power failure loses it"),
+                notes: &["fsync ends in the memory of a chunk server: a power failure loses it"],
                 ..remote
             },
             "fuse.pvfs2fuse" | "fuse.pvfs2" => Known {
                 fsync_reach: FsyncReach::Nothing,
-                note: Some("fsync is an empty stub of pvfs2fuse: close promises nothing durable"),
+                writes_move_stamps: Some(false),
+                notes: &[
+                    "fsync is an empty stub of pvfs2fuse: close promises nothing durable",
+                    PVFS2FUSE_ATTRIBUTES,
+                ],
                 ..remote
             },
             _ => self.known_by_magic(local, remote),
@@ -137,7 +151,10 @@ pub(crate) struct Known {
     pub multigrain: bool,
     /// `stat` reports other device numbers for some files than for the root.
     pub device_per_file: bool,
-    pub note: Option<&'static str>,
+    /// Whether a write moves the time stamps of its file, where that need not be tried.
+    pub writes_move_stamps: Option<bool>,
+    /// What users should know.
+    pub notes: &'static [&'static str],
 }
 
 /// Finds type and source of a mount in the text of `/proc/self/mountinfo` (see proc(5)).
@@ -219,5 +236,8 @@ mod tests {
         assert!(!mount.known().remote);
         mount.fs_type = "lustre".to_owned();
         assert_eq!(mount.known().granularity_ns, 1_000_000_000);
+        assert_eq!(mount.known().writes_move_stamps, Some(true));
+        mount.fs_type = "fuse.pvfs2fuse".to_owned();
+        assert_eq!(mount.known().writes_move_stamps, Some(false));
     }
 }

@@ -208,7 +208,8 @@ fn examine(
         timestamp_granularity_ns: known.granularity_ns,
         fsync_reach: known.fsync_reach,
         hard_links: !file_system.fs_type.starts_with("fuse.pvfs2"),
-        notes: known.note.iter().map(|note| (*note).to_owned()).collect(),
+        writes_move_stamps: known.writes_move_stamps,
+        notes: known.notes.iter().map(|note| (*note).to_owned()).collect(),
         ..Features::default()
     };
     let comparison = match options.probe {

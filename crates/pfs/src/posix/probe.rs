@@ -17,6 +17,13 @@ use crate::features::{DirectIo, Features, GRANULARITY_SAFE_NS};
 
 /// Longest time spent looking for a tick of the time stamps.
 const TICK_PROBE_MAX: Duration = Duration::from_millis(60);
+/// Longest time that a file system which showed no new stamp by then gets to show one: a tick of
+/// two seconds, the longest one of a file system in use. It is spent at every start, on few
+/// systems: those of whole seconds that the table does not know. An answer kept in a file would
+/// outlive a mount with other options, or another version of its client.
+const STILL_PROBE_MAX: Duration = Duration::from_millis(2_200);
+/// How often that is looked at.
+const STILL_PROBE_PAUSE: Duration = Duration::from_millis(50);
 /// Changes made while looking for a tick, at most.
 const TICK_PROBE_CHANGES_MAX: usize = 96;
 /// A clock of a kernel ticks at least this often; a finer tick was never seen to be promised.
@@ -89,6 +96,11 @@ pub(crate) struct TickSamples {
 }
 
 impl TickSamples {
+    /// Whether a later change had a later stamp.
+    fn show_a_step(&self) -> bool {
+        self.stamps.windows(2).any(|pair| pair[1] > pair[0])
+    }
+
     /// Width of the tick that these samples prove, in nanoseconds.
     pub fn granularity_ns(&self, known: &Known) -> u64 {
         let latest: Vec<i128> = self.stamps.iter().map(|(m, c)| *m.max(c)).collect();
@@ -108,6 +120,17 @@ impl TickSamples {
             None => known.granularity_ns,
         }
     }
+}
+
+/// Writes on until a stamp moves, for as long as the longest tick; false where none does.
+fn stamps_move(file: BorrowedFd<'_>, samples: &mut TickSamples) -> io::Result<bool> {
+    let started = Instant::now();
+    while !samples.show_a_step() && started.elapsed() < STILL_PROBE_MAX {
+        std::thread::sleep(STILL_PROBE_PAUSE);
+        rustix::io::pwrite(file, b"m", 0)?;
+        samples.stamps.push(stamps(file)?);
+    }
+    Ok(samples.show_a_step())
 }
 
 /// Changes `file` again and again, and reads its stamps after each change. The comparison is the
@@ -174,7 +197,11 @@ pub(crate) fn probe(
     let (file, nameless) = (&opened.file, opened.named.is_none());
     features.o_tmpfile = nameless;
     let comparison = match sample_ticks(file.as_fd()) {
-        Ok((samples, comparison)) => {
+        Ok((mut samples, comparison)) => {
+            if known.writes_move_stamps.is_none() {
+                // An error leaves it open, and is met again by the first file that is written.
+                features.writes_move_stamps = stamps_move(file.as_fd(), &mut samples).ok();
+            }
             let granularity_ns = samples.granularity_ns(known);
             features.timestamp_granularity_ns = granularity_ns;
             if granularity_ns >= 1_000_000_000 {
@@ -284,7 +311,8 @@ mod tests {
             fsync_reach: FsyncReach::Unknown,
             multigrain,
             device_per_file: false,
-            note: None,
+            writes_move_stamps: None,
+            notes: &[],
         }
     }
 

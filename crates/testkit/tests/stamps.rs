@@ -1,0 +1,84 @@
+//! A PFS on which writes move no time stamps is not served as if they did: the node refuses, or
+//! keeps nothing, or was told in words that nobody else writes.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use tidepool_testkit::needs_mount;
+use tidepool_testkit::product::{Node, NodeSpec};
+use tidepool_testkit::weak_pfs::{WeakPfs, Weakness};
+
+const LENGTH: usize = 300_000;
+
+fn weak(weakness: Weakness) -> WeakPfs {
+    WeakPfs::mount(weakness).expect("root can mount")
+}
+
+fn node(pfs: &WeakPfs, arguments: &[&str]) -> std::io::Result<Node> {
+    Node::start(NodeSpec {
+        pfs: Some(pfs.root().to_owned()),
+        arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        ..NodeSpec::default()
+    })
+}
+
+fn still() -> WeakPfs {
+    weak(Weakness { writes_move_no_stamps: true, ..Weakness::default() })
+}
+
+/// Another program on the PFS writes over all of a file.
+fn overwrite(pfs: &WeakPfs, byte: u8) {
+    let file = fs::File::options().write(true).open(pfs.root().join("f")).unwrap();
+    file.write_all_at(&vec![byte; LENGTH], 0).unwrap();
+}
+
+#[test]
+fn a_pfs_whose_stamps_stand_still_is_refused() {
+    needs_mount!();
+    let pfs = still();
+    let error = node(&pfs, &[]).expect_err("its changes cannot be seen").to_string();
+    for part in ["writes move no time stamps", "--read-mode bypass", "--pfs-has-no-other-writers"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn in_mode_bypass_each_read_is_of_the_pfs() {
+    needs_mount!();
+    let pfs = still();
+    fs::write(pfs.root().join("f"), vec![0; LENGTH]).unwrap();
+    let node = node(&pfs, &["--read-mode", "bypass"]).unwrap();
+    let degraded = node.status().unwrap().degraded.join("\n");
+    assert!(degraded.contains("writes move no time stamps"), "{degraded}");
+    for byte in 1..4 {
+        overwrite(&pfs, byte);
+        // Neither a load nor a write of our own leaves anything behind.
+        let loaded = node.run(&["load", node.mount().join("f").to_str().unwrap()]).unwrap();
+        assert!(!loaded.status.success(), "it says that nothing became resident");
+        fs::write(node.mount().join("g"), vec![byte; LENGTH]).unwrap();
+        assert!(fs::read(node.mount().join("f")).unwrap() == vec![byte; LENGTH], "{byte}");
+    }
+    assert_eq!(node.status().unwrap().store.resident_bytes, 0);
+}
+
+#[test]
+fn who_says_that_nobody_else_writes_is_served_from_memory() {
+    needs_mount!();
+    let pfs = still();
+    fs::write(pfs.root().join("f"), vec![7; LENGTH]).unwrap();
+    let node = node(&pfs, &["--pfs-has-no-other-writers"]).unwrap();
+    let degraded = node.status().unwrap().degraded.join("\n");
+    assert!(degraded.contains("pfs_has_no_other_writers"), "{degraded}");
+    assert!(fs::read(node.mount().join("f")).unwrap() == vec![7; LENGTH]);
+    fs::write(node.mount().join("f"), vec![8; LENGTH]).unwrap();
+    assert!(fs::read(node.mount().join("f")).unwrap() == vec![8; LENGTH]);
+}
+
+#[test]
+fn stamps_of_whole_seconds_do_move() {
+    needs_mount!();
+    let pfs = weak(Weakness { whole_second_stamps: true, ..Weakness::default() });
+    let node = node(&pfs, &[]).unwrap();
+    let degraded = node.status().unwrap().degraded.join("\n");
+    assert!(!degraded.contains("writes move no time stamps"), "{degraded}");
+}
