@@ -169,13 +169,13 @@ impl Client {
         let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
         let (descriptor, created) = lower::open(&path, &options)?;
         let truncate = options.truncate && !created && options.access.writes();
-        File::open(&self.link, descriptor, options, created.then_some(path), truncate, outside)
+        File::open(&self.link, descriptor, options, created, truncate, outside)
     }
 
     /// Serves a file that the caller opened, by its descriptor. Options about creation are
     /// ignored.
     pub fn open_descriptor(&self, descriptor: OwnedFd, options: OpenOptions) -> Result<File> {
-        File::open(&self.link, descriptor, options, None, false, false)
+        File::open(&self.link, descriptor, options, false, false, false)
     }
 
     /// Changes names or metadata of a file on the parallel file system by `change`, and tells the

@@ -5,7 +5,6 @@ mod read;
 mod write;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,8 +37,8 @@ pub struct File {
     link: Arc<Link>,
     lower: OwnedFd,
     options: OpenOptions,
-    /// Path of the file if this open created it.
-    created: Option<PathBuf>,
+    /// This open created the file.
+    created: bool,
     without_node: bool,
     /// What this open reads, as of its beginning, and the length that the node gave.
     origin: Origin,
@@ -113,12 +112,12 @@ impl File {
         link: &Arc<Link>,
         lower: OwnedFd,
         options: OpenOptions,
-        created: Option<PathBuf>,
+        created: bool,
         truncate: bool,
         without_node: bool,
     ) -> Result<File> {
         let mut bound = None;
-        let manner = Manner { created: created.is_some(), truncate };
+        let manner = Manner { created, truncate };
         if !without_node && let Some(connection) = link.connection() {
             let map_segments = link.options.map_segments;
             match Binding::open(Arc::clone(&connection), &lower, &options, manner, map_segments) {
@@ -151,7 +150,7 @@ impl File {
         let writes = Writes {
             taken: AtomicU64::new(u64::from(truncate && !direct)),
             bare: AtomicBool::new(truncate && direct),
-            entry: AtomicBool::new(created.is_some()),
+            entry: AtomicBool::new(created),
             may_be_lost: AtomicBool::new(may_be_lost),
             ..Writes::default()
         };
@@ -246,7 +245,7 @@ impl File {
         }
         let Some(connection) = self.link.connection() else { return Ok(None) };
         let map_segments = self.link.options.map_segments;
-        let manner = Manner { created: self.created.is_some(), truncate: false };
+        let manner = Manner { created: self.created, truncate: false };
         match Binding::open(connection, &self.lower, &self.options, manner, map_segments) {
             Ok(binding) => {
                 if !self.options.access.writes()

@@ -188,14 +188,6 @@ pub(crate) fn append(file: impl AsFd, data: &[u8]) -> Result<u64> {
     }
 }
 
-/// Makes the entry of a new file durable.
-pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(directory, flags, Mode::empty())
-        .and_then(|directory| rustix::fs::fsync(&directory))
-        .map_err(|error| Error::pfs(format!("syncing {}", directory.display()), error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

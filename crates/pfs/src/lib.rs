@@ -22,6 +22,6 @@ pub use fault::{FaultRules, FaultStore};
 pub use features::{DirectIo, Features, FsyncReach};
 pub use layout::{Layout, LayoutHints, LayoutOutcome};
 pub use lower::{LowerFile, LowerStore};
-pub use posix::{PosixOptions, PosixStore};
+pub use posix::{PosixOptions, PosixStore, sync_entry};
 pub use unsynced::{Hearing, Need, Unsynced, Work};
 pub use walk::{Walk, WalkEntry, walk};

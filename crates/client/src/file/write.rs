@@ -3,6 +3,7 @@
 //! parallel file system with this machine's kernel, and this side syncs it; what the node had in
 //! its memory alone is lost, and the next write, sync or close says so.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use tidepool_proto::wire::{Reply, Request, TRANSFER_WRITE_BYTES_MAX};
@@ -200,16 +201,12 @@ impl File {
 
     /// Makes the entry of a file that this open created durable, once.
     fn sync_entry(&self) -> Result<()> {
-        let directory = self.created.as_ref().and_then(|path| path.parent());
-        let Some(directory) = directory else { return Ok(()) };
         if !self.writes.entry.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let directory = match directory.as_os_str().is_empty() {
-            true => std::path::Path::new("."),
-            false => directory,
-        };
-        lower::sync_directory(directory)
+        // By the descriptor: the name may have changed, and the working directory too.
+        tidepool_pfs::sync_entry(self.lower.as_fd())
+            .map_err(|error| Error::pfs("syncing the directory of a new file", error))
             .inspect_err(|_| self.writes.entry.store(true, Ordering::Release))
     }
 
@@ -286,7 +283,7 @@ impl File {
             return Ok(());
         }
         let flushed = if self.options.access.writes() {
-            let untouched = self.created.is_none()
+            let untouched = !self.created
                 && self.writes.taken.load(Ordering::Acquire) == 0
                 && !self.writes.bare.load(Ordering::Acquire)
                 && !self.writes.lost.load(Ordering::Acquire);

@@ -1,6 +1,8 @@
 //! Tests of the client library with a real node and its server in this process: what a user may do
 //! by the socket is what he may do on the parallel file system, and nobody gets another's bytes.
 
+mod entries;
+mod loads;
 mod place;
 mod reuse;
 mod rights;

@@ -437,6 +437,45 @@ fn loans_of_clients_that_are_cut_off_are_limited() {
 }
 
 #[test]
+fn a_long_request_ends_with_its_client_and_with_the_server() {
+    let scene = Scene::new(ServerLimits::default());
+    scene.node.endless_loads.store(true, Ordering::SeqCst);
+    let (path, _) = scene.file("file", 1000);
+    let file = File::open(&path).unwrap();
+    let loading = || scene.node.loading.load(Ordering::SeqCst);
+    let load = Request::Admin(AdminRequest::Load);
+    let mut raw = scene.connect();
+    raw.send(&load, &[], &[file.as_fd()]);
+    eventually("it is under way", loading);
+    drop(raw);
+    eventually("it ends with its client", || !loading());
+    scene.wait_until_idle();
+    let mut raw = scene.connect();
+    raw.send(&load, &[], &[file.as_fd()]);
+    eventually("it is under way", loading);
+    scene.server.stop();
+    assert!(!loading(), "a stop ends it");
+}
+
+#[test]
+fn a_stop_leaves_requests_behind_that_do_not_end() {
+    let limits =
+        ServerLimits { stop_timeout: Duration::from_millis(100), ..ServerLimits::default() };
+    let scene = Scene::new(limits);
+    let (path, _) = scene.file("file", 100_000);
+    let mut raw = scene.connect();
+    let handle = raw.open(File::open(&path).unwrap(), Access::Read).unwrap().handle;
+    scene.node.hold_reads.set(true);
+    raw.send(&Request::Read { handle, offset: 0, length: 9, want: Want::Inline }, &[], &[]);
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| scene.server.stop());
+        eventually("the stop is over", || stopping.is_finished());
+        scene.node.hold_reads.set(false);
+    });
+    assert!(raw.is_ended(), "when the request ends, so does the connection");
+}
+
+#[test]
 fn few_threads_serve_many_connections() {
     let limits =
         ServerLimits { threads_max: 1, requests_in_flight_max: 1, ..ServerLimits::default() };

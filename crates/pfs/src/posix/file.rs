@@ -378,7 +378,7 @@ impl LowerFile for PosixFile {
         shared
             .names
             .sync_entry(
-                shared.root_descriptor.as_fd(),
+                Some(shared.root_descriptor.as_fd()),
                 self.descriptor.as_fd(),
                 shared.features.hard_links,
             )

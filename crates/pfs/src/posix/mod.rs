@@ -27,6 +27,7 @@ use self::direct::FillPool;
 use self::file::PosixFile;
 use self::filesystem::Known;
 use self::names::DurableNames;
+pub use self::names::sync_entry;
 use crate::features::Features;
 use crate::layout::{Layout, LayoutBackend, LayoutHints, LayoutOutcome};
 use crate::lower::{LowerFile, LowerStore};

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -46,6 +47,14 @@ pub(crate) fn relative_path(root: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) ->
     path.strip_prefix(link_of(root).ok()?).ok().map(Path::to_path_buf)
 }
 
+/// Makes the name of a new file durable, for a process that has no store: its directory is synced,
+/// and directories above it that were not seen before, up to the root of the mount. `Ok` if the
+/// file has no name any more.
+pub fn sync_entry(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    static NAMES: OnceLock<DurableNames> = OnceLock::new();
+    NAMES.get_or_init(DurableNames::default).sync_entry(None, descriptor, false)
+}
+
 /// Makes names durable, and remembers which directories are known to be.
 #[derive(Default)]
 pub(crate) struct DurableNames {
@@ -54,10 +63,11 @@ pub(crate) struct DurableNames {
 }
 
 impl DurableNames {
-    /// See [`crate::LowerFile::sync_directory_entry`]. `link_counts_kept`: 0 means no name.
+    /// See [`crate::LowerFile::sync_directory_entry`]. Without a `root` it is that of the mount.
+    /// `link_counts_kept`: 0 means no name.
     pub fn sync_entry(
         &self,
-        root: BorrowedFd<'_>,
+        root: Option<BorrowedFd<'_>>,
         descriptor: BorrowedFd<'_>,
         link_counts_kept: bool,
     ) -> io::Result<()> {
@@ -88,7 +98,7 @@ impl DurableNames {
     /// Syncs `directory` if it holds the file under `name`, before and after.
     fn sync_in(
         &self,
-        root: BorrowedFd<'_>,
+        root: Option<BorrowedFd<'_>>,
         directory: &Path,
         name: &OsStr,
         file: BorrowedFd<'_>,
@@ -98,18 +108,25 @@ impl DurableNames {
             return Ok(false);
         }
         rustix::fs::fsync(opened.as_fd())?;
-        self.sync_above(root, directory, opened.as_fd())?;
+        match self.sync_above(root, directory, opened.as_fd()) {
+            // One above refuses: all at once, and not again for the next file here.
+            Err(error) if is_refusal(&error) => {
+                rustix::fs::syncfs(file)?;
+                self.remember(directory, birth(opened.as_fd())?);
+            }
+            done => done?,
+        }
         Ok(holds(opened.as_fd(), name, file))
     }
 
     /// Makes the names of `directory` and of those above it durable, up to the root.
     fn sync_above(
         &self,
-        root: BorrowedFd<'_>,
+        root: Option<BorrowedFd<'_>>,
         directory: &Path,
         opened: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let root_path = link_of(root)?;
+        let root_path = root.map_or(Ok(PathBuf::from("/")), link_of)?;
         if directory == root_path || !directory.starts_with(&root_path) {
             return Ok(());
         }
@@ -119,16 +136,22 @@ impl DurableNames {
         }
         let Some(parent) = directory.parent() else { return Ok(()) };
         let parent_opened = open_directory(parent)?;
+        if root.is_none() && device(parent_opened.as_fd())? != device(opened)? {
+            return Ok(());
+        }
         rustix::fs::fsync(parent_opened.as_fd())?;
         self.sync_above(root, parent, parent_opened.as_fd())?;
-        if let Some(identity) = identity {
-            let mut directories = self.directories.lock();
-            if directories.len() >= DURABLE_DIRECTORIES_MAX {
-                directories.clear();
-            }
-            directories.insert(directory.to_path_buf(), identity);
-        }
+        self.remember(directory, identity);
         Ok(())
+    }
+
+    fn remember(&self, directory: &Path, identity: Option<(u64, i64, u32)>) {
+        let Some(identity) = identity else { return };
+        let mut directories = self.directories.lock();
+        if directories.len() >= DURABLE_DIRECTORIES_MAX {
+            directories.clear();
+        }
+        directories.insert(directory.to_path_buf(), identity);
     }
 }
 
@@ -138,6 +161,10 @@ fn birth(directory: BorrowedFd<'_>) -> io::Result<Option<(u64, i64, u32)>> {
     let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, flags)?;
     let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     Ok(known.then_some((stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)))
+}
+
+fn device(directory: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(directory)?.st_dev)
 }
 
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {

@@ -55,6 +55,10 @@ pub struct FakeNode {
     pub hold_writes: Gate,
     /// Of these, how many are under way.
     pub changing: AtomicU64,
+    /// While set, loads go on for as long as they are let.
+    pub endless_loads: AtomicBool,
+    /// Such a load is under way.
+    pub loading: AtomicBool,
 }
 
 /// Something to wait at.
@@ -466,5 +470,23 @@ impl AdminService for FakeService {
             AdminRequest::Metrics => AdminReply::Metrics("x".repeat(100_000)),
             _ => AdminReply::Done,
         })
+    }
+
+    fn admin_while(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<OwnedFd>,
+        user_id: u32,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<AdminReply> {
+        while self.0.endless_loads.load(Ordering::SeqCst) && request == AdminRequest::Load {
+            self.0.loading.store(true, Ordering::SeqCst);
+            if !go_on() {
+                self.0.loading.store(false, Ordering::SeqCst);
+                return Err(Error::new(ErrorKind::NodeUnavailable, "loading", "nobody waits"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.admin(request, descriptor, user_id)
     }
 }
