@@ -117,10 +117,11 @@ fn odd_name(ground: &Ground) -> io::Result<Verdict> {
 }
 
 fn big_directory(ground: &Ground) -> io::Result<Verdict> {
+    const WANTED: usize = 2000;
     let began = Instant::now();
     let mut made = 0;
     // Slow metadata servers get fewer names rather than a long wait.
-    while made < 2000 && began.elapsed() < Duration::from_secs(3) && !ground.options.cancelled() {
+    while made < WANTED && began.elapsed() < Duration::from_secs(3) && !ground.options.cancelled() {
         ground.create(&format!("{made:04}"))?;
         made += 1;
     }
@@ -131,8 +132,12 @@ fn big_directory(ground: &Ground) -> io::Result<Verdict> {
     }
     let listed_ms = listing.elapsed().as_secs_f64() * 1e3;
     let complete = seen.len() == made;
-    let measured = format!("{made} names made, {} listed in {listed_ms:.1} ms", seen.len());
-    Ok(Verdict::ok_or_failed(complete, measured, "listings miss names, here and on the mount"))
+    let all = if made == WANTED { String::new() } else { format!(" of {WANTED}, in 3 s") };
+    let measured = format!("{made} names made{all}; {} listed in {listed_ms:.1} ms", seen.len());
+    if !complete {
+        return Ok(Verdict::failed(measured, "listings miss names, here and on the mount"));
+    }
+    Ok(Verdict::ok_or_degraded(made == WANTED, measured, "new names are slow, as on the PFS"))
 }
 
 fn inode_stable(ground: &Ground) -> io::Result<Verdict> {

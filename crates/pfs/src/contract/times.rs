@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Check;
 use super::ground::{Ground, Verdict};
 use crate::lower::LowerStore;
+use crate::posix::FileSystem;
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "time-stamp-tick", run: tick, if_failed: WAIT },
@@ -15,6 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "change-moves-times", run: change_moves, if_failed: UNSEEN },
     Check { name: "set-times", run: set_times, if_failed: SET_TIMES },
     Check { name: "rename-moves-ctime", run: rename_moves, if_failed: NO_CTIME },
+    Check { name: "known-limits", run: known_limits, if_failed: "as on the PFS" },
     Check { name: "clock-offset", run: clock_offset, if_failed: WAIT },
 ];
 
@@ -65,12 +68,24 @@ fn same_instant(ground: &Ground) -> io::Result<Verdict> {
     Ok(Verdict::ok_or_degraded(unseen == 0, measured, WAIT))
 }
 
+/// Time after which a change has another time stamp.
+fn a_tick(ground: &Ground) -> Duration {
+    Duration::from_nanos(ground.features().timestamp_granularity_ns)
+        .saturating_add(Duration::from_millis(20))
+        .min(Duration::from_millis(2_100))
+}
+
+/// What is known of the type of file system and no check can see.
+fn known_limits(ground: &Ground) -> io::Result<Verdict> {
+    let notes = FileSystem::of(File::open(&ground.directory)?.as_fd())?.known().notes;
+    let measured = if notes.is_empty() { "none known".to_owned() } else { notes.join("; ") };
+    Ok(Verdict::ok_or_degraded(notes.is_empty(), measured, "as on the PFS"))
+}
+
 fn change_moves(ground: &Ground) -> io::Result<Verdict> {
     let file = ground.create("a")?;
     let path = ground.path("a");
-    let pause = Duration::from_nanos(ground.features().timestamp_granularity_ns)
-        .saturating_add(Duration::from_millis(20))
-        .min(Duration::from_millis(2_100));
+    let pause = a_tick(ground);
     let before = stamps(&fs::metadata(&path)?);
     std::thread::sleep(pause);
     file.write_all_at(b"x", 0)?;
@@ -111,7 +126,7 @@ fn set_times(ground: &Ground) -> io::Result<Verdict> {
 fn rename_moves(ground: &Ground) -> io::Result<Verdict> {
     ground.create("a")?;
     let before = stamps(&fs::metadata(ground.path("a"))?);
-    std::thread::sleep(Duration::from_millis(20));
+    std::thread::sleep(a_tick(ground));
     fs::rename(ground.path("a"), ground.path("b"))?;
     let after = stamps(&fs::metadata(ground.path("b"))?);
     let measured = format!(

@@ -1,8 +1,10 @@
 //! OrangeFS: directory hints `user.pvfs2.num_dfiles`, `.dist_name` and `.dist_params`, which rule
-//! files made in the directory later. Values are texts that end in a zero byte. Ordered servers
+//! files made in the directory later. Files carry none, so for a file its directory is asked; the
+//! FUSE client passes none on at all. Values are texts that end in a zero byte. Ordered servers
 //! are set by the tool `ofs_setdirhint`, which knows the addresses behind server numbers.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tidepool_proto::{Error, Result};
 
@@ -16,15 +18,38 @@ const PARAMETERS: &str = "user.pvfs2.dist_params";
 
 pub(crate) struct OrangeFs;
 
-fn text_of(runner: &dyn Runner, descriptor: BorrowedFd<'_>, name: &str) -> Option<String> {
-    let value = runner.get_xattr(descriptor, name).ok()??;
-    Some(String::from_utf8(value).ok()?.trim_end_matches('\0').to_owned())
+/// The hints of a directory.
+struct Hints {
+    count: Option<u32>,
+    size: Option<u64>,
+    distribution: Option<String>,
+}
+
+fn text_of(
+    runner: &dyn Runner,
+    directory: BorrowedFd<'_>,
+    name: &str,
+) -> io::Result<Option<String>> {
+    let value = runner.get_xattr(directory, name)?;
+    let text = value.and_then(|value| String::from_utf8(value).ok());
+    Ok(text.map(|text| text.trim_end_matches('\0').to_owned()))
+}
+
+fn hints_of(runner: &dyn Runner, directory: BorrowedFd<'_>) -> io::Result<Hints> {
+    let parameters = text_of(runner, directory, PARAMETERS)?;
+    Ok(Hints {
+        count: text_of(runner, directory, DFILES)?.and_then(|text| text.parse().ok()),
+        size: parameters.and_then(|text| strip_size(&text)),
+        distribution: text_of(runner, directory, DISTRIBUTION)?,
+    })
 }
 
 fn set(runner: &dyn Runner, at: BorrowedFd<'_>, name: &str, text: &str) -> Result<()> {
     runner.set_xattr(at, name, format!("{text}\0").as_bytes()).map_err(|error| {
-        Error::pfs(format!("setting the directory hint {name}"), error)
-            .remedy("set it with ofs_setdirhint; pvfs2fuse cannot pass attributes on")
+        Error::pfs(format!("setting the directory hint {name}"), error).remedy(
+            "pvfs2fuse passes no attributes on: `pvfs2-xattr -s -k KEY -v VALUE DIR` sets the \
+                 hint where PVFS2TAB_FILE names the file system",
+        )
     })
 }
 
@@ -39,16 +64,31 @@ fn strip_size(parameters: &str) -> Option<u64> {
 
 impl Striping for OrangeFs {
     fn read(&self, runner: &dyn Runner, descriptor: BorrowedFd<'_>) -> Layout {
-        let count = text_of(runner, descriptor, DFILES).and_then(|text| text.parse().ok());
-        let size = text_of(runner, descriptor, PARAMETERS).and_then(|text| strip_size(&text));
-        if count.is_none() && size.is_none() {
-            return Layout::unknown(FS_TYPE, "no hints: the default of the file system");
+        let is_directory = runner.is_directory(descriptor);
+        let hints = match is_directory {
+            true => hints_of(runner, descriptor),
+            false => runner
+                .open_parent(descriptor)
+                .and_then(|directory| hints_of(runner, directory.as_fd())),
+        };
+        let hints = match hints {
+            Ok(hints) => hints,
+            Err(error) => {
+                let note = format!("cannot be read here ({error}): `pvfs2-viewdist -f` tells it");
+                return Layout::unknown(FS_TYPE, note);
+            }
+        };
+        if hints.count.is_none() && hints.size.is_none() {
+            let note = "no hints for its directory: new files get the default of the file system";
+            return Layout::unknown(FS_TYPE, note);
         }
+        // What a file got is with the servers; hints may have been set after it was made.
+        let of_new_files = (!is_directory).then(|| "as its directory asks for new files".into());
         Layout {
             fs_type: FS_TYPE.to_owned(),
-            stripe_size_bytes: size,
-            stripe_count: count,
-            note: text_of(runner, descriptor, DISTRIBUTION),
+            stripe_size_bytes: hints.size,
+            stripe_count: hints.count,
+            note: of_new_files.or(hints.distribution),
             ..Layout::default()
         }
     }

@@ -3,11 +3,11 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags};
 
 /// What a command printed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +26,8 @@ pub(crate) trait Runner: Send + Sync {
     /// Absolute path of the file or directory, for tools that take names only.
     fn path_of(&self, descriptor: BorrowedFd<'_>) -> io::Result<PathBuf>;
     fn is_directory(&self, descriptor: BorrowedFd<'_>) -> bool;
+    /// The directory that holds the file now.
+    fn open_parent(&self, descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd>;
 }
 
 /// Largest value that Linux passes (`XATTR_SIZE_MAX`), in bytes.
@@ -83,5 +85,12 @@ impl Runner for SystemRunner {
         rustix::fs::fstat(descriptor).is_ok_and(|stat| {
             rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
         })
+    }
+
+    fn open_parent(&self, descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let path = self.path_of(descriptor)?;
+        let parent = path.parent().ok_or(io::ErrorKind::NotFound)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(parent, flags, Mode::empty())?)
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -50,6 +50,9 @@ impl Recorded {
 
 impl Runner for Recorded {
     fn get_xattr(&self, _: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+        if self.refuse_attributes {
+            return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
+        }
         Ok(self.attributes.get(name).cloned())
     }
 
@@ -73,6 +76,11 @@ impl Runner for Recorded {
 
     fn is_directory(&self, _: BorrowedFd<'_>) -> bool {
         self.directory
+    }
+
+    fn open_parent(&self, _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        self.log.lock().push("its directory".to_owned());
+        io::stdin().as_fd().try_clone_to_owned()
     }
 }
 
@@ -324,6 +332,11 @@ fn orangefs_directory_hints() {
     recorded.attributes.insert("user.pvfs2.dist_params", b"strip_size:65536\0".to_vec());
     let layout = read("orangefs", &recorded);
     assert_eq!((layout.stripe_count, layout.stripe_size_bytes), (Some(4), Some(65_536)));
+    assert_eq!(recorded.log(), ["its directory"], "files carry no hints");
+    let text = layout.describe();
+    assert!(text.contains("as its directory asks for new files"), "{text}");
+    let of_directory = recorded.clone().in_directory();
+    assert_eq!(read("orangefs", &of_directory).stripe_count, Some(4));
 
     let recorded = Recorded::printing("ofs_setdirhint", "").in_directory();
     let outcome = apply("orangefs", &recorded, &hints(None, None, &["2", "4", "6"]));
@@ -335,6 +348,10 @@ fn orangefs_directory_hints() {
     let mut refusing = Recorded::default().in_directory();
     refusing.refuse_attributes = true;
     assert!(apply("orangefs", &refusing, &hints(Some(1 << 20), None, &[])).is_err());
+    refusing.directory = false;
+    let text = read("orangefs", &refusing).describe();
+    assert!(text.contains("cannot be read here"), "{text}");
+    assert!(read("orangefs", &Recorded::default()).describe().contains("no hints"));
 }
 
 #[test]
