@@ -86,6 +86,11 @@ pub trait PassthroughPin: Send + Sync {
     /// Whether the segment still is the content of the file at `version`. Writes through this node
     /// carry the segment along; changes behind its back do not.
     fn serves(&self, version: &Version) -> bool;
+    /// Bytes that stay in memory as long as this lives, where they are more than the range that
+    /// was asked for. Pins of one segment keep the same bytes.
+    fn held_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Whether this is the PFS file itself, opened for reading and writing, which the kernel
     /// writes by itself. Every open of the file may then share it, whatever its version.
     fn is_lower(&self) -> bool {

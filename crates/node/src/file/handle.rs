@@ -159,6 +159,10 @@ impl PassthroughPin for Lent {
         self.segment_id
     }
 
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.content.size())
+    }
+
     fn serves(&self, version: &Version) -> bool {
         !self.content.is_superseded()
             && self.content.version().agrees_with(version)

@@ -2,12 +2,14 @@
 //! Decides nothing but whether a limit is reached.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, PassthroughPin, Result};
+
+use crate::pins::is_operator;
 
 /// What clients may use up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,10 +121,36 @@ struct Books {
 pub(super) struct Ledger {
     limits: ServerLimits,
     books: Mutex<Books>,
+    /// Segments that are lent, by user and number. Locked before the books.
+    lent: Mutex<HashMap<(u32, u64), Weak<WholeSegment>>>,
     buffers_freed: Condvar,
     pub(super) requests: AtomicU64,
     pub(super) limited: AtomicU64,
     pub(super) malformed: AtomicU64,
+}
+
+/// What a loan counts as.
+#[derive(Debug)]
+pub(super) struct LoanTicket {
+    _range: Ticket,
+    _whole: Option<Arc<WholeSegment>>,
+}
+
+/// A segment that stays whole for the loans that a user has of it: counted once.
+#[derive(Debug)]
+struct WholeSegment {
+    key: (u32, u64),
+    ticket: Ticket,
+}
+
+impl Drop for WholeSegment {
+    fn drop(&mut self) {
+        let mut lent = self.ticket.ledger.lent.lock();
+        // It may have been lent anew since the last loan ended.
+        if lent.get(&self.key).is_some_and(|whole| whole.strong_count() == 0) {
+            lent.remove(&self.key);
+        }
+    }
 }
 
 /// A part of what a user holds; dropping it gives it back.
@@ -160,6 +188,7 @@ impl Ledger {
         Arc::new(Ledger {
             limits,
             books: Mutex::default(),
+            lent: Mutex::default(),
             buffers_freed: Condvar::new(),
             requests: AtomicU64::new(0),
             limited: AtomicU64::new(0),
@@ -208,7 +237,35 @@ impl Ledger {
         })
     }
 
-    pub(super) fn borrow(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
+    /// Counts a loan of `length` bytes as what `pin` really keeps. Root and the user who runs the
+    /// node have no limit of bytes where that is a whole segment, as for `tidepool pin`.
+    pub(super) fn loan(
+        self: &Arc<Self>,
+        user_id: u32,
+        pin: &dyn PassthroughPin,
+        length: u64,
+    ) -> Result<LoanTicket> {
+        let Some(bytes) = pin.held_bytes() else {
+            return Ok(LoanTicket { _range: self.borrow(user_id, length)?, _whole: None });
+        };
+        let range = self.borrow(user_id, 0)?;
+        let key = (user_id, pin.segment_id());
+        let mut lent = self.lent.lock();
+        if let Some(whole) = lent.get(&key).and_then(Weak::upgrade) {
+            return Ok(LoanTicket { _range: range, _whole: Some(whole) });
+        }
+        let bytes_max = self.limits.borrowed_bytes_per_user_max;
+        let usage = Usage { borrowed_bytes: bytes, ..Usage::default() };
+        let ticket = self.take(user_id, usage, |_, user| {
+            (user.borrowed_bytes > bytes_max && !is_operator(user_id))
+                .then(|| format!("bytes of files that this user borrowed of: at most {bytes_max}"))
+        })?;
+        let whole = Arc::new(WholeSegment { key, ticket });
+        lent.insert(key, Arc::downgrade(&whole));
+        Ok(LoanTicket { _range: range, _whole: Some(whole) })
+    }
+
+    fn borrow(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
         let limits = &self.limits;
         let usage = Usage { borrows: 1, borrowed_bytes: bytes, ..Usage::default() };
         self.take(user_id, usage, |_, user| {
@@ -316,6 +373,46 @@ mod tests {
         let counts = ledger.counts();
         assert_eq!((counts.handles, counts.borrows, counts.borrowed_bytes), (0, 0, 0));
         assert!(ledger.books.lock().users.is_empty(), "nothing is kept for users who left");
+    }
+
+    struct Pin(u64);
+
+    impl PassthroughPin for Pin {
+        fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+            rustix::stdio::stdin()
+        }
+
+        fn segment_id(&self) -> u64 {
+            self.0
+        }
+
+        fn serves(&self, _: &tidepool_proto::Version) -> bool {
+            true
+        }
+
+        fn held_bytes(&self) -> Option<u64> {
+            Some(60)
+        }
+    }
+
+    #[test]
+    fn a_loan_counts_as_the_segment_that_it_keeps_once_for_each_user() {
+        const ONE: u32 = 60_001;
+        let limits = ServerLimits { borrowed_bytes_per_user_max: 100, ..ServerLimits::default() };
+        let ledger = Ledger::new(limits);
+        let loan = |user, segment| ledger.loan(user, &Pin(segment), 1);
+        let first = loan(ONE, 1).unwrap();
+        let again = loan(ONE, 1).unwrap();
+        assert_eq!((ledger.counts().borrows, ledger.counts().borrowed_bytes), (2, 60));
+        assert_eq!(loan(ONE, 2).unwrap_err().kind(), ErrorKind::LimitReached);
+        let other = loan(ONE + 1, 2).unwrap();
+        let operator = (loan(0, 1).unwrap(), loan(0, 2).unwrap());
+        drop(first);
+        assert!(loan(ONE, 2).is_err(), "the other loan keeps it");
+        drop(again);
+        drop((loan(ONE, 2).unwrap(), other, operator));
+        assert_eq!((ledger.counts().borrows, ledger.counts().borrowed_bytes), (0, 0));
+        assert!(ledger.lent.lock().is_empty(), "nothing is kept of what was given back");
     }
 
     #[test]

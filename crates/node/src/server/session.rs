@@ -19,7 +19,7 @@ use tidepool_proto::{
 };
 
 use super::authority;
-use super::limits::{Ledger, Ticket};
+use super::limits::{Ledger, LoanTicket, Ticket};
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
 const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
@@ -59,7 +59,7 @@ struct Handle {
 
 pub(super) struct Loan {
     _pin: Arc<dyn PassthroughPin>,
-    _ticket: Ticket,
+    _ticket: LoanTicket,
     /// The file stays open with its loan, so it counts as open.
     _open: Arc<Ticket>,
 }
@@ -419,7 +419,6 @@ impl Session {
         check_range(offset, length)?;
         let length = length.min(handle.file.size()?.saturating_sub(offset));
         let place = LendingPlace::take(self)?;
-        let ticket = self.ledger.borrow(self.user.user_id, length)?;
         if !handle.segment_handed_out.load(Ordering::Acquire) || length == 0 {
             return Ok(Reply::NotLent.into());
         }
@@ -440,6 +439,7 @@ impl Session {
         let Some(pin) = handle.file.pin_range(offset, length)? else {
             return Ok(Reply::NotLent.into());
         };
+        let ticket = self.ledger.loan(self.user.user_id, &*pin, length)?;
         let segment = pin.descriptor().try_clone_to_owned().map_err(out_of_descriptors)?;
         if !authority::is_read_only(segment.as_fd()) {
             return Ok(Reply::NotLent.into());
