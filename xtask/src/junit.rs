@@ -20,6 +20,12 @@ impl Case<'_> {
         unescape(attribute(self.head, "classname"))
     }
 
+    /// An attribute of the first element of this name inside.
+    pub fn of(&self, element: &str, attribute_name: &str) -> String {
+        let at = find(self.body, element);
+        at.map_or(String::new(), |at| unescape(attribute(&self.body[at..], attribute_name)))
+    }
+
     /// Whether an element of this name is inside.
     pub fn has(&self, element: &str) -> bool {
         find(self.body, element).is_some()

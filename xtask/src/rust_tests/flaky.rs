@@ -21,13 +21,18 @@ pub struct Flaky {
 }
 
 impl Flaky {
-    /// Reads where it failed, and the seeds, out of what its failed attempts printed.
-    pub fn of(name: &str, said: &str) -> Self {
+    /// Reads where it failed, and the seeds, out of what its failed attempts printed; where they
+    /// did not panic, `kind` says how they ended.
+    pub fn of(name: &str, kind: &str, said: &str) -> Self {
         let seeds = said.lines().filter(|line| line.to_lowercase().contains("seed"));
         let mut seeds: Vec<String> = seeds.map(|line| excerpt(line.trim()).to_owned()).collect();
         seeds.dedup();
         seeds.truncate(3);
-        Flaky { name: name.to_owned(), why: panics_of(said.lines()), seeds }
+        let mut why = panics_of(said.lines());
+        if why.is_empty() {
+            why = kind.to_owned();
+        }
+        Flaky { name: name.to_owned(), why, seeds }
     }
 }
 
