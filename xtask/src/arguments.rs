@@ -34,6 +34,8 @@ pub enum Task {
     Example(ExampleOptions),
     /// Run test suites from elsewhere on a mount.
     Suites(SuiteOptions),
+    /// Boot a distribution's kernel in an emulator and run there what depends on the kernel.
+    Vm(VmOptions),
     /// Take and release memory by a trace, as a job would: a part of `bench` and `suites`.
     #[command(hide = true)]
     Hog(HogOptions),
@@ -178,6 +180,17 @@ pub struct SuiteOptions {
     /// Operations of each seed.
     #[arg(long, default_value_t = 20_000)]
     pub operations: u64,
+}
+
+/// Options of `vm`.
+#[derive(Clone, Debug, Args)]
+pub struct VmOptions {
+    /// Series of the kernel, of which the newest package is taken.
+    #[arg(long, default_value = "6.1")]
+    pub kernel: String,
+    /// Run only the tests whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
 }
 
 /// Reads `3GiB`, `400MB` or `4096` as bytes.

@@ -26,6 +26,7 @@ mod shaping;
 mod skips;
 mod suites;
 mod tidy;
+mod vm;
 
 use clap::Parser;
 
@@ -59,6 +60,11 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tidy => {
             let outcome = tidy::run()?;
             println!("{outcome}");
+            verdict(&[outcome])
+        }
+        Task::Vm(options) => {
+            let outcome = vm::run(&options)?;
+            println!("{outcome}\n{}", outcome.output);
             verdict(&[outcome])
         }
         Task::Test(options) => checks::run(&options),

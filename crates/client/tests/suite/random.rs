@@ -2,6 +2,7 @@
 //! the node stops and starts, and other programs replace files all the while.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use tidepool_client::{Client, File, OpenOptions};
 use tidepool_proto::ErrorKind;
@@ -176,6 +177,7 @@ fn readers_race_writers_of_whole_blocks_and_see_one_or_the_other() {
     const SIZE: usize = 200_000;
     std::fs::write(&path, vec![0; SIZE]).unwrap();
     let writer = client.open(&path, OpenOptions::read_write()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
     std::thread::scope(|scope| {
         let (client, path) = (&client, &path);
         let readers: Vec<_> = (0..3)
@@ -190,7 +192,10 @@ fn readers_race_writers_of_whole_blocks_and_see_one_or_the_other() {
                                 assert!(byte[0] >= last, "an older byte after a newer one");
                                 last = byte[0];
                             }
-                            Err(error) => assert_eq!(error.kind(), ErrorKind::Changed),
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Changed);
+                                assert!(Instant::now() < deadline, "changed for ever: {error}");
+                            }
                         }
                     }
                 })
