@@ -4,6 +4,7 @@
 //! What fails on the bare file system itself is no fault of ours. Every other deviation stands in
 //! `conformance/` with its reason, and fails the run as soon as it is one no longer.
 
+mod applications;
 mod churn;
 pub mod content;
 mod control;
@@ -28,7 +29,8 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 3] = ["control", "ltp", "pjdfstest-perl"];
+const ON_REQUEST: [&str; 5] =
+    ["applications", "applications-short", "control", "ltp", "pjdfstest-perl"];
 
 const VOLUME: VolumeOptions = VolumeOptions {
     file_system: "ext4",
@@ -168,6 +170,8 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "fio" => fio::run(&places),
             "crash" => crash::run(&places),
             "proof" => proof::run(&places),
+            "applications" => applications::run(&places, true),
+            "applications-short" => applications::run(&places, false),
             "control" => control::run(&places),
             "ltp" => foreign::ltp(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
