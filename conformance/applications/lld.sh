@@ -11,7 +11,7 @@ done
   echo "#include <stdio.h>"
   echo "int main(void) { long sum = 0; for (int at = 0; at < 262144; at += 4096) { sum += 0"
   for number in $(seq 24); do echo " + value$number(at)"; done
-  echo "; } printf(\"%ld\\n\", sum); return 0; }"; } > in/main.c
+  printf '%s\n' '; } printf("%ld\n", sum); return 0; }'; } > in/main.c
 cc -O1 -c -o in/main.o in/main.c
 cp -r in "$SCRATCH/in"
 (cd "$SCRATCH" && cc -fuse-ld=lld -Wl,--build-id=none -o wanted in/*.o)

@@ -63,9 +63,11 @@ pub fn run(places: &Places, all: bool) -> Result<Vec<Outcome>> {
             let Some(node) = subject.node else { bail!("there is no node") };
             for (at, name) in names.iter().enumerate() {
                 let time = breathing(node, || tools.run(name, subject, &mut outcome))?;
-                let of = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64());
+                let of = |time: Option<Duration>| {
+                    time.map_or("none".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()))
+                };
                 let bare = of(bare_times.get(at).copied().flatten());
-                let line = format!("{name}: {:.1} s, bare {bare:.1} s", of(time));
+                let line = format!("{name}: {}, bare {bare}", of(time));
                 outcome.notes.push(line);
             }
             Ok(outcome)
