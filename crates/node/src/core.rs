@@ -81,6 +81,15 @@ impl Core {
         self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Drops contents past their time and records that nobody needs, and counts what is owed.
+    pub fn keep_up(&self) {
+        self.store.expire(Instant::now());
+        self.files.sweep();
+        self.publish_owed();
+        self.pfs.close_idle();
+        self.transient.trim();
+    }
+
     /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
     /// time stamps of `version`.
     pub fn weigh_stamps(&self, content: &Content, version: &Version) {

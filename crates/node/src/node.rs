@@ -149,6 +149,12 @@ impl Node {
         })
     }
 
+    /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once
+    /// a second. Waits for no file.
+    pub fn keep_up(&self) {
+        self.core.keep_up();
+    }
+
     /// Ends the node's threads. Call after the front ends are gone; `drain` first.
     pub fn stop(&self) {
         *self.stopping.0.lock() = true;
@@ -194,11 +200,7 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
         while !*stop {
             stopping.1.wait_for(&mut stop, UPKEEP);
             let Some(core) = core.upgrade() else { return };
-            core.store.expire(Instant::now());
-            core.files.sweep();
-            core.publish_owed();
-            core.pfs.close_idle();
-            core.transient.trim();
+            core.keep_up();
         }
     };
     std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(

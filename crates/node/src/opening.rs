@@ -110,8 +110,11 @@ impl Node {
         }
         match stub::find(&**lower, version.size)? {
             Found::Nothing => return Ok(version),
-            Found::Remains if writes => stub::clear_remains(&**lower)?,
-            Found::Remains => return Ok(version),
+            // Also for a reader: there may be writers that opened before. Who cannot is no writer.
+            Found::Remains => match stub::clear_remains(&**lower) {
+                Err(error) if writes => return Err(error),
+                _ => {}
+            },
             Found::Stub(_) if writes && wish.truncate => stub::clear(&**lower)?,
             Found::Stub(mark) => return Err(stub::lost(&memory_only::name_of(&**lower), &mark)),
         }

@@ -340,3 +340,181 @@ fn a_node_that_ends_at_any_step_leaves_bytes_or_the_word_that_they_are_lost() {
 fn the_same_where_the_pfs_has_no_attributes() {
     crash_at_every_step(false, &[1, 255, 256, 300, (4 << 20) + 17]);
 }
+
+/// A file that a node wrote in mode `memory` before it was killed.
+fn lost_file(ground: &Ground, name: &str) -> Arc<Node> {
+    let first = ground.node();
+    let manner = Manner { created: true, memory: true, ..Manner::default() };
+    let file = open(&first, &ground.path(name), Access::ReadWrite, manner).unwrap();
+    file.write_at(0, &content(1, 8000)).unwrap();
+    file.flush().unwrap();
+    drop(file);
+    first.stop();
+    ground.node()
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("it is refused").kind()
+}
+
+#[test]
+fn a_lost_file_stays_lost_to_all_but_who_empties_it() {
+    for with_attributes in [true, false] {
+        let ground = Ground::new(with_attributes);
+        let node = lost_file(&ground, "f");
+        let path = ground.path("f");
+        let stub = std::fs::metadata(&path).unwrap().len();
+        for access in [Access::Read, Access::Write, Access::ReadWrite] {
+            for append in [false, access.writes()] {
+                let manner = Manner { append, ..Manner::default() };
+                assert_eq!(kind(open(&node, &path, access, manner)), ErrorKind::Lost);
+            }
+        }
+        // A reader of what another open let go of by then, and who comes after `touch`.
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago()).unwrap();
+        assert_eq!(
+            kind(open(&node, &path, Access::Write, Manner::default())),
+            ErrorKind::Lost,
+            "touched"
+        );
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), stub, "nothing was written to it");
+        let anew = Manner { truncate: true, ..Manner::default() };
+        let writer = open(&node, &path, Access::ReadWrite, anew).unwrap();
+        writer.write_at(0, b"new").unwrap();
+        writer.flush().unwrap();
+        drop(writer);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(attribute(&path), None);
+        node.stop();
+    }
+}
+
+fn long_ago() -> std::time::SystemTime {
+    std::time::UNIX_EPOCH + std::time::Duration::from_secs(1)
+}
+
+/// `touch`, rsync and restores of times set those of stubs; nobody wrote to them.
+#[test]
+fn who_sets_the_times_of_a_stub_does_not_take_its_bytes_away() {
+    for with_attributes in [true, false] {
+        let ground = Ground::new(with_attributes);
+        let node = ground.node();
+        let path = ground.path("f");
+        let manner = Manner { created: true, memory: true, ..Manner::default() };
+        let writer = open(&node, &path, Access::ReadWrite, manner).unwrap();
+        let mut bytes = content(1, 8000);
+        writer.write_at(0, &bytes).unwrap();
+        writer.flush().unwrap();
+        let touch = || {
+            let stub = std::fs::File::options().write(true).open(&path).unwrap();
+            stub.set_modified(long_ago()).unwrap();
+        };
+        touch();
+        let reader = open(&node, &path, Access::Read, Manner::default()).unwrap();
+        assert!(read_all(&*reader).unwrap().0 == bytes);
+        touch();
+        writer.write_at(8000, b"more").unwrap();
+        bytes.extend(b"more");
+        touch();
+        writer.flush().unwrap();
+        touch();
+        node.drain().unwrap();
+        assert!(std::fs::read(&path).unwrap() == bytes, "attributes {with_attributes}");
+        assert_eq!(attribute(&path), None);
+        node.stop();
+    }
+}
+
+/// What another program writes into a stub is its file, and the bytes in memory are not put over
+/// it.
+#[test]
+fn what_another_program_writes_into_a_stub_is_kept() {
+    for with_attributes in [true, false] {
+        for spills in [true, false] {
+            let ground = Ground::new(with_attributes);
+            let node = ground.node();
+            let path = ground.path("f");
+            let manner = Manner { created: true, memory: true, ..Manner::default() };
+            let writer = open(&node, &path, Access::ReadWrite, manner).unwrap();
+            writer.write_at(0, &content(1, 8000)).unwrap();
+            writer.flush().unwrap();
+            // In mode `through`.
+            let other = open(&node, &path, Access::ReadWrite, Manner::default()).unwrap();
+            std::fs::write(&path, b"theirs").unwrap();
+            if spills {
+                node.drain().unwrap();
+            } else {
+                let reader = open(&node, &path, Access::Read, Manner::default()).unwrap();
+                assert_eq!(read_all(&*reader).unwrap().0, b"theirs");
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+            assert_eq!(node.status().memory_only_files, 0);
+            // The old mark makes no stub of it later, when it has the length of one.
+            other.write_at(6, b" and ours").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"theirs and ours");
+            other.set_size(0).unwrap();
+            other.flush().unwrap();
+            node.stop();
+            let next = ground.node();
+            let reader = open(&next, &path, Access::Read, Manner::default()).unwrap();
+            assert_eq!(read_all(&*reader).unwrap().0, b"");
+            next.stop();
+        }
+    }
+}
+
+/// An open file whose bytes were dropped, or that became the stub of another node, is not written
+/// to by those who have it open.
+#[test]
+fn an_open_file_is_never_written_into_a_stub() {
+    let ground = Ground::new(true);
+    let (one, two) = (ground.node(), ground.node());
+    let path = ground.path("f");
+    std::fs::write(&path, content(1, 8000)).unwrap();
+    let ours = open(&one, &path, Access::ReadWrite, Manner::default()).unwrap();
+    ours.write_at(0, b"ours").unwrap();
+    let manner = Manner { truncate: true, memory: true, ..Manner::default() };
+    let theirs = open(&two, &path, Access::ReadWrite, manner).unwrap();
+    theirs.write_at(0, &content(2, 5000)).unwrap();
+    theirs.flush().unwrap();
+    for result in [ours.write_at(0, b"again").map(drop), ours.set_size(10), ours.set_size(0)] {
+        assert_eq!(kind(result), ErrorKind::Lost);
+    }
+    assert_eq!(kind(ours.allocate(0, 0, 100)), ErrorKind::Lost);
+    assert!(read_all(&*theirs).unwrap().0 == content(2, 5000));
+    drop(ours);
+    two.drain().unwrap();
+    assert!(std::fs::read(&path).unwrap() == content(2, 5000));
+    (one.stop(), two.stop());
+}
+
+#[test]
+fn a_file_that_was_dropped_is_lost_also_to_who_has_it_open() {
+    let fixture = Fixture::with(|config| {
+        config.rules.push(tidepool_proto::config::DirectoryRule {
+            path: "scratch".into(),
+            read_mode: None,
+            write_mode: Some(WriteMode::Memory),
+            time_to_live: None,
+            quota_bytes: None,
+            admit: true,
+            expendable: true,
+            stripe: Default::default(),
+        });
+    });
+    std::fs::create_dir(fixture.path("scratch")).unwrap();
+    let writer = fixture.writer("scratch/f", Wish::default());
+    writer.write_at(0, &content(1, 5 << 20)).unwrap();
+    writer.flush().unwrap();
+    let reader = fixture.open("scratch/f");
+    fixture.node.admin(AdminRequest::Resize { capacity_bytes: 0 }, None, 0).unwrap();
+    assert_eq!(fixture.node.status().memory_only_files, 0, "dropped");
+    let mut buffer = [0; 10];
+    assert_eq!(kind(reader.read_at(0, &mut buffer)), ErrorKind::Lost);
+    assert_eq!(kind(writer.read_at(0, &mut buffer)), ErrorKind::Lost);
+    assert_eq!(kind(writer.write_at(0, b"more")), ErrorKind::Lost);
+    assert_eq!(kind(writer.set_size(100)), ErrorKind::Lost);
+    assert_eq!(std::fs::metadata(fixture.path("scratch/f")).unwrap().len(), 0);
+    let append = Wish { append: true, ..Wish::default() };
+    assert_eq!(kind(fixture.try_open("scratch/f", Access::Write, append)), ErrorKind::Lost);
+}

@@ -1,0 +1,138 @@
+//! A PFS that does not answer holds up whoever asked it, and nobody else.
+
+mod support;
+
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use support::hooked::{Call, Hooks};
+use support::*;
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::control::Govern;
+use tidepool_proto::{Access, OpenFile, WriteMode};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Calls that wait until the test lets them go.
+#[derive(Default)]
+struct Stall {
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Stall {
+    fn hold(self: &Arc<Self>, hooks: &Hooks, held: Call) {
+        let stall = self.clone();
+        hooks.set(move |call, make| {
+            if call == held {
+                let mut state = stall.state.lock().unwrap();
+                state.0 += 1;
+                stall.changed.notify_all();
+                let _free = stall.changed.wait_while(state, |(_, free)| !*free).unwrap();
+            }
+            make()
+        });
+    }
+
+    fn wait_for(&self, waiting: usize) {
+        let state = self.state.lock().unwrap();
+        let few = |(now, _): &mut (usize, bool)| *now < waiting;
+        let (_state, timeout) = self.changed.wait_timeout_while(state, PATIENCE, few).unwrap();
+        assert!(!timeout.timed_out(), "the PFS was not asked");
+    }
+
+    fn let_go(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Lets everything go when a test ends, also by a panic: no thread is left waiting.
+struct Relief(Arc<Stall>);
+
+impl Drop for Relief {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+fn memory_writer(fixture: &Fixture, name: &str) -> Arc<dyn OpenFile> {
+    let wish = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
+    let writer = fixture.writer(name, wish);
+    writer.write_at(0, &content(1, 5 << 20)).unwrap();
+    writer.flush().unwrap();
+    writer
+}
+
+/// Asks what operators and the controller ask, from another thread; fails where that waits.
+fn assert_answers(fixture: &Fixture) {
+    let node = fixture.node.clone();
+    let (answered, answers) = mpsc::channel();
+    std::thread::spawn(move || {
+        let status = node.status();
+        assert_eq!((status.memory_only_files, status.memory_only_bytes), (1, 5 << 20));
+        answered.send("status").unwrap();
+        let reply = node.admin(AdminRequest::Govern(Govern::default()), None, 0).unwrap();
+        let AdminReply::Governed(governed) = reply else { panic!("{reply:?}") };
+        assert!(governed.resident_bytes >= 5 << 20);
+        answered.send("govern").unwrap();
+        node.admin(AdminRequest::ControlStatus, None, 0).unwrap();
+        answered.send("control status").unwrap();
+        node.keep_up();
+        answered.send("upkeep").unwrap();
+    });
+    for question in ["status", "govern", "control status", "upkeep"] {
+        assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
+    }
+}
+
+#[test]
+fn opens_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep() {
+    let (fixture, hooks) = Fixture::hooked(|_| ());
+    let _writer = memory_writer(&fixture, "memory");
+    let names = ["a", "b", "c"];
+    for name in names {
+        fixture.put(name, &content(2, 3000));
+        fixture.read(name);
+    }
+    let stall = Arc::<Stall>::default();
+    // The first question of an open tells which file it is; what holds locks is the next.
+    stall.hold(&hooks, Call::GetAttribute);
+    for name in names {
+        overwrite(&fixture.path(name), 0, b"changed");
+    }
+    std::thread::scope(|scope| {
+        let _relief = Relief(stall.clone());
+        let opens = names.map(|name| scope.spawn(|| fixture.read(name).0));
+        stall.wait_for(names.len());
+        assert_answers(&fixture);
+        stall.let_go();
+        for open in opens {
+            assert_eq!(open.join().unwrap()[..7], *b"changed");
+        }
+    });
+}
+
+#[test]
+fn changes_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep() {
+    for (held, truncates) in [(Call::Version, false), (Call::Write, false), (Call::SetSize, true)] {
+        let (fixture, hooks) = Fixture::hooked(|_| ());
+        let _memory = memory_writer(&fixture, "memory");
+        fixture.put("f", &content(2, 3000));
+        let writer = fixture.try_open("f", Access::ReadWrite, Wish::default()).unwrap();
+        let stall = Arc::<Stall>::default();
+        stall.hold(&hooks, held);
+        std::thread::scope(|scope| {
+            let _relief = Relief(stall.clone());
+            let change = scope.spawn(|| match truncates {
+                true => writer.set_size(10),
+                false => writer.write_at(0, b"new").map(drop),
+            });
+            stall.wait_for(1);
+            assert_answers(&fixture);
+            stall.let_go();
+            change.join().unwrap().unwrap();
+        });
+    }
+}
