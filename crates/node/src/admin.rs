@@ -8,11 +8,14 @@ use tidepool_proto::admin::{
 };
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Access, ByteSize, Error, ErrorKind, OpenFile, OpenRequest, ReadMode, Result};
+use tidepool_proto::{
+    Access, ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
+};
 
 use crate::file::content::Content;
 use crate::file::handle::Handle;
 use crate::file::state::FileState;
+use crate::file::stub::{self, Found};
 use crate::node::Node;
 
 /// Characters of residency that an explanation shows at most.
@@ -303,6 +306,15 @@ impl Node {
             answer.resident_bytes = bytes;
             answer.residency = "c".into();
         }
+        let memory_only = self.memory_only_size(version.id).is_some();
+        if !memory_only && let Ok(Found::Stub(mark)) = stub::find(&*lower, version.size) {
+            answer.cached_as = "lost".into();
+            answer.why_not.push(format!(
+                "it was written in mode `memory` ({} bytes) by process {} on {}, which does not \
+                 serve it here: opening it answers EIO until it is removed or written anew",
+                mark.length, mark.process_id, mark.host
+            ));
+        }
         if let Some(file) = core.files.get(version.id) {
             explain_file(&mut answer, &file, &version);
         }
@@ -368,7 +380,9 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
 fn conclude(answer: &mut Explanation) {
     let whole = answer.resident_bytes >= answer.size_bytes;
     let readable = answer.current || answer.cached_as == "memory-only";
-    answer.next_read = if answer.read_mode == "bypass" {
+    answer.next_read = if answer.cached_as == "lost" {
+        "nowhere"
+    } else if answer.read_mode == "bypass" {
         answer.why_not.push("read mode `bypass` never uses the store".into());
         "pfs"
     } else if readable && whole && answer.resident_bytes > 0 {

@@ -209,6 +209,12 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
     };
     let error = second.open(request).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost);
+    let stub = std::fs::File::open(fixture.path("f")).unwrap().into();
+    let reply = second.admin(AdminRequest::Explain, Some(stub), 0).unwrap();
+    let AdminReply::Explain(explained) = reply else { panic!("{reply:?}") };
+    assert_eq!((explained.cached_as.as_str(), explained.next_read.as_str()), ("lost", "nowhere"));
+    let holder = format!("process {}", std::process::id());
+    assert!(explained.why_not.iter().any(|why| why.contains("EIO") && why.contains(&holder)));
     second.stop();
 }
 

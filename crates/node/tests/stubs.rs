@@ -485,7 +485,8 @@ fn an_open_file_is_never_written_into_a_stub() {
     drop(ours);
     two.drain().unwrap();
     assert!(std::fs::read(&path).unwrap() == content(2, 5000));
-    (one.stop(), two.stop());
+    one.stop();
+    two.stop();
 }
 
 #[test]
