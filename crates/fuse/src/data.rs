@@ -390,11 +390,17 @@ impl Filesystem {
         } else {
             handle.file.clone()
         };
-        file.write_at(arguments.offset, data)?;
+        let bytes = if from_page {
+            // Nobody hears of a short count there.
+            file.write_at(arguments.offset, data)?;
+            data.len()
+        } else {
+            file.write_part(arguments.offset, data)?.1
+        };
         if has(arguments.flags, libc::O_DSYNC) {
             file.sync(!has(arguments.flags, libc::O_SYNC))?;
         }
-        Ok(WriteOut { size: data.len() as u32, padding: 0 })
+        Ok(WriteOut { size: bytes as u32, padding: 0 })
     }
 
     fn positioned(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {

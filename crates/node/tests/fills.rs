@@ -111,6 +111,27 @@ fn a_full_pfs_stops_the_writer_and_leaves_nothing_false_behind() {
 }
 
 #[test]
+fn a_write_that_stops_at_a_full_pfs_answers_what_went_in_and_the_next_one_the_error() {
+    for append in [false, true] {
+        let (fixture, faults) = Fixture::faulty("write:enospc-after=1500KB");
+        let bytes = content(1, 2 << 20);
+        let writer = fixture.writer("f", Wish { append, ..Wish::default() });
+        assert_eq!(writer.write_part(0, &bytes[..1 << 20]).unwrap(), (0, 1 << 20));
+        let (at, taken) = writer.write_part(1 << 20, &bytes[1 << 20..]).unwrap();
+        assert_eq!((at, taken), (1 << 20, 1_500_000 - (1 << 20)));
+        let error = writer.write_part(at + taken as u64, &bytes[1_500_000..]).unwrap_err();
+        assert_eq!(error.errno(), libc::ENOSPC);
+        faults.set_rules(&"".parse().unwrap());
+        // As programs do that wait for room.
+        let rest = writer.write_part(at + taken as u64, &bytes[1_500_000..]).unwrap();
+        assert_eq!(rest, (1_500_000, bytes.len() - 1_500_000));
+        writer.flush().unwrap();
+        assert_eq!(std::fs::read(fixture.path("f")).unwrap(), bytes, "append: {append}");
+        assert_eq!(fixture.read("f").0, bytes);
+    }
+}
+
+#[test]
 fn a_failing_sync_reaches_close_and_the_copy_in_memory_is_given_up() {
     let (fixture, faults) = Fixture::faulty("sync:errno=EIO");
     let writer = fixture.writer("f", Wish::default());

@@ -36,6 +36,15 @@ pub trait LowerFile: Send + Sync {
     /// offset at which the data landed.
     fn append(&self, data: &[u8]) -> Result<u64>;
 
+    /// Writes `data` at `offset`, or as an append at the end; returns where it went and how much of
+    /// it: less than all where an error came after that part, which the next write meets.
+    fn write_part(&self, offset: Option<u64>, data: &[u8]) -> Result<(u64, usize)> {
+        match offset {
+            Some(offset) => self.write_at(offset, data).map(|()| (offset, data.len())),
+            None => self.append(data).map(|at| (at, data.len())),
+        }
+    }
+
     /// Sets the length of the file.
     fn set_size(&self, size: u64) -> Result<()>;
 

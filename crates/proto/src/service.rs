@@ -153,6 +153,13 @@ pub trait OpenFile: Send + Sync {
     /// Writes all of `data` at `offset` (at the end for append opens); returns the offset used.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64>;
 
+    /// As [`write_at`](Self::write_at), but where an error comes after a part of `data` was taken,
+    /// that part is the answer: the offset used and the number of bytes. The next write meets the
+    /// error.
+    fn write_part(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
+        Ok((self.write_at(offset, data)?, data.len()))
+    }
+
     /// Sets the length of the file.
     fn set_size(&self, size: u64) -> Result<()>;
 

@@ -222,6 +222,14 @@ impl OpenFile for Handle {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        let (at, mut done) = self.write_part(offset, data)?;
+        while done < data.len() {
+            done += self.write_part(at + done as u64, &data[done..])?.1;
+        }
+        Ok(at)
+    }
+
+    fn write_part(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         self.check_writable("writing")?;
         let (from, length) = if self.append { (0, u64::MAX) } else { (offset, data.len() as u64) };
         let _changing = self.core.changes.begin(self.file.id, from, length);

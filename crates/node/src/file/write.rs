@@ -168,7 +168,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         let _changing = self.file.gate.write();
         let content = self.content_for_change()?;
         if content.is_memory_only() {
@@ -176,7 +176,7 @@ impl Handle {
             let kept = memory_only::write(&self.core, &self.file, &content, at, data)?;
             if kept {
                 self.core.ledger.written_bytes.add(data.len() as u64);
-                return Ok(at);
+                return Ok((at, data.len()));
             }
             return self.write_through(&content, at, data);
         }
@@ -184,15 +184,15 @@ impl Handle {
     }
 
     /// Writes to the PFS, then keeps. Call with the gate held exclusively.
-    fn write_through(&self, content: &Arc<Content>, offset: u64, data: &[u8]) -> Result<u64> {
+    fn write_through(
+        &self,
+        content: &Arc<Content>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(u64, usize)> {
         let size_before = content.size();
-        let written = if self.append {
-            self.lower.append(data)
-        } else {
-            self.lower.write_at(offset, data).map(|()| offset)
-        };
-        let at = match written {
-            Ok(at) => at,
+        let (at, data) = match self.lower.write_part((!self.append).then_some(offset), data) {
+            Ok((at, taken)) => (at, &data[..taken]),
             Err(error) => {
                 // A part of it may be there.
                 self.owe(1);
@@ -200,16 +200,17 @@ impl Handle {
                 return Err(error);
             }
         };
+        let done = (at, data.len());
         self.core.ledger.written_bytes.add(data.len() as u64);
         self.core.ledger.pfs_written_bytes.add(data.len() as u64);
         self.owe(data.len() as u64);
         if self.append && at != size_before {
             self.changed_by_others(self.lower.version()?);
-            return Ok(at);
+            return Ok(done);
         }
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(at) };
+        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(done) };
         let kept = self.file.inner.lock().capture.keep(
             &self.core,
             content,
@@ -219,10 +220,10 @@ impl Handle {
         if kept.is_err() {
             // The PFS has the bytes; only their copy in memory is given up.
             self.distrust();
-            return Ok(at);
+            return Ok(done);
         }
         self.changed_by_us(content, &now);
-        Ok(at)
+        Ok(done)
     }
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {

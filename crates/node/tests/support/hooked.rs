@@ -137,6 +137,10 @@ impl LowerFile for HookedFile {
         self.hooks.around(Call::Write, || self.inner.append(data))
     }
 
+    fn write_part(&self, offset: Option<u64>, data: &[u8]) -> Result<(u64, usize)> {
+        self.hooks.around(Call::Write, || self.inner.write_part(offset, data))
+    }
+
     fn set_size(&self, size: u64) -> Result<()> {
         self.hooks.around(Call::SetSize, || self.inner.set_size(size))
     }

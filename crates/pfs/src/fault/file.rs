@@ -146,6 +146,24 @@ impl LowerFile for FaultFile {
         self.write(data, |data| self.journaled((0, 0), || self.inner.append(data)))
     }
 
+    fn write_part(&self, offset: Option<u64>, data: &[u8]) -> Result<(u64, usize)> {
+        self.alive()?;
+        let rules: Arc<ActiveRules> = self.shared.rules();
+        let decision = rules.decide(Operation::Write, data.len());
+        enter(Operation::Write, &decision)?;
+        let began = Instant::now();
+        let data = match decision.room {
+            Some(0) => return Err(errno_error(Operation::Write, libc::ENOSPC)),
+            Some(room) => &data[..room],
+            None => data,
+        };
+        // An append changes no former content; the journal keeps the length.
+        let range = offset.map_or((0, 0), |at| (at, at.saturating_add(data.len() as u64)));
+        let done = self.journaled(range, || self.inner.write_part(offset, data))?;
+        limit(&decision, began, done.1);
+        Ok(done)
+    }
+
     fn set_size(&self, size: u64) -> Result<()> {
         self.simple(Operation::SetSize, || {
             self.journaled((size, u64::MAX), || self.inner.set_size(size))

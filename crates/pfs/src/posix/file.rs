@@ -192,7 +192,13 @@ impl PosixFile {
     }
 
     /// Appends by `write` on a descriptor whose position nobody else uses; returns the offset.
-    fn append_to(&self, descriptor: BorrowedFd<'_>, data: &[u8], own: bool) -> AppendResult {
+    fn append_to(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        data: &[u8],
+        own: bool,
+        part_is_enough: bool,
+    ) -> AppendResult {
         let mut written = 0;
         let mut start = None;
         while written < data.len() {
@@ -222,21 +228,61 @@ impl PosixFile {
                     written += count;
                 }
                 Err(rustix::io::Errno::INTR) => {}
+                Err(error) if part_is_enough && written > 0 => {
+                    tracing::debug!(%error, "an append stopped after {written} bytes");
+                    break;
+                }
                 Err(error) => return Err(PartialWrite { written, error: error.into() }),
             }
         }
-        start.map_or_else(|| self.end_of_file(), Ok)
+        Ok((start.map_or_else(|| self.end_of_file(), Ok)?, written))
     }
 
-    fn end_of_file(&self) -> AppendResult {
+    fn end_of_file(&self) -> std::result::Result<u64, PartialWrite> {
         match rustix::fs::fstat(&self.descriptor) {
             Ok(stat) => Ok(stat.st_size as u64),
             Err(error) => Err(PartialWrite { written: 0, error: error.into() }),
         }
     }
+
+    /// Writes at an offset; a part of `data` alone only where that is enough.
+    fn write_here(&self, offset: u64, data: &[u8], part_is_enough: bool) -> Result<usize> {
+        let descriptor = self
+            .plain(OFlags::APPEND | OFlags::DIRECT)
+            .map_err(|error| self.fail("opening again without append", error))?;
+        match write_full(offset, data, |at, part| pwrite_here(descriptor, part, at)) {
+            Ok(()) => Ok(data.len()),
+            Err(partial) if part_is_enough && partial.written > 0 => Ok(partial.written),
+            Err(partial) => {
+                let detail = format!("{} of {} bytes were written", partial.written, data.len());
+                Err(self.fail_with("writing", detail, partial.error))
+            }
+        }
+    }
+
+    fn append_here(&self, data: &[u8], part_is_enough: bool) -> Result<(u64, usize)> {
+        if !self.writable() {
+            return Err(self.fail("appending", io::Error::from_raw_os_error(libc::EBADF)));
+        }
+        let mut appender = self.appender.lock();
+        let own = appender.get_or_insert_with(|| {
+            reopen(self.descriptor.as_fd(), self.access() | OFlags::APPEND).ok()
+        });
+        let result = match own {
+            Some(own) => self.append_to(own.as_fd(), data, true, part_is_enough),
+            // The position of the caller's descriptor moves then; there is no other way to learn
+            // where an append landed.
+            None => self.append_to(self.descriptor.as_fd(), data, false, part_is_enough),
+        };
+        result.map_err(|partial| {
+            let detail = format!("{} of {} bytes were written", partial.written, data.len());
+            self.fail_with("appending", detail, partial.error)
+        })
+    }
 }
 
-type AppendResult = std::result::Result<u64, PartialWrite>;
+/// Where an append landed, and how much of it.
+type AppendResult = std::result::Result<(u64, usize), PartialWrite>;
 
 /// Errors by which file systems say that they will not do direct I/O here.
 fn is_direct_refusal(error: &io::Error) -> bool {
@@ -315,38 +361,18 @@ impl LowerFile for PosixFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let descriptor = self
-            .plain(OFlags::APPEND | OFlags::DIRECT)
-            .map_err(|error| self.fail("opening again without append", error))?;
-        let acting = self.acting()?;
-        let result = write_full(offset, data, |at, part| pwrite_here(descriptor, part, at));
-        drop(acting);
-        result.map_err(|partial| {
-            let detail = format!("{} of {} bytes were written", partial.written, data.len());
-            self.fail_with("writing", detail, partial.error)
-        })
+        self.write_here(offset, data, false).map(drop)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
-        if !self.writable() {
-            return Err(self.fail("appending", io::Error::from_raw_os_error(libc::EBADF)));
+        self.append_here(data, false).map(|(at, _)| at)
+    }
+
+    fn write_part(&self, offset: Option<u64>, data: &[u8]) -> Result<(u64, usize)> {
+        match offset {
+            Some(offset) => Ok((offset, self.write_here(offset, data, true)?)),
+            None => self.append_here(data, true),
         }
-        let mut appender = self.appender.lock();
-        let own = appender.get_or_insert_with(|| {
-            reopen(self.descriptor.as_fd(), self.access() | OFlags::APPEND).ok()
-        });
-        let acting = self.acting()?;
-        let result = match own {
-            Some(own) => self.append_to(own.as_fd(), data, true),
-            // The position of the caller's descriptor moves then; there is no other way to learn
-            // where an append landed.
-            None => self.append_to(self.descriptor.as_fd(), data, false),
-        };
-        drop(acting);
-        result.map_err(|partial| {
-            let detail = format!("{} of {} bytes were written", partial.written, data.len());
-            self.fail_with("appending", detail, partial.error)
-        })
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
