@@ -418,3 +418,25 @@ fn bad_directories_are_refused_with_a_remedy() {
     assert!(absent.to_string().contains("does not exist"), "{absent}");
     assert!(error(&root.join("file")).to_string().contains("name a directory"));
 }
+
+#[test]
+fn a_write_into_the_last_room_is_taken_in_part() {
+    crate::support::on_small_tmpfs(1 << 20, |root| {
+        let store = open_store(root);
+        for (name, offset) in [("at", Some(0)), ("end", None)] {
+            let path = root.join(name);
+            std::fs::write(&path, b"").unwrap();
+            let flags = if offset.is_none() { libc::O_APPEND } else { 0 };
+            let file = store.file(open(&path, libc::O_RDWR | flags)).unwrap();
+            let bytes = pattern(2 << 20, 3);
+            let (at, taken) = file.write_part(offset, &bytes).unwrap();
+            assert!(at == 0 && taken > 0 && taken < bytes.len(), "{name}: {taken} at {at}");
+            assert_eq!(std::fs::read(&path).unwrap(), bytes[..taken]);
+            let rest = offset.map(|_| taken as u64);
+            let error = file.write_part(rest, &bytes[taken..]).unwrap_err();
+            assert_eq!(error.errno(), libc::ENOSPC, "{name}");
+            drop(file);
+            std::fs::remove_file(&path).unwrap();
+        }
+    });
+}
