@@ -1,15 +1,26 @@
-//! From what the PFS says of a file to what the kernel and the node want to hear. Pure conversion.
+//! From what the PFS says of a file to what the kernel and the node want to hear.
 
-use rustix::fs::Stat;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Stat, StatxFlags};
 use tidepool_proto::{FileId, Version};
 
 use crate::abi::Attributes;
+use crate::request::Answer;
 
 const NANOSECONDS: i128 = 1_000_000_000;
 
 /// Identity of the file.
 pub fn id_of(stat: &Stat) -> FileId {
     FileId { device: stat.st_dev, inode: stat.st_ino }
+}
+
+/// Identity and file type bits of what is open. They never change, so the PFS is not asked.
+pub fn identity_of(file: &impl AsFd) -> Answer<(FileId, u32)> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, c"", at, StatxFlags::TYPE | StatxFlags::INO)?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Ok((FileId { device, inode: stat.stx_ino }, u32::from(stat.stx_mode) & libc::S_IFMT))
 }
 
 /// File type bits of the mode.

@@ -15,7 +15,7 @@ use crate::abi::{
     self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
     OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
 };
-use crate::attributes::kind_of;
+use crate::attributes::identity_of;
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Node, Place};
 use crate::opens::Admission;
@@ -183,7 +183,7 @@ impl Filesystem {
         if let Some(place) = node.place() {
             let parent = self.nodes.descriptor(&place.parent)?;
             match rustix::fs::openat(&parent, &place.name, flags, Mode::empty()) {
-                Ok(lower) if rustix::fs::fstat(&lower).is_ok_and(|stat| node.is(&stat)) => {
+                Ok(lower) if identity_of(&lower).is_ok_and(|it| it == (node.id, node.kind)) => {
                     return Ok(lower);
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => return Err(Errno::BLOCKED),
@@ -309,8 +309,7 @@ impl Filesystem {
         let share = self.shares.take(caller.uid)?;
         self.credentials.set_umask(arguments.umask)?;
         let (lower, created) = create_or_open(&held, name, arguments)?;
-        let stat = rustix::fs::fstat(&lower)?;
-        if kind_of(&stat) != libc::S_IFREG {
+        if identity_of(&lower)?.1 != libc::S_IFREG {
             // Something else took the name since the kernel looked; it will look again.
             return Err(Errno::STALE);
         }

@@ -136,8 +136,7 @@ impl Filesystem {
     /// `UNLINK`.
     pub(crate) fn unlink(&self, caller: &InHeader, name: &CStr) -> Answer {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
-        let before = self.stat_at(&held, name)?;
-        let node = self.hold_on_to(&before);
+        let (before, node) = self.hold_on_to_name(&held, name)?;
         rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
         self.name_is_gone(&before, node.as_ref());
         Ok(())
@@ -201,6 +200,18 @@ impl Filesystem {
     fn hold_on_to(&self, stat: &Stat) -> Option<Arc<Node>> {
         let node = self.nodes.current(id_of(stat))?;
         self.nodes.pin(&node).is_ok().then_some(node)
+    }
+
+    /// The same by its name, with one look at it.
+    fn hold_on_to_name(&self, held: &Held, name: &CStr) -> Answer<(Stat, Option<Arc<Node>>)> {
+        let Ok((file, stat)) = look_at(held, name) else {
+            return Ok((self.stat_at(held, name)?, None));
+        };
+        let node = self.nodes.current(id_of(&stat)).filter(|node| node.is(&stat));
+        if let Some(node) = &node {
+            self.nodes.keep(node, file);
+        }
+        Ok((stat, node))
     }
 
     /// One name of a file is gone: other names keep what is cached, and the last one lets it go.

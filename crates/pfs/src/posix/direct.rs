@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
 
 /// Descriptors unused for this long are closed at the next occasion.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
@@ -23,11 +23,17 @@ pub(crate) fn reopen(descriptor: BorrowedFd<'_>, flags: OFlags) -> io::Result<Ow
     // NONBLOCK: a lease that another process holds must not make us wait in open.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::empty())?;
-    let (before, after) = (rustix::fs::fstat(descriptor)?, rustix::fs::fstat(opened.as_fd())?);
-    if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino) {
+    if identity_of(descriptor)? != identity_of(opened.as_fd())? {
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }
     Ok(opened)
+}
+
+/// Device and inode of what is open. They never change, so the PFS is not asked.
+pub(crate) fn identity_of(file: BorrowedFd<'_>) -> io::Result<(u32, u32, u64)> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, "", at, StatxFlags::INO)?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
 }
 
 /// A descriptor that only fills use.

@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
+use super::direct::identity_of;
+
 /// Directories remembered as durable, at most.
 const DURABLE_DIRECTORIES_MAX: usize = 4096;
 /// A file that is renamed this often while its name is looked for is given up.
@@ -72,13 +74,16 @@ impl DurableNames {
         link_counts_kept: bool,
     ) -> io::Result<()> {
         for _ in 0..RENAME_RETRIES {
-            let Some(path) = absolute_path(descriptor) else {
+            // Whether it leads there is asked once, in the directory that is synced.
+            let Some(path) = link_of(descriptor).ok().filter(|path| path.is_absolute()) else {
                 break;
             };
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
                 break;
             };
             match self.sync_in(root, parent, name, descriptor) {
+                // A rename by this machine meanwhile shows without a question to the PFS.
+                Ok(true) if link_of(descriptor).is_ok_and(|now| now != path) => {}
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 // A directory that we may not open or that cannot be synced by itself.
@@ -95,7 +100,7 @@ impl DurableNames {
         Ok(rustix::fs::syncfs(descriptor)?)
     }
 
-    /// Syncs `directory` if it holds the file under `name`, before and after.
+    /// Syncs `directory` if it holds the file under `name`; whether it did.
     fn sync_in(
         &self,
         root: Option<BorrowedFd<'_>>,
@@ -116,7 +121,7 @@ impl DurableNames {
             }
             done => done?,
         }
-        Ok(holds(opened.as_fd(), name, file))
+        Ok(true)
     }
 
     /// Makes the names of `directory` and of those above it durable, up to the root.
@@ -173,9 +178,11 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn holds(directory: BorrowedFd<'_>, name: &OsStr, file: BorrowedFd<'_>) -> bool {
-    let Ok(file) = rustix::fs::fstat(file) else { return false };
-    rustix::fs::statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|named| (named.st_dev, named.st_ino) == (file.st_dev, file.st_ino))
+    let Ok(file) = identity_of(file) else { return false };
+    // The name is looked up; what it leads to need not be asked for its attributes.
+    let at = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(directory, name.as_bytes(), at, StatxFlags::INO)
+        .is_ok_and(|named| (named.stx_dev_major, named.stx_dev_minor, named.stx_ino) == file)
 }
 
 /// Whether a directory cannot be synced by itself, as against a sync that failed.

@@ -1,0 +1,121 @@
+//! What the mount asks the PFS, against a program on the PFS itself: a server round trip each. The
+//! limits are what is asked today, with room for the ends of earlier opens, which come late; the kernel keeps nothing here, so each look-up of a name by the
+//! mount is one of its directory, of the name and of the file again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use tidepool_fuse::{Mount, MountConfig};
+use tidepool_node::Node;
+use tidepool_testkit::needs_mount;
+use tidepool_testkit::weak_pfs::{Questions, WeakPfs, Weakness};
+
+/// The fewest questions of so many rounds count: the node's own work asks as well.
+const ROUNDS: usize = 7;
+
+/// What is done, and how many questions more it may be.
+type Row = (&'static str, fn(&Path, usize), u64);
+
+struct Scene {
+    // Dropped in this order.
+    _mount: Mount,
+    node: Arc<Node>,
+    pfs: WeakPfs,
+    upper: tempfile::TempDir,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.node.stop();
+    }
+}
+
+fn scene() -> Scene {
+    let pfs = WeakPfs::mount(Weakness::default()).unwrap();
+    let upper = tempfile::tempdir().unwrap();
+    let socket = upper.path().with_extension("sock");
+    let config = tidepool_proto::resolve::defaults(pfs.root(), &socket, 64 << 20).unwrap();
+    let node = Node::start(config).unwrap();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root: OwnedFd = rustix::fs::open(pfs.root(), flags, Mode::empty()).unwrap();
+    let config = MountConfig::new(root, pfs.root().to_owned(), upper.path().to_owned());
+    let mount = tidepool_fuse::mount(node.clone(), config).unwrap();
+    Scene { _mount: mount, node, pfs, upper }
+}
+
+/// Waits until the file is read without the PFS: what was just changed is not kept at once.
+fn settle(scene: &Scene) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while scene.pfs.asked_by(|| read(scene.upper.path(), 0)).1.contains_key("read") {
+        assert!(Instant::now() < end, "the file becomes resident");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The fewest questions that `work` in `directory` asked.
+fn fewest(pfs: &WeakPfs, directory: &Path, mut work: impl FnMut(&Path, usize)) -> Questions {
+    let rounds = (0..ROUNDS).map(|round| pfs.asked_by(|| work(directory, round)).1);
+    rounds.min_by_key(total).unwrap()
+}
+
+fn total(questions: &Questions) -> u64 {
+    questions.values().sum()
+}
+
+fn create(directory: &Path, round: usize) {
+    let mut file = File::create(directory.join(format!("new{round}"))).unwrap();
+    file.write_all(&[1; 4096]).unwrap();
+}
+
+fn read(directory: &Path, _: usize) {
+    assert_eq!(fs::read(directory.join("resident")).unwrap().len(), 4096);
+}
+
+fn stat(directory: &Path, _: usize) {
+    assert_eq!(fs::symlink_metadata(directory.join("resident")).unwrap().len(), 4096);
+}
+
+fn unlink(directory: &Path, round: usize) {
+    fs::remove_file(directory.join(format!("new{round}"))).unwrap();
+}
+
+#[test]
+fn the_mount_asks_the_pfs_little_more_than_a_program_on_it() {
+    needs_mount!();
+    let scene = scene();
+    fs::write(scene.pfs.root().join("resident"), [7; 4096]).unwrap();
+    let mut over = Vec::new();
+    settle(&scene);
+    let rows: [Row; 4] = [
+        ("create, write, close", create, 20),
+        ("open, read, close", read, 2),
+        ("stat", stat, 3),
+        ("unlink", unlink, 7),
+    ];
+    for (name, work, more) in rows {
+        if name == "unlink" {
+            (0..ROUNDS).for_each(|round| create(scene.pfs.root(), round));
+        }
+        let bare = fewest(&scene.pfs, scene.pfs.root(), work);
+        if name == "create, write, close" {
+            (0..ROUNDS).for_each(|round| unlink(scene.pfs.root(), round));
+        }
+        if name == "unlink" {
+            (0..ROUNDS).for_each(|round| create(scene.upper.path(), round));
+        }
+        let by_mount = fewest(&scene.pfs, scene.upper.path(), work);
+        if name == "create, write, close" {
+            (0..ROUNDS).for_each(|round| unlink(scene.pfs.root(), round));
+        }
+        println!("{name}: {} against {}: {by_mount:?} {bare:?}", total(&by_mount), total(&bare));
+        if total(&by_mount) > total(&bare) + more {
+            over.push((name, by_mount, bare));
+        }
+    }
+    assert!(over.is_empty(), "{over:#?}");
+}
