@@ -6,17 +6,25 @@
 # before the node ends; if that fails (a full PFS), the node goes on, this script says so in the
 # system log, and the machine is drained by its exit code so that nobody pulls the plug.
 
+# Slurm gives no PATH, and the default of some shells ends in the working directory.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
+export PATH
 socket=/run/tidepool/node.sock
 
 tidepool node status --socket "$socket" >/dev/null 2>&1 || exit 0
 
-jobs=$(squeue --noheader --nodelist "$SLURMD_NODENAME" --states RUNNING,SUSPENDED,COMPLETING \
-    --format %A 2>/dev/null | grep -vcx "$SLURM_JOB_ID")
+# Who cannot ask which jobs run must not take the node away from them.
+if ! listed=$(squeue --noheader --nodelist "$SLURMD_NODENAME" \
+    --states RUNNING,SUSPENDED,COMPLETING --format %A 2>/dev/null); then
+    logger -p daemon.warning -t tidepool-epilog -- "the node goes on: squeue failed"
+    exit 0
+fi
+jobs=$(printf '%s\n' "$listed" | grep -v '^[[:space:]]*$' | grep -vcx "$SLURM_JOB_ID")
 [ "${jobs:-0}" -gt 0 ] && exit 0
 
 if output=$(tidepool node stop --socket "$socket" --wait 30 2>&1); then
-    logger -t tidepool-epilog "$output"
+    logger -t tidepool-epilog -- "$output"
     exit 0
 fi
-logger -p daemon.err -t tidepool-epilog "$output"
+logger -p daemon.err -t tidepool-epilog -- "$output"
 exit 1

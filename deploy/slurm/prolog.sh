@@ -10,6 +10,9 @@
 # A prolog that fails drains the machine. The memory level is a cache, so its absence is no
 # reason for that: jobs find their files on the PFS itself. The failure goes to the system log.
 
+# Slurm gives no PATH, and the default of some shells ends in the working directory.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
+export PATH
 socket=/run/tidepool/node.sock
 
 if ! tidepool node status --socket "$socket" >/dev/null 2>&1; then

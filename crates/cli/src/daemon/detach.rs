@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_proto::wire::Failure;
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 
-use super::start::default_log_file;
+use super::place::{default_log_file, log_flags};
 use super::summary::Summary;
 
 /// What the daemon tells the program that started it.
@@ -67,7 +67,7 @@ impl Readiness {
 /// Starts this program again as a daemon and waits until its node serves or fails.
 pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     let log_file = config.log_file.clone().unwrap_or_else(|| default_log_file(&config.socket));
-    let log = open_log(&log_file)?;
+    let log = open_log(&log_file, &config.socket)?;
     let failed = |source| Error::pfs("starting the daemon", source);
     let (listen, report) = std::io::pipe().map_err(failed)?;
     let mut command = Command::new("/proc/self/exe");
@@ -103,8 +103,10 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     })
 }
 
-fn open_log(path: &Path) -> Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o640).open(path).map_err(|source| {
+fn open_log(path: &Path, socket: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(log_flags(path, socket));
+    options.open(path).map_err(|source| {
         Error::pfs(format!("opening the log {}", path.display()), source)
             .remedy("name another file by --log-file")
     })

@@ -7,6 +7,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
+use super::place::log_flags;
 use tidepool_proto::config::{LogFormat, LogLevel};
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 use tracing::level_filters::LevelFilter;
@@ -52,8 +53,10 @@ pub fn start(config: &NodeConfig) -> Result<Log> {
     let (writer, writing) = match &config.log_file {
         None => never_waits(std::io::stderr()),
         Some(path) => {
-            let opened = OpenOptions::new().append(true).create(true).mode(0o640).open(path);
-            let file = opened.map_err(|source| {
+            let mut options = OpenOptions::new();
+            let flags = log_flags(path, &config.socket);
+            options.append(true).create(true).mode(0o640).custom_flags(flags);
+            let file = options.open(path).map_err(|source| {
                 Error::pfs(format!("opening the log {}", path.display()), source)
                     .remedy("name another file by --log-file")
             })?;

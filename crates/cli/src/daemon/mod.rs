@@ -7,6 +7,7 @@ mod endpoint;
 mod limits;
 pub mod logging;
 mod notify;
+mod place;
 mod reload;
 mod start;
 mod summary;

@@ -1,12 +1,11 @@
 //! `tidepool node start`: validates the configuration, then serves here or in a daemon.
 
-use std::path::{Path, PathBuf};
-
 use tidepool_proto::resolve::{Machine, resolve};
-use tidepool_proto::{Error, NodeConfig, Result};
+use tidepool_proto::{NodeConfig, Result};
 
 use super::assemble;
 use super::detach::{self, Readiness};
+use super::place;
 use crate::arguments::StartArguments;
 use crate::exit::Outcome;
 use crate::machine::machine;
@@ -58,7 +57,7 @@ pub fn start(arguments: StartArguments) -> Result<Outcome> {
             if config.foreground {
                 return serve_in_front(config, sources, arguments.json);
             }
-            create_directory_of(&config.socket)?;
+            place::prepare(&config.socket)?;
             let summary = detach::spawn(&config)?;
             if arguments.json {
                 output::json(&summary)?
@@ -71,7 +70,7 @@ pub fn start(arguments: StartArguments) -> Result<Outcome> {
 }
 
 fn serve_in_front(config: NodeConfig, sources: Sources, json: bool) -> Result<Outcome> {
-    create_directory_of(&config.socket)?;
+    place::prepare(&config.socket)?;
     let node = assemble::start(config, sources)?;
     if json {
         output::json(node.summary())?
@@ -87,22 +86,4 @@ fn serve_in_daemon(sources: Sources, readiness: &Readiness) -> Result<Outcome> {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     readiness.ready(node.summary());
     node.run()
-}
-
-/// Makes the directory of the socket, open to all to look up but not to write.
-fn create_directory_of(socket: &Path) -> Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let Some(directory) = socket.parent() else { return Ok(()) };
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o755).create(directory).map_err(|source| {
-        Error::pfs(format!("creating {} for the socket", directory.display()), source)
-            .remedy("choose another place by --socket")
-    })
-}
-
-/// Log file of a daemon that was given none.
-pub fn default_log_file(socket: &Path) -> PathBuf {
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".log");
-    PathBuf::from(name)
 }

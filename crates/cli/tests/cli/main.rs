@@ -4,7 +4,9 @@ mod control;
 mod generated;
 mod logging;
 mod node;
+mod place;
 mod plain_user;
+mod slurm;
 mod usage;
 
 use std::process::{Command, Output};

@@ -1,0 +1,120 @@
+//! The directory of a node's socket: made where it is missing, and refused where somebody else could
+//! put files into it. Lock, log and socket lie there, and are written with the node's rights.
+
+use std::fs::{DirBuilder, Metadata};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::machine::default_socket;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+const ROOT: u32 = 0;
+
+/// Makes the directory of the socket. The default one is its user's alone; one that was named is
+/// open to all to look up but not to write, for the clients of a node of all users.
+pub fn prepare(socket: &Path) -> Result<()> {
+    let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let private = !rustix::process::geteuid().is_root() && socket == default_socket();
+    let mut builder = DirBuilder::new();
+    let builder = builder.recursive(true).mode(if private { 0o700 } else { 0o755 });
+    builder.create(directory).map_err(|source| {
+        Error::pfs(format!("creating {} for the socket", directory.display()), source)
+            .remedy("choose another place by --socket")
+    })?;
+    check(directory)
+}
+
+/// Checks a directory and the one it lies in, unless nobody but root may change it: both are made
+/// by a node where they are missing. What lies above is the machine's.
+fn check(directory: &Path) -> Result<()> {
+    for path in directory.ancestors().filter(|path| !path.as_os_str().is_empty()).take(2) {
+        let facts = std::fs::symlink_metadata(path)
+            .map_err(|source| Error::pfs(format!("looking at {}", path.display()), source))?;
+        let closed = facts.mode() & (GROUP_WRITES | OTHERS_WRITE) == 0;
+        if facts.uid() == ROOT && (closed || facts.mode() & STICKY != 0 || facts.is_symlink()) {
+            continue;
+        }
+        if let Some(why) = objection(&facts) {
+            let operation = format!("using {} for the socket", path.display());
+            return Err(Error::new(ErrorKind::PermissionDenied, operation, why)
+                .remedy("remove it, or choose another place by --socket"));
+        }
+    }
+    Ok(())
+}
+
+/// Why files of ours are not safe in a directory.
+fn objection(facts: &Metadata) -> Option<String> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if facts.is_symlink() {
+        return Some("it is a link".to_owned());
+    }
+    if facts.uid() != user.as_raw() {
+        return Some(format!("it belongs to user {}", facts.uid()));
+    }
+    // Many machines give each user a group of his own, which may write what he makes.
+    let group_writes = facts.mode() & GROUP_WRITES != 0 && facts.gid() != group.as_raw();
+    let others_write = facts.mode() & OTHERS_WRITE != 0 && facts.mode() & STICKY == 0;
+    (group_writes || others_write).then(|| "other users may write to it".to_owned())
+}
+
+/// Log file of a daemon that was given none.
+pub fn default_log_file(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".log");
+    PathBuf::from(name)
+}
+
+/// Flags to open a log with. The one beside the socket is no link; one that was named may be.
+pub fn log_flags(log: &Path, socket: &Path) -> i32 {
+    if log == default_log_file(socket) { libc::O_NOFOLLOW } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_that_others_may_change_is_refused() {
+        let top = tempfile::tempdir().unwrap();
+        let own = top.path().join("own");
+        prepare(&own.join("node.sock")).unwrap();
+        let set = |mode| {
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(0o777);
+        let error = prepare(&own.join("node.sock")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        let below = prepare(&own.join("below/node.sock")).unwrap_err();
+        assert_eq!(below.kind(), ErrorKind::PermissionDenied, "{below}");
+        set(0o1777);
+        prepare(&own.join("node.sock")).unwrap();
+        set(0o755);
+        prepare(&own.join("below/node.sock")).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_directory_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can give a link to somebody else");
+            return;
+        }
+        let top = tempfile::tempdir().unwrap();
+        let (link, there) = (top.path().join("link"), top.path().join("there"));
+        std::fs::create_dir(&there).unwrap();
+        symlink(&there, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+        let error = prepare(&link.join("node.sock")).unwrap_err();
+        assert!(error.to_string().contains("it is a link"), "{error}");
+        std::os::unix::fs::chown(&there, Some(65_534), None).unwrap();
+        let error = prepare(&there.join("node.sock")).unwrap_err();
+        assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    }
+}
