@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_client::{Client, ClientOptions, OpenOptions};
 use tidepool_proto::admin::Status;
 use tidepool_testkit::needs_mount;
@@ -51,6 +52,7 @@ struct Run {
     stop: AtomicBool,
     generation: AtomicU64,
     reads: AtomicU64,
+    mapped: AtomicU64,
     changed: AtomicU64,
 }
 
@@ -158,6 +160,43 @@ fn read_one(run: &Run, client: Option<&Client>, rng: &mut fastrand::Rng) {
     }
 }
 
+/// Maps a file, gives the descriptor up, and looks at the mapping now and a while later. A file that
+/// is only ever replaced keeps the generation that it had; the others have whole pages.
+fn map_one(run: &Run, rng: &mut fastrand::Rng) {
+    let file = rng.u64(..REPLACED);
+    let opened = File::open(run.mount.join(name(file))).unwrap();
+    let length = opened.metadata().unwrap().len() as usize;
+    let flags = if rng.bool() { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    let mut bytes = vec![0; length];
+    // In full before: what is not resident is not there any more once the file is replaced.
+    if opened.read_exact_at(&mut bytes, 0).is_err() {
+        return;
+    }
+    let first = check(file, 0, &bytes).0;
+    // SAFETY: a new mapping at an address of the kernel's choice, unmapped below.
+    let base = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, &opened, 0)
+    };
+    let base = base.unwrap();
+    let is_resident = opened.read_exact_at(&mut bytes[..1], 0).is_ok();
+    drop(opened);
+    for _ in 0..rng.u32(1..4) {
+        // What the kernel cannot bring any more is `EFAULT` in a system call, and no signal.
+        let mut copy = tempfile::tempfile().unwrap();
+        // SAFETY: inside the mapping; the file is never shorter.
+        let seen = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), length) };
+        if !is_resident || std::io::Write::write_all(&mut copy, seen).is_err() {
+            break;
+        }
+        copy.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(check(file, 0, &bytes), (first, first), "file {file}: a mapping changed");
+        run.mapped.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(rng.u64(..50)));
+    }
+    // SAFETY: the whole mapping, which nobody uses any more.
+    unsafe { rustix::mm::munmap(base, length) }.unwrap();
+}
+
 /// Writes whole pages of a file through Tidepool; each writer has its own.
 fn write_one(run: &Run, client: Option<&Client>, file: u64, rng: &mut fastrand::Rng) {
     let pages = pages_of(file);
@@ -249,6 +288,7 @@ fn start(node: &Node) -> Run {
         stop: AtomicBool::new(false),
         generation: AtomicU64::new(2),
         reads: AtomicU64::new(0),
+        mapped: AtomicU64::new(0),
         changed: AtomicU64::new(0),
     }
 }
@@ -290,6 +330,15 @@ fn stress(arguments: &[&str]) {
                 }
             });
         }
+        for seed in 400..402 {
+            scope.spawn(move || {
+                let _guard = StopAtEnd(&run.stop);
+                let mut rng = random(seed);
+                while run.going() {
+                    map_one(run, &mut rng);
+                }
+            });
+        }
         for file in 0..WRITTEN {
             scope.spawn(move || {
                 let _guard = StopAtEnd(&run.stop);
@@ -317,7 +366,8 @@ fn stress(arguments: &[&str]) {
         drop(guard);
     });
     let (reads, changed) = (run.reads.load(Ordering::Relaxed), run.changed.load(Ordering::Relaxed));
-    println!("{reads} reads, {changed} opens whose file was changed");
+    let mapped = run.mapped.load(Ordering::Relaxed);
+    println!("{reads} reads, {mapped} of mappings, {changed} opens whose file was changed");
     assert_end(&node, &run.pfs, process_id);
 }
 
