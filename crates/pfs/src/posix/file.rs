@@ -250,7 +250,10 @@ impl PosixFile {
         let descriptor = self
             .plain(OFlags::APPEND | OFlags::DIRECT)
             .map_err(|error| self.fail("opening again without append", error))?;
-        match write_full(offset, data, |at, part| pwrite_here(descriptor, part, at)) {
+        let acting = self.acting()?;
+        let result = write_full(offset, data, |at, part| pwrite_here(descriptor, part, at));
+        drop(acting);
+        match result {
             Ok(()) => Ok(data.len()),
             Err(partial) if part_is_enough && partial.written > 0 => Ok(partial.written),
             Err(partial) => {
@@ -268,12 +271,14 @@ impl PosixFile {
         let own = appender.get_or_insert_with(|| {
             reopen(self.descriptor.as_fd(), self.access() | OFlags::APPEND).ok()
         });
+        let acting = self.acting()?;
         let result = match own {
             Some(own) => self.append_to(own.as_fd(), data, true, part_is_enough),
             // The position of the caller's descriptor moves then; there is no other way to learn
             // where an append landed.
             None => self.append_to(self.descriptor.as_fd(), data, false, part_is_enough),
         };
+        drop(acting);
         result.map_err(|partial| {
             let detail = format!("{} of {} bytes were written", partial.written, data.len());
             self.fail_with("appending", detail, partial.error)
