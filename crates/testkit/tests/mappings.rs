@@ -279,7 +279,11 @@ fn in_a_fork(check: impl Fn() -> bool, between: impl FnOnce()) -> bool {
     if child == 0 {
         // SAFETY: descriptors and buffers are its own.
         unsafe {
-            libc::read(go[0], byte.as_mut_ptr().cast(), 1);
+            // So that it ends with its parent, whatever becomes of that.
+            libc::close(go[1]);
+            if libc::read(go[0], byte.as_mut_ptr().cast(), 1) != 1 {
+                libc::_exit(1);
+            }
             byte[0] = u8::from(check());
             libc::write(answer[1], byte.as_ptr().cast(), 1);
             libc::_exit(0);
