@@ -14,7 +14,7 @@ use crate::{demo, examples, java, rust_tests, suites, tidy};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
@@ -22,6 +22,7 @@ const STEPS: [Step; 9] = [
     ("java", |_| java::test()),
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
+    ("applications", run_applications),
     ("examples", run_examples),
     ("demo", run_demo),
 ];
@@ -95,6 +96,13 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     let operations = if options.long { 200_000 } else { 20_000 };
     let names = Vec::new();
     suites::run(&SuiteOptions { names, on: "both".into(), pfs: None, seed, operations })
+}
+
+/// Applications that take seconds, while the store breathes.
+fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
+    let names = vec!["applications-short".to_owned()];
+    let (on, seed) = ("both".into(), Vec::new());
+    suites::run(&SuiteOptions { names, on, pfs: None, seed, operations: 0 })
 }
 
 /// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.
