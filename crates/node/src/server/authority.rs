@@ -42,9 +42,9 @@ pub(super) fn check_file(descriptor: impl AsFd, access: Access) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a user may have what is cached of a file serve it after a change of metadata. Between
-/// the two versions, the times of the file are the word of whoever may set them: he owns the file,
-/// may read and write it, or may do everything on this node anyway.
+/// Checks that a user may have what is cached of a file serve it after a change of metadata.
+/// Between the two versions, the times of the file are the word of whoever may set them: he owns
+/// the file, may read and write it, or may do everything on this node anyway.
 pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
     let descriptor = descriptor.as_fd();
     if check_file(descriptor, Access::ReadWrite).is_ok() {
