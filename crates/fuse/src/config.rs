@@ -23,6 +23,8 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// Let the kernel read resident files without us where it can.
     pub passthrough: bool,
+    /// Let reads and writes go past the kernel's page cache, where files can be mapped all the same.
+    pub direct_io: bool,
     /// Largest number of descriptors held to remember inodes; `None` takes a quarter of what the
     /// process may open.
     pub inode_descriptors_max: Option<usize>,
@@ -32,7 +34,8 @@ pub struct MountConfig {
 }
 
 impl MountConfig {
-    /// The defaults: two threads, read-write, open to all users when root, with passthrough.
+    /// The defaults: two threads, read-write, open to all users when root, with passthrough and
+    /// direct input and output.
     pub fn new(pfs_root: OwnedFd, pfs_path: PathBuf, mount_point: PathBuf) -> Self {
         MountConfig {
             pfs_root,
@@ -43,6 +46,7 @@ impl MountConfig {
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             passthrough: true,
+            direct_io: true,
             inode_descriptors_max: None,
             opens_max: None,
         }

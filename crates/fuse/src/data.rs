@@ -235,9 +235,8 @@ impl Filesystem {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 out.backing_id = backing_id;
             }
-            Admission::Direct | Admission::Split => {
-                out.open_flags = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
-            }
+            Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),
+            Admission::Split => out.open_flags = abi::OPEN_DIRECT_IO,
         }
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
@@ -254,6 +253,16 @@ impl Filesystem {
         };
         self.files.insert(handle, open);
         Ok(out)
+    }
+
+    /// For an open whose reads and writes come to us. Where they go through the page cache, it
+    /// drops what earlier opens left there. Appends never do: their place is for the PFS to say.
+    fn flags_to_ask(&self, node: &Node, append: bool) -> u32 {
+        if self.direct_io.load(Ordering::Relaxed) {
+            return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
+        }
+        self.pages.filled(node);
+        if append { abi::OPEN_DIRECT_IO } else { 0 }
     }
 
     /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
@@ -383,7 +392,15 @@ impl Filesystem {
         }
         self.credentials.become_daemon()?;
         let from_page = arguments.transfer_flags & abi::WRITE_FROM_PAGE != 0;
-        let _serving = from_page.then(|| Serving::page_of(handle.node.nodeid));
+        let nodeid = handle.node.nodeid;
+        let _serving = match from_page {
+            true => Some(Serving::page_of(nodeid)),
+            // Kernels before 6.6 leave pages as they are at such writes.
+            false if handle.append && !self.direct_io.load(Ordering::Relaxed) => {
+                Some(Serving::nobody())
+            }
+            false => None,
+        };
         let file = if handle.append && from_page {
             self.positioned(&handle)?
         } else {

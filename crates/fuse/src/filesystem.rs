@@ -38,6 +38,7 @@ pub struct Filesystem {
     pub(crate) waiting: WaitingThreads,
     pub(crate) pages: Pages,
     pub(crate) passthrough: AtomicBool,
+    pub(crate) direct_io: AtomicBool,
     pub(crate) notes: Mutex<Vec<String>>,
     descriptors: OwnedFd,
 }
@@ -76,6 +77,7 @@ impl Filesystem {
             waiting: WaitingThreads::new(turns_max),
             pages: Pages::new(),
             passthrough: AtomicBool::new(false),
+            direct_io: AtomicBool::new(true),
             notes: Mutex::default(),
             descriptors,
         })

@@ -111,7 +111,7 @@ impl Opens {
     /// has bytes of it.
     pub fn may_serve(&self, version: &Version, has_pages: bool) -> bool {
         let shows_another =
-            || self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
+            || self.version_shown(false).is_some_and(|shown| !shown.agrees_with(version));
         match &self.backing {
             Some(backing) => backing.pin.serves(version),
             None => !has_pages || !shows_another(),
@@ -137,10 +137,16 @@ impl Opens {
         self.files.first().map(|open| open.file.clone())
     }
 
-    /// What those who only read see, where nobody follows the file from version to version.
-    pub fn version_shown(&self) -> Option<Version> {
-        let stay = self.backing.is_none() && self.files.iter().all(|open| open.reads_only);
-        self.files.first().filter(|_| stay).map(|open| open.file.version())
+    /// What those who read see, where they do not read the file as it is at the moment; also beside
+    /// writers, who follow it from version to version, if `beside_writers`.
+    pub fn version_shown(&self, beside_writers: bool) -> Option<Version> {
+        let no_version =
+            |open: &Open| open.file.content_number() == 0 || !(open.reads_only || beside_writers);
+        if self.backing.is_some() || self.files.iter().any(no_version) {
+            return None;
+        }
+        let reader = self.files.iter().find(|open| open.reads_only);
+        reader.or(self.files.first()).map(|open| open.file.version())
     }
 
     /// Whether `file` and those who only read see the same bytes. They agree among themselves.

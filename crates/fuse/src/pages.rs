@@ -55,6 +55,11 @@ impl Serving {
         Self::enter(Served { nodeid, from_page: false })
     }
 
+    /// The kernel keeps no pages up to date.
+    pub fn nobody() -> Self {
+        Self::enter(Served::default())
+    }
+
     /// The kernel writes a page of `nodeid`.
     pub fn page_of(nodeid: u64) -> Self {
         Self::enter(Served { nodeid, from_page: true })

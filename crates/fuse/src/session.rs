@@ -102,7 +102,7 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
         unmounted: AtomicBool::new(false),
     };
     session.filesystem.hear_of_changes(&session.device);
-    session.shake_hands(config.passthrough)?;
+    session.shake_hands(&config)?;
     for _ in 0..session.threads_base {
         session.start_worker().map_err(|error| {
             Error::new(ErrorKind::LimitReached, OPERATION, "starting a thread").caused_by(error)
@@ -221,6 +221,11 @@ impl Mount {
         self.session.filesystem.passthrough.load(Ordering::Relaxed)
     }
 
+    /// Whether reads and writes go past the kernel's page cache.
+    pub fn has_direct_io(&self) -> bool {
+        self.session.filesystem.direct_io.load(Ordering::Relaxed)
+    }
+
     /// Asks the kernel for what programs wrote to shared mappings, in a thread of its own in case
     /// the storage never answers.
     fn write_back_mappings(&self) {
@@ -249,7 +254,7 @@ impl Drop for Mount {
 
 impl Session {
     /// Agrees with the kernel on what both can do.
-    fn shake_hands(&self, passthrough: bool) -> Result<()> {
+    fn shake_hands(&self, config: &MountConfig) -> Result<()> {
         let fail = |detail: &str| Error::new(ErrorKind::Unsupported, OPERATION, detail);
         let mut buffer = vec![0; REQUEST_HEADER_BYTES_MAX];
         let length = self
@@ -277,14 +282,14 @@ impl Session {
             let _ = self.device.send(header.unique, libc::EPROTO, &[]);
             return Err(fail("this kernel's FUSE is too old").remedy("use Linux 4.20 or later"));
         }
-        let agreed = self.agree(&offer, passthrough);
+        let agreed = self.agree(&offer, config);
         self.device
             .send(header.unique, 0, &[std::io::IoSlice::new(agreed.as_bytes())])
             .map_err(|error| fail("answering the kernel's greeting").caused_by(error))?;
         Ok(())
     }
 
-    fn agree(&self, offer: &InitIn, passthrough: bool) -> InitOut {
+    fn agree(&self, offer: &InitIn, config: &MountConfig) -> InitOut {
         let offered = u64::from(offer.flags) | (u64::from(offer.flags_high) << 32);
         let mut wanted = init::ASYNC_READ
             | init::POSIX_LOCKS
@@ -297,13 +302,15 @@ impl Session {
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
             | init::HANDLE_KILLPRIV_V2
-            | init::INIT_EXT
-            | init::DIRECT_IO_ALLOW_MMAP;
-        if passthrough {
+            | init::INIT_EXT;
+        if config.direct_io {
+            wanted |= init::DIRECT_IO_ALLOW_MMAP;
+        }
+        if config.passthrough {
             wanted |= init::PASSTHROUGH;
         }
         let agreed = wanted & offered;
-        self.note_what_is_missing(agreed, passthrough);
+        self.note_what_is_missing(agreed, config);
         InitOut {
             major: abi::PROTOCOL_MAJOR,
             minor: abi::PROTOCOL_MINOR.min(offer.minor),
@@ -322,18 +329,22 @@ impl Session {
         }
     }
 
-    fn note_what_is_missing(&self, agreed: u64, passthrough: bool) {
+    fn note_what_is_missing(&self, agreed: u64, config: &MountConfig) {
         let filesystem = &self.filesystem;
         let privileged = rustix::process::geteuid().is_root();
         let possible = agreed & init::PASSTHROUGH != 0;
         filesystem.passthrough.store(possible && privileged, Ordering::Relaxed);
-        if passthrough && !possible {
+        if config.passthrough && !possible {
             filesystem.note("passthrough is off: the kernel has none (6.9 or later does)".into());
         } else if possible && !privileged {
             filesystem.note("passthrough is off: it needs root".into());
         }
-        if agreed & init::DIRECT_IO_ALLOW_MMAP == 0 {
-            filesystem.note("shared mappings are off: the kernel is older than 6.6".into());
+        let direct_io = agreed & init::DIRECT_IO_ALLOW_MMAP != 0;
+        filesystem.direct_io.store(direct_io, Ordering::Relaxed);
+        if config.direct_io && !direct_io {
+            let what = "direct input and output is off: the kernel is older than 6.6 and could not \
+                        map files; reads and writes go through its page cache";
+            filesystem.note(what.into());
         }
         if agreed & init::HANDLE_KILLPRIV_V2 == 0 {
             let what = "set-id bits are cleared by the kernel only: it is older than 5.12";

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use support::bypass::BypassService;
 use support::memory::MemoryService;
-use support::mounted;
+use support::{Mounted, mounted_with};
+use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
 
 const LENGTH: usize = 64 << 10;
@@ -52,18 +53,25 @@ impl Drop for Mapping {
     }
 }
 
-fn services() -> [Arc<dyn FileService>; 3] {
-    [
-        Arc::new(BypassService),
-        Arc::new(MemoryService::default()),
-        Arc::new(MemoryService::without_passthrough()),
-    ]
+/// Mounts of all services, each with direct input and output and without, as on older kernels.
+fn mounts() -> Vec<Mounted> {
+    let services = || -> [Arc<dyn FileService>; 3] {
+        [
+            Arc::new(BypassService),
+            Arc::new(MemoryService::default()),
+            Arc::new(MemoryService::without_passthrough()),
+        ]
+    };
+    let mount = |direct_io: bool| {
+        let adjust = move |config: &mut MountConfig| config.direct_io = direct_io;
+        services().into_iter().filter_map(move |service| mounted_with(service, adjust))
+    };
+    mount(true).chain(mount(false)).collect()
 }
 
 #[test]
 fn shared_mappings_write_through_to_the_pfs() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts() {
         let (lower, upper) = mount.both("file");
         fs::write(&upper, vec![1; LENGTH]).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
@@ -82,8 +90,7 @@ fn shared_mappings_write_through_to_the_pfs() {
 
 #[test]
 fn a_mapping_of_an_append_only_open_writes_in_place() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts().iter().filter(|mount| mount.mount().has_direct_io()) {
         let (lower, upper) = mount.both("file");
         fs::write(&upper, vec![1; LENGTH]).unwrap();
         let file = OpenOptions::new().read(true).append(true).open(&upper).unwrap();
@@ -98,8 +105,7 @@ fn a_mapping_of_an_append_only_open_writes_in_place() {
 
 #[test]
 fn private_and_read_only_mappings_see_the_file() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts() {
         let (lower, upper) = mount.both("file");
         fs::write(&lower, vec![4; LENGTH]).unwrap();
         let file = File::open(&upper).unwrap();
@@ -115,8 +121,7 @@ fn private_and_read_only_mappings_see_the_file() {
 
 #[test]
 fn a_new_mapping_shows_what_changed_on_the_pfs() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts() {
         let (lower, upper) = mount.both("file");
         for value in 1..4 {
             fs::write(&lower, vec![value; LENGTH]).unwrap();
@@ -129,8 +134,7 @@ fn a_new_mapping_shows_what_changed_on_the_pfs() {
 
 #[test]
 fn positioned_writes_show_in_mappings_of_the_same_file() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts() {
         let upper = mount.upper.join("file");
         fs::write(&upper, vec![1; LENGTH]).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
@@ -143,8 +147,7 @@ fn positioned_writes_show_in_mappings_of_the_same_file() {
 
 #[test]
 fn programs_run_from_the_mount() {
-    for service in services() {
-        let Some(mount) = mounted(service) else { return };
+    for mount in mounts() {
         let upper = mount.upper.join("program");
         fs::copy("/bin/echo", &upper).unwrap();
         fs::set_permissions(&upper, fs::Permissions::from_mode(0o755)).unwrap();
@@ -156,5 +159,27 @@ fn programs_run_from_the_mount() {
         fs::write(&script, "#!/bin/sh\necho scripted\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(Command::new(&script).output().unwrap().stdout, b"scripted\n");
+    }
+}
+
+#[test]
+fn appends_and_writes_show_in_reads_and_mappings_of_others() {
+    for mount in mounts() {
+        let (lower, upper) = mount.both("log");
+        fs::write(&upper, vec![1; LENGTH - 5_000]).unwrap();
+        let reader = File::open(&upper).unwrap();
+        let mapping = Mapping::new(&reader, false, MapFlags::SHARED);
+        assert_eq!(mapping.byte(LENGTH - 5_001), 1);
+        let appender = OpenOptions::new().append(true).open(&upper).unwrap();
+        std::io::Write::write_all(&mut &appender, &[2; 5_000]).unwrap();
+        let writer = OpenOptions::new().write(true).open(&upper).unwrap();
+        writer.write_all_at(&[3], 7).unwrap();
+        let mut bytes = vec![0; LENGTH];
+        reader.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((bytes[7], bytes[LENGTH - 5_001], bytes[LENGTH - 5_000]), (3, 1, 2));
+        assert_eq!(bytes, fs::read(&lower).unwrap());
+        assert_eq!(fs::metadata(&upper).unwrap().len(), LENGTH as u64);
+        assert_eq!((mapping.byte(7), mapping.byte(LENGTH - 5_000)), (3, 2));
+        assert_eq!(mapping.byte(LENGTH - 1), 2);
     }
 }

@@ -192,6 +192,8 @@ pub struct NodeConfig {
     pub fuse_threads: u32,
     /// Passthrough opens of resident files.
     pub passthrough: Feature,
+    /// Opens past the kernel's page cache.
+    pub direct_io: Feature,
     /// 2 MiB pages.
     pub huge_pages: Feature,
     /// What segments are made of.

@@ -354,6 +354,10 @@ table! {
     passthrough: OptionKind::Choice(FEATURES), "", Some("auto"), false,
         "Let the kernel read wholly resident files, and write new ones, without asking the node \
          (Linux 6.9, privilege).";
+    direct_io: OptionKind::Choice(FEATURES), "", Some("auto"), false,
+        "Let reads and writes on the mount go past the kernel's page cache. Without it, and before \
+         Linux 6.6, programs can map files all the same, but each read asks for attributes and \
+         costs a second copy.";
     huge_pages: OptionKind::Choice(FEATURES), "", Some("auto"), false,
         "Hold the store in 2 MiB pages.";
     backing: OptionKind::Choice(BACKINGS), "", Some("auto"), false,

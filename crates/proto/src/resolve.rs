@@ -50,7 +50,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawOptions {
         pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
-        passthrough, huge_pages, backing, pinned_share_max, client_descriptors_max,
+        passthrough, direct_io, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
         log_format, log_file, fault,
@@ -83,6 +83,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         read_ahead_bytes_max: o.bytes("read_ahead_bytes_max", &read_ahead_bytes_max)?,
         fuse_threads: o.required("fuse_threads", &fuse_threads)?,
         passthrough: o.required("passthrough", &passthrough)?,
+        direct_io: o.required("direct_io", &direct_io)?,
         huge_pages: o.required("huge_pages", &huge_pages)?,
         backing: o.required("backing", &backing)?,
         pinned_share_max: o.required("pinned_share_max", &pinned_share_max)?,

@@ -118,8 +118,8 @@ pub trait OpenFile: Send + Sync {
     /// The version this open reads, or the latest one that writes through this node made.
     fn version(&self) -> Version;
 
-    /// Two opens with the same number read the same bytes, whatever is written meanwhile. 0 where
-    /// only the version tells.
+    /// Two opens with the same number read the same bytes, whatever is written meanwhile. 0 for an
+    /// open that reads the file as the PFS has it at the moment.
     fn content_number(&self) -> u64 {
         0
     }

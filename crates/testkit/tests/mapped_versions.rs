@@ -15,7 +15,12 @@ const PAGE: usize = 4 << 10;
 
 /// Nodes whose mount reads in different ways: files are cold or the kernel gets none to read.
 fn nodes() -> Vec<Node> {
-    let ways: [&[&str]; 2] = [&[], &["--passthrough", "off"]];
+    let ways: [&[&str]; 4] = [
+        &[],
+        &["--passthrough", "off"],
+        &["--direct-io", "off"],
+        &["--passthrough", "off", "--direct-io", "off"],
+    ];
     let start = |way: &&[&str]| {
         let arguments = way.iter().map(|argument| (*argument).to_owned()).collect();
         Node::start(NodeSpec { arguments, ..NodeSpec::default() }).expect("a node starts")

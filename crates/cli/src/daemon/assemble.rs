@@ -96,6 +96,7 @@ fn start_front_ends(
     let mount = mount_point.map(|mount_point| mount(config, mount_point, node)).transpose()?;
     if let Some(mount) = &mount {
         require(config.passthrough, "passthrough", mount.has_passthrough())?;
+        require(config.direct_io, "direct_io", mount.has_direct_io())?;
     }
     Ok((mount, endpoint))
 }
@@ -109,6 +110,7 @@ fn mount(config: &NodeConfig, mount_point: &Path, node: &Arc<Node>) -> Result<Mo
         MountConfig {
             threads: config.fuse_threads as usize,
             passthrough: config.passthrough.wanted(),
+            direct_io: config.direct_io.wanted(),
             ..MountConfig::new(root, config.pfs.clone(), mount_point.to_owned())
         },
     )

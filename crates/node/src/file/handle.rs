@@ -176,7 +176,7 @@ impl OpenFile for Handle {
     }
 
     fn content_number(&self) -> u64 {
-        self.content().number
+        if self.read_mode == ReadMode::Bypass { 0 } else { self.content().number }
     }
 
     fn may_be_lost(&self) -> bool {
