@@ -188,20 +188,25 @@ impl NotedVersion for FakeNote {
 impl FileService for FakeService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         let lower = File::from(request.lower);
-        let version = version_of(&lower);
-        if self.0.device != 0 && version.id.device != self.0.device {
+        let id = version_of(&lower).id;
+        if self.0.device != 0 && id.device != self.0.device {
             let detail = "the file is on another file system";
             return Err(Error::new(ErrorKind::InvalidInput, "opening a file", detail));
         }
         let mut files = self.0.files.lock();
-        let known = files.get(&version.id).filter(|file| file.state.lock().version == version);
+        // Seen with the state locked: no write of another open is halfway then.
+        let known = files.get(&id).filter(|file| {
+            let state = file.state.lock();
+            state.version == version_of(&lower)
+        });
         let file = match known {
             Some(file) => Arc::clone(file),
             None => {
+                let version = version_of(&lower);
                 let segment = Segment::new(version.size);
                 let state = Mutex::new(FileState { version });
                 let file = Arc::new(FakeFile { state, segment, pins: AtomicU64::new(0) });
-                files.insert(version.id, Arc::clone(&file));
+                files.insert(id, Arc::clone(&file));
                 file
             }
         };
