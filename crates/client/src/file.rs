@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use tidepool_pfs::{Hearing, Unsynced};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Advice, Error, ErrorKind, Result, Version, WriteMode};
 
@@ -63,16 +64,16 @@ struct Origin {
 }
 
 /// Which writes are owed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Writes {
     /// Writes that the node took.
     taken: AtomicU64,
     /// Of those, how many it made durable or reported on.
     settled: AtomicU64,
-    /// Writes past the node that are not synced yet.
-    bare: AtomicBool,
-    /// The entry of a new file is not synced by this process.
-    entry: AtomicBool,
+    /// Writes past the node, and the name of a new file, that this process has to sync.
+    bare: Unsynced,
+    /// Which of these syncs failed and were told of.
+    hearing: Hearing,
     /// Some of them went to the memory of a node alone.
     may_be_lost: AtomicBool,
     /// The node ended while writes were owed that it alone had.
@@ -147,12 +148,20 @@ impl File {
             lower::set_size(&lower, 0)?;
         }
         let direct = bound.as_ref().is_none_or(|binding| binding.written_by_client.is_some());
+        let bare = Unsynced::default();
+        if truncate && direct {
+            bare.changed(1);
+        }
+        if created {
+            bare.named();
+        }
         let writes = Writes {
             taken: AtomicU64::new(u64::from(truncate && !direct)),
-            bare: AtomicBool::new(truncate && direct),
-            entry: AtomicBool::new(created),
+            settled: AtomicU64::new(0),
+            hearing: bare.listen(),
+            bare,
             may_be_lost: AtomicBool::new(may_be_lost),
-            ..Writes::default()
+            lost: AtomicBool::new(false),
         };
         let file = File {
             link: Arc::clone(link),

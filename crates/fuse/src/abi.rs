@@ -39,7 +39,8 @@ numbers!(u32: SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 
     SET_ATIME = 1 << 4, SET_MTIME = 1 << 5, SET_FH = 1 << 6, SET_ATIME_NOW = 1 << 7,
     SET_MTIME_NOW = 1 << 8, SET_KILL_PRIVILEGES = 1 << 11);
 numbers!(u32: GETATTR_HANDLE = 1 << 0, LOCK_FLOCK = 1 << 0, SYNC_DATA_ONLY = 1 << 0,
-    READ_LOCK_OWNER = 1 << 1, WRITE_FROM_PAGE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2, OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
+    READ_LOCK_OWNER = 1 << 1, WRITE_FROM_PAGE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2,
+    OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
 
 /// Notice to the kernel, not an answer: drop pages of a node.
 pub const NOTIFY_DROP_PAGES: i32 = 2;

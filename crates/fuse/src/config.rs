@@ -23,7 +23,7 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// Let the kernel read resident files without us where it can.
     pub passthrough: bool,
-    /// Let reads and writes go past the kernel's page cache, where files can be mapped all the same.
+    /// Let reads and writes go past the kernel's page cache, where files can be mapped even so.
     pub direct_io: bool,
     /// Largest number of descriptors held to remember inodes; `None` takes a quarter of what the
     /// process may open.

@@ -228,8 +228,8 @@ impl Nodes {
         self.maps.lock().unsettled.add(key, Reservation::begin());
     }
 
-    /// Tells the same of an open by thread `caller`. Nobody comes in between when it tries again: it
-    /// gets a node of its own, see [`Nodes::settle`].
+    /// Tells the same of an open by thread `caller`. Nobody comes in between when it tries again:
+    /// it gets a node of its own, see [`Nodes::settle`].
     pub fn retries(&self, place: &Place, caller: u32) {
         self.unsettle(place);
         let key = (place.parent.nodeid, place.name.clone(), caller);

@@ -4,9 +4,9 @@
 //! brings them up to date for what it writes itself through the same node. All else that changes a
 //! file is told here: writes by the library, and by opens of another node for the same file.
 //!
-//! The kernel writes what programs stored to a page before it drops it, and waits for reads into it.
-//! So it is told by threads that serve nobody, before a change (or the page would later be written
-//! over it) and after it. A change waits for that, but not without end. The kernel's own writes of
+//! The kernel writes what programs stored to a page before it drops it, and waits for reads into
+//! it. So it is told by threads that serve nobody, before a change (or the page would later be
+//! written over it) and after it. A change waits, but not without end. The kernel's own writes of
 //! pages never wait: the page that they come from stays locked meanwhile.
 
 use std::cell::Cell;

@@ -68,9 +68,10 @@ impl Node {
                 continue; // another open or a carry came in between
             }
             let old = inner.content.clone();
-            // Nobody is known to have changed it.
+            // Nobody is known to have changed it. Of what was never kept, all came from the PFS.
             let is_led_on = old.as_ref().is_some_and(|old| {
-                inner.writers > 0 && !old.is_superseded() && old.version().agrees_with(&version)
+                let is_same = !old.is_superseded() && old.version().agrees_with(&version);
+                is_same && (inner.writers > 0 || !old.admit)
             });
             if let Some(content) = &old {
                 if is_ours || is_usable(content, &version, &inner) {

@@ -24,6 +24,12 @@ pub trait LowerFile: Send + Sync {
     /// Reads into `buffer`; fewer bytes than asked for only at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
 
+    /// Like [`read_at`](Self::read_at), to look at what is there, also where the caller's
+    /// descriptor is for writing alone. What is read is told to nobody.
+    fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buffer)
+    }
+
     /// Like [`read_at`](Self::read_at), for fills: leaves no second copy in the page cache where
     /// the mount allows it. Direct I/O needs `buffer` and `offset` page aligned; else buffered.
     fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;

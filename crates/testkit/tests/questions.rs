@@ -1,6 +1,7 @@
 //! What the mount asks the PFS, against a program on the PFS itself: a server round trip each. The
-//! limits are what is asked today, with room for the ends of earlier opens, which come late; the kernel keeps nothing here, so each look-up of a name by the
-//! mount is one of its directory, of the name and of the file again.
+//! limits are what is asked today, with room for the ends of earlier opens, which come late; the
+//! kernel keeps nothing here, so each look-up of a name by the mount is one of its directory, of
+//! the name and of the file again.
 
 use std::fs::{self, File};
 use std::io::Write;

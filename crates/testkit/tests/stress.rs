@@ -160,8 +160,8 @@ fn read_one(run: &Run, client: Option<&Client>, rng: &mut fastrand::Rng) {
     }
 }
 
-/// Maps a file, gives the descriptor up, and looks at the mapping now and a while later. A file that
-/// is only ever replaced keeps the generation that it had; the others have whole pages.
+/// Maps a file, gives the descriptor up, and looks at the mapping now and a while later. A file
+/// that is only ever replaced keeps the generation that it had; the others have whole pages.
 fn map_one(run: &Run, rng: &mut fastrand::Rng) {
     let file = rng.u64(..REPLACED);
     let opened = File::open(run.mount.join(name(file))).unwrap();

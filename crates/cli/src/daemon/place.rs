@@ -1,5 +1,5 @@
-//! The directory of a node's socket: made where it is missing, and refused where somebody else could
-//! put files into it. Lock, log and socket lie there, and are written with the node's rights.
+//! The directory of a node's socket: made where it is missing, and refused where somebody else
+//! could put files into it. Lock, log and socket lie there, and are written with the node's rights.
 
 use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

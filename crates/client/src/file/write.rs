@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+use tidepool_pfs::Need;
 use tidepool_proto::wire::{Reply, Request, TRANSFER_WRITE_BYTES_MAX};
 use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
 
@@ -114,12 +115,13 @@ impl File {
 
     /// Writes past the node.
     fn write_bare(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
-        self.writes.bare.store(true, Ordering::Release);
-        if self.options.append {
-            return Ok((lower::append(&self.lower, data)?, data.len()));
-        }
-        lower::write_at(&self.lower, offset, data)?;
-        Ok((offset, data.len()))
+        let done = match self.options.append {
+            true => lower::append(&self.lower, data).map(|offset| (offset, data.len())),
+            false => lower::write_at(&self.lower, offset, data).map(|()| (offset, data.len())),
+        };
+        // A failed write may have left a part.
+        self.writes.bare.changed(data.len() as u64);
+        done
     }
 
     /// Called when the node is gone. It answers a write when the parallel file system has taken it,
@@ -129,7 +131,7 @@ impl File {
         if !self.writes.are_owed() {
             return;
         }
-        self.writes.bare.store(true, Ordering::Release);
+        self.writes.bare.changed(1);
         if self.writes.may_be_lost.load(Ordering::Acquire) {
             self.writes.lost.store(true, Ordering::Release);
         }
@@ -147,25 +149,30 @@ impl File {
 
     /// Makes everything written so far durable, as the write mode promises.
     pub fn sync(&self) -> Result<()> {
-        self.settle(&|handle| Request::Sync { handle, data_only: false }, true)
+        self.sync_with(false)
     }
 
     /// As [`File::sync`], without metadata that is not needed to read the bytes again.
     pub fn sync_data(&self) -> Result<()> {
-        self.settle(&|handle| Request::Sync { handle, data_only: true }, true)
+        self.sync_with(true)
+    }
+
+    fn sync_with(&self, data_only: bool) -> Result<()> {
+        let need = Need::All { data_only };
+        self.settle(&|handle| Request::Sync { handle, data_only }, Some(need))
     }
 
     /// What a close would do, without closing: keeps the promise of the write mode.
     pub fn flush(&self) -> Result<()> {
         let asked = self.options.write_mode.unwrap_or_default();
         let promised = self.written_here().unwrap_or(asked) != WriteMode::Bypass;
-        self.settle(&|handle| Request::Flush { handle }, promised)
+        self.settle(&|handle| Request::Flush { handle }, promised.then_some(Need::Counted))
     }
 
-    fn settle(&self, request: &dyn Fn(u64) -> Request, durable: bool) -> Result<()> {
+    fn settle(&self, request: &dyn Fn(u64) -> Request, need: Option<Need>) -> Result<()> {
         self.check_nothing_lost()?;
         if self.written_here().is_some() {
-            return if durable { self.sync_bare() } else { Ok(()) };
+            return need.map_or(Ok(()), |need| self.sync_bare(need));
         }
         let taken = self.writes.taken.load(Ordering::Acquire);
         let settled = match self.ask(request)? {
@@ -177,37 +184,37 @@ impl File {
         };
         // A node that ended in between had nothing made durable, nor did one that came after it.
         self.check_nothing_lost()?;
-        if settled {
-            self.writes.settled.fetch_max(taken, Ordering::AcqRel);
+        match need {
+            Some(_) if !settled => self.sync_bare(Need::All { data_only: false }),
+            None if !settled => Ok(()),
+            need => {
+                self.writes.settled.fetch_max(taken, Ordering::AcqRel);
+                // The node synced the name as well, if nothing went past it.
+                let owed = self.writes.bare.owed_bytes() > 0;
+                need.filter(|_| owed).map_or(Ok(()), |_| self.sync_bare(Need::Counted))
+            }
         }
-        if durable && (!settled || self.writes.bare.load(Ordering::Acquire)) {
-            self.sync_bare()?;
-        }
-        Ok(())
     }
 
-    fn sync_bare(&self) -> Result<()> {
-        self.writes.bare.store(false, Ordering::Release);
-        rustix::fs::fsync(&self.lower)
-            .map_err(|error| Error::pfs("syncing on the parallel file system", error))
-            .and_then(|()| self.sync_entry())
-            .inspect(|()| {
-                if !self.keeps() {
-                    lower::drop_pages(&self.lower, 0, 0);
-                }
-            })
-            .inspect_err(|_| self.writes.bare.store(true, Ordering::Release))
-    }
-
-    /// Makes the entry of a file that this open created durable, once.
-    fn sync_entry(&self) -> Result<()> {
-        if !self.writes.entry.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        // By the descriptor: the name may have changed, and the working directory too.
-        tidepool_pfs::sync_entry(self.lower.as_fd())
-            .map_err(|error| Error::pfs("syncing the directory of a new file", error))
-            .inspect_err(|_| self.writes.entry.store(true, Ordering::Release))
+    /// Returns when what this process wrote past the node is durable: by a sync of its own, or by
+    /// that of another thread which began late enough.
+    fn sync_bare(&self, need: Need) -> Result<()> {
+        self.writes.bare.settle(&self.writes.hearing, need, |work| {
+            let synced = match work.data_only {
+                true => rustix::fs::fdatasync(&self.lower),
+                false => rustix::fs::fsync(&self.lower),
+            };
+            synced.map_err(|error| Error::pfs("syncing on the parallel file system", error))?;
+            if work.entry {
+                // By the descriptor: the name may have changed, and the working directory too.
+                tidepool_pfs::sync_entry(self.lower.as_fd())
+                    .map_err(|error| Error::pfs("syncing the directory of a new file", error))?;
+            }
+            if !self.keeps() {
+                lower::drop_pages(&self.lower, 0, 0);
+            }
+            Ok(())
+        })
     }
 
     /// Sets the length of the file in bytes.
@@ -216,7 +223,9 @@ impl File {
         if self.change(&|handle| Request::SetSize { handle, size }, true)? {
             return Ok(());
         }
-        lower::set_size(&self.lower, size)
+        let done = lower::set_size(&self.lower, size);
+        self.writes.bare.changed(1);
+        done
     }
 
     /// `fallocate(2)` with its mode bits.
@@ -228,8 +237,10 @@ impl File {
             return Ok(());
         }
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
-        rustix::fs::fallocate(&self.lower, flags, offset, length)
-            .map_err(|error| Error::pfs("allocating space", error))
+        let done = rustix::fs::fallocate(&self.lower, flags, offset, length)
+            .map_err(|error| Error::pfs("allocating space", error));
+        self.writes.bare.changed(1);
+        done
     }
 
     /// Has the node change the file; false if that is to be done without it. `repeatable`: a change
@@ -237,7 +248,6 @@ impl File {
     fn change(&self, request: &dyn Fn(u64) -> Request, repeatable: bool) -> Result<bool> {
         self.bound()?;
         if self.written_here().is_some() {
-            self.writes.bare.store(true, Ordering::Release);
             return Ok(false);
         }
         let done = self.ask_to_change(request, repeatable)?;
@@ -246,7 +256,6 @@ impl File {
             self.writes.taken.fetch_add(1, Ordering::AcqRel);
         } else {
             self.check_not_memory_only()?;
-            self.writes.bare.store(true, Ordering::Release);
         }
         Ok(done)
     }
@@ -285,7 +294,7 @@ impl File {
         let flushed = if self.options.access.writes() {
             let untouched = !self.created
                 && self.writes.taken.load(Ordering::Acquire) == 0
-                && !self.writes.bare.load(Ordering::Acquire)
+                && self.writes.bare.owed_bytes() == 0
                 && !self.writes.lost.load(Ordering::Acquire);
             if untouched { Ok(()) } else { self.flush() }
         } else {

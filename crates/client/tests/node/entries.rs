@@ -1,4 +1,5 @@
-//! A new file is closed without an error wherever its directory is by then, and whoever may read it.
+//! A new file is closed without an error wherever its directory is by then, and whoever may read
+//! it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -133,7 +133,7 @@ impl Handle {
         let mut at = range.start;
         while at < range.end {
             let wanted = (range.end - at).min(bytes.len() as u64) as usize;
-            let read = self.lower.read_at(at, &mut bytes[..wanted]).ok()?;
+            let read = self.lower.look_at(at, &mut bytes[..wanted]).ok()?;
             if read < wanted || bytes[..read].iter().any(|byte| *byte != 0) {
                 return Some(false);
             }

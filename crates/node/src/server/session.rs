@@ -2,6 +2,8 @@
 //! requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
 //! nothing to another. Reads and writes no socket.
 
+mod places;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use tidepool_proto::{
 
 use super::authority;
 use super::limits::{Ledger, LoanTicket, Ticket};
+use places::{LendingPlace, OpeningPlace};
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
 const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
@@ -463,84 +466,6 @@ impl Session {
             }
         }
         (errors, held.loans.into_values().collect())
-    }
-}
-
-/// Room for one more open file, given back unless it is filled.
-struct OpeningPlace<'a> {
-    session: &'a Session,
-    ticket: Option<Ticket>,
-}
-
-impl<'a> OpeningPlace<'a> {
-    fn take(session: &'a Session) -> Result<Self> {
-        let limit = session.ledger.limits().handles_per_connection_max;
-        let ticket = session.ledger.handle(session.user.user_id)?;
-        let mut held = session.held.lock();
-        if held.handles.len() + held.opening >= limit {
-            return Err(session.ledger.refused("open files of this connection", limit));
-        }
-        held.opening += 1;
-        Ok(OpeningPlace { session, ticket: Some(ticket) })
-    }
-
-    fn fill(
-        mut self,
-        file: Arc<dyn OpenFile>,
-        access: Access,
-        segment_handed_out: bool,
-        written_by_client: Option<Arc<dyn PassthroughPin>>,
-    ) -> u64 {
-        let mut held = self.session.held.lock();
-        held.numbers_given += 1;
-        let number = held.numbers_given;
-        if let Some(ticket) = self.ticket.take() {
-            let segment_handed_out = AtomicBool::new(segment_handed_out);
-            let handle = Handle {
-                _written_by_client: written_by_client,
-                file,
-                access,
-                segment_handed_out,
-                ticket: Arc::new(ticket),
-            };
-            held.handles.insert(number, Arc::new(handle));
-        }
-        number
-    }
-}
-
-impl Drop for OpeningPlace<'_> {
-    fn drop(&mut self) {
-        self.session.held.lock().opening -= 1;
-    }
-}
-
-/// Room for one more loan, given back unless it is filled.
-struct LendingPlace<'a>(&'a Session);
-
-impl<'a> LendingPlace<'a> {
-    fn take(session: &'a Session) -> Result<Self> {
-        let limit = session.ledger.limits().borrows_per_connection_max;
-        let mut held = session.held.lock();
-        if held.loans.len() + held.lending >= limit {
-            return Err(session.ledger.refused("borrowed ranges of this connection", limit));
-        }
-        held.lending += 1;
-        Ok(LendingPlace(session))
-    }
-
-    fn fill(self, loan: Loan) -> u64 {
-        let mut held = self.0.held.lock();
-        held.numbers_given += 1;
-        let number = held.numbers_given;
-        held.loans.insert(number, loan);
-        number
-    }
-}
-
-impl Drop for LendingPlace<'_> {
-    fn drop(&mut self) {
-        self.0.held.lock().lending -= 1;
     }
 }
 

@@ -361,6 +361,17 @@ impl LowerFile for PosixFile {
         self.read_buffered(offset, buffer).map_err(|error| self.fail("reading", error))
     }
 
+    fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        if self.readable() {
+            return self.read_at(offset, buffer);
+        }
+        reopen(self.descriptor.as_fd(), OFlags::RDONLY)
+            .and_then(|file| {
+                read_full(offset, buffer, |at, part| rustix::io::pread(&file, part, at))
+            })
+            .map_err(|error| self.fail("looking at what is there", error))
+    }
+
     fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.read_fill(offset, buffer).map_err(|error| self.fail("reading a block", error))
     }

@@ -65,7 +65,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 fn kernel(release: &str) -> Finding {
     match version(release) {
         Some(version) if version >= (6, 9) => ok(format!("Linux {release}")),
-        Some(version) if version < (6, 6) && version >= (5, 14) => degraded(
+        Some(version) if ((5, 14)..(6, 6)).contains(&version) => degraded(
             format!("Linux {release}"),
             "no FUSE passthrough before 6.9, and no shared mappings of direct opens before 6.6: \
              mounted reads are answered by the node through the kernel's page cache; files opened \
