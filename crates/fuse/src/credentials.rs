@@ -48,7 +48,6 @@ type Key = (u32, u32, u32);
 struct Present {
     uid: u32,
     gid: u32,
-    groups: Option<Groups>,
     /// Those that this thread has left where its user is root.
     capabilities: [u32; 2],
     umask: Option<u32>,
@@ -60,7 +59,6 @@ thread_local! {
         RefCell::new(Present {
             uid: ROOT,
             gid: ROOT,
-            groups: None,
             capabilities: ALL,
             umask: None,
             own_umask: false,
@@ -191,12 +189,8 @@ fn read_rights(pid: u32) -> Answer<Rights> {
 fn become_user(uid: u32, gid: u32, groups: Option<Groups>, capabilities: [u32; 2]) -> Answer {
     PRESENT.with_borrow_mut(|present| {
         // Root may do anything whatever its groups, so these stay until another user comes.
-        if let Some(groups) = groups
-            && present.groups.as_ref() != Some(&groups)
-        {
-            present.groups = None;
-            identity::set_groups(&groups)?;
-            present.groups = Some(groups);
+        if let Some(groups) = groups {
+            identity::take_groups(&groups)?;
         }
         if present.gid != gid {
             identity::set_group(gid)?;

@@ -414,7 +414,11 @@ impl Filesystem {
     ) -> Answer {
         let attributes = match header.opcode {
             op::GETATTR => self.get_attributes(header, arguments.take()?),
-            op::SETATTR => self.set_attributes(header, arguments.take()?),
+            op::SETATTR => match self.set_attributes(header, arguments.take()?) {
+                // A lease; nothing is changed yet, and it is tried again.
+                Err(Errno::BLOCKED) => return Err(Errno::BLOCKED),
+                done => done,
+            },
             op::GETXATTR | op::LISTXATTR => {
                 let size = arguments.take::<abi::GetxattrIn>()?.size;
                 let answer = if header.opcode == op::GETXATTR {

@@ -30,7 +30,7 @@ const EARLY_INTERRUPTS_MAX: usize = 64;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 const UNLOCK: u32 = libc::F_UNLCK as u32;
-const WOULD_WAIT: [Errno; 2] = [Errno(libc::EAGAIN), Errno(libc::EACCES)];
+const WOULD_WAIT: [Errno; 3] = [Errno(libc::EAGAIN), Errno(libc::EACCES), Errno::BLOCKED];
 
 /// Record locks of one owner on one file.
 struct Owned {
@@ -53,7 +53,6 @@ struct Waiter {
 struct State {
     owned: HashMap<(FileId, u64), Owned>,
     waiters: Vec<Waiter>,
-    early_interrupts: VecDeque<u64>,
     watching: usize,
     thread_runs: bool,
     stopped: bool,
@@ -63,6 +62,9 @@ struct State {
 #[derive(Default)]
 pub struct Locks {
     state: Mutex<State>,
+    /// Interrupts that came before their lock waits. Never held over anything that may wait, as
+    /// `state` is over calls to the PFS; taken after it.
+    early_interrupts: Mutex<VecDeque<u64>>,
     changed: Condvar,
 }
 
@@ -128,23 +130,26 @@ impl Locks {
     /// Whether the interrupt of request `unique` came before the request was worked on; it counts
     /// once.
     pub(crate) fn was_interrupted(&self, unique: u64) -> bool {
-        let mut state = self.state.lock();
-        let found = state.early_interrupts.iter().position(|early| *early == unique);
-        found.and_then(|index| state.early_interrupts.remove(index)).is_some()
+        let mut early = self.early_interrupts.lock();
+        let found = early.iter().position(|early| *early == unique);
+        found.and_then(|index| early.remove(index)).is_some()
     }
 
-    /// A program stopped waiting for request `unique`.
+    /// A program stopped waiting for request `unique`. Never waits: who calls it may hold up all.
     pub(crate) fn interrupt(&self, unique: u64) {
-        let mut state = self.state.lock();
+        let mut early = self.early_interrupts.lock();
+        if early.len() == EARLY_INTERRUPTS_MAX {
+            early.pop_front();
+        }
+        early.push_back(unique);
+        drop(early);
+        // Who has the state looks at the interrupts before the lock waits again.
+        let Some(mut state) = self.state.try_lock() else { return };
         let found = state.waiters.iter().position(|waiter| waiter.reply.unique() == unique);
-        match found {
-            Some(index) => state.waiters.swap_remove(index).reply.error(Errno(libc::EINTR)),
-            None => {
-                if state.early_interrupts.len() == EARLY_INTERRUPTS_MAX {
-                    state.early_interrupts.pop_front();
-                }
-                state.early_interrupts.push_back(unique);
-            }
+        if let Some(index) = found
+            && self.was_interrupted(unique)
+        {
+            state.waiters.swap_remove(index).reply.error(Errno(libc::EINTR));
         }
     }
 
@@ -249,8 +254,7 @@ impl Filesystem {
     fn wait_for_lock(self: &Arc<Self>, waiter: Waiter) {
         let mut state = self.locks.state.lock();
         let unique = waiter.reply.unique();
-        if let Some(index) = state.early_interrupts.iter().position(|early| *early == unique) {
-            state.early_interrupts.remove(index);
+        if self.locks.was_interrupted(unique) {
             return waiter.reply.error(Errno(libc::EINTR));
         }
         state.waiters.push(waiter);
@@ -321,9 +325,7 @@ impl Filesystem {
         let mut state = self.locks.state.lock();
         let unique = waiter.reply.unique();
         // It may have been interrupted while it was being tried.
-        let interrupted = state.early_interrupts.iter().position(|early| *early == unique);
-        if let Some(index) = interrupted {
-            state.early_interrupts.remove(index);
+        if self.locks.was_interrupted(unique) {
             return waiter.reply.error(Errno(libc::EINTR));
         }
         if !state.stopped {

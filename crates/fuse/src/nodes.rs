@@ -182,16 +182,23 @@ impl Nodes {
         let id = id_of(stat);
         let place = Place { parent: parent.clone(), name: name.to_owned() };
         let mut maps = self.maps.lock();
-        if let Some(node) = maps.current.get(&id)
-            && node.kind == kind_of(stat)
-            && node.may_serve(version)
-        {
-            let node = node.clone();
-            node.lookups.fetch_add(1, Ordering::Relaxed);
-            if node.nodeid != ROOT_NODE {
-                node.remember(place);
+        loop {
+            let Some(known) = maps.current.get(&id).cloned() else { break };
+            drop(maps);
+            // Not with the table locked: an open of the file that is under way may ask the PFS.
+            let serves = known.kind == kind_of(stat) && known.may_serve(version);
+            maps = self.maps.lock();
+            if !maps.current.get(&id).is_some_and(|current| Arc::ptr_eq(current, &known)) {
+                continue;
             }
-            return node;
+            if !serves {
+                break;
+            }
+            known.lookups.fetch_add(1, Ordering::Relaxed);
+            if known.nodeid != ROOT_NODE {
+                known.remember(place);
+            }
+            return known;
         }
         let node = add(&mut maps, id, kind_of(stat), Some(place));
         node.lookups.fetch_add(1, Ordering::Relaxed);

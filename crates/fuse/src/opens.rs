@@ -141,7 +141,7 @@ impl Opens {
     /// writers, who follow it from version to version, if `beside_writers`.
     pub fn version_shown(&self, beside_writers: bool) -> Option<Version> {
         let no_version =
-            |open: &Open| open.file.content_number() == 0 || !(open.reads_only || beside_writers);
+            |open: &Open| !(open.reads_only || beside_writers) || open.file.content_number() == 0;
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }

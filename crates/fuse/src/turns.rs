@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::abi::op;
+use crate::abi::{InHeader, op};
 use crate::request::Reply;
 
 /// Bytes of requests that wait for one user, at most.
@@ -47,9 +47,29 @@ impl Waiting {
     }
 
     /// The end of an open must happen whether or not the program still waits.
-    fn may_be_given_up(&self) -> bool {
-        !matches!(self.opcode, op::FLUSH | op::RELEASE | op::RELEASEDIR)
+    fn ends_an_open(&self) -> bool {
+        matches!(self.opcode, op::FLUSH | op::RELEASE | op::RELEASEDIR)
     }
+
+    /// Whether nobody wants the answer any more. The kernel tells of all signals, and most leave
+    /// the program running: no PFS fails its reads for those.
+    fn may_be_given_up(&self) -> bool {
+        !self.ends_an_open() && is_dying(pid_of(&self.request))
+    }
+}
+
+fn pid_of(request: &[u8]) -> u32 {
+    let at = std::mem::offset_of!(InHeader, pid);
+    request.get(at..at + 4).map_or(0, |pid| u32::from_ne_bytes(pid.try_into().unwrap_or_default()))
+}
+
+/// Whether a thread is about to be ended by a signal; also where that cannot be seen. The kernel
+/// gives every thread of a program that ends its own `SIGKILL`.
+fn is_dying(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    pending.is_none_or(|bits| bits & 1 << (libc::SIGKILL - 1) != 0)
 }
 
 /// What became of a request that asked for a turn.
@@ -174,9 +194,10 @@ impl Turns {
         }
         let queued = known.map_or(0, |user| user.queued_bytes);
         let waiting = Waiting::new(user, opcode, request, reply);
-        let given_up = waiting.may_be_given_up();
         let full = queued + request.len() > QUEUED_BYTES_MAX;
-        if given_up && (full || is_interrupted(waiting.reply.unique())) {
+        let refused = full && !waiting.ends_an_open();
+        // The interrupt is asked for first: it is there once, and rarely.
+        if refused || is_interrupted(waiting.reply.unique()) && waiting.may_be_given_up() {
             return Asked::Refused(waiting.reply);
         }
         state.enqueue(waiting);

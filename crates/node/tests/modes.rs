@@ -180,6 +180,40 @@ fn a_memory_file_larger_than_the_store_continues_on_the_pfs() {
 }
 
 #[test]
+fn appends_to_a_memory_file_that_outgrows_the_store_are_made_once() {
+    let fixture = Fixture::new();
+    let wish = Wish { append: true, ..write_mode(WriteMode::Memory) };
+    let file = fixture.writer("f", wish);
+    // Of a length that no block is a multiple of, so that one append is in two blocks.
+    let bytes = content(7, 100_000_000);
+    for piece in bytes.chunks(1_000_000) {
+        file.write_at(0, piece).unwrap();
+    }
+    file.flush().unwrap();
+    drop(file);
+    assert!(fixture.read("f").0 == bytes);
+    assert!(std::fs::read(fixture.path("f")).unwrap() == bytes);
+}
+
+#[test]
+fn a_reader_beside_thousands_of_opens_ends_in_peace() {
+    let fixture = Fixture::new();
+    fixture.put("f", &content(1, 5000));
+    let reader = fixture.open("f");
+    let writer = fixture.try_open("f", Access::ReadWrite, Wish::default()).unwrap();
+    for round in 0..20_000 {
+        // Refused, after which nothing that is cached of the file is trusted.
+        writer.allocate(libc::FALLOC_FL_COLLAPSE_RANGE, 1, 1).unwrap_err();
+        if round % 5_000 == 0 {
+            assert_eq!(reader.size().unwrap(), 5000);
+        }
+    }
+    // On a small stack, as those of the node's threads are.
+    let end = std::thread::Builder::new().stack_size(256 << 10);
+    end.spawn(move || drop((reader, writer))).unwrap().join().unwrap();
+}
+
+#[test]
 fn resizing_to_nothing_writes_memory_only_files_down() {
     let fixture = Fixture::new();
     write_in_pieces(&fixture, "f", &content(1, 9 << 20), write_mode(WriteMode::Memory));

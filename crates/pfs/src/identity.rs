@@ -55,15 +55,22 @@ pub fn act_as(identity: &Identity) -> Result<Option<Acting>> {
 }
 
 fn become_user(identity: &Identity) -> io::Result<()> {
+    take_groups(&identity.groups)?;
+    set_group(identity.group_id)?;
+    // Last: with it go the rights that the calls before need, and those to keep set-id bits.
+    set_user(identity.user_id)
+}
+
+/// Gives this thread supplementary groups, unless it has them. All who give it any do it here, or
+/// it would be taken to have those that it had before.
+pub fn take_groups(groups: &Arc<[u32]>) -> io::Result<()> {
     GROUPS.with_borrow_mut(|present| {
-        if present.as_ref() != Some(&identity.groups) {
+        if present.as_ref() != Some(groups) {
             *present = None;
-            set_groups(&identity.groups)?;
-            *present = Some(identity.groups.clone());
+            set_groups(groups)?;
+            *present = Some(groups.clone());
         }
-        set_group(identity.group_id)?;
-        // Last: with it go the rights that the calls before need, and those to keep set-id bits.
-        set_user(identity.user_id)
+        Ok(())
     })
 }
 
@@ -76,8 +83,7 @@ impl Drop for Acting {
     }
 }
 
-/// Sets the supplementary groups of this thread.
-pub fn set_groups(groups: &[u32]) -> io::Result<()> {
+fn set_groups(groups: &[u32]) -> io::Result<()> {
     // SAFETY: the pointer and length describe a live slice of 32-bit group numbers, which is what
     // the system call reads. The raw call changes this thread only, which is what we want.
     let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };

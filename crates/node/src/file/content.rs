@@ -49,6 +49,16 @@ const MISSES_TRACKED: usize = 1024;
 /// Small random reads of one block after which it is fetched whole.
 const MISSES_TO_FILL: u8 = 3;
 
+impl Drop for Content {
+    /// One after the other: recursion along a long chain of successors would end the stack.
+    fn drop(&mut self) {
+        let mut next = self.successor.take();
+        while let Some(content) = next {
+            next = Arc::into_inner(content).and_then(|mut content| content.successor.take());
+        }
+    }
+}
+
 impl Content {
     /// Nothing cached yet of `version`.
     pub fn new(version: Version, owner: Owner, admit: bool) -> Self {

@@ -43,7 +43,7 @@ impl Handle {
         if !eligible {
             return None;
         }
-        let _changing = self.file.gate.write();
+        let _changing = self.file.gate.try_write()?;
         let now = self.lower.version().ok()?;
         let mut inner = self.file.inner.lock();
         // Of another version it may be the stub of another node by now.

@@ -317,7 +317,8 @@ impl Handle {
     /// Lends a wholly resident segment, which then stays where it is.
     fn lend(&self, to: impl FnOnce(&Segment) -> Option<Loan>) -> Option<Arc<dyn PassthroughPin>> {
         // No write through this node may fall between the checks and the loan.
-        let _unchanged_by_us = self.file.gate.read();
+        // Not waited for: the write may wait for the PFS, and others for this open.
+        let _unchanged_by_us = self.file.gate.try_read()?;
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
             && !self.content.is_superseded()

@@ -14,7 +14,7 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{Mark, StubState};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
-use tidepool_store::FillStart;
+use tidepool_store::{BlockPin, FillStart, Segment};
 
 use super::capture::Written;
 use super::content::Content;
@@ -220,6 +220,12 @@ pub fn write(
 
 /// Writes a file down for want of memory, to go on with it as an ordinary one.
 pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<()> {
+    // A write that found no room may have made the segment longer than the file.
+    if let Some(segment) = content.segment()
+        && segment.size() > content.size()
+    {
+        segment.set_size(content.size())?;
+    }
     let stub = file.inner.lock().stub.clone();
     match (spill_gated(core, file, content)?, stub) {
         (Spilled::LetGo, Some(stub)) => Err(let_go(core, content, &**stub.lower())),
@@ -409,20 +415,32 @@ fn become_ordinary(
 fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Result<()> {
     let mut head = [0; tidepool_proto::stub::STUB_BYTES as usize];
     let head = &mut head[..mark.length.min(tidepool_proto::stub::STUB_BYTES) as usize];
-    if let Some(pin) = content.segment().and_then(|segment| segment.pin_block(0)) {
+    if let Some(segment) = content.segment()
+        && let Some(pin) = pin_unless_hole(segment, 0)?
+    {
         let length = head.len().min(pin.len());
         head[..length].copy_from_slice(&pin[..length]);
     }
     stub.write_down(mark, head, &mut |from| {
         let Some(segment) = content.segment() else { return Ok(()) };
         for block in 0..segment.blocks() {
-            if let Some(pin) = segment.pin_block(block) {
-                let start = block * segment.block_bytes();
-                let skip = from.saturating_sub(start).min(pin.len() as u64);
-                stub.lower().write_at(start + skip, &pin[skip as usize..])?;
-                core.ledger.pfs_written_bytes.add(pin.len() as u64);
-            }
+            let Some(pin) = pin_unless_hole(segment, block)? else { continue };
+            let start = block * segment.block_bytes();
+            let skip = from.saturating_sub(start).min(pin.len() as u64);
+            stub.lower().write_at(start + skip, &pin[skip as usize..])?;
+            core.ledger.pfs_written_bytes.add(pin.len() as u64);
         }
         Ok(())
     })
+}
+
+/// A block of a memory-only file; `None` where nothing was ever written.
+fn pin_unless_hole(segment: &Segment, block: u64) -> Result<Option<BlockPin>> {
+    let pin = segment.pin_block(block);
+    if pin.is_none() && segment.state(block) != BlockState::Absent {
+        let what = "writing a memory-only file down";
+        return Err(Error::new(ErrorKind::Internal, what, "a block of it cannot be mapped")
+            .remedy("raise vm.max_map_count, or free memory; the bytes stay in memory"));
+    }
+    Ok(pin)
 }

@@ -164,6 +164,10 @@ impl Handle {
     fn distrust(&self) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
+            if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
+                // It became one since: what failed concerns the bytes before.
+                return;
+            }
             self.replace_content(&mut inner, now);
         }
     }
@@ -211,12 +215,15 @@ impl Handle {
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
         let Some(now) = self.seen_alone(content, &grown)? else { return Ok(done) };
-        let kept = self.file.inner.lock().capture.keep(
+        // Without the lock: making room may write other files down. The gate keeps it ours.
+        let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
+        let kept = capture.keep(
             &self.core,
             content,
             &Written { offset: at, data, size_before },
             self.write_mode != WriteMode::Bypass && self.keeps(),
         );
+        self.file.inner.lock().capture = capture;
         if kept.is_err() {
             // The PFS has the bytes; only their copy in memory is given up.
             self.distrust();

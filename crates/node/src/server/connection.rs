@@ -23,7 +23,7 @@ use tidepool_proto::wire::{
 use tidepool_proto::{Error, ErrorKind};
 
 use super::limits::{Ledger, Ticket};
-use super::linger::{self, Lingering};
+use super::linger::{self, Lingering, Whereabouts};
 use super::session::{Answer, Session};
 
 /// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
@@ -416,6 +416,11 @@ impl Drop for Leaver {
             let user_id = connection.user_id;
             tracing::error!(user_id, %error, "a client ended before its write did");
         }
+        let process = match process {
+            Whereabouts::Gone => None,
+            Whereabouts::Here(process) => Some(Some(process)),
+            Whereabouts::Unknown => Some(None),
+        };
         if connection.cut_off.load(Ordering::Acquire)
             && !loans.is_empty()
             && let Some(process) = process

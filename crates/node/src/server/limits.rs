@@ -269,7 +269,7 @@ impl Ledger {
         let limits = &self.limits;
         let usage = Usage { borrows: 1, borrowed_bytes: bytes, ..Usage::default() };
         self.take(user_id, usage, |_, user| {
-            let too_long = user.borrowed_bytes > limits.borrowed_bytes_per_user_max;
+            let too_long = bytes > 0 && user.borrowed_bytes > limits.borrowed_bytes_per_user_max;
             let bytes_max = limits.borrowed_bytes_per_user_max;
             too_long.then(|| format!("borrowed bytes of this user: at most {bytes_max}")).or(
                 exceeded("borrowed ranges of this user", user.borrows, limits.borrows_per_user_max),

@@ -2,13 +2,14 @@
 //! a reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
 //! Loans and connection count against their user all the while. One thread watches all of them.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::connection::{STACK_BYTES, Shared};
@@ -29,16 +30,31 @@ struct State {
 }
 
 struct Holder {
-    process: Arc<OwnedFd>,
+    /// None where nobody can tell whether it is there.
+    process: Option<Arc<OwnedFd>>,
     _loans: Vec<Loan>,
     _connection: Arc<Ticket>,
 }
 
-/// A process by its id, if it is there.
-pub(super) fn process_of(process_id: Option<u32>) -> Option<OwnedFd> {
-    let process = process_id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)?;
-    // Fails if the process is gone already, which is the common case.
-    pidfd_open(process, PidfdFlags::empty()).ok()
+/// Where a process is.
+pub(super) enum Whereabouts {
+    /// It ended, which is the common case.
+    Gone,
+    /// Here.
+    Here(OwnedFd),
+    /// In another pid name space, or no descriptor is to be had: nobody can tell.
+    Unknown,
+}
+
+/// Looks for a process.
+pub(super) fn process_of(process_id: Option<u32>) -> Whereabouts {
+    let process = process_id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let Some(process) = process else { return Whereabouts::Unknown };
+    match pidfd_open(process, PidfdFlags::empty()) {
+        Ok(process) => Whereabouts::Here(process),
+        Err(Errno::SRCH) => Whereabouts::Gone,
+        Err(_) => Whereabouts::Unknown,
+    }
 }
 
 impl Lingering {
@@ -46,11 +62,11 @@ impl Lingering {
     pub(super) fn keep(
         &self,
         loans: Vec<Loan>,
-        process: OwnedFd,
+        process: Option<OwnedFd>,
         connection: Arc<Ticket>,
         shared: &Arc<Shared>,
     ) {
-        let process = Arc::new(process);
+        let process = process.map(Arc::new);
         let mut state = self.0.lock();
         state.holders.push(Holder { process, _loans: loans, _connection: connection });
         if state.watched {
@@ -66,16 +82,15 @@ impl Lingering {
 
     fn watch(&self, shared: &Shared) {
         loop {
-            let processes: Vec<Arc<OwnedFd>> = {
+            let processes: Vec<Option<Arc<OwnedFd>>> = {
                 let mut state = self.0.lock();
                 if state.holders.is_empty() || shared.stopping.load(Ordering::Acquire) {
                     state.watched = false;
                     return;
                 }
-                state.holders.iter().map(|holder| Arc::clone(&holder.process)).collect()
+                state.holders.iter().map(|holder| holder.process.clone()).collect()
             };
-            let descriptors: Vec<BorrowedFd<'_>> = processes.iter().map(|it| it.as_fd()).collect();
-            let ended = ended(&descriptors);
+            let ended = ended(&processes);
             if !ended.iter().any(|ended| *ended) {
                 continue;
             }
@@ -99,11 +114,14 @@ impl Lingering {
 }
 
 /// Which of these processes ended, waiting a little for the first one.
-fn ended(processes: &[BorrowedFd<'_>]) -> Vec<bool> {
+fn ended(processes: &[Option<Arc<OwnedFd>>]) -> Vec<bool> {
+    let known = processes.iter().flatten();
     let mut watched: Vec<PollFd<'_>> =
-        processes.iter().map(|process| PollFd::from_borrowed_fd(*process, PollFlags::IN)).collect();
-    match poll(&mut watched, Some(&LOOK_AGAIN)) {
-        Ok(_) => watched.iter().map(|process| !process.revents().is_empty()).collect(),
-        Err(_) => Vec::new(),
+        known.map(|process| PollFd::new(process, PollFlags::IN)).collect();
+    if poll(&mut watched, Some(&LOOK_AGAIN)).is_err() {
+        return Vec::new();
     }
+    let mut answers = watched.iter().map(|process| !process.revents().is_empty());
+    let answer = |known: &Option<_>| known.is_some() && answers.next().unwrap_or(false);
+    processes.iter().map(answer).collect()
 }
