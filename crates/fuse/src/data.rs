@@ -52,7 +52,7 @@ pub struct FileHandle {
 
 /// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
 /// decided here, caching and appending by the node. No open waits for who holds a lease.
-fn lower_flags(flags: u32) -> OFlags {
+pub(crate) fn lower_flags(flags: u32) -> OFlags {
     const KEPT: i32 = libc::O_ACCMODE | libc::O_NOATIME;
     const ADDED: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
     OFlags::from_bits_retain(flags & KEPT as u32) | ADDED
@@ -68,11 +68,11 @@ fn open_errno(error: rustix::io::Errno) -> Errno {
 
 /// As [`lower_flags`] for an open that writes only, with reading added: the kernel may then write
 /// the file by itself, and others read it the same way. What the program may do stays as it was.
-fn both_ways(flags: u32) -> OFlags {
+pub(crate) fn both_ways(flags: u32) -> OFlags {
     (lower_flags(flags) - OFlags::ACCMODE) | OFlags::RDWR
 }
 
-fn access_of(flags: u32) -> Access {
+pub(crate) fn access_of(flags: u32) -> Access {
     match flags as i32 & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
         libc::O_WRONLY => Access::Write,
@@ -80,7 +80,7 @@ fn access_of(flags: u32) -> Access {
     }
 }
 
-fn has(flags: u32, flag: i32) -> bool {
+pub(crate) fn has(flags: u32, flag: i32) -> bool {
     flags as i32 & flag == flag
 }
 
@@ -202,7 +202,7 @@ impl Filesystem {
     }
 
     /// Files an open under a new handle and decides how the kernel reads it.
-    fn admit(
+    pub(crate) fn admit(
         &self,
         caller: &InHeader,
         node: Arc<Node>,
@@ -277,7 +277,7 @@ impl Filesystem {
         if again { Ok(()) } else { Err(Errno::STALE) }
     }
 
-    fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
+    pub(crate) fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
         let open = self.files.remove(handle)?;
         let backing = open.node.opens.lock().leave(handle);
         // Not under the lock: the node takes a file that was written by the kernel back now, and

@@ -223,6 +223,7 @@ impl Filesystem {
             op::READ => self.handle_read(arguments, &mut reply),
             op::OPEN
             | op::CREATE
+            | op::TMPFILE
             | op::WRITE
             | op::FLUSH
             | op::RELEASE
@@ -283,6 +284,8 @@ impl Filesystem {
                     self.create(header, create, name, reply);
                 }
             }
+            // Its name is the kernel's own and leads nowhere.
+            op::TMPFILE => answer!(create, |reply| self.create_nameless(header, create, reply)),
             op::WRITE => {
                 let write: TransferIn = arguments.take()?;
                 let data = arguments.bytes(write.size as usize)?;

@@ -23,6 +23,7 @@ mod locks;
 mod meeting;
 mod metadata;
 mod mounting;
+mod nameless;
 mod names;
 mod nodes;
 mod opens;

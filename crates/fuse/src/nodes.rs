@@ -57,7 +57,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The place where the node was seen last; none for the root.
+    /// The place where the node was seen last; none for the root and before a file has a name.
     pub fn place(&self) -> Option<Place> {
         self.place.lock().clone()
     }
@@ -179,8 +179,19 @@ impl Nodes {
         stat: &Stat,
         version: &Version,
     ) -> Arc<Node> {
-        let id = id_of(stat);
         let place = Place { parent: parent.clone(), name: name.to_owned() };
+        self.enter_at(Some(place), stat, version)
+    }
+
+    /// The same for a new file without a name, reached by `file` until it gets one.
+    pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Node> {
+        let node = self.enter_at(None, stat, version);
+        self.keep(&node, file);
+        node
+    }
+
+    fn enter_at(&self, place: Option<Place>, stat: &Stat, version: &Version) -> Arc<Node> {
+        let id = id_of(stat);
         let mut maps = self.maps.lock();
         loop {
             let Some(known) = maps.current.get(&id).cloned() else { break };
@@ -200,7 +211,7 @@ impl Nodes {
             }
             return known;
         }
-        let node = add(&mut maps, id, kind_of(stat), Some(place));
+        let node = add(&mut maps, id, kind_of(stat), place);
         node.lookups.fetch_add(1, Ordering::Relaxed);
         node
     }
@@ -329,7 +340,7 @@ impl Nodes {
         if let Some(node) = self.current(id)
             && node.nodeid != ROOT_NODE
         {
-            node.remember(Place { parent: parent.clone(), name: name.to_owned() });
+            node.remember(Some(Place { parent: parent.clone(), name: name.to_owned() }));
         }
     }
 
@@ -418,12 +429,12 @@ impl Nodes {
     /// Whether the file has no name any more, as far as that shows: some file systems count no
     /// links, so the count alone does not tell.
     fn is_nameless(&self, node: &Node) -> bool {
+        let Some(place) = node.place() else { return true };
         let Some(descriptor) = node.pin.lock().clone() else { return false };
         let links = rustix::fs::statat(&*descriptor, c"", AtFlags::EMPTY_PATH);
         if links.is_ok_and(|stat| stat.st_nlink > 0) {
             return false;
         }
-        let Some(place) = node.place() else { return false };
         let Some(parent) = place.parent.pin.lock().clone() else { return false };
         rustix::fs::statat(&*parent, &place.name, AtFlags::SYMLINK_NOFOLLOW)
             .map_or(true, |stat| id_of(&stat) != node.id)
@@ -431,13 +442,16 @@ impl Nodes {
 }
 
 impl Node {
-    fn remember(&self, place: Place) {
+    fn remember(&self, place: Option<Place>) {
         let mut present = self.place.lock();
-        let same = present
-            .as_ref()
-            .is_some_and(|now| Arc::ptr_eq(&now.parent, &place.parent) && now.name == place.name);
+        let same = match (&*present, &place) {
+            (Some(now), Some(then)) => {
+                Arc::ptr_eq(&now.parent, &then.parent) && now.name == then.name
+            }
+            _ => false,
+        };
         if !same {
-            *present = Some(place);
+            *present = place;
         }
     }
 }

@@ -5,13 +5,13 @@ mod support;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use support::bypass::BypassService;
 use support::memory::MemoryService;
-use support::{errno, mounted, mounted_with};
+use support::{STRANGER, as_user, errno, mounted, mounted_with};
 
 #[test]
 fn names_may_be_any_bytes_up_to_255() {
@@ -229,4 +229,86 @@ fn a_read_only_mount_refuses_changes() {
     assert_eq!(fs::read(&upper).unwrap(), b"x");
     assert_eq!(errno(fs::write(&upper, b"y")), Some(libc::EROFS));
     assert_eq!(errno(fs::remove_file(&upper)), Some(libc::EROFS));
+}
+
+/// Opens a file without a name.
+fn open_nameless(directory: &std::path::Path, flags: i32) -> std::io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_TMPFILE | flags).mode(0o666);
+    options.open(directory)
+}
+
+/// Whether the kernel passes them on and the PFS has them; says why not.
+fn has_nameless(mount: &support::Mounted) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let possible = version >= (6, 2) && open_nameless(&mount.lower, 0).is_ok();
+    if !possible {
+        println!("SKIPPED: Linux {release} or this file system has no files without a name here");
+    }
+    possible
+}
+
+fn name_it(file: &fs::File, path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::linkat(CWD, number, CWD, path, rustix::fs::AtFlags::SYMLINK_FOLLOW)?)
+}
+
+fn a_file_without_a_name_gets_one(service: Arc<dyn tidepool_proto::FileService>) {
+    let Some(mount) = mounted_with(service, |config| config.inode_descriptors_max = Some(16))
+    else {
+        return;
+    };
+    if !has_nameless(&mount) {
+        return;
+    }
+    let directory = mount.upper.join("directory");
+    fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, Some(STRANGER), Some(STRANGER)).unwrap();
+    let (lower, upper) = mount.both("directory/named");
+    let file = as_user(STRANGER, STRANGER, &[], || open_nameless(&directory, 0).unwrap());
+    assert_eq!((file.metadata().unwrap().nlink(), file.metadata().unwrap().uid()), (0, STRANGER));
+    file.write_all_at(b"first ", 0).unwrap();
+    // Nodes beside it press on the descriptors that are kept.
+    for number in 0..64 {
+        let path = mount.upper.join(number.to_string());
+        fs::write(&path, b"x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(fs::read_dir(mount.lower.join("directory")).unwrap().count(), 0);
+    as_user(STRANGER, STRANGER, &[], || name_it(&file, &upper).unwrap());
+    file.write_all_at(b"second", 6).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    drop(file);
+    assert_eq!(fs::read(&upper).unwrap(), b"first second");
+    assert_eq!(fs::read(&lower).unwrap(), b"first second");
+    assert_eq!(fs::metadata(&lower).unwrap().uid(), STRANGER);
+}
+
+#[test]
+fn a_file_without_a_name_gets_one_by_a_link() {
+    a_file_without_a_name_gets_one(Arc::new(BypassService));
+    a_file_without_a_name_gets_one(Arc::new(MemoryService::default()));
+}
+
+#[test]
+fn a_file_without_a_name_is_refused_as_on_the_pfs() {
+    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    if !has_nameless(&mount) {
+        return;
+    }
+    let file = open_nameless(&mount.upper, libc::O_EXCL).unwrap();
+    assert_eq!(errno(name_it(&file, &mount.upper.join("named"))), Some(libc::ENOENT));
+    let closed = mount.upper.join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = as_user(STRANGER, STRANGER, &[], || {
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        rustix::fs::open(&closed, flags, rustix::fs::Mode::RUSR).err()
+    });
+    assert_eq!(refused, Some(rustix::io::Errno::ACCESS));
 }

@@ -1,0 +1,75 @@
+//! Files that are made without a name (`O_TMPFILE`): on the PFS, as the caller. Their node has no
+//! place and keeps a descriptor, until a link gives them a name.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use tidepool_proto::Access;
+
+use crate::abi::{CreateIn, CreateOut, InHeader};
+use crate::attributes::version_of;
+use crate::data::{access_of, both_ways, has, lower_flags};
+use crate::filesystem::{Filesystem, Manner};
+use crate::request::{Answer, Errno, Reply};
+
+impl Filesystem {
+    /// `TMPFILE`: a file without a name, which `LINK` may give it.
+    pub(crate) fn create_nameless(&self, caller: &InHeader, arguments: CreateIn, reply: Reply) {
+        match self.create_nameless_handle(caller, arguments, &reply) {
+            Ok(created) => {
+                if !reply.value_heard(&created) {
+                    self.forget_handle(created.open.handle);
+                    self.forget(created.entry.nodeid, 1);
+                }
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create_nameless_handle(
+        &self,
+        caller: &InHeader,
+        arguments: CreateIn,
+        reply: &Reply,
+    ) -> Answer<CreateOut> {
+        let (_, held) = self.directory_for(caller, caller.nodeid)?;
+        let share = self.shares.take(caller.uid)?;
+        self.credentials.set_umask(arguments.umask)?;
+        let lower = open_nameless(&held, arguments)?;
+        let stat = rustix::fs::fstat(&lower)?;
+        let (directory, number) = self.by_descriptor(&lower);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path = rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?;
+        let access = access_of(arguments.flags);
+        let append = has(arguments.flags, libc::O_APPEND);
+        // There is no name to make durable.
+        let file = self.open_in_node(caller, lower, access, Manner::Plain, append)?;
+        let node = self.nodes.enter_nameless(path, &stat, &version_of(&stat));
+        let entry = self.entry_of(&node, &stat);
+        match self.admit(caller, node, file, (access, append), share, reply) {
+            Ok(open) => Ok(CreateOut { entry, open }),
+            Err(errno) => {
+                self.forget(entry.nodeid, 1);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// Creates a file without a name. Where the PFS has none, directories cannot be written to.
+fn open_nameless(directory: &impl AsFd, arguments: CreateIn) -> Answer<OwnedFd> {
+    let append = has(arguments.flags, libc::O_APPEND);
+    let flags = match access_of(arguments.flags) {
+        Access::Write if !append => both_ways(arguments.flags),
+        _ => lower_flags(arguments.flags),
+    };
+    let mut flags = flags | OFlags::TMPFILE;
+    if has(arguments.flags, libc::O_EXCL) {
+        flags |= OFlags::EXCL;
+    }
+    let mode = Mode::from_raw_mode(arguments.mode & 0o7777);
+    match rustix::fs::openat(directory, c".", flags, mode) {
+        Err(rustix::io::Errno::ISDIR) => Err(Errno(libc::EOPNOTSUPP)),
+        outcome => Ok(outcome?),
+    }
+}
