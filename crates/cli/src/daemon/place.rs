@@ -34,10 +34,18 @@ pub fn prepare(socket: &Path) -> Result<()> {
 /// by a node where they are missing. What lies above is the machine's.
 fn check(directory: &Path) -> Result<()> {
     for path in directory.ancestors().filter(|path| !path.as_os_str().is_empty()).take(2) {
-        let facts = std::fs::symlink_metadata(path)
-            .map_err(|source| Error::pfs(format!("looking at {}", path.display()), source))?;
+        let look = |facts: std::io::Result<Metadata>| {
+            facts.map_err(|source| Error::pfs(format!("looking at {}", path.display()), source))
+        };
+        // Links of ours and of root lead where we want to go; what they lead to is looked at.
+        let facts = look(std::fs::symlink_metadata(path))?;
+        let own = rustix::process::geteuid().as_raw();
+        let facts = match facts.is_symlink() && [ROOT, own].contains(&facts.uid()) {
+            true => look(std::fs::metadata(path))?,
+            false => facts,
+        };
         let closed = facts.mode() & (GROUP_WRITES | OTHERS_WRITE) == 0;
-        if facts.uid() == ROOT && (closed || facts.mode() & STICKY != 0 || facts.is_symlink()) {
+        if facts.uid() == ROOT && (closed || facts.mode() & STICKY != 0) {
             continue;
         }
         if let Some(why) = objection(&facts) {
@@ -53,7 +61,7 @@ fn check(directory: &Path) -> Result<()> {
 fn objection(facts: &Metadata) -> Option<String> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if facts.is_symlink() {
-        return Some("it is a link".to_owned());
+        return Some(format!("it is a link of user {}", facts.uid()));
     }
     if facts.uid() != user.as_raw() {
         return Some(format!("it belongs to user {}", facts.uid()));
@@ -101,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_directory_is_refused() {
+    fn a_link_of_somebody_else_in_the_place_of_a_directory_is_refused() {
         if !rustix::process::geteuid().is_root() {
             println!("SKIPPED: only root can give a link to somebody else");
             return;
@@ -110,6 +118,10 @@ mod tests {
         let (link, there) = (top.path().join("link"), top.path().join("there"));
         std::fs::create_dir(&there).unwrap();
         symlink(&there, &link).unwrap();
+        prepare(&link.join("node.sock")).unwrap();
+        std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o777)).unwrap();
+        prepare(&link.join("node.sock")).expect_err("where the link of ours leads, others write");
+        std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
         let error = prepare(&link.join("node.sock")).unwrap_err();
         assert!(error.to_string().contains("it is a link"), "{error}");
