@@ -174,11 +174,18 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
 impl Mount {
     /// Waits until the mount is gone, whoever unmounted it.
     pub fn wait(&self) -> Result<()> {
-        let mut ended = self.session.ended.lock();
-        while !*ended && self.session.threads.load(Ordering::SeqCst) > 0 {
-            self.session.end.wait(&mut ended);
-        }
+        self.session.wait();
         Ok(())
+    }
+
+    /// Calls `tell`, in a thread of its own, once the mount is gone, whoever unmounted it.
+    pub fn when_gone(&self, tell: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let session = self.session.clone();
+        let watch = move || {
+            session.wait();
+            tell();
+        };
+        std::thread::Builder::new().name("tide-gone".to_owned()).spawn(watch).map(|_| ())
     }
 
     /// Unmounts and waits until no thread of the mount answers any more.
@@ -253,6 +260,13 @@ impl Drop for Mount {
 }
 
 impl Session {
+    fn wait(&self) {
+        let mut ended = self.ended.lock();
+        while !*ended && self.threads.load(Ordering::SeqCst) > 0 {
+            self.end.wait(&mut ended);
+        }
+    }
+
     /// Agrees with the kernel on what both can do.
     fn shake_hands(&self, config: &MountConfig) -> Result<()> {
         let fail = |detail: &str| Error::new(ErrorKind::Unsupported, OPERATION, detail);

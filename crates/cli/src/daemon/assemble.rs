@@ -29,6 +29,8 @@ use crate::exit::Outcome;
 enum Event {
     Stop(&'static str),
     Reload,
+    /// Somebody else unmounted.
+    MountGone,
 }
 
 /// A node with all its front ends.
@@ -64,6 +66,12 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
         node.stop();
     });
     let (mount, endpoint) = front_ends?;
+    if let Some(mount) = &mount {
+        let sender = sender.clone();
+        // While the node stops nobody asks any more.
+        let watched = mount.when_gone(move || drop(sender.send(Event::MountGone)));
+        watched.map_err(|source| Error::pfs("watching the mount", source))?;
+    }
     surround(&node, &server, &config, mount.as_ref(), sender);
     supervisor.start_control()?;
     // The working directory must not keep another file system busy.
@@ -206,6 +214,7 @@ impl Running {
         let reason = loop {
             match self.events.recv() {
                 Ok(Event::Reload) => self.reload(),
+                Ok(Event::MountGone) => self.mount_gone(),
                 Ok(Event::Stop(reason)) => break reason,
                 Err(_) => break "no one can ask for anything any more",
             }
@@ -213,6 +222,19 @@ impl Running {
         tracing::info!(reason, "stopping");
         notify("STOPPING=1");
         self.take_down()
+    }
+
+    /// The node goes on serving its socket.
+    fn mount_gone(&self) {
+        let place = self.config.mount.as_deref().unwrap_or(Path::new("")).display();
+        let line = format!(
+            "the mount at {place} was unmounted from outside; restart the node to mount again"
+        );
+        tracing::warn!("{line}");
+        self.node.surround(|surroundings| {
+            surroundings.mount = None;
+            surroundings.notes.push(line);
+        });
     }
 
     fn reload(&mut self) {

@@ -124,6 +124,26 @@ fn start_returns_when_the_node_serves_and_stop_when_it_is_gone() {
 }
 
 #[test]
+fn a_node_notices_that_somebody_else_unmounted() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    assert_eq!(daemon.json(&["status"])["mount"], daemon.path("mnt").to_str().unwrap());
+    rustix::mount::unmount(daemon.path("mnt"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !daemon.json(&["status"])["mount"].is_null() {
+        assert!(Instant::now() < deadline, "the node still says that it is mounted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let node = stdout(&daemon.run(&["node", "status"]));
+    assert!(node.contains("not mounted"), "{node}");
+    let degraded = daemon.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("restart the node to mount again"), "{degraded}");
+    assert_eq!(daemon.json(&["node", "stop"])["stopped"], true);
+}
+
+#[test]
 fn start_prints_what_it_took() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon { directory, mounted: false };
