@@ -141,5 +141,13 @@ pub fn unmount_by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
         command.arg("-z");
     }
     let output = command.arg("--").arg(mount_point).output()?;
-    if output.status.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
+    if output.status.success() {
+        return Ok(());
+    }
+    // In use is what it nearly always means; where a forced one fails as well, its words say more.
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.trim() {
+        said if lazy && !said.is_empty() => Err(io::Error::other(said.to_owned())),
+        _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    }
 }

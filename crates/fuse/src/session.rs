@@ -192,7 +192,8 @@ impl Mount {
     ///
     /// Programs that use the mount get two seconds to end; then their requests and open files fail
     /// with `ENOTCONN`. Bytes of shared mappings are written first. Does nothing if the mount is
-    /// gone already.
+    /// gone already. A mount that cannot be unmounted is no longer waited for: it fails with
+    /// `ENOTCONN` when this process ends.
     pub fn unmount(&self) -> Result<()> {
         if self.unmounted.swap(true, Ordering::SeqCst) {
             return self.wait();
@@ -208,13 +209,20 @@ impl Mount {
             }
             match mounting::detach(&self.mount_point, Force::No) {
                 Ok(()) => return self.wait(),
-                Err(error) if error.raw_os_error() != Some(libc::EBUSY) => return Err(fail(error)),
-                Err(_) if started.elapsed() > BUSY_MAX => break,
-                Err(_) => std::thread::sleep(BUSY_CHECK),
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EBUSY)
+                        && started.elapsed() <= BUSY_MAX =>
+                {
+                    std::thread::sleep(BUSY_CHECK);
+                }
+                Err(_) => break,
             }
         }
         self.write_back_mappings();
-        mounting::detach(&self.mount_point, Force::Yes).map_err(fail)?;
+        if let Err(error) = mounting::detach(&self.mount_point, Force::Yes) {
+            self.session.give_up();
+            return Err(fail(error).remedy("unmount it as root: umount --lazy"));
+        }
         self.wait()
     }
 
@@ -405,6 +413,12 @@ impl Session {
             }
         }
         self.listening.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Nobody waits for the workers any more.
+    fn give_up(&self) {
+        *self.ended.lock() = true;
+        self.end.notify_all();
     }
 
     fn worker_ended(&self) {

@@ -162,6 +162,33 @@ fn unmounting_ends_even_while_files_are_open() {
     assert_eq!(fs::read(&lower).unwrap(), b"before");
 }
 
+/// As for a plain user whose helper cannot unmount.
+#[test]
+fn a_mount_that_cannot_be_unmounted_is_not_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (lower, parent) = (directory.path().join("pfs"), directory.path().join("parent"));
+    let (upper, moved) = (parent.join("mount"), directory.path().join("moved"));
+    fs::create_dir(&lower).unwrap();
+    fs::create_dir_all(&upper).unwrap();
+    let config = MountConfig::new(open_directory(&lower), lower, upper);
+    let mount = tidepool_fuse::mount(Arc::new(BypassService), config).unwrap();
+    // Its path leads through what is no directory any more.
+    fs::rename(&parent, &moved).unwrap();
+    fs::write(&parent, b"").unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let first = mount.unmount().map_err(|error| error.kind());
+        drop(mount);
+        let _ = ended.send(first);
+    });
+    let outcome = end.recv_timeout(Duration::from_secs(60));
+    rustix::mount::unmount(moved.join("mount"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(outcome.expect("it ends"), Err(ErrorKind::InUse));
+}
+
 #[test]
 fn unmounted_by_somebody_else_the_mount_ends() {
     let Some(mount) = mounted(Arc::new(BypassService)) else { return };
