@@ -81,6 +81,25 @@ struct Writes {
 }
 
 impl Writes {
+    /// Of a new open; `direct`: what it changes goes past the node.
+    fn new(created: bool, truncated: bool, direct: bool, may_be_lost: bool) -> Self {
+        let bare = Unsynced::default();
+        if truncated && direct {
+            bare.changed(1);
+        }
+        if created {
+            bare.named();
+        }
+        Writes {
+            taken: AtomicU64::new(u64::from(truncated && !direct)),
+            settled: AtomicU64::new(0),
+            hearing: bare.listen(),
+            bare,
+            may_be_lost: AtomicBool::new(may_be_lost),
+            lost: AtomicBool::new(false),
+        }
+    }
+
     fn are_owed(&self) -> bool {
         self.taken.load(Ordering::Acquire) > self.settled.load(Ordering::Acquire)
     }
@@ -148,21 +167,7 @@ impl File {
             lower::set_size(&lower, 0)?;
         }
         let direct = bound.as_ref().is_none_or(|binding| binding.written_by_client.is_some());
-        let bare = Unsynced::default();
-        if truncate && direct {
-            bare.changed(1);
-        }
-        if created {
-            bare.named();
-        }
-        let writes = Writes {
-            taken: AtomicU64::new(u64::from(truncate && !direct)),
-            settled: AtomicU64::new(0),
-            hearing: bare.listen(),
-            bare,
-            may_be_lost: AtomicBool::new(may_be_lost),
-            lost: AtomicBool::new(false),
-        };
+        let writes = Writes::new(created, truncate, direct, may_be_lost);
         let file = File {
             link: Arc::clone(link),
             lower,

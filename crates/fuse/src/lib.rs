@@ -39,4 +39,4 @@ mod waiting;
 
 pub use config::MountConfig;
 pub use session::{Mount, mount};
-pub use stale::recover_stale;
+pub use stale::{is_stale, recover_stale};

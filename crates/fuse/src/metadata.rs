@@ -263,6 +263,8 @@ impl Filesystem {
         let shown: Vec<u8> = list[..length]
             .split_inclusive(|byte| *byte == 0)
             .filter(|name| !name.starts_with(OWN_ATTRIBUTES))
+            // The kernel shows these to root alone.
+            .filter(|name| caller.uid == 0 || !name.starts_with(b"trusted."))
             .flatten()
             .copied()
             .collect();

@@ -69,20 +69,17 @@ impl std::fmt::Debug for Mount {
 
 /// Mounts; returns once the kernel and we agree and somebody answers.
 ///
-/// A dead mount on the mount point is removed first (see [`crate::recover_stale`]).
+/// A dead mount on the mount point is removed (see [`crate::recover_stale`]), and not before all
+/// else is ready: what programs write into the bare directory would be hidden by the mount.
 ///
 /// # Errors
 /// `InUse` if something lives on the mount point, `Unsupported` if this machine or user cannot
 /// mount, `InvalidInput` if the mount point lies inside of the PFS directory.
 pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<Mount> {
-    let recovered = crate::recover_stale(&config.mount_point)?;
-    config.mount_point = config.mount_point.canonicalize().map_err(|error| {
-        Error::new(ErrorKind::InvalidInput, OPERATION, config.mount_point.display().to_string())
-            .caused_by(error)
-    })?;
+    config.mount_point = crate::stale::resolve(&config.mount_point)?;
     refuse_mount_inside(&config)?;
     let filesystem = new_filesystem(service, &config)?;
-    if recovered {
+    if crate::recover_stale(&config.mount_point)? {
         filesystem.note("a mount whose daemon had died was removed".to_owned());
     }
     let descriptor = mounting::attach(&config).map_err(|error| cannot_mount(&config, error))?;

@@ -38,11 +38,8 @@ pub fn recover_stale(mount_point: &Path) -> Result<bool> {
     let mount_point = resolve(mount_point)?;
     let mut recovered = false;
     for _ in 0..STACKED_MAX {
-        let Some(mounted) = mounted_on(&mount_point)? else {
+        if !is_stale(&mount_point)? {
             return Ok(recovered);
-        };
-        if !is_dead(&mount_point)? {
-            return Err(in_use(&mount_point, &mounted));
         }
         rustix::mount::unmount(&mount_point, UnmountFlags::DETACH).or_else(|error| {
             crate::mounting::unmount_by_helper(&mount_point, true).map_err(|_| {
@@ -56,9 +53,20 @@ pub fn recover_stale(mount_point: &Path) -> Result<bool> {
     Err(Error::new(ErrorKind::InUse, OPERATION, "dead mounts are stacked on it without end"))
 }
 
+/// Whether a dead mount is on `mount_point`, which is left as it is: while it is there, nobody
+/// takes the bare directory for the file system.
+///
+/// # Errors
+/// As [`recover_stale`].
+pub fn is_stale(mount_point: &Path) -> Result<bool> {
+    let mount_point = resolve(mount_point)?;
+    let Some(mounted) = mounted_on(&mount_point)? else { return Ok(false) };
+    if is_dead(&mount_point)? { Ok(true) } else { Err(in_use(&mount_point, &mounted)) }
+}
+
 /// The mount point without symbolic links. Its last component is not touched: on a dead mount
 /// every system call on it fails.
-fn resolve(mount_point: &Path) -> Result<PathBuf> {
+pub(crate) fn resolve(mount_point: &Path) -> Result<PathBuf> {
     let fail = |error: std::io::Error| {
         Error::new(ErrorKind::InvalidInput, OPERATION, describe(mount_point))
             .caused_by(error)

@@ -133,7 +133,8 @@ fn require(feature: Feature, name: &str, present: bool) -> Result<()> {
         .remedy("`tidepool doctor` says why; use `auto` to go on without it"))
 }
 
-/// A directory to mount at: made if it is missing, freed of a dead mount of ours.
+/// A directory to mount at: made if it is missing. A dead mount on it stays until the new one is
+/// ready.
 fn prepare_mount_point(mount_point: &Path) -> Result<()> {
     let operation = || format!("preparing the mount point {}", mount_point.display());
     let missing = std::fs::symlink_metadata(mount_point)
@@ -142,8 +143,9 @@ fn prepare_mount_point(mount_point: &Path) -> Result<()> {
         return std::fs::create_dir_all(mount_point)
             .map_err(|source| Error::pfs(operation(), source));
     }
-    if tidepool_fuse::recover_stale(mount_point)? {
-        tracing::warn!(mount = %mount_point.display(), "removed the mount of a node that died");
+    if tidepool_fuse::is_stale(mount_point)? {
+        tracing::warn!(mount = %mount_point.display(), "a node that died left its mount");
+        return Ok(());
     }
     let metadata =
         std::fs::metadata(mount_point).map_err(|source| Error::pfs(operation(), source))?;
