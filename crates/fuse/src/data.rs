@@ -84,6 +84,13 @@ pub(crate) fn has(flags: u32, flag: i32) -> bool {
     flags as i32 & flag == flag
 }
 
+/// Whether the kernel takes the file to be longer than `end`, where an open's version ends, and so
+/// it is by now. The kernel would show zeros up to the length that it knows.
+fn is_longer(handle: &FileHandle, end: u64) -> bool {
+    handle.node.told_bytes.load(Ordering::Acquire) > end
+        && rustix::fs::fstat(handle.file.lower()).is_ok_and(|stat| stat.st_size as u64 > end)
+}
+
 impl Filesystem {
     /// `OPEN`. Answers `ESTALE` where another node must stand for the file now: the kernel then
     /// looks the name up again and opens what it finds.
@@ -351,16 +358,27 @@ impl Filesystem {
         }
     }
 
-    /// `READ`, when its bytes are at hand or the thread may wait.
-    pub(crate) fn read(&self, handle: &FileHandle, offset: u64, size: usize, reply: Reply) {
+    /// `READ`, when its bytes are at hand or the thread may wait; `for_page` if they are for the
+    /// page cache.
+    pub(crate) fn read(
+        &self,
+        handle: &FileHandle,
+        (offset, size): (u64, usize),
+        for_page: bool,
+        reply: Reply,
+    ) {
         let mut reply = Some(reply);
+        let mut ends_early = false;
         let mut answer = |slices: &[IoSlice<'_>]| {
-            if let Some(reply) = reply.take() {
+            let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+            ends_early = for_page && bytes < size && is_longer(handle, offset + bytes as u64);
+            if !ends_early && let Some(reply) = reply.take() {
                 reply.data(slices);
             }
         };
         let outcome = handle.file.read_with(offset, size, &mut answer);
         match (outcome, reply) {
+            (Ok(_), Some(reply)) if ends_early => reply.error(Errno::STALE),
             (Err(error), Some(reply)) => reply.error(error.into()),
             (Err(error), None) => tracing::error!(%error, "a read failed after it was answered"),
             (Ok(_), Some(reply)) => reply.done(),
@@ -413,6 +431,9 @@ impl Filesystem {
         } else {
             file.write_part(arguments.offset, data)?.1
         };
+        // The kernel takes the file to end there at least, wherever an append went.
+        let end = arguments.offset.saturating_add(bytes as u64);
+        handle.node.told_bytes.fetch_max(end, Ordering::AcqRel);
         if has(arguments.flags, libc::O_DSYNC) {
             file.sync(!has(arguments.flags, libc::O_SYNC))?;
         }

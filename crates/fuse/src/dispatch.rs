@@ -98,13 +98,14 @@ impl Filesystem {
     fn handle_read(&self, mut arguments: Arguments<'_>, reply: &mut Option<Reply>) -> Answer {
         let read: TransferIn = arguments.take()?;
         let handle = self.files.get(read.handle)?;
-        if read.transfer_flags & abi::READ_LOCK_OWNER == 0 {
+        let for_page = read.transfer_flags & abi::READ_LOCK_OWNER == 0;
+        if for_page {
             self.begin_page(&handle)?;
         }
         // The node may start threads, which get the identity that this one has then.
         self.credentials.become_daemon()?;
         if let Some(reply) = reply.take() {
-            self.read(&handle, read.offset, read.size as usize, reply);
+            self.read(&handle, (read.offset, read.size as usize), for_page, reply);
         }
         Ok(())
     }

@@ -145,6 +145,8 @@ impl Filesystem {
 
     /// Describes a node that a look-up was counted of.
     pub(crate) fn entry_of(&self, node: &Node, stat: &Stat) -> EntryOut {
+        let attributes = self.attributes(stat);
+        node.told_bytes.store(attributes.size, Ordering::Release);
         EntryOut {
             nodeid: node.nodeid,
             generation: 0,
@@ -153,7 +155,7 @@ impl Filesystem {
             attr_valid_s: 0,
             entry_valid_ns: 0,
             attr_valid_ns: 0,
-            attributes: self.attributes(stat),
+            attributes,
         }
     }
 

@@ -85,6 +85,7 @@ impl Filesystem {
         {
             out.attributes.show(&shown);
         }
+        node.told_bytes.store(out.attributes.size, Ordering::Release);
         out
     }
 
@@ -112,7 +113,9 @@ impl Filesystem {
             changed?;
         }
         let stat = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
-        Ok(self.attr_out(&stat))
+        let out = self.attr_out(&stat);
+        node.told_bytes.store(out.attributes.size, Ordering::Release);
+        Ok(out)
     }
 
     fn set_metadata(&self, held: &Held, set: SetattrIn) -> Answer {
