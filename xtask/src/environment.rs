@@ -33,10 +33,11 @@ pub struct PythonTool {
     pub program: &'static str,
 }
 
-/// Root of the checkout.
+/// Root of the checkout: the one that cargo runs in, wherever this program was compiled.
 pub fn checkout() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
 }
 
 /// The target directory in use.
