@@ -16,40 +16,76 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// No answer of a store is a longer line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-enum Stream {
+enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Stream {
+impl Socket {
+    /// One read or write, given up after `time`: a clock tick earlier, or some later.
     fn limit(&self, time: Duration) -> std::io::Result<()> {
         let time = Some(time.max(Duration::from_millis(1)));
         match self {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            Socket::Tcp(socket) => {
+                socket.set_read_timeout(time).and_then(|()| socket.set_write_timeout(time))
             }
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            Socket::Unix(socket) => {
+                socket.set_read_timeout(time).and_then(|()| socket.set_write_timeout(time))
             }
         }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.read(buffer),
+            Socket::Unix(socket) => socket.read(buffer),
+        }
+    }
+
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.write(buffer),
+            Socket::Unix(socket) => socket.write(buffer),
+        }
+    }
+}
+
+/// A socket whose steps end at `until`, and not before.
+struct Stream {
+    socket: Socket,
+    until: Instant,
+}
+
+impl Stream {
+    fn step<T>(
+        &mut self,
+        mut step: impl FnMut(&mut Socket) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        loop {
+            match step(&mut self.socket) {
+                // The kernel counts in its clock's ticks, and ends up to one too early.
+                Err(error) if error.kind() == IoKind::WouldBlock && Instant::now() < self.until => {
+                    self.limit()?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn limit(&self) -> std::io::Result<()> {
+        self.socket.limit(self.until.saturating_duration_since(Instant::now()))
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        }
+        self.step(|socket| socket.read(buffer))
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(buffer),
-            Stream::Unix(stream) => stream.write(buffer),
-        }
+        self.step(|socket| socket.write(buffer))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -66,18 +102,20 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects to `host:port`, or to a Unix socket where the address holds a `/`.
     pub fn open(address: &str) -> Result<Self> {
-        let stream = if address.contains('/') { open_unix(address) } else { open_tcp(address) }?;
+        let socket = if address.contains('/') { open_unix(address) } else { open_tcp(address) }?;
+        let stream = Stream { socket, until: Instant::now() };
         Ok(Connection { address: address.to_owned(), stream: BufReader::new(stream) })
     }
 
     /// Sends `request`; its answer must be there by `deadline`, and within [`ANSWER_TIME`].
     pub fn send(&mut self, request: &[u8], deadline: Instant) -> Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let now = Instant::now();
+        if now >= deadline {
             return Err(self.late());
         }
         let stream = self.stream.get_mut();
-        let sent = stream.limit(left.min(ANSWER_TIME)).and_then(|()| stream.write_all(request));
+        stream.until = deadline.min(now + ANSWER_TIME);
+        let sent = stream.limit().and_then(|()| stream.write_all(request));
         sent.map_err(|error| self.broken(error))
     }
 
@@ -153,11 +191,11 @@ fn unreachable(address: &str, error: std::io::Error) -> Error {
         .remedy("start the server, or correct `address`")
 }
 
-fn open_unix(path: &str) -> Result<Stream> {
-    UnixStream::connect(path).map(Stream::Unix).map_err(|error| unreachable(path, error))
+fn open_unix(path: &str) -> Result<Socket> {
+    UnixStream::connect(path).map(Socket::Unix).map_err(|error| unreachable(path, error))
 }
 
-fn open_tcp(address: &str) -> Result<Stream> {
+fn open_tcp(address: &str) -> Result<Socket> {
     let found = address.to_socket_addrs().map_err(|error| {
         let operation = format!("connecting to the store at {address}");
         Error::new(ErrorKind::InvalidInput, operation, "")
@@ -181,7 +219,23 @@ fn open_tcp(address: &str) -> Result<Stream> {
                 .remedy("control a store on the node whose memory it uses"));
         }
         let _ = stream.set_nodelay(true);
-        return Ok(Stream::Tcp(stream));
+        return Ok(Socket::Tcp(stream));
     }
     Err(unreachable(address, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_tick_too_early_is_not_late() {
+        let (socket, _silent) = UnixStream::pair().unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        let mut stream = Stream { socket: Socket::Unix(socket), until };
+        let early = |_: &mut Socket| Err::<usize, _>(IoKind::WouldBlock.into());
+        assert_eq!(stream.step(early).unwrap_err().kind(), IoKind::WouldBlock);
+        assert!(Instant::now() >= until);
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), IoKind::WouldBlock);
+    }
 }

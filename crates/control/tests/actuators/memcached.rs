@@ -118,7 +118,9 @@ fn a_passed_deadline_is_told_honestly_and_the_rest_follows() {
     let before = it.server.resident_bytes();
     let done = store.resize(32 * MIB, Duration::from_millis(5)).unwrap();
     let after = it.server.resident_bytes();
-    assert!(done.freed_bytes.abs_diff(before - after) <= 2 * MIB);
+    // Where nothing came back yet, the kernel's count may even have grown by some pages.
+    let gone = before.saturating_sub(after);
+    assert!(done.freed_bytes.abs_diff(gone) <= 2 * MIB, "{done:?}, gone are {gone}");
     shrink(&*store, &it.server, 32 * MIB);
 }
 
