@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tidepool_proto::{OpenFile, PassthroughPin, Version};
 
+use crate::attributes::version_of;
 use crate::device::Device;
 use crate::reservations::Reservation;
 
@@ -73,8 +74,16 @@ pub struct Opens {
 
 /// Whether what is read through one open and through the other is the same.
 fn read_the_same(one: &dyn OpenFile, other: &dyn OpenFile) -> bool {
-    let number = one.content_number();
-    number != 0 && number == other.content_number() || one.version().agrees_with(&other.version())
+    // Two without a content both read the file as it is at the moment.
+    one.content_number() == other.content_number() || shown(one).agrees_with(&shown(other))
+}
+
+/// The version that is read through an open now. Asks the PFS where nothing is kept for it.
+fn shown(file: &dyn OpenFile) -> Version {
+    match (file.content_number(), rustix::fs::fstat(file.lower())) {
+        (0, Ok(now)) => version_of(&now),
+        _ => file.version(),
+    }
 }
 
 impl fmt::Debug for Opens {
