@@ -7,9 +7,13 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
+use crate::file::content::Content;
+use crate::file::state::Inner;
 
 impl Core {
-    /// Lets what is cached of `before` serve `after`, if content did not change in between.
+    /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
+    /// the time of the content was set, that cannot be told, so it is read again; who has the file
+    /// open goes on with it, as after a change of bytes by this node.
     pub fn carry(&self, before: &Version, after: &Version) {
         let same_size = before.is_of_same_file(after) && before.size == after.size;
         if before.agrees_with(after) || !same_size {
@@ -21,8 +25,8 @@ impl Core {
         }
         let Some(file) = self.files.get(before.id) else { return };
         let _unchanged_by_us = file.gate.read();
-        let inner = file.inner.lock();
-        let Some(content) = inner.content.as_ref() else { return };
+        let mut inner = file.inner.lock();
+        let Some(content) = inner.content.clone() else { return };
         // The times of a stub may be set: its bytes are not those that the PFS stamps.
         let ours = content.version();
         let of_stub =
@@ -30,8 +34,21 @@ impl Core {
         let is_ours = content.version().agrees_with(before) && !content.is_superseded();
         if of_stub || (same_bytes && is_ours) {
             content.set_version(*after);
-            self.weigh_stamps(content, after);
+            self.weigh_stamps(&content, after);
+        } else if is_ours && !content.is_memory_only() {
+            self.lead_on(&mut inner, &content, after);
         }
+    }
+
+    /// Has readers of `old` go on with what is read anew at `version`.
+    fn lead_on(&self, inner: &mut Inner, old: &Arc<Content>, version: &Version) {
+        let fresh = Arc::new(Content::new(*version, old.owner, old.admit));
+        self.weigh_stamps(&fresh, version);
+        self.give_up(old);
+        old.lead_to(&fresh);
+        inner.content = Some(fresh);
+        inner.capture = Default::default();
+        inner.pin = None;
     }
 
     /// Lets everything go that is kept of a file whose last name is gone, now or when its last

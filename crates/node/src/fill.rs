@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::FillStart;
 
 use crate::core::Core;
@@ -94,8 +94,8 @@ struct Queue {
     stopping: bool,
 }
 
-/// How long a transfer that finds a file as it was but for its change time waits for word that this
-/// node or a client of it moved the name, which comes a moment after the move itself.
+/// How long a transfer that finds a file as it was but for its times waits for word that this node
+/// or a client of it moved the name or set them, which comes a moment after that.
 const CARRY_TIMEOUT: Duration = Duration::from_millis(100);
 const CARRY_POLL: Duration = Duration::from_millis(1);
 
@@ -479,9 +479,9 @@ pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>)
         if content.version() != ours {
             continue;
         }
-        let key = |version: &Version| (version.size, version.modified_ns);
-        let same_bytes = now.is_of_same_file(&ours) && key(&now) == key(&ours);
-        let waits = same_bytes && !content.is_superseded();
+        // Of another length, it is no change of metadata that is told in a moment.
+        let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
+        let waits = told_soon && !content.is_superseded();
         if !waits || begun.elapsed() > CARRY_TIMEOUT {
             core.give_up(content);
             return Ok(false);

@@ -142,6 +142,36 @@ fn metadata_changes_of_ours_carry_the_cache_along() {
     }
 }
 
+/// Whoever has a file open reads on after its time was set, as after a write of this node.
+#[test]
+fn a_time_that_is_set_shuts_no_reader_out() {
+    for size in [3000, 9 << 20] {
+        let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
+        let path = fixture.put("f", &content(1, size));
+        let reader = fixture.open("f");
+        let mut expected = content(1, size);
+        let mut bytes = vec![0; size + 4];
+        for time in [1_000_000, 2_000_000] {
+            let writer = fixture.writer("f", Wish::default());
+            writer.write_at(size as u64, b"more").unwrap();
+            drop(writer);
+            expected.truncate(size);
+            expected.extend_from_slice(b"more");
+            let before = stat(&path);
+            let file = std::fs::File::open(&path).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(time);
+            file.set_modified(time).unwrap();
+            fixture.node.carry_version(&before, &stat(&path));
+            reader.read_at(0, &mut bytes).unwrap();
+            assert!(bytes == expected, "size {size}");
+            assert_eq!(reader.version(), stat(&path).born_as(&reader.version()));
+            assert_eq!(fixture.read("f").0, expected);
+        }
+        overwrite(&path, 0, &content(2, size));
+        assert!(reader.read_at(0, &mut bytes).is_err() || bytes == expected, "never mixed");
+    }
+}
+
 /// A file that has the name `g` by now, a reader that opened it before, and its version then.
 fn moved_while_open(size: usize) -> (Fixture, Arc<dyn OpenFile>, tidepool_proto::Version) {
     let fixture = Fixture::new();
