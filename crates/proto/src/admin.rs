@@ -190,6 +190,9 @@ pub struct StoreStatus {
     pub resident_bytes_peak: u64,
     /// Bytes that cannot be evicted now: pinned, lent or open by passthrough.
     pub pinned_bytes: u64,
+    /// The part of `pinned_bytes` that stays only because programs have it mapped still, after
+    /// they closed the files: it goes with their last mapping.
+    pub lingering_bytes: u64,
     /// Bytes of bookkeeping beside the data.
     pub bookkeeping_bytes: u64,
     /// Files with a segment of their own.

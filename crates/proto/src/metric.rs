@@ -120,7 +120,7 @@ const LABELLED: [MetricSpec; 3] = [
     },
 ];
 
-const PLAIN: [MetricSpec; 46] = metrics! {
+const PLAIN: [MetricSpec; 47] = metrics! {
     "tidepool_read_bytes_asked_total" Counter "bytes" |s| s.asked_bytes,
         "Bytes that readers asked for: those served by any level plus those that failed.";
     "tidepool_read_bytes_failed_total" Counter "bytes" |s| s.failed_bytes,
@@ -143,6 +143,8 @@ const PLAIN: [MetricSpec; 46] = metrics! {
         "Most bytes that the store ever held; never more than its capacity at that time.";
     "tidepool_store_pinned_bytes" Gauge "bytes" |s| s.store.pinned_bytes,
         "Bytes that cannot be evicted now: pinned, lent, or open by passthrough.";
+    "tidepool_store_lingering_bytes" Gauge "bytes" |s| s.store.lingering_bytes,
+        "Those of them that stay only for mappings of files that were closed.";
     "tidepool_store_bookkeeping_bytes" Gauge "bytes" |s| s.store.bookkeeping_bytes,
         "Bytes of bookkeeping beside the data.";
     "tidepool_store_block_bytes" Gauge "bytes" |s| s.store.block_bytes,
@@ -217,8 +219,8 @@ const PLAIN: [MetricSpec; 46] = metrics! {
 };
 
 /// All metrics.
-pub static METRICS: [MetricSpec; 49] = {
-    let mut all = [LABELLED[0]; 49];
+pub static METRICS: [MetricSpec; 50] = {
+    let mut all = [LABELLED[0]; 50];
     all[1] = LABELLED[1];
     all[2] = LABELLED[2];
     let mut index = 0;

@@ -133,6 +133,15 @@ impl Engine {
         any
     }
 
+    /// Bytes that stay only because something of them is still mapped, as far as was asked.
+    pub fn lingering_bytes(&self) -> u64 {
+        let held = |content: &Arc<Content>| {
+            let state = content.state.lock();
+            if state.loan.lingers { state.held_bytes } else { 0 }
+        };
+        self.lingering.lock().contents.iter().map(held).sum()
+    }
+
     /// Asks for all loans that linger until there are none. False: no thread can be had.
     fn start_asking(self: &Arc<Self>) -> bool {
         let engine = Arc::downgrade(self);

@@ -148,12 +148,14 @@ impl Store {
         self.small.forget_all_evicted();
         let small_bookkeeping_bytes = self.small.bookkeeping_bytes();
         let (budget, backing) = (&self.engine.budget, &self.engine.backing);
+        let lingering_bytes = self.engine.lingering_bytes();
         let catalog = self.engine.catalog.lock();
         StoreStatus {
             capacity_bytes: budget.capacity(),
             resident_bytes: budget.used(),
             resident_bytes_peak: budget.peak(),
             pinned_bytes: budget.held(),
+            lingering_bytes,
             bookkeeping_bytes: catalog.bookkeeping_bytes()
                 + small_bookkeeping_bytes
                 + self.engine.mappings.bookkeeping_bytes(),

@@ -100,12 +100,13 @@ fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
     let store = &status.store;
     let pages = if store.huge_pages { "2 MiB pages" } else { "4 KiB pages" };
     let memory = format!(
-        "{} of {} ({}), peak {}, pinned {}, bookkeeping {}",
+        "{} of {} ({}), peak {}, pinned {} ({} held by mappings), bookkeeping {}",
         size(store.resident_bytes),
         size(store.capacity_bytes),
         percent(store.resident_bytes, store.capacity_bytes),
         size(store.resident_bytes_peak),
         size(store.pinned_bytes),
+        size(store.lingering_bytes),
         size(store.bookkeeping_bytes)
     );
     let contents = format!(

@@ -74,6 +74,7 @@ fn a_loan_without_a_mapping_ends_with_its_open() {
         let loan = segment.lend_to_kernel().unwrap();
         let other = segment.lend_to_kernel().unwrap();
         assert_eq!(store.stats().pinned_bytes, 2 * BLOCK, "counted once");
+        assert_eq!(store.stats().lingering_bytes, 0, "it is open");
         drop(loan);
         assert!(segment.is_lent_to_kernel());
         assert_eq!(segment.evict(), 0);
@@ -96,11 +97,12 @@ fn a_mapping_keeps_its_bytes_whatever_is_evicted() {
         assert_eq!(store.resize(0).held_bytes, 2 * BLOCK);
         segment.drop_contents();
         assert_eq!(store.stats().pinned_bytes, 2 * BLOCK, "told as held");
+        assert_eq!(store.stats().lingering_bytes, 2 * BLOCK, "and why");
         mapped.assert_holds(0, 2 * BLOCK, 7);
         assert!(store.stats().resident_bytes <= 2 * BLOCK, "nothing was taken anew");
         drop(mapped);
         wait_until("the memory comes back", || store.stats().resident_bytes == 0);
-        assert_eq!(store.stats().pinned_bytes, 0);
+        assert_eq!((store.stats().pinned_bytes, store.stats().lingering_bytes), (0, 0));
         assert_eq!(segment.allocated_bytes(), 0);
     }
 }
