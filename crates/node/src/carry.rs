@@ -62,9 +62,10 @@ impl Core {
         if inner.handles > 0 {
             return;
         }
-        inner.discard(self);
+        let remains = inner.discard(self);
         drop(inner);
         self.files.release(id);
+        remains.free();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who hears of changes of files' bytes: front ends that keep bytes of their own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
@@ -8,14 +9,15 @@ use tidepool_proto::{ChangeHook, ChangedRange, FileId};
 /// See the file's first line.
 #[derive(Default)]
 pub struct Changes {
-    hooks: RwLock<Vec<ChangeHook>>,
+    hooks: RwLock<Arc<[ChangeHook]>>,
     has_hooks: AtomicBool,
 }
 
 impl Changes {
     /// Tells `hook` of every change from now on.
     pub fn tell(&self, hook: ChangeHook) {
-        self.hooks.write().push(hook);
+        let mut hooks = self.hooks.write();
+        *hooks = hooks.iter().cloned().chain([hook]).collect();
         self.has_hooks.store(true, Ordering::Release);
     }
 
@@ -31,7 +33,7 @@ impl Changes {
     fn call(&self, range: &ChangedRange) {
         if self.has_hooks.load(Ordering::Acquire) {
             // A hook may take long, and others may be added meanwhile.
-            let hooks = self.hooks.read().clone();
+            let hooks = Arc::clone(&self.hooks.read());
             hooks.iter().for_each(|hook| hook(range));
         }
     }

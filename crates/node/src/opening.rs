@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
-use crate::file::state::{FileState, Inner};
+use crate::file::state::{FileState, Inner, Remains};
 use crate::file::stub::{self, Found};
 use crate::node::Node;
 use crate::striping;
@@ -68,11 +68,11 @@ impl Node {
                 continue; // another open or a carry came in between
             }
             let old = inner.content.clone();
-            // Nobody is known to have changed it. Of what was never kept, all came from the PFS.
-            let is_led_on = old.as_ref().is_some_and(|old| {
-                let is_same = !old.is_superseded() && old.version().agrees_with(&version);
-                is_same && (inner.writers > 0 || !old.admit)
-            });
+            // Nobody is known to have changed it.
+            let is_led_on = old
+                .as_ref()
+                .is_some_and(|old| !old.is_superseded() && old.version().agrees_with(&version));
+            let mut remains = Remains::none();
             if let Some(content) = &old {
                 if is_ours || is_usable(content, &version, &inner) {
                     register(&mut inner, wish.access);
@@ -83,7 +83,7 @@ impl Node {
                 }
                 core.ledger.versions_superseded.add(1);
                 core.give_up(content);
-                memory_only::forget(core, &mut inner);
+                remains = memory_only::forget(core, &mut inner);
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
@@ -92,7 +92,10 @@ impl Node {
                 old.lead_to(&content);
             }
             register(&mut inner, wish.access);
-            return Ok((content, inner.written_directly));
+            let written_directly = inner.written_directly;
+            drop(inner);
+            remains.free();
+            return Ok((content, written_directly));
         }
     }
 

@@ -2,15 +2,16 @@
 
 mod support;
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::Govern;
-use tidepool_proto::{Access, OpenFile, WriteMode};
+use tidepool_proto::{Access, FileId, FileService, OpenFile, WriteMode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -135,4 +136,47 @@ fn changes_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep()
             change.join().unwrap().unwrap();
         });
     }
+}
+
+#[test]
+fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
+    let (fixture, hooks) = Fixture::hooked(|_| ());
+    drop(memory_writer(&fixture, "memory"));
+    let path = fixture.path("memory");
+    let opened = std::fs::File::open(&path).unwrap();
+    let stat = opened.metadata().unwrap();
+    let stall = Arc::<Stall>::default();
+    stall.hold(&hooks, Call::Write);
+    std::thread::scope(|scope| {
+        let _relief = Relief(stall.clone());
+        let shrink = AdminRequest::Resize { capacity_bytes: 0 };
+        let resize = scope.spawn(|| fixture.node.admin(shrink, None, 0).unwrap());
+        stall.wait_for(1);
+        std::fs::remove_file(&path).unwrap();
+        let id = FileId { device: stat.dev(), inode: stat.ino() };
+        let removal = scope.spawn({
+            let node = fixture.node.clone();
+            move || node.removed(id)
+        });
+        let begun = Instant::now();
+        while fixture.node.status().memory_only_files > 0 {
+            assert!(begun.elapsed() < PATIENCE, "the file is not given up");
+            std::thread::yield_now();
+        }
+        let node = fixture.node.clone();
+        let (answered, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            node.keep_up();
+            answered.send("upkeep").unwrap();
+            node.admin(AdminRequest::Explain, Some(opened.into()), 0).unwrap();
+            answered.send("explain").unwrap();
+        });
+        for question in ["upkeep", "explain"] {
+            assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
+        }
+        stall.let_go();
+        removal.join().unwrap();
+        resize.join().unwrap();
+    });
+    assert_eq!(fixture.node.status().store.resident_bytes, 0);
 }

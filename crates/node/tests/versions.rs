@@ -5,6 +5,7 @@ mod support;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use support::*;
+use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::{Access, ErrorKind, FileService, Level, OpenFile};
 
 fn stat(path: &std::path::Path) -> tidepool_proto::Version {
@@ -242,6 +243,33 @@ fn coarse_time_stamps_are_not_trusted_until_they_settle() {
     let before = fixture.pfs_read_bytes();
     fixture.read("f");
     assert_eq!(fixture.pfs_read_bytes(), before, "a settled one is trusted");
+}
+
+#[test]
+fn a_reader_of_an_unsettled_version_goes_on_when_another_opens_the_file() {
+    let change = |config: &mut tidepool_proto::config::NodeConfig| {
+        config.timestamp_granularity_ns = Some(1_000_000_000_000);
+        config.read_ahead_bytes_max = 0;
+    };
+    let fixture = Fixture::with(change);
+    let bytes = content(1, 16 << 20);
+    let path = fixture.put("f", &bytes);
+    let first = fixture.open("f");
+    first.read_at(0, &mut [0; 4096]).unwrap();
+    let second = fixture.open("f");
+    second.read_at(8 << 20, &mut [0; 4096]).unwrap();
+    assert_eq!(read_all(&*first).unwrap().0, bytes);
+    assert_eq!(read_all(&*second).unwrap().0, bytes);
+    // A change that shows is none to be led over.
+    overwrite(&path, 0, &content(2, 17 << 20));
+    let third = fixture.open("f");
+    let last = bytes.len() as u64 - 4096;
+    fixture.node.admin(AdminRequest::EvictAll, None, 0).unwrap();
+    for reader in [&first, &second] {
+        let error = reader.read_at(last, &mut [0; 4096]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed);
+    }
+    assert_eq!(read_all(&*third).unwrap().0, content(2, 17 << 20));
 }
 
 #[test]

@@ -110,13 +110,14 @@ impl Drop for Handle {
             inner.writers -= 1;
         }
         let last = inner.handles == 0;
-        if last && inner.removed {
-            inner.discard(&self.core);
-        }
+        let remains = (last && inner.removed).then(|| inner.discard(&self.core));
         drop(inner);
         if last {
             self.core.transient.forget(self.content.number);
             self.core.files.release(self.file.id);
+        }
+        if let Some(remains) = remains {
+            remains.free();
         }
     }
 }

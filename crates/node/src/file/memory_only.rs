@@ -19,7 +19,7 @@ use tidepool_store::{BlockPin, FillStart, Segment};
 use super::capture::Written;
 use super::content::Content;
 use super::lent;
-use super::state::{FileState, Inner};
+use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use crate::core::Core;
 
@@ -286,18 +286,14 @@ pub fn set_size(content: &Content, size: u64) -> Result<()> {
 }
 
 /// Gives memory-only bytes up, because the file is gone or was replaced.
-pub fn forget(core: &Core, inner: &mut Inner) {
-    if let Some(content) = &inner.content
-        && content.is_memory_only()
-    {
-        content.set_memory_only(false);
-        core.give_up(content);
-        if let Some(segment) = content.segment() {
-            segment.drop_contents();
-        }
-        core.memory_only.remove(content);
-    }
+pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
     inner.stub = None;
+    let content = inner.content.as_ref().filter(|content| content.is_memory_only());
+    let Some(content) = content else { return Remains::none() };
+    content.set_memory_only(false);
+    core.give_up(content);
+    core.memory_only.remove(content);
+    Remains::of(content)
 }
 
 /// For operators.
@@ -364,8 +360,10 @@ pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -
             warn_of_another_version(file.id);
         }
         let mut inner = file.inner.lock();
-        forget(core, &mut inner);
+        let remains = forget(core, &mut inner);
         inner.content = None;
+        drop(inner);
+        remains.free();
         return Ok(Spilled::LetGo);
     }
     let mark = core.memory_only.mark(content.size());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
+use tidepool_store::Segment;
 
 use super::capture::Capture;
 use super::content::Content;
@@ -55,13 +56,35 @@ pub struct Inner {
 impl Inner {
     /// Gives everything up that is kept of a file without names that nobody has open: its memory,
     /// and the transfers whose descriptors keep its room on the PFS.
-    pub fn discard(&mut self, core: &Core) {
-        memory_only::forget(core, self);
+    pub fn discard(&mut self, core: &Core) -> Remains {
+        let _the_same = memory_only::forget(core, self);
         self.pin = None;
-        let Some(content) = self.content.take() else { return };
+        let Some(content) = self.content.take() else { return Remains::none() };
         core.give_up(&content);
         core.fills.cancel(&content);
-        if let Some(segment) = content.segment() {
+        Remains::of(&content)
+    }
+}
+
+/// Memory of bytes that nobody will read any more.
+#[must_use = "it stays until it is dropped by `free`"]
+pub struct Remains(Option<Arc<Segment>>);
+
+impl Remains {
+    /// All of a content.
+    pub fn of(content: &Content) -> Self {
+        Remains(content.segment().cloned())
+    }
+
+    /// Nothing.
+    pub fn none() -> Self {
+        Remains(None)
+    }
+
+    /// Gives the memory back. Call without a lock: blocks may be pinned for as long as the PFS
+    /// takes to write them down.
+    pub fn free(self) {
+        if let Some(segment) = self.0 {
             segment.drop_contents();
         }
     }

@@ -42,8 +42,11 @@ impl Handle {
         let mut inner = self.file.inner.lock();
         if current.is_some() {
             self.core.ledger.versions_superseded.add(1);
-            memory_only::forget(&self.core, &mut inner);
-            return Ok(self.shared_content(&mut inner, now));
+            let remains = memory_only::forget(&self.core, &mut inner);
+            let content = self.shared_content(&mut inner, now);
+            drop(inner);
+            remains.free();
+            return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))
     }
