@@ -508,6 +508,8 @@ impl Filesystem {
     pub(crate) fn seek(&self, arguments: LseekIn) -> Answer<LseekOut> {
         let handle = self.files.get(arguments.handle)?;
         let offset = arguments.offset;
+        // What programs stored to pages is data, also where it came to nobody else yet.
+        self.pages.write_back(handle.node.id, offset);
         if self.service.has_memory_only()
             && let Some(size) = self.service.memory_only_size(handle.node.id)
         {

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidepool_proto::{ChangedRange, FileId};
@@ -133,33 +133,43 @@ impl Pages {
         if self.files.load(Ordering::Acquire) == 0 || (served.from_page && !change.done) {
             return;
         }
-        let Some(device) = self.device.get() else { return };
         let mut nodeids = self.nodes.lock().get(&change.id).cloned().unwrap_or_default();
         nodeids.retain(|nodeid| *nodeid != served.nodeid);
-        let (dropped, waits) = mpsc::channel();
-        for nodeid in nodeids {
-            let (device, dropped, change) = (device.clone(), dropped.clone(), *change);
-            self.threads.run(move || {
-                if let Err(error) = device.drop_pages(nodeid, change.offset, change.length) {
-                    tracing::warn!(%error, "the kernel keeps pages of a file that changed");
-                }
-                let _ = dropped.send(());
-            });
+        let dropped = self.drop_pages(nodeids, change.offset, change.length);
+        if !served.from_page {
+            await_all(&dropped);
         }
-        drop(dropped);
-        if served.from_page {
+    }
+
+    /// Returns when the node has what programs stored to pages of the file behind `offset`.
+    pub fn write_back(&self, id: FileId, offset: u64) {
+        if self.files.load(Ordering::Acquire) == 0 {
             return;
         }
-        let until = Instant::now() + WAIT_MAX;
-        loop {
-            match waits.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(()) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    tracing::warn!("pages of a file that changes are not dropped in time");
-                    return;
+        let nodeids = self.nodes.lock().get(&id).cloned().unwrap_or_default();
+        await_all(&self.drop_pages(nodeids, offset, u64::MAX));
+    }
+
+    /// Has the kernel drop pages; the channel closes when it did.
+    fn drop_pages(&self, nodeids: Vec<u64>, offset: u64, length: u64) -> mpsc::Receiver<()> {
+        let (dropped, waits) = mpsc::channel();
+        let Some(device) = self.device.get() else { return waits };
+        for nodeid in nodeids {
+            let (device, dropped) = (device.clone(), dropped.clone());
+            self.threads.run(move || {
+                if let Err(error) = device.drop_pages(nodeid, offset, length) {
+                    tracing::warn!(%error, "the kernel keeps pages of a file that changed");
                 }
-            }
+                drop(dropped);
+            });
         }
+        waits
+    }
+}
+
+/// Waits for pages to go, not without end.
+fn await_all(dropped: &mpsc::Receiver<()>) {
+    if dropped.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+        tracing::warn!("pages of a file that changes are not dropped in time");
     }
 }

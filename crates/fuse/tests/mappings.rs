@@ -104,6 +104,23 @@ fn a_mapping_of_an_append_only_open_writes_in_place() {
 }
 
 #[test]
+fn what_is_stored_in_a_hole_is_data_at_once() {
+    for mount in mounts() {
+        let (lower, upper) = mount.both("file");
+        File::create(&lower).unwrap().set_len(LENGTH as u64).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
+        // An open writes pages back.
+        let other = File::options().read(true).write(true).open(&upper).unwrap();
+        let mapping = Mapping::new(&file, true, MapFlags::SHARED);
+        mapping.set(20_000, 1);
+        let data = rustix::fs::seek(&other, rustix::fs::SeekFrom::Data(0)).unwrap();
+        let hole = rustix::fs::seek(&other, rustix::fs::SeekFrom::Hole(data)).unwrap();
+        assert!((data..hole).contains(&20_000), "{data} to {hole}");
+        assert_eq!(mapping.byte(20_000), 1);
+    }
+}
+
+#[test]
 fn private_and_read_only_mappings_see_the_file() {
     for mount in mounts() {
         let (lower, upper) = mount.both("file");
