@@ -165,6 +165,7 @@ impl Node {
         let opened = Opened {
             lower,
             access: request.access,
+            user_id: request.user_id,
             modes,
             append: request.append,
             created: request.created,

@@ -5,7 +5,7 @@ mod support;
 
 use std::os::fd::AsFd;
 use support::*;
-use tidepool_proto::{OpenFile, PassthroughPin, WriteMode};
+use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, PassthroughPin, WriteMode};
 
 fn bytes_of(pin: &dyn PassthroughPin) -> Vec<u8> {
     let mut file = std::fs::File::from(pin.descriptor().as_fd().try_clone_to_owned().unwrap());
@@ -264,4 +264,38 @@ fn what_the_kernel_reads_by_itself_counts_as_read() {
     let asked = (missed.len() - 2) as u64 * FILES * 2 * BLOCK;
     // A quarter does not fit. Without the marks the loop's own files go, pass after pass.
     assert!(steady < asked * 4 / 10, "{missed:?}");
+}
+
+#[test]
+fn one_user_leaves_room_for_passthrough_opens_of_others() {
+    const FILE_BYTES: usize = 4 << 20;
+    let fixture = Fixture::new();
+    for number in 0..8 {
+        fixture.put(&format!("f{number}"), &content(number, FILE_BYTES));
+        fixture.read(&format!("f{number}"));
+    }
+    let lend = |user_id, number: u64| {
+        let lower = std::fs::File::open(fixture.path(&format!("f{number}"))).unwrap().into();
+        let request = OpenRequest {
+            lower,
+            access: Access::Read,
+            read_mode: None,
+            write_mode: None,
+            created: false,
+            append: false,
+            truncate: false,
+            user_id,
+            changes_as: None,
+        };
+        fixture.node.open(request).unwrap().passthrough()
+    };
+    // Half of the store may be held: eight files.
+    let greedy: Vec<_> = (0..8).map_while(|number| lend(54_321, number)).collect();
+    assert_eq!(greedy.len(), 6);
+    let other = lend(54_322, 6).expect("there is room for others");
+    let root = lend(0, 7).expect("root may have the rest");
+    drop(greedy);
+    let again: Vec<_> = (0..6).map_while(|number| lend(54_321, number)).collect();
+    assert_eq!(again.len(), 4, "what others have is not his");
+    drop((other, root, again));
 }

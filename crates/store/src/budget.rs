@@ -9,6 +9,7 @@ use tidepool_proto::Result;
 use tidepool_proto::control_page::ControlPage;
 
 use crate::account_page::AccountPage;
+use crate::loan_shares::LoanShares;
 
 /// Bytes of the store. Memory is reserved here before it is taken, and released after it is freed,
 /// so that the memory held never exceeds what is booked.
@@ -18,6 +19,7 @@ pub(crate) struct Budget {
     evicted_blocks: AtomicU64,
     held_share_max: f64,
     tables: Mutex<Tables>,
+    loans: LoanShares,
 }
 
 /// Bytes of tables and touch marks, which are memory beside the capacity, by who pays.
@@ -39,7 +41,8 @@ impl Budget {
         page.words().capacity_max_bytes.store(capacity_bytes, Ordering::SeqCst);
         let (peak, evicted_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
         let tables = Mutex::default();
-        Ok(Budget { page, peak, evicted_blocks, held_share_max, tables })
+        let loans = LoanShares::default();
+        Ok(Budget { page, peak, evicted_blocks, held_share_max, tables, loans })
     }
 
     /// The page that holds the account.
@@ -143,6 +146,16 @@ impl Budget {
 
     pub fn unhold(&self, bytes: u64) {
         self.words().held_bytes.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    /// Books `bytes` of a loan to the kernel on its user. False: he has as many as he may.
+    pub fn book_loan(&self, user: u32, bytes: u64) -> bool {
+        self.loans.book(user, bytes, self.held(), self.held_max())
+    }
+
+    /// Takes booked bytes of a loan off.
+    pub fn release_loan(&self, user: u32, bytes: u64) {
+        self.loans.release(user, bytes);
     }
 
     /// Books memory for a table and its marks on a payer. False: there are too many.

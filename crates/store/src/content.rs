@@ -112,7 +112,7 @@ pub(crate) struct Content {
     charged: AtomicU64,
     base: AtomicPtr<u8>,
     myself: Weak<Content>,
-    budget: Arc<Budget>,
+    pub budget: Arc<Budget>,
     backing: Arc<Backing>,
     mappings: Arc<Mappings>,
 }
@@ -482,7 +482,11 @@ impl Content {
         if state.holds == 0 {
             return true;
         }
+        if !state.loan.book(&self.budget, bytes) {
+            return false;
+        }
         if !self.budget.hold(bytes) {
+            state.loan.take_off(&self.budget, bytes);
             return false;
         }
         state.held_bytes += bytes;
@@ -496,6 +500,7 @@ impl Content {
         if state.holds > 0 {
             self.budget.unhold(bytes);
             state.held_bytes -= bytes;
+            state.loan.take_off(&self.budget, bytes);
         }
     }
 
@@ -561,6 +566,7 @@ impl Drop for Content {
         debug_assert!(state.fills.is_empty(), "they keep the content alive");
         debug_assert!(state.holds == u32::from(is_lent), "they keep the content alive");
         self.budget.unhold(state.held_bytes);
+        state.loan.end(&self.budget);
         // Clients may keep descriptors: say that the blocks are gone, then free the memory.
         for (block, cell) in self.cells.range(0, u64::MAX) {
             if cell.word.word().is_resident() {

@@ -21,6 +21,7 @@ mod freeing;
 mod heartbeat_page;
 mod length;
 mod loan;
+mod loan_shares;
 mod mapping;
 mod mappings;
 mod policy;

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::backing::Others;
+use crate::budget::Budget;
 use crate::content::{Content, State};
 use crate::engine::Engine;
 use crate::segment::{Segment, SegmentHold};
@@ -35,12 +36,43 @@ pub(crate) struct Loan {
     shown: bool,
     /// The kernel does not tell who has the file.
     unknown: bool,
+    /// Whose it is and the bytes booked on him, until it ends. Nobody's is bounded by all holds.
+    booked: Option<(u32, u64)>,
 }
 
 impl Loan {
     /// Whether the kernel may read the memory file by itself.
     pub fn is_active(&self) -> bool {
         self.opens > 0 || self.lingers
+    }
+
+    /// Books `bytes` more on the user whose the loan is. False: he has as many as he may.
+    pub fn book(&mut self, budget: &Budget, bytes: u64) -> bool {
+        let Some((user, booked)) = &mut self.booked else { return true };
+        let fits = budget.book_loan(*user, bytes);
+        *booked += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Takes up to `bytes` off again.
+    pub fn take_off(&mut self, budget: &Budget, bytes: u64) {
+        if let Some((user, booked)) = &mut self.booked {
+            let bytes = bytes.min(*booked);
+            budget.release_loan(*user, bytes);
+            *booked -= bytes;
+        }
+    }
+
+    /// Is nobody's any more.
+    pub fn end(&mut self, budget: &Budget) {
+        self.take_off(budget, u64::MAX);
+        self.booked = None;
+    }
+
+    /// Begins to be `user`'s.
+    fn begin(&mut self, user: Option<u32>, budget: &Budget, bytes: u64) -> bool {
+        self.booked = user.map(|user| (user, 0));
+        self.book(budget, bytes)
     }
 
     /// Notes that a read-only descriptor leaves the process.
@@ -70,11 +102,11 @@ pub(crate) struct Lingering {
 
 impl Engine {
     /// Lends a wholly resident content to the kernel for one open. False where a client may have
-    /// it, or where all holds together would go beyond their share.
-    fn lend(&self, content: &Arc<Content>) -> bool {
+    /// it, or where all holds together, or those of `user`, would go beyond their share.
+    fn lend(&self, content: &Arc<Content>, user: Option<u32>) -> bool {
         // At the limit others may hold what they do not use any more.
-        try_lend(content)
-            .or_else(|| self.ask_all().then(|| try_lend(content)).flatten())
+        try_lend(content, user)
+            .or_else(|| self.ask_all().then(|| try_lend(content, user)).flatten())
             .unwrap_or(false)
     }
 
@@ -171,8 +203,8 @@ impl Engine {
     }
 }
 
-/// Counts an open of the kernel's in; `None` where the share of all holds is reached.
-fn try_lend(content: &Content) -> Option<bool> {
+/// Counts an open of the kernel's in; `None` where the share of all holds or `user`'s is reached.
+fn try_lend(content: &Content, user: Option<u32>) -> Option<bool> {
     let mut state = content.state.lock();
     if state.closed || state.cutting_from.is_some() || !content.is_wholly_resident() {
         return Some(false);
@@ -182,7 +214,11 @@ fn try_lend(content: &Content) -> Option<bool> {
             return Some(false);
         }
         state.loan.shown = false;
+        if !state.loan.begin(user, &content.budget, content.charged()) {
+            return None;
+        }
         if !content.begin_hold(&mut state) {
+            state.loan.end(&content.budget);
             return None;
         }
     }
@@ -199,6 +235,7 @@ fn end_loan(content: &Content, state: &mut State) -> Option<AfterHold> {
         return None;
     }
     state.loan.lingers = false;
+    state.loan.end(&content.budget);
     Some(content.end_hold(state))
 }
 
@@ -206,10 +243,10 @@ impl Segment {
     /// Lends a wholly resident segment to the kernel, for passthrough. All its blocks stay until
     /// the loan drops and everything that was mapped of it is unmapped. `None` where it is not
     /// wholly resident, a client may have its descriptor, or all holds together would go beyond
-    /// their share of the capacity.
-    pub fn lend_to_kernel(&self) -> Option<KernelLoan> {
+    /// their share of the capacity, or those of `user` beyond three quarters of what others leave.
+    pub fn lend_to_kernel(&self, user: Option<u32>) -> Option<KernelLoan> {
         let (engine, content) = (self.engine.clone(), self.content.clone());
-        engine.lend(&content).then(|| KernelLoan { engine, content })
+        engine.lend(&content, user).then(|| KernelLoan { engine, content })
     }
 
     /// As [`lend_to_kernel`](Self::lend_to_kernel), to a client, until the loan drops. `None` also

@@ -16,6 +16,7 @@ use tidepool_store::{ClientLoan, KernelLoan, Segment};
 use super::content::Content;
 use super::state::FileState;
 use crate::core::Core;
+use crate::pins::is_operator;
 use crate::read_ahead::ReadAhead;
 
 /// See the module's documentation.
@@ -25,6 +26,8 @@ pub struct Handle {
     pub(super) lower: Arc<dyn LowerFile>,
     pub(super) content: Arc<Content>,
     pub(super) access: Access,
+    /// Whose open it is.
+    user_id: u32,
     pub(super) read_mode: ReadMode,
     pub(super) write_mode: WriteMode,
     pub(super) append: bool,
@@ -41,6 +44,8 @@ pub struct Opened {
     pub lower: Arc<dyn LowerFile>,
     /// What it may do.
     pub access: Access,
+    /// Whose open it is.
+    pub user_id: u32,
     /// Modes in force.
     pub modes: (ReadMode, WriteMode),
     /// Writes go to the end.
@@ -69,6 +74,7 @@ impl Handle {
             lower: opened.lower,
             content,
             access: opened.access,
+            user_id: opened.user_id,
             read_mode: opened.modes.0,
             write_mode: opened.modes.1,
             append: opened.append,
@@ -259,7 +265,8 @@ impl OpenFile for Handle {
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
-        let lent = self.lend(|segment| segment.lend_to_kernel().map(Loan::Kernel))?;
+        let user = (!is_operator(self.user_id)).then_some(self.user_id);
+        let lent = self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))?;
         self.core.ledger.passthrough_opens.add(1);
         self.core.ledger.passthrough_lent_bytes.add(self.content.size());
         Some(lent)

@@ -71,8 +71,8 @@ fn filled(store: &Arc<Store>, blocks: u64, value: u8) -> Arc<Segment> {
 fn a_loan_without_a_mapping_ends_with_its_open() {
     for store in stores(8) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel().unwrap();
-        let other = segment.lend_to_kernel().unwrap();
+        let loan = segment.lend_to_kernel(None).unwrap();
+        let other = segment.lend_to_kernel(None).unwrap();
         assert_eq!(store.stats().pinned_bytes, 2 * BLOCK, "counted once");
         assert_eq!(store.stats().lingering_bytes, 0, "it is open");
         drop(loan);
@@ -89,7 +89,7 @@ fn a_loan_without_a_mapping_ends_with_its_open() {
 fn a_mapping_keeps_its_bytes_whatever_is_evicted() {
     for (store, flags) in stores(8).into_iter().zip([MapFlags::SHARED, MapFlags::PRIVATE]) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel().unwrap();
+        let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 2 * BLOCK, flags);
         drop(loan);
         assert_eq!(segment.evict(), 0);
@@ -111,7 +111,7 @@ fn a_mapping_keeps_its_bytes_whatever_is_evicted() {
 fn others_find_other_room_and_that_of_the_mapping_once_it_is_gone() {
     for store in stores(4) {
         let first = filled(&store, 2, 7);
-        let loan = first.lend_to_kernel().unwrap();
+        let loan = first.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
         drop(loan);
         let second = segment(&store, 4 * BLOCK);
@@ -120,7 +120,7 @@ fn others_find_other_room_and_that_of_the_mapping_once_it_is_gone() {
         }
         assert!(!fill(&second, 2, 8, BlockState::Dirty), "the rest is mapped");
         mapped.assert_holds(0, 2 * BLOCK, 7);
-        assert!(filled(&store, 0, 0).lend_to_kernel().is_some(), "what is empty takes no room");
+        assert!(filled(&store, 0, 0).lend_to_kernel(None).is_some(), "what is empty takes no room");
         drop(mapped);
         for block in 2..4 {
             assert!(fill(&second, block, 8, BlockState::Dirty), "at once, not at the next look");
@@ -133,7 +133,7 @@ fn others_find_other_room_and_that_of_the_mapping_once_it_is_gone() {
 fn a_segment_that_is_given_up_stays_whole_for_its_mapping() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel().unwrap();
+        let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
         segment.retire();
         drop((loan, segment));
@@ -153,7 +153,7 @@ fn a_segment_that_is_given_up_stays_whole_for_its_mapping() {
 fn a_store_that_ends_leaves_mappings_their_bytes() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel().unwrap();
+        let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
         drop((loan, segment, store));
         mapped.assert_holds(0, 2 * BLOCK, 7);
@@ -164,7 +164,7 @@ fn a_store_that_ends_leaves_mappings_their_bytes() {
 fn a_cut_under_a_mapping_ends_it_and_never_shows_zeros() {
     for store in stores(8) {
         let segment = filled(&store, 3, 7);
-        let loan = segment.lend_to_kernel().unwrap();
+        let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 3 * BLOCK, MapFlags::SHARED);
         drop(loan);
         // A reader that is cut off reads less; it never reads zeros.
@@ -193,17 +193,17 @@ fn kernel_and_clients_have_a_segment_in_turn() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
         let handed_out = segment.hand_out().unwrap().expect("nobody has it");
-        assert!(segment.lend_to_kernel().is_none(), "a client may have it mapped");
+        assert!(segment.lend_to_kernel(None).is_none(), "a client may have it mapped");
         let borrowed = segment.lend_to_client().expect("clients share it");
         drop(handed_out);
-        assert!(segment.lend_to_kernel().is_none(), "one client has it still");
+        assert!(segment.lend_to_kernel(None).is_none(), "one client has it still");
         drop(borrowed);
-        let loan = segment.lend_to_kernel().expect("no client has it");
+        let loan = segment.lend_to_kernel(None).expect("no client has it");
         assert!(segment.hand_out().unwrap().is_none() && segment.lend_to_client().is_none());
         let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
         drop(loan);
         assert!(segment.hand_out().unwrap().is_none() && segment.lend_to_client().is_none());
-        let again = segment.lend_to_kernel().expect("the kernel may have it twice");
+        let again = segment.lend_to_kernel(None).expect("the kernel may have it twice");
         drop(mapped);
         assert!(segment.hand_out().unwrap().is_none(), "it is open again");
         drop(again);
@@ -216,7 +216,7 @@ fn loans_that_linger_count_into_the_share_of_all_holds() {
     for store in stores(8) {
         let files: Vec<_> = (0..3).map(|value| filled(&store, 2, value)).collect();
         let lent = |file: &Arc<Segment>| {
-            let loan = file.lend_to_kernel()?;
+            let loan = file.lend_to_kernel(None)?;
             Some(Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED))
         };
         let mapped: Vec<_> = files.iter().filter_map(lent).collect();
@@ -224,4 +224,52 @@ fn loans_that_linger_count_into_the_share_of_all_holds() {
         drop(mapped);
         assert!(lent(&files[2]).is_some(), "what is unmapped makes room at once");
     }
+}
+
+#[test]
+fn one_user_leaves_room_for_the_loans_of_others() {
+    const HELD_SHARE_MAX: f64 = 0.5;
+    let store = Store::new(StoreConfig { pinned_share_max: HELD_SHARE_MAX, ..config(40) }).unwrap();
+    let files: Vec<_> = (0..20).map(|_| filled(&store, 1, 7)).collect();
+    let lend = |user| {
+        let lent = |file: &Arc<Segment>| (!file.is_lent_to_kernel()).then(|| file.clone());
+        files.iter().filter_map(lent).map_while(|file| file.lend_to_kernel(user)).collect()
+    };
+    // Twenty blocks may be held.
+    let greedy: Vec<KernelLoan> = lend(Some(1));
+    assert_eq!(greedy.len(), 15);
+    let mapped = Mapped::of(&greedy[0], BLOCK, MapFlags::SHARED);
+    let shared = files[0].lend_to_kernel(Some(1)).expect("what is lent costs nothing more");
+    let other: Vec<KernelLoan> = lend(Some(2));
+    assert_eq!(other.len(), 3, "three quarters of the rest");
+    let nobody: Vec<KernelLoan> = lend(None);
+    assert_eq!(nobody.len(), 2, "bounded by all holds alone");
+    drop((greedy, shared, nobody));
+    assert_eq!(store.stats().pinned_bytes, 4 * BLOCK, "what is mapped counts on");
+    let again: Vec<KernelLoan> = lend(Some(1));
+    assert_eq!(again.len(), 11, "twelve with the mapping");
+    drop(again);
+    drop(mapped);
+    let again: Vec<KernelLoan> = lend(Some(1));
+    assert_eq!(again.len(), 12, "and now without");
+    drop((again, other));
+    wait_until("all is let go", || store.stats().pinned_bytes == 0);
+    assert_eq!(lend(Some(3)).len(), 15);
+}
+
+#[test]
+fn growth_of_a_lent_file_counts_for_its_user() {
+    let store = Store::new(StoreConfig { pinned_share_max: 0.5, ..config(16) }).unwrap();
+    let file = filled(&store, 2, 7);
+    let loan = file.lend_to_kernel(Some(1)).unwrap();
+    let block = vec![7; BLOCK as usize];
+    let grown = (0..8).take_while(|_| file.extend(0, &block, BlockState::Clean)).count();
+    assert_eq!(grown, 4, "six of eight blocks are his");
+    drop(loan);
+    let pinned = file.hold().unwrap();
+    for _ in 0..2 {
+        assert!(file.extend(0, &block, BlockState::Clean), "a pin is none of his");
+    }
+    drop(pinned);
+    assert_eq!(store.stats().pinned_bytes, 0);
 }

@@ -110,7 +110,7 @@ impl Arena {
                     drop(hold);
                 }
                 drop(segment.hand_out().unwrap());
-                drop(segment.lend_to_kernel());
+                drop(segment.lend_to_kernel(None));
             }
         }
     }
