@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Advice, FileType, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags, StatxTimestamp};
 use rustix::io::{Errno, ReadWriteFlags};
 use tidepool_proto::stub::{
     STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
@@ -70,17 +70,20 @@ fn regular(file: OwnedFd, operation: &dyn Fn() -> String) -> Result<OwnedFd> {
     }
 }
 
-/// The version that the file has now.
+/// The version that the file has now, on its servers where there are any: what the kernel knows of
+/// an open file may be old.
 pub(crate) fn version(file: impl AsFd) -> Result<Version> {
-    let status =
-        rustix::fs::fstat(file).map_err(|error| Error::pfs("asking for a version", error))?;
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let status = rustix::fs::statx(file, "", at, StatxFlags::BASIC_STATS)
+        .map_err(|error| Error::pfs("asking for a version", error))?;
     let nanoseconds =
-        |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        |time: StatxTimestamp| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    let device = rustix::fs::makedev(status.stx_dev_major, status.stx_dev_minor);
     Ok(Version {
-        id: FileId { device: status.st_dev, inode: status.st_ino },
-        size: u64::try_from(status.st_size).unwrap_or(0),
-        modified_ns: nanoseconds(status.st_mtime, status.st_mtime_nsec),
-        changed_ns: nanoseconds(status.st_ctime, status.st_ctime_nsec),
+        id: FileId { device, inode: status.stx_ino },
+        size: status.stx_size,
+        modified_ns: nanoseconds(status.stx_mtime),
+        changed_ns: nanoseconds(status.stx_ctime),
         born_ns: 0,
     })
 }

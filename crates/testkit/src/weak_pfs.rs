@@ -1,8 +1,9 @@
 //! A file system to be a PFS in tests: it passes on to a directory, counts what it is asked, and
 //! misbehaves as real ones do.
 //!
-//! The kernel keeps nothing of what it answers: names and attributes have no time to live, so every
-//! question of a program reaches it and is counted, as a message to a server would be.
+//! The kernel keeps nothing of what it answers unless a weakness says so: names and attributes have
+//! no time to live, so every question of a program reaches it and is counted, as a message to a
+//! server would be.
 
 mod nodes;
 mod operations;
@@ -35,6 +36,8 @@ pub struct Weakness {
     pub no_xattrs: bool,
     /// Reads end here, whatever length the attributes tell.
     pub reads_end_at: Option<u64>,
+    /// The kernel may keep what it was told of an open file's attributes for so long.
+    pub attributes_last: Duration,
     /// Every question takes this long.
     pub delay: Duration,
 }

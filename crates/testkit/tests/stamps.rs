@@ -3,7 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
+use tidepool_client::{Client, ClientOptions, OpenOptions};
+use tidepool_proto::ErrorKind;
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::product::{Node, NodeSpec};
 use tidepool_testkit::weak_pfs::{WeakPfs, Weakness};
@@ -81,4 +84,24 @@ fn stamps_of_whole_seconds_do_move() {
     let node = node(&pfs, &[]).unwrap();
     let degraded = node.status().unwrap().degraded.join("\n");
     assert!(!degraded.contains("writes move no time stamps"), "{degraded}");
+}
+
+#[test]
+fn the_library_asks_the_servers_what_an_open_file_is_now() {
+    needs_mount!();
+    let pfs = weak(Weakness { attributes_last: Duration::from_secs(3600), ..Weakness::default() });
+    let path = pfs.root().join("f");
+    fs::write(&path, b"old").unwrap();
+    let socket = Some(pfs.behind().join("no-node"));
+    let client = Client::connect(ClientOptions { socket, ..ClientOptions::default() });
+    let create = OpenOptions { create: false, ..OpenOptions::read_write() };
+    let writer = client.open(&path, create).unwrap();
+    let reader = client.open(&path, OpenOptions::read()).unwrap();
+    // So that the kernel has attributes to keep.
+    assert_eq!(fs::File::open(&path).unwrap().metadata().unwrap().len(), 3);
+    assert_eq!(writer.size().unwrap(), 3);
+    fs::write(pfs.behind().join("f"), b"by another client").unwrap();
+    assert_eq!(writer.size().unwrap(), 17);
+    let error = reader.read_at(0, &mut [0; 2]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
 }

@@ -70,8 +70,9 @@ impl Filesystem for PassThrough {
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.shared.ask("getattr");
+        let kept = self.shared.weakness.lock().attributes_last;
         match self.attributes_of(number.0) {
-            Ok(attributes) => reply.attr(&AT_ONCE, &attributes),
+            Ok(attributes) => reply.attr(&kept, &attributes),
             Err(error) => reply.error(errno(error)),
         }
     }
