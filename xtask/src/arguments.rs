@@ -164,7 +164,7 @@ pub enum Storage {
 }
 
 /// Options of `suites`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct SuiteOptions {
     /// Which suites; all that run in the tests if none is named.
     pub names: Vec<String>,
@@ -180,6 +180,12 @@ pub struct SuiteOptions {
     /// Operations of each seed.
     #[arg(long, default_value_t = 20_000)]
     pub operations: u64,
+    /// Run only the applications whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// An option of the nodes under test, for example passthrough=off.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub node_option: Vec<String>,
 }
 
 /// Options of `vm`.

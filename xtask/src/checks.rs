@@ -95,14 +95,14 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     let seed = if options.long { (1..=8).collect() } else { Vec::new() };
     let operations = if options.long { 200_000 } else { 20_000 };
     let names = Vec::new();
-    suites::run(&SuiteOptions { names, on: "both".into(), pfs: None, seed, operations })
+    let on = "both".into();
+    suites::run(&SuiteOptions { names, on, seed, operations, ..SuiteOptions::default() })
 }
 
 /// Applications that take seconds, while the store breathes.
 fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
     let names = vec!["applications-short".to_owned()];
-    let (on, seed) = ("both".into(), Vec::new());
-    suites::run(&SuiteOptions { names, on, pfs: None, seed, operations: 0 })
+    suites::run(&SuiteOptions { names, on: "both".into(), ..SuiteOptions::default() })
 }
 
 /// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.

@@ -17,7 +17,7 @@ use crate::process;
 /// Those that take seconds.
 const SHORT: [&str; 6] = ["moments", "git", "lld", "jvm", "arrow", "attributes"];
 /// Those by command alone.
-const LONG: [&str; 3] = ["cargo", "numbers", "sqlite"];
+const LONG: [&str; 6] = ["cargo", "numbers", "sqlite", "netcdf", "mpi", "postgresql"];
 /// Names and versions of the Python packages.
 const PACKAGES: [&str; 8] = [
     "pyarrow==21.0.0",
@@ -44,6 +44,7 @@ pub fn run(places: &Places, all: bool) -> Result<Vec<Outcome>> {
     if all {
         names.extend(LONG);
     }
+    names.retain(|name| places.options.only.as_ref().is_none_or(|only| name.contains(only)));
     let packages = if all { &PACKAGES[..] } else { &PACKAGES[..PACKAGES_SHORT] };
     let tools = Tools::prepare(places, packages, all)?;
     let mut outcomes = Vec::new();
@@ -85,7 +86,9 @@ struct Tools {
 
 impl Tools {
     fn prepare(places: &Places, packages: &[&str], all: bool) -> Result<Self> {
-        let moments = environment::target().join("tools/moments");
+        let directory = environment::target().join("tools");
+        std::fs::create_dir_all(&directory)?;
+        let moments = directory.join("moments");
         let mut compiler = process::command("cc", &["-O1", "-static", "-o"]);
         process::read(compiler.arg(&moments).arg(conformance("moments.c")))?;
         let name = if all { "python-applications" } else { "python-arrow" };

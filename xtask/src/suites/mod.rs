@@ -132,7 +132,12 @@ impl Places {
         let options = NodeOptions {
             pfs: self.lower.clone(),
             memory: memory.to_owned(),
-            arguments: Vec::new(),
+            arguments: self
+                .options
+                .node_option
+                .iter()
+                .map(|option| format!("--{option}"))
+                .collect(),
         };
         let node = Node::start(&options)?;
         let directory = node.mount.join("n");
