@@ -161,13 +161,14 @@ fn a_store_that_ends_leaves_mappings_their_bytes() {
 }
 
 #[test]
-fn a_cut_under_a_mapping_ends_it_and_never_shows_zeros() {
+fn a_cut_under_a_mapping_ends_it_and_changes_nothing_before() {
     for store in stores(8) {
         let segment = filled(&store, 3, 7);
         let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 3 * BLOCK, MapFlags::SHARED);
         drop(loan);
-        // A reader that is cut off reads less; it never reads zeros.
+        // A reader that is cut off reads less. In one call it may see zeros behind the cut, as of any
+        // file: the kernel looks at the length, then copies a page whose rest goes meanwhile.
         let path = format!("/proc/self/fd/{}", segment.descriptor().as_raw_fd());
         let reader = std::fs::File::open(path).unwrap();
         std::thread::scope(|scope| {
@@ -175,7 +176,8 @@ fn a_cut_under_a_mapping_ends_it_and_never_shows_zeros() {
             let mut bytes = vec![0; 3 * BLOCK as usize];
             while !cut.is_finished() {
                 let count = rustix::io::pread(&reader, &mut bytes, 0).unwrap();
-                assert!(bytes[..count].iter().all(|byte| *byte == 7), "zeros before the cut");
+                let kept = &bytes[..count.min((BLOCK + 5000) as usize)];
+                assert!(kept.iter().all(|byte| *byte == 7), "zeros before the cut");
             }
         });
         mapped.assert_holds(0, BLOCK + 5000, 7);
