@@ -1,5 +1,6 @@
-//! Proves the model test: breaks the product in known ways, one at a time, in a checkout of its
-//! own, and expects each break to be found. Takes minutes a break, so it is run by hand.
+//! Proves the tests: breaks the product in known ways, one at a time, in a checkout of its own, and
+//! expects the test that each break names, or the model test, to find it. Takes minutes a break, so
+//! it is run by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -7,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::Parser;
 use serde::Deserialize;
 
-/// Breaks the product on purpose and expects the model test to notice.
+/// Breaks the product on purpose and expects the tests to notice.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Only breaks whose name contains this.
@@ -38,10 +39,21 @@ struct Mutation {
     file: PathBuf,
     find: String,
     replace: String,
+    /// The tests that must find it: package, test program and name. None: the model test.
+    test: Option<[String; 3]>,
+}
+
+fn table() -> Outcome<Table> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = std::fs::read_to_string(package.join("mutations.toml"))?;
+    Ok(toml::from_str(&table)?)
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let mut arguments = Arguments::parse();
+    // Others run in other directories.
+    arguments.target = std::path::absolute(&arguments.target).unwrap_or(arguments.target);
+    match run(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -55,26 +67,43 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn run(arguments: &Arguments) -> Outcome<bool> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let table = std::fs::read_to_string(package.join("mutations.toml"))?;
-    let table: Table = toml::from_str(&table)?;
+    let only = arguments.only.as_deref().unwrap_or_default();
+    let mut mutations = table()?.mutation;
+    mutations.retain(|mutation| mutation.name.contains(only));
     let checkout = Checkout::create(package, &arguments.target)?;
-    build(&checkout.path, &arguments.target)?;
-    if is_found(arguments)? {
-        return Err("the model test fails without any break; choose another seed".into());
+    let proof = Proof { checkout: &checkout, arguments };
+    // Nothing is proved by a test that fails anyway.
+    let mut unbroken: Vec<_> = mutations.iter().map(|mutation| &mutation.test).collect();
+    unbroken.sort();
+    unbroken.dedup();
+    for test in unbroken {
+        if proof.finds(test.as_ref())? {
+            return Err(format!("{test:?} fails without any break").into());
+        }
     }
     let mut all_found = true;
-    for mutation in table.mutation {
-        if arguments.only.as_ref().is_some_and(|only| !mutation.name.contains(only)) {
-            continue;
-        }
-        checkout.break_as(&mutation)?;
-        build(&checkout.path, &arguments.target)?;
-        let found = is_found(arguments)?;
+    for mutation in &mutations {
+        checkout.break_as(mutation)?;
+        let found = proof.finds(mutation.test.as_ref())?;
         println!("{}  {}", if found { "found" } else { "MISSED" }, mutation.name);
         all_found &= found;
         checkout.repair()?;
     }
     Ok(all_found)
+}
+
+impl Mutation {
+    /// Its file in `checkout`, broken.
+    fn applied_to(&self, checkout: &Path) -> Outcome<String> {
+        let Mutation { name, file, find, replace, .. } = self;
+        let text = std::fs::read_to_string(checkout.join(file))?;
+        let occurrences = text.matches(find).count();
+        if occurrences != 1 {
+            let file = file.display();
+            return Err(format!("`{name}`: its text occurs {occurrences} times in {file}").into());
+        }
+        Ok(text.replace(find, replace))
+    }
 }
 
 /// A detached checkout of the present commit, removed at the end.
@@ -86,22 +115,15 @@ struct Checkout {
 impl Checkout {
     /// In the target directory, always at the same place, so that builds are incremental.
     fn create(repository: &Path, target: &Path) -> Outcome<Self> {
-        let path = std::path::absolute(target)?.join("broken-checkout");
+        let path = target.join("broken-checkout");
         let mut add = git(repository);
         succeed(add.args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&path))?;
         Ok(Checkout { repository: repository.to_owned(), path })
     }
 
     fn break_as(&self, mutation: &Mutation) -> Outcome<()> {
-        let path = self.path.join(&mutation.file);
-        let text = std::fs::read_to_string(&path)?;
-        let occurrences = text.matches(&mutation.find).count();
-        if occurrences != 1 {
-            let Mutation { name, file, .. } = mutation;
-            let file = file.display();
-            return Err(format!("`{name}`: its text occurs {occurrences} times in {file}").into());
-        }
-        Ok(std::fs::write(path, text.replace(&mutation.find, &mutation.replace))?)
+        let text = mutation.applied_to(&self.path)?;
+        Ok(std::fs::write(self.path.join(&mutation.file), text)?)
     }
 
     fn repair(&self) -> Outcome<()> {
@@ -127,23 +149,81 @@ fn succeed(command: &mut Command) -> Outcome<()> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
-fn build(checkout: &Path, target: &Path) -> Outcome<()> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--package", "tidepool-cli", "--target-dir"]).arg(target);
-    succeed(cargo.current_dir(checkout).env("RUSTFLAGS", "-Awarnings"))
+/// How breaks are looked for.
+struct Proof<'a> {
+    checkout: &'a Checkout,
+    arguments: &'a Arguments,
 }
 
-fn is_found(arguments: &Arguments) -> Outcome<bool> {
-    let mut model = Command::new(std::env::current_exe()?.with_file_name("model"));
-    model.arg("--operations").arg(arguments.operations.to_string());
-    model.arg("--seeds").arg(arguments.seeds.to_string());
-    model.arg("--seed").arg(arguments.seed.to_string());
-    model.args(["--shrink", "0", "--log", "/dev/null"]);
-    model.env("TIDEPOOL_BINARY", arguments.target.join("debug/tidepool"));
-    let status = model.stdout(Stdio::null()).status()?;
-    match status.code() {
-        Some(0) => Ok(false),
-        Some(1) => Ok(true),
-        _ => Err(format!("the model test ended with {status}").into()),
+impl Proof<'_> {
+    fn finds(&self, test: Option<&[String; 3]>) -> Outcome<bool> {
+        let uses_program = |[package, ..]: &[String; 3]| package != "tidepool-store";
+        if test.is_none_or(uses_program) {
+            self.cargo(&["build", "--package", "tidepool-cli"])?;
+        }
+        match test {
+            Some(test) => self.test_finds(test),
+            None => self.model_finds(),
+        }
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Outcome<()> {
+        succeed(self.command(arguments).stderr(Stdio::inherit()))
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        // A break may make a test hang.
+        let mut cargo = Command::new("timeout");
+        cargo.args(["--kill-after=10", "1200", "cargo", arguments[0], "--quiet", "--target-dir"]);
+        cargo.arg(&self.arguments.target).args(&arguments[1..]).current_dir(&self.checkout.path);
+        cargo.env("RUSTFLAGS", "-Awarnings").env("TIDEPOOL_BINARY", self.binary());
+        cargo.stdout(Stdio::null()).stderr(Stdio::null());
+        cargo
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.arguments.target.join("debug/tidepool")
+    }
+
+    fn test_finds(&self, [package, program, name]: &[String; 3]) -> Outcome<bool> {
+        let of = match program.as_str() {
+            "lib" => vec!["test", "--package", package, "--lib"],
+            program => vec!["test", "--package", package, "--test", program],
+        };
+        self.cargo(&[&of[..], &["--no-run"]].concat())?;
+        let mut run = self.command(&[&of[..], &["--", "--exact", name]].concat());
+        let run = run.stdout(Stdio::piped()).output()?;
+        if String::from_utf8_lossy(&run.stdout).contains("running 0 tests") {
+            return Err(format!("{package} has no test {name} in {program}").into());
+        }
+        Ok(!run.status.success())
+    }
+
+    fn model_finds(&self) -> Outcome<bool> {
+        let mut model = Command::new(std::env::current_exe()?.with_file_name("model"));
+        model.arg("--operations").arg(self.arguments.operations.to_string());
+        model.arg("--seeds").arg(self.arguments.seeds.to_string());
+        model.arg("--seed").arg(self.arguments.seed.to_string());
+        model.args(["--shrink", "0", "--log", "/dev/null"]);
+        model.env("TIDEPOOL_BINARY", self.binary());
+        let status = model.stdout(Stdio::null()).status()?;
+        match status.code() {
+            Some(0) => Ok(false),
+            Some(1) => Ok(true),
+            _ => Err(format!("the model test ended with {status}").into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_break_fits_the_product_as_it_is() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for mutation in table().unwrap().mutation {
+            mutation.applied_to(&checkout).unwrap();
+        }
     }
 }
