@@ -39,6 +39,19 @@ fn through_writes_reach_the_pfs_and_are_warm() {
 }
 
 #[test]
+fn a_gap_in_a_small_new_file_is_zeros_in_memory_too() {
+    let fixture = Fixture::new();
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(0, &content(1, 100)).unwrap();
+    writer.write_at(300, &content(2, 50)).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let (read, outcome) = fixture.read("f");
+    assert_eq!(read, std::fs::read(fixture.path("f")).unwrap());
+    assert_eq!(outcome.levels.get(Level::Store), 350, "it is read from memory");
+}
+
+#[test]
 fn overwriting_truncating_and_holes_keep_store_and_pfs_equal() {
     let fixture = Fixture::new();
     write_in_pieces(&fixture, "f", &content(1, 9 << 20), Wish::default());
