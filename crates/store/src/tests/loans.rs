@@ -167,8 +167,8 @@ fn a_cut_under_a_mapping_ends_it_and_changes_nothing_before() {
         let loan = segment.lend_to_kernel(None).unwrap();
         let mapped = Mapped::of(&loan, 3 * BLOCK, MapFlags::SHARED);
         drop(loan);
-        // A reader that is cut off reads less. In one call it may see zeros behind the cut, as of any
-        // file: the kernel looks at the length, then copies a page whose rest goes meanwhile.
+        // A reader that is cut off reads less. In one call it may see zeros behind the cut, as of
+        // any file: the kernel looks at the length, then copies a page whose rest goes meanwhile.
         let path = format!("/proc/self/fd/{}", segment.descriptor().as_raw_fd());
         let reader = std::fs::File::open(path).unwrap();
         std::thread::scope(|scope| {
