@@ -18,7 +18,7 @@ use crate::abi::{
 use crate::attributes::identity_of;
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Node, Place};
-use crate::opens::Admission;
+use crate::opens::{self, Admission};
 use crate::pages::Serving;
 use crate::request::{Answer, Errno, Reply};
 use crate::reservations::Reservation;
@@ -82,13 +82,6 @@ pub(crate) fn access_of(flags: u32) -> Access {
 
 pub(crate) fn has(flags: u32, flag: i32) -> bool {
     flags as i32 & flag == flag
-}
-
-/// Whether the kernel takes the file to be longer than `end`, where an open's version ends, and so
-/// it is by now. The kernel would show zeros up to the length that it knows.
-fn is_longer(handle: &FileHandle, end: u64) -> bool {
-    handle.node.told_bytes.load(Ordering::Acquire) > end
-        && rustix::fs::fstat(handle.file.lower()).is_ok_and(|stat| stat.st_size as u64 > end)
 }
 
 impl Filesystem {
@@ -220,6 +213,8 @@ impl Filesystem {
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
+        let appends_past_pages = append && !self.direct_io.load(Ordering::Relaxed);
+        let manner = opens::Manner { reads_only, appends_past_pages };
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of whoever registers.
             let as_caller = pin.is_lower();
@@ -231,10 +226,10 @@ impl Filesystem {
             backing
         };
         let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
-        let admission = node.opens.lock().admit(handle, &file, reads_only, register);
+        let admission = node.opens.lock().admit(handle, &file, manner, register);
         if admission == Admission::Split {
             self.split(caller, &node)?;
-            node.opens.lock().add(handle, &file, reads_only);
+            node.opens.lock().add(handle, &file, manner);
         }
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
@@ -268,8 +263,11 @@ impl Filesystem {
         if self.direct_io.load(Ordering::Relaxed) {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
         }
+        if append {
+            return abi::OPEN_DIRECT_IO;
+        }
         self.pages.filled(node);
-        if append { abi::OPEN_DIRECT_IO } else { 0 }
+        0
     }
 
     /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
@@ -358,27 +356,16 @@ impl Filesystem {
         }
     }
 
-    /// `READ`, when its bytes are at hand or the thread may wait; `for_page` if they are for the
-    /// page cache.
-    pub(crate) fn read(
-        &self,
-        handle: &FileHandle,
-        (offset, size): (u64, usize),
-        for_page: bool,
-        reply: Reply,
-    ) {
+    /// `READ`, when its bytes are at hand or the thread may wait.
+    pub(crate) fn read(&self, handle: &FileHandle, (offset, size): (u64, usize), reply: Reply) {
         let mut reply = Some(reply);
-        let mut ends_early = false;
         let mut answer = |slices: &[IoSlice<'_>]| {
-            let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-            ends_early = for_page && bytes < size && is_longer(handle, offset + bytes as u64);
-            if !ends_early && let Some(reply) = reply.take() {
+            if let Some(reply) = reply.take() {
                 reply.data(slices);
             }
         };
         let outcome = handle.file.read_with(offset, size, &mut answer);
         match (outcome, reply) {
-            (Ok(_), Some(reply)) if ends_early => reply.error(Errno::STALE),
             (Err(error), Some(reply)) => reply.error(error.into()),
             (Err(error), None) => tracing::error!(%error, "a read failed after it was answered"),
             (Ok(_), Some(reply)) => reply.done(),
@@ -431,9 +418,6 @@ impl Filesystem {
         } else {
             file.write_part(arguments.offset, data)?.1
         };
-        // The kernel takes the file to end there at least, wherever an append went.
-        let end = arguments.offset.saturating_add(bytes as u64);
-        handle.node.told_bytes.fetch_max(end, Ordering::AcqRel);
         if has(arguments.flags, libc::O_DSYNC) {
             file.sync(!has(arguments.flags, libc::O_SYNC))?;
         }

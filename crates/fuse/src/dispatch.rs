@@ -98,14 +98,13 @@ impl Filesystem {
     fn handle_read(&self, mut arguments: Arguments<'_>, reply: &mut Option<Reply>) -> Answer {
         let read: TransferIn = arguments.take()?;
         let handle = self.files.get(read.handle)?;
-        let for_page = read.transfer_flags & abi::READ_LOCK_OWNER == 0;
-        if for_page {
+        if read.transfer_flags & abi::READ_LOCK_OWNER == 0 {
             self.begin_page(&handle)?;
         }
         // The node may start threads, which get the identity that this one has then.
         self.credentials.become_daemon()?;
         if let Some(reply) = reply.take() {
-            self.read(&handle, (read.offset, read.size as usize), for_page, reply);
+            self.read(&handle, (read.offset, read.size as usize), reply);
         }
         Ok(())
     }

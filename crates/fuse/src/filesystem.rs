@@ -145,8 +145,7 @@ impl Filesystem {
 
     /// Describes a node that a look-up was counted of.
     pub(crate) fn entry_of(&self, node: &Node, stat: &Stat) -> EntryOut {
-        let attributes = self.attributes(stat);
-        node.told_bytes.store(attributes.size, Ordering::Release);
+        let attributes = self.attributes_shown(node, stat);
         EntryOut {
             nodeid: node.nodeid,
             generation: 0,

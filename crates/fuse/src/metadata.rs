@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
 use tidepool_proto::Access;
 
-use crate::abi::{self, AttrOut, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut};
+use crate::abi::{
+    self, AttrOut, Attributes, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut,
+};
 use crate::attributes::version_of;
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Held, Node};
@@ -74,8 +76,8 @@ impl Filesystem {
 
     /// Pages show the version that was opened. They end where it ends, so the kernel is not told
     /// the length of another; nor its time, at which the kernel would drop them.
-    fn attr_shown(&self, node: &Node, stat: &Stat) -> AttrOut {
-        let mut out = self.attr_out(stat);
+    pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat) -> Attributes {
+        let mut attributes = self.attributes(stat);
         // The page cache ends where the kernel was told, for writers as well.
         let cached = !self.direct_io.load(Ordering::Relaxed);
         if node.has_pages.load(Ordering::Acquire)
@@ -83,14 +85,13 @@ impl Filesystem {
             && !shown.agrees_with(&version_of(stat))
             && self.service.memory_only_size(node.id).is_none()
         {
-            out.attributes.show(&shown);
+            attributes.show(&shown);
         }
-        node.told_bytes.store(out.attributes.size, Ordering::Release);
-        out
+        attributes
     }
 
-    fn attr_out(&self, stat: &Stat) -> AttrOut {
-        let attributes = self.attributes(stat);
+    fn attr_shown(&self, node: &Node, stat: &Stat) -> AttrOut {
+        let attributes = self.attributes_shown(node, stat);
         AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
     }
 
@@ -113,9 +114,7 @@ impl Filesystem {
             changed?;
         }
         let stat = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
-        let out = self.attr_out(&stat);
-        node.told_bytes.store(out.attributes.size, Ordering::Release);
-        Ok(out)
+        Ok(self.attr_shown(&node, &stat))
     }
 
     fn set_metadata(&self, held: &Held, set: SetattrIn) -> Answer {

@@ -48,8 +48,6 @@ pub struct Node {
     pub opens: Mutex<Opens>,
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
-    /// Length that the kernel was told last, or moved by writes of its own.
-    pub told_bytes: AtomicU64,
     /// Whether look-ups of others are never answered with it.
     is_apart: AtomicBool,
     place: Mutex<Option<Place>>,
@@ -131,7 +129,6 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         kind,
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
-        told_bytes: AtomicU64::new(0),
         is_apart: AtomicBool::new(false),
         place: Mutex::new(place),
         pin: Mutex::new(None),

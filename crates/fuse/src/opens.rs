@@ -4,7 +4,9 @@
 //! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
 //! a new file is written); and a node that was opened otherwise may have been mapped, which the
 //! kernel does not tell, so it takes no passthrough open until the last of those is closed. The
-//! kernel keeps one set of pages for a node, so all who read only see the same bytes. An open that
+//! kernel keeps one set of pages for a node, so all who read only see the same bytes. Who appends past
+//! the page cache moves the length of the node at once, and a page that is just being read would
+//! show zeros up to it: those who have pages are on another node. An open that
 //! fits none of this needs another node for the same file (*split*).
 
 use std::fmt;
@@ -57,11 +59,20 @@ pub enum Admission {
     Split,
 }
 
+/// How a file is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Nothing is written through it.
+    pub reads_only: bool,
+    /// It appends past the kernel's page cache, which others use.
+    pub appends_past_pages: bool,
+}
+
 /// One open of the node.
 struct Open {
     handle: u64,
     file: Arc<dyn OpenFile>,
-    reads_only: bool,
+    manner: Manner,
 }
 
 /// The opens of one node.
@@ -149,19 +160,25 @@ impl Opens {
     /// What those who read see, where they do not read the file as it is at the moment; also beside
     /// writers, who follow it from version to version, if `beside_writers`.
     pub fn version_shown(&self, beside_writers: bool) -> Option<Version> {
-        let no_version =
-            |open: &Open| !(open.reads_only || beside_writers) || open.file.content_number() == 0;
+        let no_version = |open: &Open| {
+            !(open.manner.reads_only || beside_writers) || open.file.content_number() == 0
+        };
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }
-        let reader = self.files.iter().find(|open| open.reads_only);
+        let reader = self.files.iter().find(|open| open.manner.reads_only);
         reader.or(self.files.first()).map(|open| open.file.version())
     }
 
     /// Whether `file` and those who only read see the same bytes. They agree among themselves.
     pub fn agree_with(&self, file: &dyn OpenFile) -> bool {
-        let reader = self.files.iter().find(|open| open.reads_only);
+        let reader = self.files.iter().find(|open| open.manner.reads_only);
         reader.is_none_or(|reader| read_the_same(&*reader.file, file))
+    }
+
+    fn is_apart_from(&self, manner: Manner) -> bool {
+        let appends = manner.appends_past_pages;
+        self.files.iter().any(|open| open.manner.appends_past_pages != appends)
     }
 
     /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.
@@ -170,20 +187,22 @@ impl Opens {
         &mut self,
         handle: u64,
         file: &Arc<dyn OpenFile>,
-        reads_only: bool,
+        manner: Manner,
         register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
     ) -> Admission {
         let is_free = self.files.is_empty() && !self.is_reserved();
         let admission = match &self.backing {
             Some(Backing { pin, backing_id, .. })
-                if pin.is_lower() || reads_only && pin.serves(&file.version()) =>
+                if pin.is_lower() || manner.reads_only && pin.serves(&file.version()) =>
             {
                 Admission::Passthrough(*backing_id)
             }
             Some(_) => return Admission::Split,
-            None if !self.agree_with(&**file) => return Admission::Split,
+            None if !self.agree_with(&**file) || self.is_apart_from(manner) => {
+                return Admission::Split;
+            }
             None if is_free => {
-                let pin = |file: &Arc<dyn OpenFile>| match reads_only {
+                let pin = |file: &Arc<dyn OpenFile>| match manner.reads_only {
                     true => file.passthrough(),
                     false => file.write_directly(),
                 };
@@ -194,13 +213,13 @@ impl Opens {
             }
             None => Admission::Direct,
         };
-        self.add(handle, file, reads_only);
+        self.add(handle, file, manner);
         admission
     }
 
     /// Counts an open.
-    pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, reads_only: bool) {
-        self.files.push(Open { handle, file: file.clone(), reads_only });
+    pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, manner: Manner) {
+        self.files.push(Open { handle, file: file.clone(), manner });
     }
 
     /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,

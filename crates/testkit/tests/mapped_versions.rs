@@ -2,6 +2,7 @@
 //! versions: a mapping shows the version that was opened, and what is written on this node since.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -216,5 +217,48 @@ fn a_descriptor_is_opened_again_whatever_became_of_its_version() {
         let mut byte = [0];
         again.read_exact_at(&mut byte, 0).unwrap();
         assert_eq!((byte[0], mapping.pages_of(1)), (2, LENGTH / PAGE));
+    }
+}
+
+/// Appends bytes that are not zero, beside others who do.
+fn append(path: &Path) {
+    let mut file = File::options().append(true).open(path).unwrap();
+    for _ in 0..150 {
+        file.write_all(&[2; 700]).unwrap();
+    }
+}
+
+#[test]
+fn a_follower_of_a_file_that_several_append_to_reads_no_zeros() {
+    needs_mount!();
+    // Ends in a page that is not full.
+    const BASE: usize = (4 << 20) - 5_000;
+    for way in [&["--direct-io", "off"][..], &["--passthrough", "off", "--direct-io", "off"]] {
+        let arguments = way.iter().chain(&["--fault", "write:slow=2ms"]);
+        let arguments = arguments.map(|argument| (*argument).to_owned()).collect();
+        let spec = NodeSpec { arguments, ..NodeSpec::default() };
+        let node = Node::start(spec).expect("a node starts");
+        for round in 0..6 {
+            let name = format!("log{round}");
+            let (lower, upper) = (node.pfs().join(&name), node.mount().join(&name));
+            fs::write(&lower, vec![1; BASE]).unwrap();
+            let file = File::open(&upper).unwrap();
+            file.read_exact_at(&mut vec![0; BASE], 0).unwrap();
+            std::thread::scope(|scope| {
+                let writers = [&upper, &upper, &lower];
+                let writers = writers.map(|path| scope.spawn(move || append(path)));
+                let mut bytes = vec![0; 64 << 10];
+                let mut at = BASE - 100;
+                while !writers.iter().all(|writer| writer.is_finished()) {
+                    // Others look at the name meanwhile.
+                    fs::metadata(&upper).unwrap();
+                    // Bytes of a version that is no more may be refused, never made up.
+                    let Ok(count) = file.read_at(&mut bytes, at as u64) else { continue };
+                    let zero = bytes[..count].iter().position(|byte| *byte == 0);
+                    assert_eq!(zero, None, "round {round}, {count} bytes at {at}");
+                    at = (at + count).saturating_sub(100).max(BASE - 100);
+                }
+            });
+        }
     }
 }
