@@ -277,8 +277,8 @@ impl Filesystem {
         if is_passthrough {
             self.nodes.reserve(node.id, Reservation::begin());
         }
-        let Some(place) = node.place() else { return Err(Errno::STALE) };
-        let again = !is_passthrough && self.nodes.opens_again(&place, caller.pid);
+        let opens_again = |place| self.nodes.opens_again(&place, caller.pid);
+        let again = !is_passthrough && node.place().is_none_or(opens_again);
         if again { Ok(()) } else { Err(Errno::STALE) }
     }
 

@@ -4,10 +4,10 @@
 //! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
 //! a new file is written); and a node that was opened otherwise may have been mapped, which the
 //! kernel does not tell, so it takes no passthrough open until the last of those is closed. The
-//! kernel keeps one set of pages for a node, so all who read only see the same bytes. Who appends past
-//! the page cache moves the length of the node at once, and a page that is just being read would
-//! show zeros up to it: those who have pages are on another node. An open that
-//! fits none of this needs another node for the same file (*split*).
+//! kernel keeps one set of pages for a node, so all who read only see the same bytes. Who appends
+//! past the page cache moves the length of the node at once, and a page that is just being read
+//! would show zeros up to it: those who have pages are on another node. An open that fits none of
+//! this needs another node for the same file (*split*).
 
 use std::fmt;
 use std::io;
@@ -85,6 +85,10 @@ pub struct Opens {
 
 /// Whether what is read through one open and through the other is the same.
 fn read_the_same(one: &dyn OpenFile, other: &dyn OpenFile) -> bool {
+    // What is read through an open may move between two questions: it is always like itself.
+    if std::ptr::addr_eq(one, other) {
+        return true;
+    }
     // Two without a content both read the file as it is at the moment.
     one.content_number() == other.content_number() || shown(one).agrees_with(&shown(other))
 }
@@ -176,6 +180,7 @@ impl Opens {
         reader.is_none_or(|reader| read_the_same(&*reader.file, file))
     }
 
+    /// Whether opens of this manner stay off the node because of those that are there.
     fn is_apart_from(&self, manner: Manner) -> bool {
         let appends = manner.appends_past_pages;
         self.files.iter().any(|open| open.manner.appends_past_pages != appends)

@@ -3,9 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use tidepool_client::{Client, ClientOptions, OpenOptions};
 use tidepool_testkit::needs_mount;
@@ -217,6 +218,22 @@ fn a_descriptor_is_opened_again_whatever_became_of_its_version() {
         let mut byte = [0];
         again.read_exact_at(&mut byte, 0).unwrap();
         assert_eq!((byte[0], mapping.pages_of(1)), (2, LENGTH / PAGE));
+    }
+}
+
+#[test]
+fn a_descriptor_of_a_file_without_a_name_is_opened_again_to_append() {
+    needs_mount!();
+    for node in nodes() {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(OFlags::TMPFILE.bits() as i32);
+        let mut file = options.open(node.mount()).expect("a file without a name");
+        file.write_all(&[1; 700]).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        File::options().append(true).open(path).unwrap().write_all(&[2; 700]).unwrap();
+        let mut bytes = [0; 1400];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, std::array::from_fn(|at| 1 + (at >= 700) as u8));
     }
 }
 
