@@ -26,7 +26,7 @@ pub struct MountConfig {
     /// Let reads and writes go past the kernel's page cache, where files can be mapped even so.
     pub direct_io: bool,
     /// Largest number of descriptors held to remember inodes; `None` takes a quarter of what the
-    /// process may open.
+    /// process may open, and 32,768 at most: each keeps an inode of the PFS in the kernel's memory.
     pub inode_descriptors_max: Option<usize>,
     /// Largest number of files, directories and locks that are open through the mount, of which
     /// one user has three quarters at most; `None` takes half of what the process may open.

@@ -177,9 +177,14 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Opens the lower file of a node as the present identity: by its place where that still leads
-    /// to it, by descriptor otherwise.
+    /// Opens the lower file of a node as the present identity: by descriptor, else (stale) by place.
     fn open_lower(&self, node: &Arc<Node>, flags: OFlags) -> Answer<OwnedFd> {
+        if let Some(held) = self.nodes.pinned_already(node) {
+            match self.reopen(&held, flags) {
+                Err(Errno(libc::ESTALE | libc::ENOENT)) => self.nodes.unpin_stale(node, &held),
+                opened => return opened,
+            }
+        }
         if let Some(place) = node.place() {
             let parent = self.nodes.descriptor(&place.parent)?;
             match rustix::fs::openat(&parent, &place.name, flags, Mode::empty()) {

@@ -18,6 +18,7 @@ use crate::device::Device;
 use crate::directories::DirectoryHandle;
 use crate::handles::Handles;
 use crate::locks::Locks;
+use crate::lookups::Lookups;
 use crate::nodes::{Node, Nodes};
 use crate::pages::Pages;
 use crate::request::{Answer, Errno, Reply};
@@ -33,6 +34,7 @@ pub struct Filesystem {
     pub(crate) directories: Handles<DirectoryHandle>,
     pub(crate) credentials: Credentials,
     pub(crate) locks: Locks,
+    pub(crate) lookups: Lookups,
     pub(crate) shares: Arc<Shares>,
     pub(crate) turns: Turns,
     pub(crate) waiting: WaitingThreads,
@@ -71,6 +73,7 @@ impl Filesystem {
             directories: Handles::default(),
             credentials: Credentials::new(),
             locks: Locks::default(),
+            lookups: Lookups::default(),
             shares: Arc::new(shares),
             turns: Turns::new(turns_max),
             // Whoever comes here has a turn.

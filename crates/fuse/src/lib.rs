@@ -20,6 +20,7 @@ mod dispatch;
 mod filesystem;
 mod handles;
 mod locks;
+mod lookups;
 mod meeting;
 mod metadata;
 mod mounting;

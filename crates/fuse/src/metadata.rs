@@ -60,7 +60,11 @@ impl Filesystem {
             return Ok(rustix::fs::fstat(file.lower())?);
         }
         if let Some(held) = self.nodes.pinned_already(node) {
-            return Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
+            match rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH) {
+                // Its server does not know it any more: what has the name now decides.
+                Err(rustix::io::Errno::STALE) => self.nodes.unpin_stale(node, &held),
+                stat => return Ok(stat?),
+            }
         }
         let place = node.place().ok_or(Errno::STALE)?;
         let parent = self.nodes.descriptor(&place.parent)?;

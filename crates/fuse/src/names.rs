@@ -1,6 +1,7 @@
 //! Operations on names: they happen on the PFS directory, with the caller's rights.
 
 use std::ffi::CStr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
@@ -16,8 +17,9 @@ use crate::reservations::Reservation;
 impl Filesystem {
     /// `LOOKUP`.
     pub(crate) fn lookup(&self, caller: &InHeader, name: &CStr) -> Answer<EntryOut> {
+        self.lookups.clear(caller.pid);
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
-        let stat = self.stat_at(&held, name)?;
+        let (file, stat) = self.look_up(&held, name)?;
         if meets_in_kernel(&stat) {
             return self.entry_of_meeting_point(&parent, &held, name);
         }
@@ -29,7 +31,22 @@ impl Filesystem {
                 false => self.entry_kept(&parent, &held, name, reservation),
             };
         }
-        Ok(self.entry(&parent, name, &stat))
+        let node = self.nodes.enter(&parent, name, &stat, &version_of(&stat));
+        if let Some(file) = file {
+            self.nodes.renew(&node, file);
+        }
+        self.lookups.note(caller.pid, parent.nodeid, name, &node, &stat);
+        Ok(self.entry_of(&node, &stat))
+    }
+
+    /// A descriptor of what has the name, by which the next requests reach it, and its attributes.
+    /// There is no descriptor where few are left.
+    fn look_up(&self, parent: &Held, name: &CStr) -> Answer<(Option<OwnedFd>, Stat)> {
+        match look_at(parent, name) {
+            Ok((file, stat)) => Ok((Some(file).filter(|file| self.shares.has_room(file)), stat)),
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => Ok((None, self.stat_at(parent, name)?)),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// As [`Filesystem::entry`] for a name whose last request was answered with `ESTALE`: the next
@@ -47,7 +64,7 @@ impl Filesystem {
         }
         self.nodes.reserve(id_of(&stat), reservation);
         let node = self.nodes.enter(parent, name, &stat, &version_of(&stat));
-        self.nodes.keep(&node, file);
+        self.nodes.keep_to_the_end(&node, file);
         Ok(self.entry_of(&node, &stat))
     }
 
@@ -59,7 +76,7 @@ impl Filesystem {
             return Err(Errno::STALE);
         }
         let node = self.nodes.enter_apart(parent, name, &stat);
-        self.nodes.keep(&node, file);
+        self.nodes.keep_to_the_end(&node, file);
         Ok(self.entry_of(&node, &stat))
     }
 
@@ -136,6 +153,13 @@ impl Filesystem {
     /// `UNLINK`.
     pub(crate) fn unlink(&self, caller: &InHeader, name: &CStr) -> Answer {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
+        if let Some((node, stat)) = self.lookups.take(caller.pid, caller.nodeid, name)
+            && self.has_one_name_and_no_user(&node, &stat)
+        {
+            rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
+            self.one_name_is_gone(&node, &stat);
+            return Ok(());
+        }
         let (before, node) = self.hold_on_to_name(&held, name)?;
         rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
         self.name_is_gone(&before, node.as_ref());
@@ -145,7 +169,10 @@ impl Filesystem {
     /// `RMDIR`.
     pub(crate) fn remove_directory(&self, caller: &InHeader, name: &CStr) -> Answer {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
-        if let Ok(before) = self.stat_at(&held, name) {
+        let seen = self.lookups.take(caller.pid, caller.nodeid, name);
+        if let Some((node, _)) = seen {
+            let _no_more_to_do = self.nodes.pin(&node);
+        } else if let Ok(before) = self.stat_at(&held, name) {
             self.hold_on_to(&before);
         }
         Ok(rustix::fs::unlinkat(&held, name, AtFlags::REMOVEDIR)?)
@@ -209,9 +236,35 @@ impl Filesystem {
         };
         let node = self.nodes.current(id_of(&stat)).filter(|node| node.is(&stat));
         if let Some(node) = &node {
-            self.nodes.keep(node, file);
+            self.nodes.keep_to_the_end(node, file);
         }
         Ok((stat, node))
+    }
+
+    /// Whether the file that was just looked up has this name alone, and is not open by this mount,
+    /// so that nobody needs what is cached of it when the name is gone. Makes sure that who has it
+    /// open by path descriptor keeps it.
+    fn has_one_name_and_no_user(&self, node: &Arc<Node>, stat: &Stat) -> bool {
+        is_regular(stat)
+            && stat.st_nlink == 1
+            && node.opens.lock().any_file().is_none()
+            && self.nodes.pin(node).is_ok()
+    }
+
+    /// The name of such a file is gone. Others may have linked or opened it meanwhile, or the name
+    /// may have led to another one: then what is cached of this one is found again, or is not.
+    fn one_name_is_gone(&self, node: &Arc<Node>, before: &Stat) {
+        if self.credentials.become_daemon().is_err() || self.service.let_go(node.id) {
+            return;
+        }
+        let held = self.nodes.pinned_already(node);
+        let stat = |held: Arc<OwnedFd>| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok();
+        let Some(after) = held.and_then(stat) else { return };
+        // Who has the file open goes on with what is cached.
+        self.carry(before, || Ok(after));
+        if after.st_nlink == 0 {
+            self.service.removed(node.id);
+        }
     }
 
     /// One name of a file is gone: other names keep what is cached, and the last one lets it go.

@@ -2,19 +2,20 @@
 //! that reach them.
 //!
 //! A node is found by the (device, inode) of the lower file and remembers the place where it was
-//! seen last. An `O_PATH` descriptor is taken when one is needed first; above a budget the least
-//! recently used ones are closed and taken again from the place, with a check that it still leads
-//! to the same file (`ESTALE` otherwise). The table holds no attribute and no name for anybody to
-//! find: every look-up asks the PFS.
+//! seen last. A look-up leaves an `O_PATH` descriptor with it, by which the next requests reach the
+//! file without asking for its name again. Above a budget those not used lately are closed
+//! and taken again from the place when needed, with a check that it still leads to the same file
+//! (`ESTALE` otherwise). The table holds no attribute and no name for anybody to find: every
+//! look-up asks the PFS.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use tidepool_proto::{FileId, OpenFile, Version};
 
 use crate::abi::ROOT_NODE;
@@ -23,6 +24,11 @@ use crate::opens::Opens;
 use crate::request::{Answer, Errno};
 use crate::reservations::{Reservation, Reservations};
 
+/// File systems whose clients rename a file that somebody on this machine holds instead of removing
+/// it: NFS, and AFS by its two implementations.
+const HIDES_HELD: [u64; 3] = [0x6969, 0x5346_414F, 0x6B41_4653];
+/// Descriptors that one request looks at in search of those that are not used.
+const SWEEP: usize = 256;
 /// Deeper than any path the kernel can walk; more means that places form a circle.
 const DEPTH_MAX: usize = 2_048;
 
@@ -52,6 +58,8 @@ pub struct Node {
     is_apart: AtomicBool,
     place: Mutex<Option<Place>>,
     pin: Mutex<Option<Arc<OwnedFd>>>,
+    /// Whether the descriptor may be the last way to the file: one of its names was to go.
+    is_last_way: AtomicBool,
     last_use: AtomicU64,
     lookups: AtomicU64,
 }
@@ -119,6 +127,10 @@ pub struct Nodes {
     maps: Mutex<Maps>,
     pinned: AtomicUsize,
     pinned_max: usize,
+    /// Whether files that are held here do not go when they are removed on the PFS itself.
+    hides_held: bool,
+    /// Nodes in the order in which they got their descriptors, and their last use then.
+    pins: Mutex<VecDeque<(Weak<Node>, u64)>>,
     clock: AtomicU64,
 }
 
@@ -132,6 +144,7 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         is_apart: AtomicBool::new(false),
         place: Mutex::new(place),
         pin: Mutex::new(None),
+        is_last_way: AtomicBool::new(false),
         last_use: AtomicU64::new(0),
         lookups: AtomicU64::new(0),
     })
@@ -141,6 +154,7 @@ impl Nodes {
     /// A table whose root is `root`, holding up to `pinned_max` descriptors.
     pub fn new(root: OwnedFd, pinned_max: usize) -> std::io::Result<Self> {
         let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
+        let hides_held = HIDES_HELD.contains(&(rustix::fs::fstatfs(&root)?.f_type as u64));
         let node = new_node(ROOT_NODE, id_of(&stat), kind_of(&stat), None, Opens::default());
         *node.pin.lock() = Some(Arc::new(root));
         let mut maps = Maps { last_nodeid: ROOT_NODE, ..Maps::default() };
@@ -151,6 +165,8 @@ impl Nodes {
             maps: Mutex::new(maps),
             pinned: AtomicUsize::new(0),
             pinned_max,
+            hides_held,
+            pins: Mutex::default(),
             clock: AtomicU64::new(1),
         })
     }
@@ -186,7 +202,7 @@ impl Nodes {
     /// The same for a new file without a name, reached by `file` until it gets one.
     pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Node> {
         let node = self.enter_at(None, stat, version);
-        self.keep(&node, file);
+        self.keep_to_the_end(&node, file);
         node
     }
 
@@ -355,17 +371,52 @@ impl Nodes {
 
     /// The descriptor of the node if one is held.
     pub fn pinned_already(&self, node: &Node) -> Option<Arc<OwnedFd>> {
-        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.used(node);
         node.pin.lock().clone()
     }
 
     /// Makes sure that the node can be reached although its name is about to go.
     pub fn pin(&self, node: &Arc<Node>) -> Answer {
+        node.is_last_way.store(true, Ordering::Relaxed);
         self.pinned_descriptor(node, 0).map(|_| ())
     }
 
+    /// As [`Nodes::keep`] for a file whose name may lead elsewhere by then.
+    pub fn keep_to_the_end(&self, node: &Arc<Node>, descriptor: OwnedFd) {
+        node.is_last_way.store(true, Ordering::Relaxed);
+        self.keep(node, descriptor);
+    }
+
+    /// Keeps what a look-up found, instead of what an earlier one did: its server may have given
+    /// the number to another file, or the file another name. What may be the last way to it stays.
+    pub fn renew(&self, node: &Arc<Node>, descriptor: OwnedFd) {
+        if node.nodeid == ROOT_NODE || (self.hides_held && node.kind != libc::S_IFDIR) {
+            return;
+        }
+        let mut pin = node.pin.lock();
+        let Some(earlier) = &mut *pin else {
+            drop(pin);
+            self.keep(node, descriptor);
+            return;
+        };
+        if node.is_last_way.load(Ordering::Relaxed) {
+            return;
+        }
+        let earlier = std::mem::replace(earlier, Arc::new(descriptor));
+        drop(pin);
+        // Not under the lock: closing may take its time.
+        drop(earlier);
+        self.used(node);
+    }
+
+    fn used(&self, node: &Node) -> u64 {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        node.last_use.store(now, Ordering::Relaxed);
+        now
+    }
+
     fn pinned_descriptor(&self, node: &Arc<Node>, depth: usize) -> Answer<Arc<OwnedFd>> {
-        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.used(node);
         if let Some(descriptor) = &*node.pin.lock() {
             return Ok(descriptor.clone());
         }
@@ -383,7 +434,7 @@ impl Nodes {
 
     /// Keeps a descriptor of the node, unless it has one.
     pub fn keep(&self, node: &Arc<Node>, descriptor: OwnedFd) -> Arc<OwnedFd> {
-        node.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        let now = self.used(node);
         let mut pin = node.pin.lock();
         if let Some(earlier) = &*pin {
             return earlier.clone();
@@ -391,10 +442,26 @@ impl Nodes {
         let descriptor = Arc::new(descriptor);
         *pin = Some(descriptor.clone());
         drop(pin);
-        if self.pinned.fetch_add(1, Ordering::Relaxed) >= self.pinned_max {
-            self.close_least_recent();
+        let pinned = self.pinned.fetch_add(1, Ordering::Relaxed);
+        let mut pins = self.pins.lock();
+        pins.push_back((Arc::downgrade(node), now));
+        if pins.len() > 2 * self.pinned_max.max(pinned) {
+            // Most were closed by their nodes' ends.
+            pins.retain(|(node, _)| node.upgrade().is_some_and(|node| node.pin.lock().is_some()));
+        }
+        drop(pins);
+        if pinned >= self.pinned_max {
+            self.close_unused();
         }
         descriptor
+    }
+
+    /// Closes the descriptor of the node if it is `stale`; a request that needs one takes it again.
+    pub fn unpin_stale(&self, node: &Node, stale: &Arc<OwnedFd>) {
+        let closed = node.pin.lock().take_if(|pin| Arc::ptr_eq(pin, stale));
+        if closed.is_some() {
+            self.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn unpin(&self, node: &Node) {
@@ -403,25 +470,24 @@ impl Nodes {
         }
     }
 
-    /// Closes a batch of the descriptors used longest ago, so that the search pays off.
-    fn close_least_recent(&self) {
-        let mut candidates: Vec<(u64, Arc<Node>)> = {
-            let maps = self.maps.lock();
-            let nodes = maps.by_nodeid.values();
-            nodes
-                .filter(|node| node.nodeid != ROOT_NODE && node.pin.lock().is_some())
-                .map(|node| (node.last_use.load(Ordering::Relaxed), node.clone()))
-                .collect()
-        };
-        let batch = (self.pinned_max / 8).max(1).min(candidates.len());
-        if batch == 0 {
-            return;
-        }
-        candidates.select_nth_unstable_by_key(batch - 1, |(last_use, _)| *last_use);
-        for (_, node) in &candidates[..batch] {
+    /// Closes descriptors that were not used since they came to the end of the line.
+    fn close_unused(&self) {
+        let enough = self.pinned_max - (self.pinned_max / 8).max(1);
+        // Many may be in use or the last way to a file: then the next request looks on.
+        for _ in 0..SWEEP {
+            if self.pinned.load(Ordering::Relaxed) <= enough {
+                return;
+            }
+            let Some((node, used)) = self.pins.lock().pop_front() else { return };
+            let Some(node) = node.upgrade().filter(|node| node.pin.lock().is_some()) else {
+                continue;
+            };
+            let used_since = node.last_use.load(Ordering::Relaxed);
             // A file without a name can be reached by its descriptor alone.
-            if !self.is_nameless(node) {
-                self.unpin(node);
+            if used_since == used && !self.is_nameless(&node) {
+                self.unpin(&node);
+            } else {
+                self.pins.lock().push_back((Arc::downgrade(&node), used_since));
             }
         }
     }
@@ -431,8 +497,13 @@ impl Nodes {
     fn is_nameless(&self, node: &Node) -> bool {
         let Some(place) = node.place() else { return true };
         let Some(descriptor) = node.pin.lock().clone() else { return false };
-        let links = rustix::fs::statat(&*descriptor, c"", AtFlags::EMPTY_PATH);
-        if links.is_ok_and(|stat| stat.st_nlink > 0) {
+        let mut at = AtFlags::EMPTY_PATH;
+        if !node.is_last_way.load(Ordering::Relaxed) {
+            // No name of it went by this mount: what this machine knows is enough.
+            at |= AtFlags::STATX_DONT_SYNC;
+        }
+        let links = rustix::fs::statx(&*descriptor, c"", at, StatxFlags::NLINK);
+        if links.is_ok_and(|stat| stat.stx_nlink > 0) {
             return false;
         }
         let Some(parent) = place.parent.pin.lock().clone() else { return false };

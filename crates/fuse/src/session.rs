@@ -32,6 +32,8 @@ const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
 /// The kernel shares these between all users and holds further ones back, so one user who makes
 /// them wait must not use them up.
 const BACKGROUND_REQUESTS_MAX: u16 = 1024;
+/// Descriptors held to remember inodes, where the process may open many.
+const PINNED_MAX: usize = 32 << 10;
 /// Threads that listen beyond the configured number before they end.
 const SPARE_THREADS_MAX: usize = 6;
 /// Threads beyond those that may wait for the PFS.
@@ -124,7 +126,8 @@ fn refuse_mount_inside(config: &MountConfig) -> Result<()> {
 
 fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result<Arc<Filesystem>> {
     let files_max = raise_descriptor_limit();
-    let pinned_max = config.inode_descriptors_max.unwrap_or(files_max / 4).max(16);
+    let pinned_max =
+        config.inode_descriptors_max.unwrap_or((files_max / 4).min(PINNED_MAX)).max(16);
     let shares = Shares::new(config.opens_max.unwrap_or(files_max / 2), files_max);
     let fail = |error: std::io::Error| {
         Error::pfs(OPERATION, error).remedy("check that the PFS directory can be read")

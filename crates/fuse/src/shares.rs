@@ -64,10 +64,15 @@ impl Shares {
     /// # Errors
     /// `ENFILE` where it is.
     pub fn check(&self, descriptor: &impl AsFd) -> Answer {
+        if self.has_room(descriptor) { Ok(()) } else { Err(Errno(libc::ENFILE)) }
+    }
+
+    /// Whether a descriptor is none of the last ones.
+    pub fn has_room(&self, descriptor: &impl AsFd) -> bool {
         // The kernel gives the lowest number that is free.
         let number = descriptor.as_fd().as_raw_fd() as usize;
         let reserve = self.descriptors_max / RESERVE_PART;
-        if number + reserve < self.descriptors_max { Ok(()) } else { Err(Errno(libc::ENFILE)) }
+        number + reserve < self.descriptors_max
     }
 }
 

@@ -67,6 +67,25 @@ impl Core {
         self.files.release(id);
         remains.free();
     }
+
+    /// The same at once for a file that nobody has open, whose bytes are on the PFS and that nobody
+    /// pinned; false for others.
+    pub fn let_go(&self, id: FileId) -> bool {
+        if let Some(file) = self.files.get(id) {
+            let mut inner = file.inner.lock();
+            let in_memory = inner.content.as_ref().is_some_and(|known| known.is_memory_only());
+            let is_kept = inner.pin.is_some() || inner.stub.is_some();
+            if inner.handles > 0 || in_memory || is_kept {
+                return false;
+            }
+            let remains = inner.discard(self);
+            drop(inner);
+            self.files.release(id);
+            remains.free();
+        }
+        self.store.remove_small(id);
+        true
+    }
 }
 
 /// See [`NotedVersion`].

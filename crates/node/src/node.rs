@@ -240,4 +240,8 @@ impl FileService for Node {
     fn removed(&self, id: FileId) {
         self.core.name_removed(id);
     }
+
+    fn let_go(&self, id: FileId) -> bool {
+        self.core.let_go(id)
+    }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use support::*;
-use tidepool_proto::{FileId, FileService, OpenFile};
+use tidepool_proto::admin::{AdminRequest, AdminService};
+use tidepool_proto::{Access, FileId, FileService, OpenFile, WriteMode};
 
 /// One transfer at a time, in many slow pieces.
 fn slow() -> Fixture {
@@ -80,4 +81,64 @@ fn waiting_transfers_of_a_removed_file_go_with_its_name_or_its_last_open() {
     }
     drop(other);
     remove(&fixture, &in_the_way);
+}
+
+fn id_of(path: &Path) -> FileId {
+    let stat = std::fs::metadata(path).unwrap();
+    FileId { device: stat.dev(), inode: stat.ino() }
+}
+
+/// A resident file that nobody has open.
+fn resident(fixture: &Fixture, length: usize) -> FileId {
+    let writer = fixture.writer("f", Wish::default());
+    writer.write_at(0, &content(1, length)).unwrap();
+    writer.flush().unwrap();
+    id_of(&fixture.path("f"))
+}
+
+#[test]
+fn a_file_that_nobody_has_open_is_let_go() {
+    for length in [3000, BLOCK as usize] {
+        let fixture = Fixture::new();
+        let id = resident(&fixture, length);
+        assert_eq!(fixture.read("f").0, content(1, length));
+        assert_eq!(fixture.pfs_read_bytes(), 0, "it is resident");
+        assert!(fixture.node.let_go(id));
+        // It had another name, or another file had its name.
+        assert_eq!(fixture.read("f").0, content(1, length));
+        assert_eq!(fixture.pfs_read_bytes(), length as u64);
+    }
+}
+
+#[test]
+fn what_is_open_is_not_let_go() {
+    let fixture = Fixture::new();
+    let id = resident(&fixture, BLOCK as usize);
+    let open = fixture.open("f");
+    assert!(!fixture.node.let_go(id));
+    std::fs::remove_file(fixture.path("f")).unwrap();
+    assert_eq!(read_all(&*open).unwrap().0, content(1, BLOCK as usize));
+    assert_eq!(fixture.pfs_read_bytes(), 0);
+}
+
+#[test]
+fn bytes_in_memory_only_are_not_let_go() {
+    let fixture = Fixture::new();
+    let wish = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
+    let writer = fixture.try_open("f", Access::ReadWrite, wish).unwrap();
+    writer.write_at(0, &content(1, BLOCK as usize)).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    assert!(!fixture.node.let_go(id_of(&fixture.path("f"))));
+    assert_eq!(fixture.read("f").0, content(1, BLOCK as usize));
+}
+
+#[test]
+fn what_is_pinned_is_not_let_go() {
+    let fixture = Fixture::new();
+    let id = resident(&fixture, BLOCK as usize);
+    let file = std::fs::File::open(fixture.path("f")).unwrap();
+    fixture.node.admin(AdminRequest::Pin, Some(file.into()), 0).unwrap();
+    assert!(!fixture.node.let_go(id));
+    assert_eq!(fixture.node.status().store.pinned_bytes, BLOCK);
 }

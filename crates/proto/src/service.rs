@@ -250,4 +250,12 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
     fn removed(&self, id: FileId);
+
+    /// Lets everything go that is kept of the file, unless somebody has it open or pinned it, or
+    /// its bytes live in memory only; whether it did. For a name that is gone and was the only one
+    /// when it was last looked at. A node that cannot tell may leave this as it is.
+    fn let_go(&self, id: FileId) -> bool {
+        let _ = id;
+        false
+    }
 }

@@ -1,0 +1,92 @@
+//! What each thread that calls looked up last: `unlink` and `rmdir` come right after the look-up of
+//! their name, so they need not ask once more what they take away.
+//!
+//! It is a hint. The name may lead elsewhere by now, so nobody may rely on it for more than what is
+//! true of any file.
+
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::fs::Stat;
+
+use crate::nodes::Node;
+
+/// Threads that are told apart; of two that share a place one has to ask.
+const PLACES: usize = 64;
+
+struct Seen {
+    caller: u32,
+    parent: u64,
+    name: CString,
+    node: Weak<Node>,
+    stat: Stat,
+}
+
+/// The last look-up of each thread.
+pub(crate) struct Lookups {
+    places: [Mutex<Option<Seen>>; PLACES],
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Lookups { places: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
+
+impl Lookups {
+    fn place(&self, caller: u32) -> &Mutex<Option<Seen>> {
+        &self.places[caller as usize % PLACES]
+    }
+
+    /// Thread `caller` looks up again.
+    pub fn clear(&self, caller: u32) {
+        *self.place(caller).lock() = None;
+    }
+
+    /// Thread `caller` was told that `name` in directory `parent` is `node`.
+    pub fn note(&self, caller: u32, parent: u64, name: &CStr, node: &Arc<Node>, stat: &Stat) {
+        // All threads that have no number here.
+        if caller == 0 {
+            return;
+        }
+        let (name, node) = (name.to_owned(), Arc::downgrade(node));
+        *self.place(caller).lock() = Some(Seen { caller, parent, name, node, stat: *stat });
+    }
+
+    /// What it was told, if this was its last look-up; once.
+    pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Node>, Stat)> {
+        let seen = self.place(caller).lock().take()?;
+        let is_this = seen.caller == caller && seen.parent == parent && *seen.name == *name;
+        Some((seen.node.upgrade().filter(|_| is_this)?, seen.stat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::ROOT_NODE;
+    use crate::nodes::Nodes;
+
+    #[test]
+    fn a_hint_is_of_this_thread_and_name_and_of_the_last_look_up() {
+        let root = rustix::fs::open(".", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+        let nodes = Nodes::new(root.unwrap(), 16).unwrap();
+        let node = nodes.get(ROOT_NODE).unwrap();
+        let stat = rustix::fs::stat(".").unwrap();
+        let lookups = Lookups::default();
+        let taken = |noted: u32, caller, parent, name| {
+            lookups.note(noted, 1, c"name", &node, &stat);
+            lookups.take(caller, parent, name).is_some()
+        };
+        assert!(taken(7, 7, 1, c"name"));
+        assert!(lookups.take(7, 1, c"name").is_none(), "once");
+        assert!(!taken(7, 7, 1, c"other"));
+        assert!(!taken(7, 7, 2, c"name"));
+        assert!(!taken(7, 7 + PLACES as u32, 1, c"name"), "a thread with the same place");
+        assert!(!taken(0, 0, 1, c"name"), "threads without a number");
+        lookups.note(7, 1, c"name", &node, &stat);
+        lookups.clear(7);
+        assert!(lookups.take(7, 1, c"name").is_none());
+    }
+}
