@@ -5,16 +5,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, TestOptions};
+use crate::arguments::{
+    DemoOptions, ExampleOptions, Storage, SuiteOptions, TestOptions, VmOptions,
+};
 use crate::environment;
 use crate::outcome::Outcome;
 use crate::process;
 use crate::skips::ExpectedSkips;
-use crate::{demo, examples, java, rust_tests, suites, tidy};
+use crate::{demo, examples, java, rust_tests, suites, tidy, vm};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
@@ -23,6 +25,7 @@ const STEPS: [Step; 10] = [
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
     ("applications", run_applications),
+    ("vm", run_vm),
     ("examples", run_examples),
     ("demo", run_demo),
 ];
@@ -103,6 +106,11 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
 fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
     let names = vec!["applications-short".to_owned()];
     suites::run(&SuiteOptions { names, on: "both".into(), ..SuiteOptions::default() })
+}
+
+/// The oldest kernel that is common, emulated.
+fn run_vm(_: &TestOptions) -> Result<Vec<Outcome>> {
+    Ok(vec![vm::run(&VmOptions { kernel: "6.1".into(), only: None })?])
 }
 
 /// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.

@@ -177,7 +177,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Opens the lower file of a node as the present identity: by descriptor, else (stale) by place.
+    /// Opens the lower file of a node as the present identity: by descriptor, by place where stale.
     fn open_lower(&self, node: &Arc<Node>, flags: OFlags) -> Answer<OwnedFd> {
         if let Some(held) = self.nodes.pinned_already(node) {
             match self.reopen(&held, flags) {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::process;
 
@@ -15,11 +15,12 @@ pub struct Kernel {
     modules: Vec<PathBuf>,
 }
 
-/// The kernel of the wanted series; downloads its package unless it is there.
-pub fn fetch(directory: &Path, series: &str) -> Result<Kernel> {
+/// The kernel of the wanted series, if the distribution has one; downloads its package unless it is
+/// there.
+pub fn fetch(directory: &Path, series: &str) -> Result<Option<Kernel>> {
     let root = directory.join(format!("linux-{series}"));
     if !root.is_dir() {
-        let package = newest_package(series)?;
+        let Some(package) = newest_package(series)? else { return Ok(None) };
         println!("x: downloading {package}");
         let fresh = tempfile::tempdir_in(directory)?;
         let mut download = process::command("apt-get", &["-qq", "download", &package]);
@@ -35,7 +36,7 @@ pub fn fetch(directory: &Path, series: &str) -> Result<Kernel> {
     let image = image.context("the package has no kernel image")?;
     let libraries = [root.join("lib/modules"), root.join("usr/lib/modules")];
     let libraries = libraries.iter().find(|path| path.is_dir()).context("no modules")?;
-    Ok(Kernel { image, modules: files(libraries)? })
+    Ok(Some(Kernel { image, modules: files(libraries)? }))
 }
 
 fn is_named(path: &Path, start: &str) -> bool {
@@ -43,8 +44,10 @@ fn is_named(path: &Path, start: &str) -> bool {
 }
 
 /// The newest kernel package of a series, signed and for common machines.
-fn newest_package(series: &str) -> Result<String> {
-    let names = process::read(&mut process::command("apt-cache", &["pkgnames", "linux-image-"]))?;
+fn newest_package(series: &str) -> Result<Option<String>> {
+    let mut ask = process::command("apt-cache", &["pkgnames", "linux-image-"]);
+    // Other distributions have no apt.
+    let Ok(names) = process::read(&mut ask) else { return Ok(None) };
     let mut packages: Vec<(Vec<u64>, &str)> = names
         .lines()
         .filter_map(|name| {
@@ -56,10 +59,7 @@ fn newest_package(series: &str) -> Result<String> {
         })
         .collect();
     packages.sort();
-    match packages.pop() {
-        Some((_, name)) => Ok(name.to_owned()),
-        None => bail!("apt knows no kernel {series}; try `apt-get update`, or another --kernel"),
-    }
+    Ok(packages.pop().map(|(_, name)| name.to_owned()))
 }
 
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {

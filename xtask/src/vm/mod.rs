@@ -36,7 +36,13 @@ pub fn run(options: &VmOptions) -> Result<Outcome> {
     let binary = environment::binary()?;
     let directory = environment::target().join("vm");
     std::fs::create_dir_all(&directory)?;
-    let kernel = kernel::fetch(&directory, &options.kernel)?;
+    let Some(kernel) = kernel::fetch(&directory, &options.kernel)? else {
+        let kernel = &options.kernel;
+        outcome.skipped.push(format!(
+            "vm: apt knows no kernel {kernel}; try `apt-get update`, or another --kernel"
+        ));
+        return Ok(outcome);
+    };
     let names = tests(options.only.as_deref())?;
     let image = root::build(&directory, &kernel, &binary, &names)?;
     let volume = volume(&directory)?;

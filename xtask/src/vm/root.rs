@@ -38,7 +38,11 @@ pub fn build(
     let helper = root.join("bin/fusermount3");
     std::fs::copy(find("fusermount3")?, &helper)?;
     std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o4755))?;
-    compile(&suites::conformance("moments.c"), &root.join("bin/moments"))?;
+    for source in ["moments.c", "vm/reads.c"] {
+        let source = suites::conformance(source);
+        let name = source.file_stem().context("a source has a name")?;
+        compile(&source, &root.join("bin").join(name))?;
+    }
     for program in [binary, &helper] {
         copy_libraries(program, root)?;
     }
@@ -69,7 +73,7 @@ fn find(program: &str) -> Result<PathBuf> {
 
 /// Compiles a test program that needs no library.
 pub fn compile(source: &Path, program: &Path) -> Result<()> {
-    let mut compiler = process::command("cc", &["-O1", "-static", "-o"]);
+    let mut compiler = process::command("cc", &["-O2", "-static", "-o"]);
     process::read(compiler.arg(program).arg(source)).map(drop)
 }
 
