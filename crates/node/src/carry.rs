@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{Error, FileId, NotedVersion, Result, Version};
@@ -10,32 +11,72 @@ use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::state::Inner;
 
+/// How long the word of a rename or another change of metadata is waited for: it comes a moment
+/// after that.
+const WORD_TIMEOUT: Duration = Duration::from_millis(100);
+const WORD_POLL: Duration = Duration::from_millis(1);
+
+/// Waits for the word of a change of metadata that this node or a client of it made.
+pub struct WordWait {
+    begun: Instant,
+}
+
+impl WordWait {
+    /// From now on.
+    pub fn begin() -> Self {
+        WordWait { begun: Instant::now() }
+    }
+
+    /// Whether the word may still come.
+    pub fn goes_on(&self) -> bool {
+        self.begun.elapsed() <= WORD_TIMEOUT
+    }
+
+    /// A part of the wait.
+    pub fn pause(&self) {
+        std::thread::sleep(WORD_POLL);
+    }
+
+    /// Whether what was seen of the file may differ from `content` by its metadata alone, and the
+    /// word of that may still come.
+    pub fn is_for(&self, content: &Content, seen: &Version) -> bool {
+        let ours = content.version();
+        let of_metadata = seen.is_of_same_file(&ours)
+            && (seen.size, seen.modified_ns) == (ours.size, ours.modified_ns)
+            && !seen.agrees_with(&ours);
+        of_metadata && !content.is_superseded() && !content.is_memory_only() && self.goes_on()
+    }
+}
+
 impl Core {
     /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
     /// the time of the content was set, that cannot be told, so it is read again; who has the file
     /// open goes on with it, as after a change of bytes by this node.
     pub fn carry(&self, before: &Version, after: &Version) {
-        let same_size = before.is_of_same_file(after) && before.size == after.size;
-        if before.agrees_with(after) || !same_size {
+        if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
-        let same_bytes = before.modified_ns == after.modified_ns;
-        if same_bytes {
+        if before.size == after.size && before.modified_ns == after.modified_ns {
             self.store.carry_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
-        let _unchanged_by_us = file.gate.read();
+        // Not behind writers that wait: readers who wait for this word keep them out.
+        let _unchanged_by_us = file.gate.read_recursive();
         let mut inner = file.inner.lock();
         let Some(content) = inner.content.clone() else { return };
-        // The times of a stub may be set: its bytes are not those that the PFS stamps.
         let ours = content.version();
-        let of_stub =
-            content.is_memory_only() && ours.is_of_same_file(before) && ours.size == before.size;
-        let is_ours = content.version().agrees_with(before) && !content.is_superseded();
-        if of_stub || (same_bytes && is_ours) {
+        // The times of a stub may be set: its bytes are not those that the PFS stamps.
+        let of_stub = content.is_memory_only()
+            && ours.is_of_same_file(before)
+            && (ours.size, after.size) == (before.size, before.size);
+        // Writes of this node may have come in between.
+        let is_ours = ours.agrees_with(before)
+            || (before.changed_ns < ours.changed_ns && ours.changed_ns < after.changed_ns);
+        let is_known = is_ours && ours.size == after.size && !content.is_superseded();
+        if of_stub || (is_known && ours.modified_ns == after.modified_ns) {
             content.set_version(*after);
             self.weigh_stamps(&content, after);
-        } else if is_ours && !content.is_memory_only() {
+        } else if is_known && !content.is_memory_only() {
             self.lead_on(&mut inner, &content, after);
         }
     }

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
@@ -15,6 +14,7 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::FillStart;
 
+use crate::carry::WordWait;
 use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::state::FileState;
@@ -93,11 +93,6 @@ struct Queue {
     written: VecDeque<Job>,
     stopping: bool,
 }
-
-/// How long a transfer that finds a file as it was but for its times waits for word that this node
-/// or a client of it moved the name or set them, which comes a moment after that.
-const CARRY_TIMEOUT: Duration = Duration::from_millis(100);
-const CARRY_POLL: Duration = Duration::from_millis(1);
 
 /// Read-ahead that waits for a thread; more is dropped, the reader will ask again.
 const QUEUE_MAX: usize = 1024;
@@ -467,7 +462,7 @@ fn transfer(
 /// through this node are carried along; those that another program moves make another version, for
 /// its change of content could hide behind them.
 pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>) -> Result<bool> {
-    let begun = Instant::now();
+    let word = WordWait::begin();
     loop {
         // In this order, so that what was carried along in between shows below.
         let ours = content.version();
@@ -482,10 +477,10 @@ pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>)
         // Of another length, it is no change of metadata that is told in a moment.
         let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
         let waits = told_soon && !content.is_superseded();
-        if !waits || begun.elapsed() > CARRY_TIMEOUT {
+        if !waits || !word.goes_on() {
             core.give_up(content);
             return Ok(false);
         }
-        std::thread::sleep(CARRY_POLL);
+        word.pause();
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
 
+use crate::carry::WordWait;
 use crate::core::Core;
 use crate::file::content::Content;
 use crate::file::handle::{Handle, Opened};
@@ -42,15 +43,19 @@ impl Node {
         // The gate keeps writers of this node out, so the version seen is the recorded one or
         // somebody else's.
         let _unchanged_by_us = file.gate.read();
-        let core = &self.core;
+        let (core, word) = (&self.core, WordWait::begin());
         loop {
             // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
-            let (before, current) = {
+            let (before, current, has_users) = {
                 let inner = file.inner.lock();
-                (seen(&inner), inner.content.clone())
+                (seen(&inner), inner.content.clone(), inner.handles > 0)
             };
             if !current.as_ref().is_some_and(|known| known.version().agrees_with(&version)) {
                 version = lower.version()?;
+            }
+            if has_users && current.as_ref().is_some_and(|known| word.is_for(known, &version)) {
+                word.pause();
+                continue; // who has it open would be shut out
             }
             let is_ours = match &current {
                 Some(content) if content.is_memory_only() => {

@@ -203,6 +203,128 @@ fn a_read_between_a_rename_and_the_word_of_it_waits_for_the_word() {
     }
 }
 
+/// A file whose mode was changed a moment ago, open for reading and writing before that.
+struct Moment {
+    fixture: Fixture,
+    reader: Arc<dyn OpenFile>,
+    writer: Arc<dyn OpenFile>,
+    before: tidepool_proto::Version,
+    begun: std::time::Instant,
+}
+
+const MOMENT_BYTES: usize = 1 << 20;
+
+impl Moment {
+    fn new() -> Self {
+        let fixture = Fixture::with(|config| config.read_ahead_bytes_max = 0);
+        let path = fixture.put("f", &content(1, MOMENT_BYTES));
+        let (reader, writer) = (fixture.open("f"), fixture.writer("f", Wish::default()));
+        let (before, begun) = (stat(&path), std::time::Instant::now());
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        Moment { fixture, reader, writer, before, begun }
+    }
+
+    /// Lets others get under way, then brings the word.
+    fn tell(&self) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.fixture.node.carry_version(&self.before, &stat(&self.fixture.path("f")));
+    }
+
+    /// Whether all of it was within the time for which the word is waited for.
+    fn was_short(&self) -> bool {
+        self.begun.elapsed() < std::time::Duration::from_millis(90)
+    }
+
+    fn reads(&self) -> bool {
+        self.reader.read_at(0, &mut vec![0; MOMENT_BYTES]).is_ok()
+    }
+}
+
+/// `meet` answers whether the reader goes on. What took too long on a busy machine does not count.
+fn in_moments(meet: impl Fn(&Moment) -> bool) {
+    let mut met = 0;
+    for _ in 0..60 {
+        let moment = Moment::new();
+        let goes_on = meet(&moment);
+        let counts = moment.was_short();
+        assert!(goes_on || !counts, "no other program changed it");
+        met += usize::from(counts);
+        if met == 6 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_write_between_a_change_of_metadata_and_the_word_of_it_waits_for_the_word() {
+    in_moments(|moment| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| moment.writer.write_at(0, b"new").unwrap());
+            moment.tell();
+        });
+        moment.reads()
+    });
+}
+
+#[test]
+fn an_open_between_a_change_of_metadata_and_the_word_of_it_waits_for_the_word() {
+    in_moments(|moment| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(moment.fixture.open("f")));
+            moment.tell();
+        });
+        moment.reads()
+    });
+}
+
+/// A reader waits for the word, a writer for the reader; the word waits for neither.
+#[test]
+fn the_word_of_a_change_of_metadata_comes_by_a_writer_that_waits() {
+    let meet = || {
+        let moment = Moment::new();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| moment.reads());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            scope.spawn(|| moment.writer.write_at(0, b"new").unwrap());
+            moment.tell();
+            read.join().unwrap()
+        })
+    };
+    // A busy machine may be too late for the reader, now and then.
+    assert!((0..10).any(|_| meet()), "a word that waits for the writer is always too late");
+}
+
+/// The word tells of a version before writes that came in between.
+#[test]
+fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
+    let size = 9 << 20;
+    let (fixture, reader, before) = moved_while_open(size);
+    let path = fixture.path("g");
+    fixture.node.carry_version(&before, &stat(&path));
+    let writer = fixture.writer("g", Wish::default());
+    let before = stat(&path);
+    let mut expected = content(1, size);
+    for end in [size, size + 3] {
+        writer.write_at(end as u64 - 3, b"new").unwrap();
+        expected.resize(end, 0);
+        expected[end - 3..].copy_from_slice(b"new");
+        std::fs::rename(&path, fixture.path("f")).unwrap();
+        std::fs::rename(fixture.path("f"), &path).unwrap();
+        fixture.node.carry_version(&before, &stat(&path));
+        let mut bytes = vec![0; end];
+        reader.read_at(0, &mut bytes).expect("no other program changed it");
+        assert!(bytes == expected, "{end} bytes");
+        fixture.node.admin(AdminRequest::EvictAll, None, 0).unwrap();
+    }
+    // A version that the node did not see before it: who made that may have changed bytes.
+    overwrite(&path, 0, &content(2, size));
+    let before = stat(&path);
+    std::fs::rename(&path, fixture.path("f")).unwrap();
+    fixture.node.carry_version(&before, &stat(&fixture.path("f")));
+    assert!(reader.read_at(0, &mut vec![0; size]).is_err(), "never mixed");
+}
+
 #[test]
 fn word_of_a_rename_that_comes_too_late_shuts_nobody_out() {
     for size in [3000, 9 << 20] {

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::RwLockWriteGuard;
 use tidepool_pfs::{Need, Work};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
@@ -14,6 +15,7 @@ use super::content::Content;
 use super::handle::Handle;
 use super::memory_only;
 use super::state::Inner;
+use crate::carry::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
 const GAP_BYTES_MAX: u64 = 64 << 20;
@@ -21,10 +23,24 @@ const GAP_BYTES_MAX: u64 = 64 << 20;
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 impl Handle {
+    /// Begins a change: takes the gate and finds the content that it applies to.
+    fn begin_change(&self) -> Result<(RwLockWriteGuard<'_, ()>, Arc<Content>)> {
+        let word = WordWait::begin();
+        loop {
+            let changing = self.file.gate.write();
+            let now = self.lower.version()?;
+            if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
+                return Ok((changing, self.content_for_change(now)?));
+            }
+            // Who brings the word needs the gate.
+            drop(changing);
+            word.pause();
+        }
+    }
+
     /// The content that a change applies to. Call with the gate held exclusively, and nothing else:
     /// the PFS may take its time.
-    fn content_for_change(&self) -> Result<Arc<Content>> {
-        let now = self.lower.version()?;
+    fn content_for_change(&self, now: Version) -> Result<Arc<Content>> {
         let current = self.file.content();
         if let Some(content) = &current {
             let is_current = match content.is_memory_only() {
@@ -176,8 +192,7 @@ impl Handle {
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
-        let _changing = self.file.gate.write();
-        let content = self.content_for_change()?;
+        let (_changing, content) = self.begin_change()?;
         if content.is_memory_only() {
             let at = if self.append { content.size() } else { offset };
             let kept = memory_only::write(&self.core, &self.file, &content, at, data)?;
@@ -237,8 +252,7 @@ impl Handle {
     }
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
-        let _changing = self.file.gate.write();
-        let content = self.content_for_change()?;
+        let (_changing, content) = self.begin_change()?;
         if content.is_memory_only() {
             match memory_only::set_size(&content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
@@ -284,8 +298,7 @@ impl Handle {
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        let _changing = self.file.gate.write();
-        let content = self.content_for_change()?;
+        let (_changing, content) = self.begin_change()?;
         if content.is_memory_only() {
             memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
         }
