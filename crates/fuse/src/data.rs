@@ -248,7 +248,7 @@ impl Filesystem {
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
-        self.nodes.settle(&node, &*file, caller.pid);
+        self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file));
         let open = FileHandle {
             node,
             file,

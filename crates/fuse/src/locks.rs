@@ -3,10 +3,13 @@
 //!
 //! The record locks of one owner (a process, as the kernel names it) on one file belong to one
 //! descriptor of ours, as open-file-description locks. Whole-file locks belong to the descriptor of
-//! the open itself. A lock that has to wait waits in a list that one thread tries again and again:
-//! no worker blocks, and an interrupted program gets its `EINTR`.
+//! the open itself. A lock that has to wait waits in a list of which one thread has all tried again
+//! and again: no worker blocks, and an interrupted program gets its `EINTR`.
+//!
+//! The PFS may take its time over a lock, or never answer. Only who owns the lock waits then: of
+//! each user one thread at most tries what waits, and the list is locked over no such call.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,20 +28,47 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
 /// How often owners whose closes the kernel does not report are looked for.
 const OWNER_CHECK: Duration = Duration::from_millis(100);
-/// Interrupts that came before the lock they are meant for.
-const EARLY_INTERRUPTS_MAX: usize = 64;
+/// Interrupts of requests that are no locks, or locks that nobody looked at yet.
+const EARLY_INTERRUPTS_MAX: usize = 1024;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 const UNLOCK: u32 = libc::F_UNLCK as u32;
 const WOULD_WAIT: [Errno; 3] = [Errno(libc::EAGAIN), Errno(libc::EACCES), Errno::BLOCKED];
 
+/// A file and an owner of record locks on it.
+type Key = (FileId, u64);
+
 /// Record locks of one owner on one file.
 struct Owned {
-    descriptor: OwnedFd,
-    _share: Share,
-    ranges: Vec<LockRange>,
+    user: u32,
+    /// Held over calls to the PFS: the owner's other calls wait, nobody else's.
+    calls: Mutex<Calls>,
+    ranges: Mutex<Vec<LockRange>>,
     /// The process, watched where closes go unreported.
     watched: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Calls {
+    descriptor: Option<(OwnedFd, Share)>,
+    /// Nothing is locked by it any more.
+    ended: bool,
+}
+
+impl Owned {
+    /// Drops all locks, after a call that is under way.
+    fn end(&self) {
+        let mut calls = self.calls.lock();
+        *calls = Calls { descriptor: None, ended: true };
+        self.ranges.lock().clear();
+    }
+
+    fn has_ended(&self) -> bool {
+        let Some(process) = &self.watched else { return false };
+        let mut poll = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
 }
 
 struct Waiter {
@@ -51,20 +81,59 @@ struct Waiter {
 
 #[derive(Default)]
 struct State {
-    owned: HashMap<(FileId, u64), Owned>,
+    owned: HashMap<Key, Arc<Owned>>,
     waiters: Vec<Waiter>,
+    /// Requests that may wait and are being tried, and whether they were interrupted meanwhile.
+    tried: HashMap<u64, bool>,
+    early_interrupts: VecDeque<u64>,
+    /// Users for whom a thread is trying what waits.
+    at_work: HashSet<u32>,
     watching: usize,
     thread_runs: bool,
     stopped: bool,
 }
 
+/// What one thread does for one user.
+#[derive(Default)]
+struct Work {
+    ended: Vec<(Key, Arc<Owned>)>,
+    waiters: Vec<Waiter>,
+}
+
+impl State {
+    /// Takes out what there is to do for users for whom nobody is at work.
+    fn take_work(&mut self) -> HashMap<u32, Work> {
+        let mut work: HashMap<u32, Work> = HashMap::new();
+        let waiters = std::mem::take(&mut self.waiters);
+        for waiter in waiters {
+            let user = waiter.handle.share.user();
+            match self.at_work.contains(&user) {
+                true => self.waiters.push(waiter),
+                false => work.entry(user).or_default().waiters.push(waiter),
+            }
+        }
+        if self.watching > 0 {
+            for (key, owned) in &self.owned {
+                if !self.at_work.contains(&owned.user) && owned.has_ended() {
+                    work.entry(owned.user).or_default().ended.push((*key, owned.clone()));
+                }
+            }
+        }
+        self.at_work.extend(work.keys());
+        work
+    }
+
+    fn take_early(&mut self, unique: u64) -> bool {
+        let found = self.early_interrupts.iter().position(|early| *early == unique);
+        found.and_then(|index| self.early_interrupts.remove(index)).is_some()
+    }
+}
+
 /// All locks taken through the mount.
 #[derive(Default)]
 pub struct Locks {
+    /// Never held over anything that may wait.
     state: Mutex<State>,
-    /// Interrupts that came before their lock waits. Never held over anything that may wait, as
-    /// `state` is over calls to the PFS; taken after it.
-    early_interrupts: Mutex<VecDeque<u64>>,
     changed: Condvar,
 }
 
@@ -113,10 +182,10 @@ fn overlaps(range: &LockRange, other: &LockRange) -> bool {
 impl Locks {
     /// Drops the record locks of an owner on a file, as `close` does.
     pub(crate) fn release_owner(&self, id: FileId, owner: u64) {
-        let mut state = self.state.lock();
-        if let Some(owned) = state.owned.remove(&(id, owner)) {
-            state.watching -= usize::from(owned.watched.is_some());
-            drop(owned);
+        let owned = self.state.lock().owned.get(&(id, owner)).cloned();
+        if let Some(owned) = owned {
+            owned.end();
+            self.remove(&(id, owner), &owned);
             self.changed.notify_one();
         }
     }
@@ -127,39 +196,102 @@ impl Locks {
         self.changed.notify_one();
     }
 
+    /// What `key` has; where it has nothing, something new of `user` if it is to lock.
+    fn owned(&self, key: Key, locks: bool, user: u32, process: Option<u32>) -> Option<Arc<Owned>> {
+        let mut state = self.state.lock();
+        if let Some(owned) = state.owned.get(&key) {
+            return Some(owned.clone());
+        }
+        if !locks {
+            return None;
+        }
+        let watched = process.and_then(watch_process);
+        state.watching += usize::from(watched.is_some());
+        let (calls, ranges) = (Mutex::default(), Mutex::default());
+        let owned = Arc::new(Owned { user, calls, ranges, watched });
+        state.owned.insert(key, owned.clone());
+        Some(owned)
+    }
+
+    /// Forgets what has ended.
+    fn remove(&self, key: &Key, ended: &Arc<Owned>) {
+        let mut state = self.state.lock();
+        if state.owned.get(key).is_some_and(|owned| Arc::ptr_eq(owned, ended)) {
+            state.owned.remove(key);
+            state.watching -= usize::from(ended.watched.is_some());
+        }
+    }
+
+    /// The process that holds what stands in the way of `key`; 0 if none of ours does.
+    fn holder(&self, key: &Key, range: &LockRange) -> u32 {
+        let state = self.state.lock();
+        let others = state.owned.iter().filter(|((id, owner), _)| *id == key.0 && *owner != key.1);
+        let stands = |held: &&LockRange| held.kind == range.kind && overlaps(held, range);
+        others
+            .filter_map(|(_, owned)| owned.ranges.lock().iter().find(stands).map(|held| held.pid))
+            .next()
+            .unwrap_or(0)
+    }
+
     /// Whether the interrupt of request `unique` came before the request was worked on; it counts
     /// once.
     pub(crate) fn was_interrupted(&self, unique: u64) -> bool {
-        let mut early = self.early_interrupts.lock();
-        let found = early.iter().position(|early| *early == unique);
-        found.and_then(|index| early.remove(index)).is_some()
+        self.state.lock().take_early(unique)
     }
 
     /// A program stopped waiting for request `unique`. Never waits: who calls it may hold up all.
     pub(crate) fn interrupt(&self, unique: u64) {
-        let mut early = self.early_interrupts.lock();
-        if early.len() == EARLY_INTERRUPTS_MAX {
-            early.pop_front();
-        }
-        early.push_back(unique);
-        drop(early);
-        // Who has the state looks at the interrupts before the lock waits again.
-        let Some(mut state) = self.state.try_lock() else { return };
+        let mut state = self.state.lock();
         let found = state.waiters.iter().position(|waiter| waiter.reply.unique() == unique);
-        if let Some(index) = found
-            && self.was_interrupted(unique)
-        {
-            state.waiters.swap_remove(index).reply.error(Errno(libc::EINTR));
+        if let Some(index) = found {
+            let waiter = state.waiters.swap_remove(index);
+            drop(state);
+            return waiter.reply.error(Errno(libc::EINTR));
         }
+        if let Some(interrupted) = state.tried.get_mut(&unique) {
+            *interrupted = true;
+            return;
+        }
+        if state.early_interrupts.len() == EARLY_INTERRUPTS_MAX {
+            state.early_interrupts.pop_front();
+        }
+        state.early_interrupts.push_back(unique);
+    }
+
+    /// From now on an interrupt of this request is remembered, whatever else is interrupted.
+    fn begin_try(&self, unique: u64) {
+        let mut state = self.state.lock();
+        let interrupted = state.take_early(unique);
+        state.tried.insert(unique, interrupted);
+    }
+
+    /// The request is not tried any more.
+    fn end_try(&self, unique: u64) {
+        self.state.lock().tried.remove(&unique);
+    }
+
+    /// Keeps what was tried in vain, unless its program does not want it any more.
+    fn wait(&self, waiter: Waiter) {
+        let mut state = self.state.lock();
+        let interrupted = state.tried.remove(&waiter.reply.unique()).unwrap_or(false);
+        if !interrupted && !state.stopped {
+            state.waiters.push(waiter);
+            return;
+        }
+        drop(state);
+        waiter.reply.error(Errno(libc::EINTR));
     }
 
     /// The mount is gone: nobody waits any more.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
-        state.waiters.clear();
-        state.owned.clear();
+        let left = (std::mem::take(&mut state.waiters), std::mem::take(&mut state.owned));
+        state.watching = 0;
+        drop(state);
         self.changed.notify_all();
+        // Closes may take their time.
+        drop(left);
     }
 }
 
@@ -181,12 +313,17 @@ impl Filesystem {
             && wanted.range.kind != UNLOCK
             && !is_for_open_file(thread);
         let process = watches.then_some(wanted.range.pid);
-        let outcome = self.try_lock(&handle, &wanted, process);
-        match outcome {
+        let unique = reply.unique();
+        if waits {
+            self.locks.begin_try(unique);
+        }
+        match self.try_lock(&handle, &wanted, process) {
             Err(errno) if waits && WOULD_WAIT.contains(&errno) => {
-                self.wait_for_lock(Waiter { reply, handle, wanted, process });
+                self.locks.wait(Waiter { reply, handle, wanted, process });
+                self.start_lock_thread();
             }
             outcome => {
+                self.locks.end_try(unique);
                 reply.outcome(outcome);
                 if wanted.range.kind == UNLOCK {
                     self.locks.changed.notify_one();
@@ -205,36 +342,43 @@ impl Filesystem {
             };
             return Ok(rustix::fs::flock(handle.file.lower(), operation)?);
         }
-        let key = (handle.node.id, wanted.owner);
-        let mut state = self.locks.state.lock();
-        if !state.owned.contains_key(&key) {
-            if wanted.range.kind == UNLOCK {
-                return Ok(());
+        let (key, locks) = ((handle.node.id, wanted.owner), wanted.range.kind != UNLOCK);
+        loop {
+            let owned = self.locks.owned(key, locks, handle.share.user(), process);
+            let Some(owned) = owned else { return Ok(()) };
+            let mut calls = owned.calls.lock();
+            if calls.ended {
+                drop(calls);
+                self.locks.remove(&key, &owned);
+                continue;
             }
-            let owned = self.new_owned(process, handle)?;
-            state.watching += usize::from(owned.watched.is_some());
-            state.owned.insert(key, owned);
-        }
-        let Some(owned) = state.owned.get_mut(&key) else { return Err(Errno(libc::ENOLCK)) };
-        let outcome =
-            record_lock(&owned.descriptor, libc::F_OFD_SETLK, &mut system_lock(&wanted.range));
-        if outcome.is_ok() {
-            note_range(&mut owned.ranges, &wanted.range);
-            let mut owners = handle.lock_owners.lock();
-            if !owners.contains(&wanted.owner) {
-                owners.push(wanted.owner);
+            let outcome = self.call(&mut calls, handle, wanted);
+            if outcome.is_ok() {
+                note_range(&mut owned.ranges.lock(), &wanted.range);
+                let mut owners = handle.lock_owners.lock();
+                if !owners.contains(&wanted.owner) {
+                    owners.push(wanted.owner);
+                }
             }
+            if owned.ranges.lock().is_empty() {
+                *calls = Calls { descriptor: None, ended: true };
+                drop(calls);
+                self.locks.remove(&key, &owned);
+            }
+            return outcome;
         }
-        let watching = owned.watched.is_some();
-        if owned.ranges.is_empty() {
-            state.watching -= usize::from(watching);
-            state.owned.remove(&key);
-        }
-        outcome
+    }
+
+    fn call(&self, calls: &mut Calls, handle: &FileHandle, wanted: &LockIn) -> Answer {
+        let (descriptor, _) = match &mut calls.descriptor {
+            Some(open) => open,
+            none => none.insert(self.open_to_lock(handle)?),
+        };
+        record_lock(descriptor, libc::F_OFD_SETLK, &mut system_lock(&wanted.range))
     }
 
     /// A descriptor of the file of its own, so that its locks are nobody else's.
-    fn new_owned(&self, process: Option<u32>, handle: &FileHandle) -> Answer<Owned> {
+    fn open_to_lock(&self, handle: &FileHandle) -> Answer<(OwnedFd, Share)> {
         // Which kinds of lock the caller may take was checked by the kernel on the caller's own
         // open; a descriptor for both serves all opens of this owner.
         self.credentials.become_daemon()?;
@@ -247,19 +391,7 @@ impl Filesystem {
         };
         let descriptor =
             self.reopen(&lower, OFlags::RDWR).or_else(|_| self.reopen(&lower, narrow))?;
-        let watched = process.and_then(watch_process);
-        Ok(Owned { descriptor, _share: share, ranges: Vec::new(), watched })
-    }
-
-    fn wait_for_lock(self: &Arc<Self>, waiter: Waiter) {
-        let mut state = self.locks.state.lock();
-        let unique = waiter.reply.unique();
-        if self.locks.was_interrupted(unique) {
-            return waiter.reply.error(Errno(libc::EINTR));
-        }
-        state.waiters.push(waiter);
-        drop(state);
-        self.start_lock_thread();
+        Ok((descriptor, share))
     }
 
     /// Starts the thread that tries waiting locks and looks for owners that are gone.
@@ -274,12 +406,14 @@ impl Filesystem {
         let filesystem = self.clone();
         let started = std::thread::Builder::new()
             .name("tide-locks".to_owned())
-            .spawn(move || filesystem.try_waiting_locks());
+            .spawn(move || filesystem.have_locks_tried());
         if let Err(error) = started {
             tracing::warn!(%error, "starting the lock thread failed");
             let mut state = self.locks.state.lock();
             state.thread_runs = false;
-            for waiter in state.waiters.drain(..) {
+            let waiters = std::mem::take(&mut state.waiters);
+            drop(state);
+            for waiter in waiters {
                 waiter.reply.error(Errno(libc::ENOLCK));
             }
         }
@@ -292,60 +426,67 @@ impl Filesystem {
         }
     }
 
-    fn try_waiting_locks(&self) {
+    fn have_locks_tried(self: Arc<Self>) {
         if crate::credentials::begin_thread().is_err() {
             tracing::error!("the lock thread could not take the daemon's identity");
         }
         let mut pause = RETRY_FIRST;
         loop {
-            let waiters = {
+            let work = {
                 let mut state = self.locks.state.lock();
-                release_ended(&mut state);
-                if state.stopped || (state.waiters.is_empty() && state.watching == 0) {
+                let waits = !(state.waiters.is_empty() && state.at_work.is_empty());
+                if state.stopped || (!waits && state.watching == 0) {
                     state.thread_runs = false;
                     return;
                 }
-                let wait = if state.waiters.is_empty() { OWNER_CHECK } else { pause };
+                let wait = if waits { pause } else { OWNER_CHECK };
                 if !self.locks.changed.wait_for(&mut state, wait).timed_out() {
                     pause = RETRY_FIRST;
                 }
-                std::mem::take(&mut state.waiters)
+                state.take_work()
             };
             pause = (pause * 2).min(RETRY_LAST);
-            for waiter in waiters {
-                match self.try_lock(&waiter.handle, &waiter.wanted, waiter.process) {
-                    Err(errno) if WOULD_WAIT.contains(&errno) => self.wait_again(waiter),
-                    outcome => waiter.reply.outcome(outcome),
-                }
+            for (user, work) in work {
+                let filesystem = self.clone();
+                self.waiting.run(move || filesystem.work_for(user, work));
             }
         }
     }
 
-    fn wait_again(&self, waiter: Waiter) {
-        let mut state = self.locks.state.lock();
-        let unique = waiter.reply.unique();
-        // It may have been interrupted while it was being tried.
-        if self.locks.was_interrupted(unique) {
-            return waiter.reply.error(Errno(libc::EINTR));
+    /// Tries what waits for one user, and closes what is over.
+    fn work_for(&self, user: u32, work: Work) {
+        for (key, owned) in work.ended {
+            owned.end();
+            self.locks.remove(&key, &owned);
         }
-        if !state.stopped {
-            state.waiters.push(waiter);
+        for waiter in work.waiters {
+            self.locks.begin_try(waiter.reply.unique());
+            match self.try_lock(&waiter.handle, &waiter.wanted, waiter.process) {
+                Err(errno) if WOULD_WAIT.contains(&errno) => self.locks.wait(waiter),
+                outcome => {
+                    self.locks.end_try(waiter.reply.unique());
+                    waiter.reply.outcome(outcome);
+                }
+            }
         }
+        self.locks.state.lock().at_work.remove(&user);
     }
 
     /// `GETLK`: who, if anybody, stands in the way.
     pub(crate) fn get_lock(&self, wanted: LockIn) -> Answer<LockOut> {
         let handle = self.files.get(wanted.handle)?;
         let key = (handle.node.id, wanted.owner);
-        let mut state = self.locks.state.lock();
         let mut lock = system_lock(&wanted.range);
-        match state.owned.get_mut(&key) {
-            Some(owned) => record_lock(&owned.descriptor, libc::F_OFD_GETLK, &mut lock)?,
+        let owned = self.locks.state.lock().owned.get(&key).cloned();
+        let calls = owned.as_ref().map(|owned| owned.calls.lock());
+        match calls.as_ref().and_then(|calls| calls.descriptor.as_ref()) {
+            Some((descriptor, _)) => record_lock(descriptor, libc::F_OFD_GETLK, &mut lock)?,
             None => {
-                let probe = self.new_owned(None, &handle)?;
-                record_lock(&probe.descriptor, libc::F_OFD_GETLK, &mut lock)?;
+                let (probe, _share) = self.open_to_lock(&handle)?;
+                record_lock(&probe, libc::F_OFD_GETLK, &mut lock)?;
             }
         }
+        drop(calls);
         let kind = lock.l_type as u32;
         if kind == UNLOCK {
             return Ok(LockOut { range: LockRange { kind, ..wanted.range } });
@@ -355,29 +496,10 @@ impl Filesystem {
         // The PFS names no process for locks of ours, so look for it here.
         range.pid = match lock.l_pid {
             pid if pid > 0 => pid as u32,
-            _ => state
-                .owned
-                .iter()
-                .filter(|((id, owner), _)| *id == key.0 && *owner != key.1)
-                .flat_map(|(_, owned)| &owned.ranges)
-                .find(|held| held.kind == kind && overlaps(held, &range))
-                .map_or(0, |held| held.pid),
+            _ => self.locks.holder(&key, &range),
         };
         Ok(LockOut { range })
     }
-}
-
-fn release_ended(state: &mut State) {
-    if state.watching == 0 {
-        return;
-    }
-    let ended = |watched: &OwnedFd| {
-        let mut poll = [rustix::event::PollFd::new(watched, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
-    };
-    state.owned.retain(|_, owned| !owned.watched.as_ref().is_some_and(ended));
-    state.watching = state.owned.values().filter(|owned| owned.watched.is_some()).count();
 }
 
 /// Whether the thread is asking for a lock that an open file owns, not a process. Requests of both
@@ -409,6 +531,23 @@ mod tests {
 
     fn range(start: u64, end: u64, kind: i32) -> LockRange {
         LockRange { start, end, kind: kind as u32, pid: 1 }
+    }
+
+    #[test]
+    fn the_interrupt_of_a_lock_is_not_forgotten_for_others() {
+        let locks = Locks::default();
+        locks.begin_try(1);
+        locks.interrupt(1);
+        // One that came before anybody looked at the request.
+        locks.interrupt(2);
+        locks.begin_try(2);
+        locks.begin_try(3);
+        for other in 10..10 + 2 * EARLY_INTERRUPTS_MAX as u64 {
+            locks.interrupt(other);
+        }
+        let state = locks.state.lock();
+        assert_eq!([1, 2, 3].map(|unique| state.tried[&unique]), [true, true, false]);
+        assert_eq!(state.early_interrupts.len(), EARLY_INTERRUPTS_MAX);
     }
 
     #[test]

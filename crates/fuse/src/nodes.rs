@@ -246,11 +246,13 @@ impl Nodes {
     /// and that it keeps it until that open came. Opens that are there stay as they are: where one
     /// leaves no room, look-ups find a new node from now on (*split*).
     pub fn reserve(&self, id: FileId, reservation: Reservation) {
-        let mut maps = self.maps.lock();
-        maps.reserved.add(id, reservation);
-        let Some(current) = maps.current.get(&id).cloned() else { return };
+        self.maps.lock().reserved.add(id, reservation);
+        let Some(current) = self.current(id) else { return };
+        // Not with the table locked: an open of the file that is under way may ask the PFS.
         let fits = current.opens.lock().reserve(reservation);
-        if !fits {
+        let mut maps = self.maps.lock();
+        // A node that came meanwhile was made with the reservation.
+        if !fits && maps.current.get(&id).is_some_and(|now| Arc::ptr_eq(now, &current)) {
             add(&mut maps, id, current.kind, current.place());
         }
     }
@@ -292,25 +294,32 @@ impl Nodes {
     }
 
     /// A node was opened by `caller`. If nobody else knew it, look-ups answer with it from now on,
-    /// unless the node that they answer with is open and will do.
-    pub fn settle(&self, node: &Arc<Node>, file: &dyn OpenFile, caller: u32) {
+    /// unless the node that they answer with will do as it is open.
+    pub fn settle(&self, node: &Arc<Node>, caller: u32, would_do: impl Fn(&Opens) -> bool) {
         if !node.is_apart.swap(false, Ordering::AcqRel) {
             return;
         }
-        let mut maps = self.maps.lock();
         if let Some(place) = node.place() {
             let key = (place.parent.nodeid, place.name, caller);
+            let mut maps = self.maps.lock();
             maps.looked_up.take(&key);
             maps.retried.take(&key);
         }
-        let current = maps.current.get(&node.id);
-        if current.is_some_and(|current| current.opens.lock().has_others_like(file)) {
-            return;
-        }
-        let Some(before) = maps.current.insert(node.id, node.clone()) else { return };
-        if before.lookups.load(Ordering::Relaxed) == 0 {
-            maps.by_nodeid.remove(&before.nodeid);
-            drop(maps);
+        let before = loop {
+            let current = self.current(node.id);
+            // Not with the table locked, as in `enter_at`.
+            if current.as_ref().is_some_and(|current| would_do(&current.opens.lock())) {
+                return;
+            }
+            let mut maps = self.maps.lock();
+            let now = maps.current.get(&node.id).map(Arc::as_ptr);
+            if now == current.as_ref().map(Arc::as_ptr) {
+                let before = maps.current.insert(node.id, node.clone());
+                let unseen = before.filter(|node| node.lookups.load(Ordering::Relaxed) == 0);
+                break unseen.inspect(|node| drop(maps.by_nodeid.remove(&node.nodeid)));
+            }
+        };
+        if let Some(before) = before {
             self.unpin(&before);
         }
     }
@@ -553,6 +562,50 @@ fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A table with the node of one file, and a place to look for it.
+    fn table_of_one(directory: &std::path::Path) -> (Arc<Nodes>, Arc<Node>, Stat) {
+        std::fs::write(directory.join("file"), b"bytes").unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
+        let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let nodes = Arc::new(Nodes::new(root, 8).unwrap());
+        let version = crate::attributes::version_of(&stat);
+        let node = nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version);
+        (nodes, node, stat)
+    }
+
+    /// Waits until `seen` holds of the table, which must not stay locked.
+    fn wait_for(nodes: &Nodes, seen: impl Fn(&Maps) -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !nodes.maps.try_lock_until(deadline).is_some_and(|maps| seen(&maps)) {
+            assert!(std::time::Instant::now() < deadline, "the table stays locked");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_waits_for_an_open_under_way_leaves_the_table_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let (nodes, node, stat) = table_of_one(directory.path());
+        std::thread::scope(|scope| {
+            let under_way = node.opens.lock();
+            scope.spawn(|| nodes.reserve(node.id, Reservation::begin()));
+            wait_for(&nodes, |maps| maps.reserved.get(&node.id).is_some());
+            drop(under_way);
+        });
+        let root = nodes.get(ROOT_NODE).unwrap();
+        let apart = nodes.enter_apart(&root, c"file", &stat);
+        nodes.retries(&apart.place().unwrap(), 7);
+        let key = (ROOT_NODE, c"file".to_owned(), 7);
+        std::thread::scope(|scope| {
+            let under_way = node.opens.lock();
+            scope.spawn(|| nodes.settle(&apart, 7, |_| false));
+            wait_for(&nodes, |maps| maps.retried.get(&key).is_none());
+            drop(under_way);
+        });
+        assert!(Arc::ptr_eq(&nodes.current(node.id).unwrap(), &apart));
+    }
 
     #[test]
     fn a_reservation_outlives_the_nodes_that_the_kernel_forgets_meanwhile() {

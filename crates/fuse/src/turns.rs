@@ -52,9 +52,10 @@ impl Waiting {
     }
 
     /// Whether nobody wants the answer any more. The kernel tells of all signals, and most leave
-    /// the program running: no PFS fails its reads for those.
+    /// the program running: no PFS fails its reads for those. A wait for a lock ends by any.
     fn may_be_given_up(&self) -> bool {
-        !self.ends_an_open() && is_dying(pid_of(&self.request))
+        let waits_for_lock = self.opcode == op::SETLKW;
+        !self.ends_an_open() && (waits_for_lock || is_dying(pid_of(&self.request)))
     }
 }
 
@@ -148,6 +149,13 @@ impl State {
         Some(waiting)
     }
 
+    /// Whether the request waits.
+    fn keeps(&self, unique: u64) -> bool {
+        let named = |waiting: &Waiting| waiting.reply.unique() == unique;
+        self.later.iter().any(|(_, waiting)| named(waiting))
+            || self.users.values().any(|user| user.queue.iter().any(named))
+    }
+
     /// Takes out what an interrupt names.
     fn remove(&mut self, unique: u64) -> Option<Waiting> {
         let named =
@@ -219,11 +227,13 @@ impl Turns {
         if state.order.is_empty() { None } else { state.next(self.turns_max) }
     }
 
-    /// Takes out the request `unique` if it waits; `otherwise` runs if it does not.
+    /// Takes out the request `unique` if it waits and may be given up; `otherwise` runs if it does
+    /// not wait.
     pub fn interrupt(&self, unique: u64, otherwise: impl FnOnce()) -> Option<Waiting> {
         let mut state = self.state.lock();
         let found = state.remove(unique);
-        if found.is_none() {
+        // A program that lives on waits on.
+        if found.is_none() && !state.keeps(unique) {
             otherwise();
         }
         found
