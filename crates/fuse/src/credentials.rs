@@ -9,14 +9,15 @@
 //! Root is root by its capabilities, which the same file tells. Where they are not there (a
 //! container without them, another user name space) the thread gives its own up for the call.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_pfs::identity;
+use tidepool_pfs::identity::{self, ALL};
+use tidepool_proto::Identity;
 
 use crate::abi::InHeader;
 use crate::request::{Answer, Errno};
@@ -28,7 +29,6 @@ const ROOT: u32 = 0;
 /// Capabilities without which root is not served as root: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
 /// `FSETID` and `MKNOD`.
 const OF_ROOT: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
-const ALL: [u32; 2] = [u32::MAX; 2];
 const NONE: [u32; 2] = [0; 2];
 
 type Groups = Arc<[u32]>;
@@ -44,26 +44,9 @@ struct Rights {
 /// Thread, user and group of a caller.
 type Key = (u32, u32, u32);
 
-#[derive(Clone, Debug)]
-struct Present {
-    uid: u32,
-    gid: u32,
-    /// Those that this thread has left where its user is root.
-    capabilities: [u32; 2],
-    umask: Option<u32>,
-    own_umask: bool,
-}
-
 thread_local! {
-    static PRESENT: RefCell<Present> = const {
-        RefCell::new(Present {
-            uid: ROOT,
-            gid: ROOT,
-            capabilities: ALL,
-            umask: None,
-            own_umask: false,
-        })
-    };
+    /// The umask of this thread, where it has one of its own.
+    static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// Switches threads between the daemon's identity and the callers'.
@@ -89,34 +72,51 @@ impl Credentials {
         }
         let Rights { groups, capabilities } = self.rights_of(caller)?;
         if caller.uid == ROOT && capabilities[0] & OF_ROOT == OF_ROOT {
-            return become_user(ROOT, caller.gid, None, ALL);
+            // It may do anything whatever its groups, so these stay until another user comes.
+            identity::take_group(caller.gid)?;
+            return become_root(ALL);
         }
-        become_user(caller.uid, caller.gid, Some(groups), capabilities)
+        identity::take_groups(&groups)?;
+        identity::take_group(caller.gid)?;
+        match caller.uid {
+            ROOT => become_root(capabilities),
+            user => Ok(identity::take_user(user)?),
+        }
     }
 
-    /// Takes the daemon's own identity.
+    /// Takes the daemon's own identity. The groups stay: nothing is made with it.
     pub fn become_daemon(&self) -> Answer {
-        if self.switching { become_user(ROOT, ROOT, None, ALL) } else { Ok(()) }
+        if self.switching { become_root(ALL) } else { Ok(()) }
     }
 
     /// Applies `umask` to what this thread creates from now on. The PFS itself then weighs it
     /// against default access control lists.
     pub fn set_umask(&self, umask: u32) -> Answer {
-        PRESENT.with_borrow_mut(|present| {
-            if !present.own_umask {
-                // The umask belongs to the process unless a thread takes its own copy.
-                // SAFETY: the call changes kernel state of this thread only and takes no pointer.
-                if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
-                    return Err(std::io::Error::last_os_error().into());
-                }
-                present.own_umask = true;
-            }
-            if present.umask != Some(umask) {
-                rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
-                present.umask = Some(umask);
-            }
-            Ok(())
-        })
+        let present = UMASK.get();
+        // The umask belongs to the process unless a thread takes its own copy.
+        // SAFETY: the call changes kernel state of this thread only and takes no pointer.
+        if present.is_none() && unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        if present != Some(umask) {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+            UMASK.set(Some(umask));
+        }
+        Ok(())
+    }
+
+    /// Whether the node changes files as `user`, not as itself, for opens of his.
+    pub fn acts_for(&self, user: u32) -> bool {
+        self.switching && user != ROOT
+    }
+
+    /// As whom the node changes files for the caller; `None`: as itself.
+    pub fn changes_as(&self, caller: &InHeader) -> Answer<Option<Identity>> {
+        if !self.acts_for(caller.uid) {
+            return Ok(None);
+        }
+        let Rights { groups, .. } = self.rights_of(caller)?;
+        Ok(Some(Identity { user_id: caller.uid, group_id: caller.gid, groups }))
     }
 
     /// Whether the caller belongs to a group, as far as can be told.
@@ -186,28 +186,9 @@ fn read_rights(pid: u32) -> Answer<Rights> {
     Ok(Rights { groups, capabilities: [capabilities as u32, (capabilities >> 32) as u32] })
 }
 
-fn become_user(uid: u32, gid: u32, groups: Option<Groups>, capabilities: [u32; 2]) -> Answer {
-    PRESENT.with_borrow_mut(|present| {
-        // Root may do anything whatever its groups, so these stay until another user comes.
-        if let Some(groups) = groups {
-            identity::take_groups(&groups)?;
-        }
-        if present.gid != gid {
-            identity::set_group(gid)?;
-            present.gid = gid;
-        }
-        if present.uid != uid {
-            identity::set_user(uid)?;
-            present.uid = uid;
-            // The kernel takes them from whoever is not root, and gives all back to root.
-            present.capabilities = ALL;
-        }
-        if uid == ROOT && present.capabilities != capabilities {
-            identity::limit_capabilities(capabilities)?;
-            present.capabilities = capabilities;
-        }
-        Ok(())
-    })
+fn become_root(capabilities: [u32; 2]) -> Answer {
+    identity::take_user(ROOT)?;
+    Ok(identity::limit_capabilities(capabilities)?)
 }
 
 /// To be called at the start of every thread of the mount: a new thread has the identity that the
@@ -215,9 +196,8 @@ fn become_user(uid: u32, gid: u32, groups: Option<Groups>, capabilities: [u32; 2
 /// its place.
 pub fn begin_thread() -> Answer {
     if rustix::process::geteuid().is_root() {
-        identity::set_user(ROOT)?;
-        identity::set_group(ROOT)?;
-        identity::limit_capabilities(ALL)?;
+        identity::take_group(ROOT)?;
+        become_root(ALL)?;
     }
     identity::give_up_resource_override();
     Ok(())

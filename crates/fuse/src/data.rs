@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
-use tidepool_proto::{Access, OpenFile, PassthroughPin};
+use tidepool_proto::{Access, Identity, OpenFile, PassthroughPin};
 
 use crate::abi::{
     self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
@@ -46,6 +46,8 @@ pub struct FileHandle {
     /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
     pub lock_owners: Mutex<Vec<u64>>,
     append: bool,
+    /// As whom what an append-only open writes is written.
+    changes_as: Option<Identity>,
     /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
     positioned: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }
@@ -249,6 +251,10 @@ impl Filesystem {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
         self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file));
+        let changes_as = match append && !reads_only {
+            true => self.credentials.changes_as(caller)?,
+            false => None,
+        };
         let open = FileHandle {
             node,
             file,
@@ -256,6 +262,7 @@ impl Filesystem {
             share,
             lock_owners: Mutex::default(),
             append,
+            changes_as,
             positioned: OnceLock::new(),
         };
         self.files.insert(handle, open);
@@ -397,7 +404,10 @@ impl Filesystem {
         data: &[u8],
     ) -> Answer<WriteOut> {
         let handle = self.files.get(arguments.handle)?;
-        if arguments.transfer_flags & abi::WRITE_KILL_PRIVILEGES != 0 {
+        // Bytes that go to the PFS as the user's take the bits along.
+        let by_pfs =
+            || self.credentials.acts_for(handle.share.user()) && !handle.file.may_be_lost();
+        if arguments.transfer_flags & abi::WRITE_KILL_PRIVILEGES != 0 && !by_pfs() {
             self.drop_privilege_bits(caller, &handle.file.lower())?;
         }
         self.credentials.become_daemon()?;
@@ -443,8 +453,8 @@ impl Filesystem {
             created: false,
             append: false,
             truncate: false,
-            user_id: 0,
-            changes_as: None,
+            user_id: handle.share.user(),
+            changes_as: handle.changes_as.clone(),
         };
         let file = self.service.open(request)?;
         Ok(handle.positioned.get_or_init(|| (file, share)).0.clone())

@@ -212,6 +212,10 @@ impl Filesystem {
         manner: Manner,
         append: bool,
     ) -> Answer<Arc<dyn OpenFile>> {
+        let changes_as = match access.writes() {
+            true => self.credentials.changes_as(caller)?,
+            false => None,
+        };
         self.credentials.become_daemon()?;
         let request = OpenRequest {
             lower,
@@ -222,7 +226,7 @@ impl Filesystem {
             created: manner == Manner::Created,
             append,
             user_id: caller.uid,
-            changes_as: None,
+            changes_as,
         };
         Ok(self.service.open(request)?)
     }

@@ -4,8 +4,9 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use tidepool_pfs::identity::{Acting, act_as};
 use tidepool_proto::{
-    BytesByLevel, Error, FileId, FileService, HandOut, Level, OpenFile, OpenRequest,
+    BytesByLevel, Error, FileId, FileService, HandOut, Identity, Level, OpenFile, OpenRequest,
     PassthroughPin, ReadOutcome, Result, Version, WriteMode,
 };
 
@@ -16,6 +17,13 @@ pub struct BypassService;
 struct BypassFile {
     lower: OwnedFd,
     append: bool,
+    changes_as: Option<Identity>,
+}
+
+impl BypassFile {
+    fn acting(&self) -> Result<Option<Acting>> {
+        self.changes_as.as_ref().map_or(Ok(None), act_as)
+    }
 }
 
 pub fn failed(error: impl Into<io::Error>) -> Error {
@@ -114,14 +122,17 @@ impl OpenFile for BypassFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        let _acting = self.acting()?;
         write_all(&self.lower, self.append, offset, data)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
+        let _acting = self.acting()?;
         rustix::fs::ftruncate(&self.lower, size).map_err(failed)
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        let _acting = self.acting()?;
         allocate(&self.lower, mode_bits, offset, length)
     }
 
@@ -150,7 +161,8 @@ impl OpenFile for BypassFile {
 
 impl FileService for BypassService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
-        Ok(Arc::new(BypassFile { lower: request.lower, append: request.append }))
+        let OpenRequest { lower, append, changes_as, .. } = request;
+        Ok(Arc::new(BypassFile { lower, append, changes_as }))
     }
 
     fn carry_version(&self, _before: &Version, _after: &Version) {}

@@ -1,12 +1,13 @@
 //! What another user on the node must not get, and what a hostile client must not break.
 //!
 //! All of it on a real node with a mount, run by root; the other users are threads of this process
-//! with other credentials. Four parts: permissions on the mount, the socket, descriptors that a
-//! client was given, limits.
+//! with other credentials. Five parts: permissions on the mount, room on the PFS, the socket,
+//! descriptors that a client was given, limits.
 
 mod descriptors;
 mod limits;
 mod permissions;
+mod room;
 mod socket;
 
 use std::path::PathBuf;
