@@ -39,6 +39,76 @@ pub enum Task {
     /// Take and release memory by a trace, as a job would: a part of `bench` and `suites`.
     #[command(hide = true)]
     Hog(HogOptions),
+    /// Open and read files, or take all that one user can have of a node: a part of `bench`.
+    #[command(hide = true)]
+    Visit(VisitOptions),
+}
+
+/// Options of `visit`.
+#[derive(Clone, Debug, Args)]
+pub struct VisitOptions {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: VisitTask,
+}
+
+/// What a visitor of a mount does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum VisitTask {
+    /// Open, read and close one file.
+    Open {
+        /// The file.
+        #[arg(long)]
+        file: PathBuf,
+        /// How often.
+        #[arg(long)]
+        times: u32,
+    },
+    /// Open and read in directories by turns, and print how long it took.
+    Read {
+        /// A directory.
+        #[arg(long = "directory")]
+        directories: Vec<PathBuf>,
+        /// How often in each.
+        #[arg(long)]
+        times: usize,
+    },
+    /// Take all of something, until the standard input ends.
+    Take {
+        /// Of what.
+        #[arg(long, value_enum)]
+        what: Taken,
+        /// Directory of the user on the mount.
+        #[arg(long)]
+        directory: PathBuf,
+        /// The same directory below.
+        #[arg(long)]
+        pfs: PathBuf,
+        /// Socket of the node.
+        #[arg(long)]
+        socket: PathBuf,
+    },
+}
+
+/// What one user takes all of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Taken {
+    /// Open descriptors.
+    Descriptors,
+    /// Opens of which the kernel reads the memory itself.
+    Loans,
+    /// Requests that wait.
+    Requests,
+    /// Pinned bytes.
+    Pins,
+    /// Connections of the library.
+    Connections,
+    /// Record locks.
+    Locks,
+    /// Tables of names.
+    Names,
+    /// Memory, by large reads.
+    Memory,
 }
 
 /// Options of `hog`.

@@ -55,6 +55,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench(options) => bench::run(&options),
         Task::Example(options) => examples::run(&options),
         Task::Hog(options) => hog::run(&options),
+        Task::Visit(options) => bench::visitor::run(&options),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
         Task::Tidy => {

@@ -4,12 +4,17 @@
 mod cold;
 mod control;
 mod hadoop;
+mod hostile_user;
 mod jobs;
 mod library;
+mod many_files;
 mod node_facts;
+mod open_read_close;
+mod pass_through;
 pub mod row;
 mod scan;
 mod small_files;
+pub mod visitor;
 mod warm;
 
 use std::path::{Path, PathBuf};
@@ -94,6 +99,9 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         cold::run,
         node_facts::freeing,
         small_files::run,
+        open_read_close::run,
+        many_files::run,
+        hostile_user::run,
         scan::run,
         node_facts::starting,
         control::large_pages,
@@ -190,6 +198,23 @@ pub fn interleave(
         }
     }
     Ok((of_ours, of_reference))
+}
+
+/// Measures in every place in every round, in an order that changes. Returns the figures of each
+/// place.
+pub fn in_turns<P>(
+    rounds: usize,
+    places: &[P],
+    mut measure: impl FnMut(&P) -> Result<f64>,
+) -> Result<Vec<Vec<f64>>> {
+    let mut figures = vec![Vec::new(); places.len()];
+    for round in 0..rounds {
+        for turn in 0..places.len() {
+            let index = (round + turn) % places.len();
+            figures[index].push(measure(&places[index])?);
+        }
+    }
+    Ok(figures)
 }
 
 /// Writes a file of random-looking bytes and syncs it.
