@@ -64,7 +64,7 @@ fn name_of(what: Taken) -> String {
 
 fn rows_of(bench: &Bench, what: Taken, name: &str) -> Result<Vec<Row>> {
     let scene = Scene::new(bench)?;
-    scene.furnish_attacker(bench)?;
+    scene.furnish_attacker(bench, what)?;
     let times = (bench.scale.random_reads / 500).max(50);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..bench.scale.rounds {
@@ -136,11 +136,12 @@ impl Scene {
     }
 
     /// Files that belong to the attacker, in a directory that does.
-    fn furnish_attacker(&self, bench: &Bench) -> Result<()> {
+    fn furnish_attacker(&self, bench: &Bench, what: Taken) -> Result<()> {
         let own = self.lower.join("attacker");
         fs::create_dir(&own)?;
         let mut files = vec![("leased".to_owned(), 4_096), ("locked".to_owned(), 4_096)];
-        let large = if bench.scale.random_reads < 10_000 { 64 << 20 } else { 3 * CAPACITY_BYTES };
+        let more_than_fits = what == Taken::Memory && bench.scale.warm_bytes > CAPACITY_BYTES;
+        let large = if more_than_fits { 3 * CAPACITY_BYTES } else { BIG_BYTES };
         files.push(("large".to_owned(), large));
         files.extend((0..LOANED_FILES).map(|number| (format!("file-{number}"), 1 << 20)));
         for (name, bytes) in files {

@@ -8,6 +8,7 @@ mod hostile_user;
 mod jobs;
 mod library;
 mod many_files;
+mod mapped;
 mod node_facts;
 mod open_read_close;
 mod pass_through;
@@ -98,6 +99,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         library::run,
         cold::run,
         node_facts::freeing,
+        mapped::run,
         small_files::run,
         open_read_close::run,
         many_files::run,

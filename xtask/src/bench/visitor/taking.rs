@@ -39,7 +39,9 @@ pub fn run(what: Taken, directory: &Path, pfs: &Path, socket: &Path) -> Result<(
             Taken::Names => names(&directory, &pfs),
             Taken::Memory => memory(&directory.join("large")),
         };
-        eprintln!("x visit: {what:?}: {outcome:?}");
+        if let Err(error) = outcome {
+            eprintln!("x: nothing more is taken of {what:?}: {error}");
+        }
     });
     std::thread::sleep(TAKING);
     println!("taken");
