@@ -24,7 +24,8 @@ use crate::{cleanup, environment, process};
 
 const NAME: &str = "hostile-user";
 const CAPACITY_BYTES: u64 = 256 << 20;
-const BIG_BYTES: u64 = 64 << 20;
+/// Less than what one user's loans must leave to others.
+const BIG_BYTES: u64 = 16 << 20;
 /// Median beside the attack against alone.
 const GOAL: f64 = 2.0;
 /// Who attacks, and who only wants to read.
