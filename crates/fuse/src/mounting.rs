@@ -1,4 +1,8 @@
 //! Mounting and unmounting: by system call as root, by the system's helper as any other user.
+//!
+//! Where the kernel can, a mount is made beside the tree of files and comes to its place once it is
+//! served: below a dead mount that is there, which goes only then. So at no moment does the mount
+//! point lead to the bare directory.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -10,7 +14,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::config::MountConfig;
@@ -28,6 +35,41 @@ pub fn attach(config: &MountConfig) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => attach_by_helper(config),
         outcome => outcome,
     }
+}
+
+/// Makes a mount that is nowhere yet. Returns the descriptor of requests and the mount.
+pub fn prepare(config: &MountConfig) -> io::Result<(OwnedFd, OwnedFd)> {
+    let device = Device::open_unconnected()?;
+    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: String| {
+        rustix::mount::fsconfig_set_string(&context, key, value.as_str())
+    };
+    rustix::mount::fsconfig_set_string(&context, "source", config.pfs_path.as_path())?;
+    set("subtype", SUBTYPE.to_owned())?;
+    set("fd", device.as_raw_fd().to_string())?;
+    set("rootmode", format!("{:o}", libc::S_IFDIR))?;
+    set("user_id", rustix::process::geteuid().as_raw().to_string())?;
+    set("group_id", rustix::process::getegid().as_raw().to_string())?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    if config.allow_other {
+        rustix::mount::fsconfig_set_flag(&context, "allow_other")?;
+    }
+    if config.read_only {
+        rustix::mount::fsconfig_set_flag(&context, "ro")?;
+        attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    Ok((device, mount))
+}
+
+/// Brings a prepared mount to its place: on top of what is there, or below it.
+pub fn place(prepared: &OwnedFd, mount_point: &Path, below: bool) -> io::Result<()> {
+    let mut flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    if below {
+        flags |= MoveMountFlags::MOVE_MOUNT_BENEATH;
+    }
+    Ok(rustix::mount::move_mount(prepared, "", CWD, mount_point, flags)?)
 }
 
 fn attach_as_root(config: &MountConfig) -> io::Result<OwnedFd> {
@@ -109,6 +151,13 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
             _ => None,
         })
         .ok_or_else(|| io::Error::other(format!("{HELPER} passed no descriptor")))
+}
+
+/// The device number of a mount, by any descriptor of it. Asks nobody: the caller may serve it.
+pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let facts = rustix::fs::statx(mount, c"", at, StatxFlags::TYPE)?;
+    Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
 /// How hard to unmount.

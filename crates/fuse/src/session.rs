@@ -4,7 +4,7 @@
 //! one still listens, and starts one if need be. There are more threads than turns to wait for the
 //! PFS, so resident bytes are served at once however slow the PFS is and however many wait.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -60,6 +60,10 @@ struct Session {
 pub struct Mount {
     session: Arc<Session>,
     mount_point: PathBuf,
+    /// Before it is at its place.
+    prepared: Option<OwnedFd>,
+    /// By which it is found where it is now; unknown at first.
+    device_number: Option<(u32, u32)>,
     unmounted: AtomicBool,
 }
 
@@ -71,8 +75,8 @@ impl std::fmt::Debug for Mount {
 
 /// Mounts; returns once the kernel and we agree and somebody answers.
 ///
-/// A dead mount on the mount point is removed (see [`crate::recover_stale`]), and not before all
-/// else is ready: what programs write into the bare directory would be hidden by the mount.
+/// A dead mount on the mount point is removed (see [`crate::recover_stale`]), and not before the
+/// new one is there: what programs write into the bare directory would be hidden by the mount.
 ///
 /// # Errors
 /// `InUse` if something lives on the mount point, `Unsupported` if this machine or user cannot
@@ -81,10 +85,16 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
     config.mount_point = crate::stale::resolve(&config.mount_point)?;
     refuse_mount_inside(&config)?;
     let filesystem = new_filesystem(service, &config)?;
-    if crate::recover_stale(&config.mount_point)? {
-        filesystem.note("a mount whose daemon had died was removed".to_owned());
-    }
-    let descriptor = mounting::attach(&config).map_err(|error| cannot_mount(&config, error))?;
+    let was_stale = crate::is_stale(&config.mount_point)?;
+    let (descriptor, prepared) = match mounting::prepare(&config) {
+        Ok((descriptor, prepared)) => (descriptor, Some(prepared)),
+        // An older kernel, or a plain user.
+        Err(_) => {
+            crate::recover_stale(&config.mount_point)?;
+            let attached = mounting::attach(&config);
+            (attached.map_err(|error| cannot_mount(&config, error))?, None)
+        }
+    };
     let session = Arc::new(Session {
         filesystem,
         device: Arc::new(Device::new(descriptor)),
@@ -95,9 +105,11 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
         ended: Mutex::new(false),
         end: Condvar::new(),
     });
-    let mount = Mount {
+    let mut mount = Mount {
         session: session.clone(),
         mount_point: config.mount_point.clone(),
+        prepared,
+        device_number: None,
         unmounted: AtomicBool::new(false),
     };
     session.filesystem.hear_of_changes(&session.device);
@@ -106,6 +118,10 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
         session.start_worker().map_err(|error| {
             Error::new(ErrorKind::LimitReached, OPERATION, "starting a thread").caused_by(error)
         })?;
+    }
+    mount.come_to_place()?;
+    if was_stale {
+        session.filesystem.note("a mount whose daemon had died was removed".to_owned());
     }
     // Not tried out here: a process that is killed while it asks its own mount waits for itself.
     Ok(mount)
@@ -172,6 +188,35 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
 }
 
 impl Mount {
+    /// Has the mount at its place, and known by its number there.
+    fn come_to_place(&mut self) -> Result<()> {
+        let prepared = match self.prepared.take() {
+            Some(prepared) => prepared,
+            None => {
+                let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+                let none = rustix::fs::Mode::empty();
+                let root = rustix::fs::open(&self.mount_point, flags, none);
+                self.device_number = root.ok().and_then(|root| mounting::device_number(&root).ok());
+                return Ok(());
+            }
+        };
+        self.device_number = mounting::device_number(&prepared).ok();
+        crate::stale::replace(&self.mount_point, &prepared).map(drop)
+    }
+
+    /// Unmounts wherever it is, however its place is called by now.
+    fn detach(&self, force: Force) -> std::io::Result<()> {
+        let places = self.device_number.map(crate::stale::places_of);
+        let Some(Ok(places)) = places else { return mounting::detach(&self.mount_point, force) };
+        places.iter().try_for_each(|place| mounting::detach(place, force))?;
+        match self.device_number.map(crate::stale::places_of) {
+            Some(Ok(left)) if !left.is_empty() => {
+                Err(std::io::Error::from_raw_os_error(libc::EBUSY))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until the mount is gone, whoever unmounted it.
     pub fn wait(&self) -> Result<()> {
         self.session.wait();
@@ -207,7 +252,7 @@ impl Mount {
             if *self.session.ended.lock() {
                 return Ok(());
             }
-            match mounting::detach(&self.mount_point, Force::No) {
+            match self.detach(Force::No) {
                 Ok(()) => return self.wait(),
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY)
@@ -219,7 +264,7 @@ impl Mount {
             }
         }
         self.write_back_mappings();
-        if let Err(error) = mounting::detach(&self.mount_point, Force::Yes) {
+        if let Err(error) = self.detach(Force::Yes) {
             self.session.give_up();
             return Err(fail(error).remedy("unmount it as root: umount --lazy"));
         }
@@ -261,6 +306,11 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if self.prepared.take().is_some() {
+            // It never came to a place.
+            self.session.wait();
+            return;
+        }
         if let Err(error) = self.unmount() {
             tracing::warn!(%error, "unmounting failed");
         }

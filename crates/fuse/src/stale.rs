@@ -4,6 +4,7 @@
 //! removed.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -19,6 +20,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const OPERATION: &str = "looking at the mount point";
 /// Dead mounts may be stacked, but not without end.
 const STACKED_MAX: usize = 64;
+
+/// Fields of a line of the mount table: device number, mount point.
+const DEVICE: usize = 2;
+const PLACE: usize = 4;
 
 /// One line of the mount table.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,13 +46,7 @@ pub fn recover_stale(mount_point: &Path) -> Result<bool> {
         if !is_stale(&mount_point)? {
             return Ok(recovered);
         }
-        rustix::mount::unmount(&mount_point, UnmountFlags::DETACH).or_else(|error| {
-            crate::mounting::unmount_by_helper(&mount_point, true).map_err(|_| {
-                Error::new(ErrorKind::InUse, "removing a dead mount", describe(&mount_point))
-                    .caused_by(error)
-                    .remedy("unmount it as root: umount --lazy")
-            })
-        })?;
+        remove_top(&mount_point)?;
         recovered = true;
     }
     Err(Error::new(ErrorKind::InUse, OPERATION, "dead mounts are stacked on it without end"))
@@ -62,6 +61,33 @@ pub fn is_stale(mount_point: &Path) -> Result<bool> {
     let mount_point = resolve(mount_point)?;
     let Some(mounted) = mounted_on(&mount_point)? else { return Ok(false) };
     if is_dead(&mount_point)? { Ok(true) } else { Err(in_use(&mount_point, &mounted)) }
+}
+
+fn remove_top(mount_point: &Path) -> Result<()> {
+    rustix::mount::unmount(mount_point, UnmountFlags::DETACH).or_else(|error| {
+        crate::mounting::unmount_by_helper(mount_point, true).map_err(|_| {
+            Error::new(ErrorKind::InUse, "removing a dead mount", describe(mount_point))
+                .caused_by(error)
+                .remedy("unmount it as root: umount --lazy")
+        })
+    })
+}
+
+/// Puts a prepared mount where only dead ones may be, which go; whether there were any.
+pub(crate) fn replace(mount_point: &Path, prepared: &OwnedFd) -> Result<bool> {
+    let fail = |error: std::io::Error| {
+        Error::new(ErrorKind::Unsupported, "mounting", describe(mount_point)).caused_by(error)
+    };
+    let place = |below| crate::mounting::place(prepared, mount_point, below);
+    let is_stale = is_stale(mount_point)?;
+    // Below several it would stay below.
+    if is_stale && count_at(mount_point)? == 1 && place(true).is_ok() {
+        remove_top(mount_point)?;
+        return Ok(true);
+    }
+    recover_stale(mount_point)?;
+    place(false).map_err(fail)?;
+    Ok(is_stale)
 }
 
 /// The mount point without symbolic links. Its last component is not touched: on a dead mount
@@ -121,11 +147,36 @@ fn is_dead(mount_point: &Path) -> Result<bool> {
     }
 }
 
-fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|error| {
+fn read_table() -> Result<Vec<u8>> {
+    std::fs::read("/proc/self/mountinfo").map_err(|error| {
         Error::new(ErrorKind::Unsupported, "reading the mount table", "").caused_by(error)
-    })?;
-    Ok(find_mount(&table, mount_point))
+    })
+}
+
+fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
+    Ok(find_mount(&read_table()?, mount_point))
+}
+
+/// How many mounts are stacked at a place.
+fn count_at(mount_point: &Path) -> Result<usize> {
+    let wanted = mount_point.as_os_str().as_bytes();
+    let table = read_table()?;
+    let places = table.split(|byte| *byte == b'\n').filter_map(|line| field(line, PLACE));
+    Ok(places.filter(|place| unescape(place) == wanted).count())
+}
+
+/// Where the file system of a device number is mounted now, whatever was renamed meanwhile.
+pub(crate) fn places_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
+    let wanted = format!("{}:{}", device.0, device.1);
+    let table = read_table()?;
+    let lines = table.split(|byte| *byte == b'\n');
+    let ours = lines.filter(|line| field(line, DEVICE) == Some(wanted.as_bytes()));
+    let places = ours.filter_map(|line| field(line, PLACE));
+    Ok(places.map(|place| PathBuf::from(OsString::from_vec(unescape(place)))).collect())
+}
+
+fn field(line: &[u8], number: usize) -> Option<&[u8]> {
+    line.split(|byte| *byte == b' ').nth(number)
 }
 
 /// The uppermost mount on `mount_point`: the last line of the table that has it.
@@ -134,7 +185,7 @@ fn find_mount(table: &[u8], mount_point: &Path) -> Option<Mounted> {
     table.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let separator = fields.iter().position(|field| *field == b"-")?;
-        (unescape(fields.get(4)?) == wanted).then(|| Mounted {
+        (unescape(fields.get(PLACE)?) == wanted).then(|| Mounted {
             kind: text(fields.get(separator + 1)),
             source: text(fields.get(separator + 2)),
         })

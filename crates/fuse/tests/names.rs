@@ -241,12 +241,10 @@ fn open_nameless(directory: &std::path::Path, flags: i32) -> std::io::Result<fs:
 
 /// Whether the kernel passes them on and the PFS has them; says why not.
 fn has_nameless(mount: &support::Mounted) -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
-    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let version = support::kernel_version();
     let possible = version >= (6, 2) && open_nameless(&mount.lower, 0).is_ok();
     if !possible {
-        println!("SKIPPED: Linux {release} or this file system has no files without a name here");
+        println!("SKIPPED: Linux {version:?} or this file system has no files without a name here");
     }
     possible
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use support::bypass::BypassService;
 use support::memory::MemoryService;
-use support::{can_mount, errno, mounted, open_directory};
+use support::{can_mount, errno, kernel_version, mounted, open_directory};
 use tidepool_fuse::{MountConfig, recover_stale};
 use tidepool_proto::ErrorKind;
 
 const LOWER: &str = "TIDEPOOL_TEST_LOWER";
 const UPPER: &str = "TIDEPOOL_TEST_UPPER";
+/// Kills of a daemon that is started again at once.
+const RESTARTS: usize = 30;
 /// Kills of a daemon that is mounting.
 const ROUNDS: u64 = 40;
 
@@ -162,36 +165,100 @@ fn unmounting_ends_even_while_files_are_open() {
     assert_eq!(fs::read(&lower).unwrap(), b"before");
 }
 
-/// As for a plain user whose helper cannot unmount.
 #[test]
-fn a_mount_that_cannot_be_unmounted_is_not_waited_for() {
+fn a_mount_goes_from_where_it_is_now() {
     if !can_mount() {
         return;
     }
+    for replaced in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (lower, parent) = (directory.path().join("pfs"), directory.path().join("parent"));
+        let (upper, moved) = (parent.join("mount"), directory.path().join("moved to"));
+        fs::create_dir(&lower).unwrap();
+        fs::create_dir_all(&upper).unwrap();
+        let config = MountConfig::new(open_directory(&lower), lower, upper);
+        let mount = tidepool_fuse::mount(Arc::new(BypassService), config).unwrap();
+        fs::rename(&parent, &moved).unwrap();
+        if replaced {
+            // Its path leads through what is no directory any more.
+            fs::write(&parent, b"").unwrap();
+        }
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let outcome = mount.unmount().map_err(|error| error.kind());
+            drop(mount);
+            let _ = ended.send(outcome);
+        });
+        let outcome = end.recv_timeout(Duration::from_secs(60));
+        let was_mounted = is_mounted(&moved.join("mount"));
+        if was_mounted {
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            rustix::mount::unmount(moved.join("mount"), flags).unwrap();
+        }
+        assert_eq!(outcome.expect("it ends"), Ok(()), "replaced: {replaced}");
+        assert!(!was_mounted);
+    }
+}
+
+/// Programs go on writing by the path of the mount point while its daemon dies and comes back.
+#[test]
+fn no_file_comes_to_the_directory_below_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let version = kernel_version();
+    if version < (6, 5) {
+        println!(
+            "SKIPPED: Linux {version:?} takes the dead mount away before the new one is there"
+        );
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
-    let (lower, parent) = (directory.path().join("pfs"), directory.path().join("parent"));
-    let (upper, moved) = (parent.join("mount"), directory.path().join("moved"));
+    let (lower, upper) = (directory.path().join("pfs"), directory.path().join("mount"));
     fs::create_dir(&lower).unwrap();
-    fs::create_dir_all(&upper).unwrap();
-    let config = MountConfig::new(open_directory(&lower), lower, upper);
-    let mount = tidepool_fuse::mount(Arc::new(BypassService), config).unwrap();
-    // Its path leads through what is no directory any more.
-    fs::rename(&parent, &moved).unwrap();
-    fs::write(&parent, b"").unwrap();
-    let (ended, end) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let first = mount.unmount().map_err(|error| error.kind());
-        drop(mount);
-        let _ = ended.send(first);
+    fs::create_dir(&upper).unwrap();
+    fs::write(lower.join("file"), b"safe").unwrap();
+    // The directory itself, whatever is mounted on it.
+    let below = open_directory(&upper);
+    let mut daemon = start_daemon(&lower, &upper);
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (upper, end) = (&upper, &end);
+            scope.spawn(move || {
+                for number in 0.. {
+                    if end.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    let path = upper.join(format!("{writer}-{number}"));
+                    if fs::File::create(&path).is_ok() {
+                        let _ = fs::remove_file(&path);
+                    }
+                }
+            });
+        }
+        for _ in 0..RESTARTS {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+            daemon = start_daemon(&lower, &upper);
+        }
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    let outcome = end.recv_timeout(Duration::from_secs(60));
-    rustix::mount::unmount(moved.join("mount"), rustix::mount::UnmountFlags::DETACH).unwrap();
-    assert_eq!(outcome.expect("it ends"), Err(ErrorKind::InUse));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    recover_stale(&upper).unwrap();
+    let path = format!("/proc/self/fd/{}", below.as_raw_fd());
+    let names: Vec<_> = fs::read_dir(path).unwrap().map(|name| name.unwrap().file_name()).collect();
+    assert!(names.is_empty(), "{names:?}");
 }
 
 #[test]
 fn unmounted_by_somebody_else_the_mount_ends() {
     let Some(mount) = mounted(Arc::new(BypassService)) else { return };
-    rustix::mount::unmount(&mount.upper, rustix::mount::UnmountFlags::empty()).unwrap();
+    let unmount = || rustix::mount::unmount(&mount.upper, rustix::mount::UnmountFlags::empty());
+    // A process that another test starts at this moment has our descriptors until it runs.
+    while unmount() == Err(rustix::io::Errno::BUSY) {
+        std::thread::yield_now();
+    }
     mount.mount().wait().unwrap();
 }

@@ -1,6 +1,6 @@
 //! `tidepool node stop|status|drain`: looking after the daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +42,7 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
         answered => answered?,
     }
     wait_for_end(&process, &status, Duration::from_secs(arguments.timeout))?;
+    check_unmounted(&status)?;
     let report = StopReport {
         stopped: true,
         process_id: status.process_id,
@@ -114,6 +115,20 @@ fn wait_for_end(process: &std::os::fd::OwnedFd, status: &Status, patience: Durat
     let detail = format!("process {} still runs", status.process_id);
     Err(Error::new(ErrorKind::TimedOut, "waiting for the node to end", detail)
         .remedy("look into its log; it ends by itself when its transfers are done"))
+}
+
+/// A node that may not unmount leaves a dead mount behind.
+fn check_unmounted(status: &Status) -> Result<()> {
+    let Some(mount) = &status.mount else { return Ok(()) };
+    // Whatever lives there now is another node's.
+    if !tidepool_fuse::is_stale(Path::new(mount)).unwrap_or(false) {
+        return Ok(());
+    }
+    let detail = format!("the node has ended, but {mount} is still mounted and answers no more");
+    Err(Error::new(ErrorKind::InUse, "unmounting", detail).remedy(format!(
+        "unmount it as root: `umount --lazy {mount}`; a plain user's `fusermount3` needs /etc/mtab \
+         for it, a link to /proc/self/mounts"
+    )))
 }
 
 #[derive(Serialize)]

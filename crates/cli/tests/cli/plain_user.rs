@@ -31,6 +31,14 @@ user ./tidepool node stop --socket s
 if grep -q "$PWD/mnt" /proc/mounts; then echo "still mounted"; exit 7; fi
 "#;
 
+const WITHOUT_MOUNT_TABLE: &str = r#"
+start
+cp -a /etc etc; rm -f etc/mtab; mount --bind etc /etc
+if user ./tidepool node stop --socket s; then echo "it is said to be stopped"; exit 9; fi
+grep -q "$PWD/mnt" /proc/mounts || { echo "it was unmounted"; exit 8; }
+umount --lazy mnt
+"#;
+
 fn run(directory: &Path, device_mode: &str, script: &str) -> Output {
     let whole = format!("{AS_USER}{script}");
     let shell = ["--mount", "--propagation", "private", "sh", "-c", &whole, "sh"];
@@ -74,6 +82,15 @@ fn a_plain_user_mounts_by_the_helper() {
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["healthy"], true, "{report:#}");
     assert_eq!(report["mount_served_by"], "store", "loaded files are served from memory");
+}
+
+#[test]
+fn a_stop_that_leaves_a_dead_mount_says_so() {
+    let Some(directory) = prepare() else { return };
+    let output = run(directory.path(), "666", WITHOUT_MOUNT_TABLE);
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("is still mounted") && said.contains("umount --lazy"), "{said}");
 }
 
 #[test]

@@ -61,6 +61,13 @@ pub fn can_mount() -> bool {
     false
 }
 
+/// First numbers of the kernel's release.
+pub fn kernel_version() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 pub fn open_directory(path: &Path) -> OwnedFd {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).expect("the directory opens")
