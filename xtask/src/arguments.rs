@@ -250,9 +250,12 @@ pub struct SuiteOptions {
     /// Operations of each seed.
     #[arg(long, default_value_t = 20_000)]
     pub operations: u64,
-    /// Run only the applications whose name contains this text.
+    /// Run only the applications, or the tests of ltp, whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// List of the Linux Test Project: fs or syscalls.
+    #[arg(long, default_value = "fs")]
+    pub list: String,
     /// An option of the nodes under test, for example passthrough=off.
     #[arg(long, value_name = "NAME=VALUE")]
     pub node_option: Vec<String>,

@@ -1,6 +1,8 @@
 //! Directories that go away at the end, also after Ctrl-C. Never one with something mounted below:
 //! removing its files would remove those of the mount.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -23,7 +25,10 @@ impl Scratch {
     /// Below `base`, which is made if need be.
     pub fn below(base: &Path) -> Result<Self> {
         std::fs::create_dir_all(base).with_context(|| base.display().to_string())?;
-        let directory = tempfile::Builder::new().prefix("tp").tempdir_in(base)?;
+        // Other users must get to what is mounted in it.
+        let permissions = Permissions::from_mode(0o755);
+        let directory =
+            tempfile::Builder::new().prefix("tp").permissions(permissions).tempdir_in(base)?;
         let path = directory.keep();
         let remove = path.clone();
         let guard = cleanup::guard(move || remove_all(&remove));

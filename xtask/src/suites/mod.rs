@@ -12,8 +12,10 @@ mod crash;
 mod fio;
 mod foreign;
 mod fsx;
+mod ltp;
 mod pjdfstest;
 mod proof;
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -178,7 +180,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "applications" => applications::run(&places, true),
             "applications-short" => applications::run(&places, false),
             "control" => control::run(&places),
-            "ltp" => foreign::ltp(&places),
+            "ltp" => ltp::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(
                 "no suite `{other}`; there are {} and, on request, {}",
@@ -206,6 +208,14 @@ pub fn tail(text: &[u8], lines: usize) -> String {
     let text = String::from_utf8_lossy(text);
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n        ")
+}
+
+/// The place of a suite that no package registry has.
+fn place(variable: &str, what: &str) -> Result<PathBuf> {
+    let Some(path) = std::env::var_os(variable) else {
+        bail!("set {variable} to {what}; conformance/README.md says how to get one");
+    };
+    PathBuf::from(path).canonicalize().with_context(|| format!("{variable} names no directory"))
 }
 
 /// A second file system, for tests across file systems.

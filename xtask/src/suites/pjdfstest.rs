@@ -1,6 +1,6 @@
 //! The POSIX test suite, on the bare file system and on a node, compared test by test.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use super::verdicts::{Rule, Verdict, Verdicts};
 use super::{Places, Subject, conformance, other_file_system, tail};
 use crate::environment;
 use crate::outcome::Outcome;
@@ -29,39 +30,12 @@ struct Expectations {
     deviation: Vec<Rule>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rule {
-    /// Name of the test; a `*` at the end stands for any rest.
-    test: String,
-    /// Why.
-    reason: String,
-}
-
-impl Rule {
-    fn covers(&self, test: &str) -> bool {
-        match self.test.strip_suffix('*') {
-            Some(start) => test.starts_with(start),
-            None => test == self.test,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
-    Passed,
-    Failed(String),
-    Skipped(String),
-}
-
 /// Which tests run: those that remount the file system read-only, or the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remount {
     Never,
     Alone,
 }
-
-type Verdicts = BTreeMap<String, Verdict>;
 
 /// Runs the suite where the options say and judges by comparison.
 pub fn run(places: &Places) -> Result<Vec<Outcome>> {
@@ -225,7 +199,7 @@ fn judge(
 
 #[cfg(test)]
 mod tests {
-    use super::{Expectations, Rule, Verdict, Verdicts, judge, read_verdicts};
+    use super::*;
 
     const TEXT: &str = "chmod::a   ok\nchmod::b   FAILED\n\tassertion failed\nopen::c skipped\n\
         \trequires features: chflags\n\nSummary: 1 failed, 1 skipped, 1 passed, 3 total";
@@ -247,7 +221,7 @@ mod tests {
         let node = read_verdicts(TEXT);
         let passing: Verdicts = [("chmod::b".to_owned(), Verdict::Passed)].into();
         let failing: Verdicts = [("chmod::b".to_owned(), Verdict::Failed(String::new()))].into();
-        let rule = || Rule { test: "chmod::b".into(), reason: "known".into() };
+        let rule = || Rule { test: "chmod::b".into(), says: String::new(), reason: "known".into() };
         assert_eq!(judge("t", &node, Some(&passing), &expectations(vec![])).failed.len(), 1);
         assert_eq!(judge("t", &node, Some(&failing), &expectations(vec![])).failed.len(), 0);
         assert_eq!(judge("t", &node, Some(&passing), &expectations(vec![rule()])).failed.len(), 0);
