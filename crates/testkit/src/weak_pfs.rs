@@ -38,6 +38,8 @@ pub struct Weakness {
     pub reads_end_at: Option<u64>,
     /// The kernel may keep what it was told of an open file's attributes for so long.
     pub attributes_last: Duration,
+    /// Files cannot be synced: `EIO`.
+    pub syncs_fail: bool,
     /// Every question takes this long.
     pub delay: Duration,
 }

@@ -325,6 +325,9 @@ impl Filesystem for PassThrough {
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         self.shared.ask("fsync");
+        if self.shared.weakness.lock().syncs_fail {
+            return reply.error(Errno::EIO);
+        }
         answer(reply, self.open_of(handle).and_then(|open| rustix::fs::fsync(open.as_fd())));
     }
 
