@@ -18,7 +18,7 @@ use crate::abi::{
 use crate::attributes::identity_of;
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Node, Place};
-use crate::opens::{self, Admission};
+use crate::opens::{self, Admission, Way};
 use crate::pages::Serving;
 use crate::request::{Answer, Errno, Reply};
 use crate::reservations::Reservation;
@@ -222,8 +222,8 @@ impl Filesystem {
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
-        let appends_past_pages = append && !self.direct_io.load(Ordering::Relaxed);
-        let manner = opens::Manner { reads_only, appends_past_pages };
+        let way = Way::of(self.direct_io.load(Ordering::Relaxed), append);
+        let manner = opens::Manner { reads_only, way };
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of whoever registers.
             let as_caller = pin.is_lower();
@@ -254,7 +254,7 @@ impl Filesystem {
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
-        self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file));
+        self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file, manner));
         let changes_as = match append && !reads_only {
             true => self.credentials.changes_as(caller)?,
             false => None,

@@ -82,10 +82,8 @@ impl Filesystem {
     /// the length of another; nor its time, at which the kernel would drop them.
     pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat) -> Attributes {
         let mut attributes = self.attributes(stat);
-        // The page cache ends where the kernel was told, for writers as well.
-        let cached = !self.direct_io.load(Ordering::Relaxed);
         if node.has_pages.load(Ordering::Acquire)
-            && let Some(shown) = node.opens.lock().version_shown(cached)
+            && let Some(shown) = node.opens.lock().version_shown()
             && !shown.agrees_with(&version_of(stat))
             && self.service.memory_only_size(node.id).is_none()
         {

@@ -13,13 +13,14 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use tidepool_proto::{FileId, OpenFile, Version};
 
 use crate::abi::ROOT_NODE;
-use crate::attributes::{id_of, kind_of};
+use crate::attributes::{id_of, kind_of, version_of};
 use crate::opens::Opens;
 use crate::request::{Answer, Errno};
 use crate::reservations::{Reservation, Reservations};
@@ -29,6 +30,9 @@ use crate::reservations::{Reservation, Reservations};
 const HIDES_HELD: [u64; 3] = [0x6969, 0x5346_414F, 0x6B41_4653];
 /// Descriptors that one request looks at in search of those that are not used.
 const SWEEP: usize = 256;
+/// Times that a node whose writers may be ahead of what it shows is looked at, and the time between.
+const FOLLOW_ATTEMPTS: usize = 5;
+const FOLLOW_PAUSE: Duration = Duration::from_millis(1);
 /// Deeper than any path the kernel can walk; more means that places form a circle.
 const DEPTH_MAX: usize = 2_048;
 
@@ -80,7 +84,19 @@ impl Node {
 
     /// Whether look-ups of its file at `version` may be answered with it.
     fn may_serve(&self, version: &Version) -> bool {
-        self.opens.lock().may_serve(version, self.has_pages.load(Ordering::Acquire))
+        let mut seen = *version;
+        for _ in 0..FOLLOW_ATTEMPTS {
+            let opens = self.opens.lock();
+            if opens.may_serve(&seen, self.has_pages.load(Ordering::Acquire)) {
+                return true;
+            }
+            let Some(file) = opens.may_follow().then(|| opens.any_file()).flatten() else { break };
+            drop(opens);
+            std::thread::sleep(FOLLOW_PAUSE);
+            let Ok(now) = rustix::fs::fstat(file.lower()) else { break };
+            seen = version_of(&now);
+        }
+        false
     }
 
     /// Whether this is a regular file.

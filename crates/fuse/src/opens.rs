@@ -59,13 +59,35 @@ pub enum Admission {
     Split,
 }
 
+/// By which way the kernel reads and writes for an open that is not passthrough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It asks us each time.
+    Direct,
+    /// Through its page cache.
+    Pages,
+    /// It appends past its page cache, which others use.
+    PastPages,
+}
+
+impl Way {
+    /// Of an open on a mount where the kernel can map direct opens, or cannot.
+    pub fn of(direct_io: bool, append: bool) -> Self {
+        match (direct_io, append) {
+            (true, _) => Way::Direct,
+            (false, true) => Way::PastPages,
+            (false, false) => Way::Pages,
+        }
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Manner {
     /// Nothing is written through it.
     pub reads_only: bool,
-    /// It appends past the kernel's page cache, which others use.
-    pub appends_past_pages: bool,
+    /// See [`Way`].
+    pub way: Way,
 }
 
 /// One open of the node.
@@ -134,21 +156,29 @@ impl Opens {
     /// Whether the node can answer look-ups of the file at `version`; `has_pages` if the kernel
     /// has bytes of it.
     pub fn may_serve(&self, version: &Version, has_pages: bool) -> bool {
+        let reads = || self.files.iter().any(|open| open.manner.reads_only);
         let shows_another =
-            || self.version_shown(false).is_some_and(|shown| !shown.agrees_with(version));
+            || reads() && self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
         match &self.backing {
             Some(backing) => backing.pin.serves(version),
             None => !has_pages || !shows_another(),
         }
     }
 
-    /// Whether the node is open and `file` would fit in.
-    pub fn has_others_like(&self, file: &dyn OpenFile) -> bool {
+    /// Whether a write of ours that is under way may show in the file's attributes and not yet in
+    /// what `may_serve` goes by.
+    pub fn may_follow(&self) -> bool {
+        self.files.iter().any(|open| open.manner.way == Way::Pages && !open.manner.reads_only)
+    }
+
+    /// Whether the node is open and `file` would fit in; and with pages, if that has any.
+    pub fn has_others_like(&self, file: &dyn OpenFile, manner: Manner) -> bool {
         let fits = match &self.backing {
             Some(backing) => backing.pin.serves(&file.version()),
             None => self.agree_with(file),
         };
-        fits && !self.files.is_empty()
+        let has_way = |open: &Open| manner.way != Way::Pages || open.manner.way == Way::Pages;
+        fits && self.files.iter().any(has_way)
     }
 
     /// Whether the kernel reads by itself.
@@ -161,12 +191,12 @@ impl Opens {
         self.files.first().map(|open| open.file.clone())
     }
 
-    /// What those who read see, where they do not read the file as it is at the moment; also beside
-    /// writers, who follow it from version to version, if `beside_writers`.
-    pub fn version_shown(&self, beside_writers: bool) -> Option<Version> {
-        let no_version = |open: &Open| {
-            !(open.manner.reads_only || beside_writers) || open.file.content_number() == 0
-        };
+    /// What those who read see, where they do not read the file as it is at the moment. The page
+    /// cache ends there for writers as well, who follow the file from version to version.
+    pub fn version_shown(&self) -> Option<Version> {
+        let by_pages = self.files.iter().any(|open| open.manner.way == Way::Pages);
+        let no_version =
+            |open: &Open| !(open.manner.reads_only || by_pages) || open.file.content_number() == 0;
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }
@@ -182,8 +212,8 @@ impl Opens {
 
     /// Whether opens of this manner stay off the node because of those that are there.
     fn is_apart_from(&self, manner: Manner) -> bool {
-        let appends = manner.appends_past_pages;
-        self.files.iter().any(|open| open.manner.appends_past_pages != appends)
+        let appends = manner.way == Way::PastPages;
+        self.files.iter().any(|open| (open.manner.way == Way::PastPages) != appends)
     }
 
     /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.

@@ -28,6 +28,10 @@ pub trait Subject {
     fn is_plain(&self) -> bool {
         false
     }
+    /// Whether what is open to append can be mapped.
+    fn maps_appends(&self) -> bool {
+        true
+    }
     /// What the node logged.
     fn log(&self) -> String {
         String::new()
@@ -300,6 +304,10 @@ impl Subject for Node {
 
     fn kill(&mut self) -> io::Result<()> {
         Node::kill(self)
+    }
+
+    fn maps_appends(&self) -> bool {
+        !self.spec.arguments.windows(2).any(|pair| pair == ["--direct-io", "off"])
     }
 
     fn log(&self) -> String {

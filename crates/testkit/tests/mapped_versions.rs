@@ -239,6 +239,23 @@ fn stores_to_a_mapping_beside_writes_of_the_library() {
 }
 
 #[test]
+fn mappings_beside_an_open_to_append_show_the_stores_of_each_other() {
+    needs_mount!();
+    for node in nodes() {
+        let path = node.mount().join("s");
+        fs::write(node.pfs().join("s"), vec![1; LENGTH]).unwrap();
+        let _appender = File::options().append(true).open(&path).unwrap();
+        let (one, other) = (Mapping::of(&path, true), Mapping::of(&path, true));
+        for byte in 2..5 {
+            assert_eq!((one.byte(0), other.byte(PAGE)), (byte - 1, byte - 1));
+            one.set(0, byte);
+            other.set(PAGE, byte);
+            assert_eq!((other.byte(0), one.byte(PAGE)), (byte, byte));
+        }
+    }
+}
+
+#[test]
 fn a_descriptor_is_opened_again_whatever_became_of_its_version() {
     needs_mount!();
     for node in nodes() {

@@ -188,6 +188,10 @@ impl<'a> Driver<'a> {
         if answer.errno != 0 && may_fail(&self.model, &handle, answer.errno) {
             return Ok(Applied::Yes);
         }
+        let append = handle.opening.append && !self.subject.maps_appends();
+        if mapped && append && answer.errno == libc::ENODEV {
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "read")?;
         let mut candidates = self.model.candidates(&handle);
         if self.subject.is_plain() {
