@@ -23,6 +23,31 @@ pub fn identity_of(file: &impl AsFd) -> Answer<(FileId, u32)> {
     Ok((FileId { device, inode: stat.stx_ino }, u32::from(stat.stx_mode) & libc::S_IFMT))
 }
 
+/// Attributes of a file of which the PFS was asked just now, so not once more.
+pub fn attributes_known(file: &impl AsFd) -> Answer<Stat> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let known = rustix::fs::statx(file, c"", at, StatxFlags::BASIC_STATS)?;
+    // SAFETY: it has integers only, for which zero is a value.
+    let mut stat: Stat = unsafe { std::mem::zeroed() };
+    stat.st_dev = rustix::fs::makedev(known.stx_dev_major, known.stx_dev_minor);
+    stat.st_rdev = rustix::fs::makedev(known.stx_rdev_major, known.stx_rdev_minor);
+    stat.st_ino = known.stx_ino;
+    stat.st_mode = known.stx_mode.into();
+    stat.st_nlink = known.stx_nlink.into();
+    stat.st_uid = known.stx_uid;
+    stat.st_gid = known.stx_gid;
+    stat.st_size = known.stx_size as i64;
+    stat.st_blocks = known.stx_blocks as i64;
+    stat.st_blksize = known.stx_blksize.into();
+    stat.st_atime = known.stx_atime.tv_sec;
+    stat.st_mtime = known.stx_mtime.tv_sec;
+    stat.st_ctime = known.stx_ctime.tv_sec;
+    stat.st_atime_nsec = known.stx_atime.tv_nsec.into();
+    stat.st_mtime_nsec = known.stx_mtime.tv_nsec.into();
+    stat.st_ctime_nsec = known.stx_ctime.tv_nsec.into();
+    Ok(stat)
+}
+
 /// File type bits of the mode.
 pub fn kind_of(stat: &Stat) -> u32 {
     stat.st_mode & libc::S_IFMT
@@ -94,6 +119,16 @@ pub fn decode_device(encoded: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_known_of_a_file_is_what_the_kernel_tells() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(12_345).unwrap();
+        let (known, asked) = (attributes_known(&file).unwrap(), rustix::fs::fstat(&file).unwrap());
+        assert_eq!(format!("{known:?}"), format!("{asked:?}"));
+        let device = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(attributes_known(&device).unwrap().st_rdev, rustix::fs::makedev(1, 3));
+    }
 
     #[test]
     fn device_numbers_survive_the_protocol() {

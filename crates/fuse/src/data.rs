@@ -15,7 +15,7 @@ use crate::abi::{
     self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
     OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
 };
-use crate::attributes::identity_of;
+use crate::attributes::{attributes_known, identity_of};
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Node, Place};
 use crate::opens::{self, Admission, Way};
@@ -361,7 +361,8 @@ impl Filesystem {
                 self.drop_privilege_bits(caller, &file.lower())?;
             }
         }
-        let stat = rustix::fs::fstat(file.lower())?;
+        // The node asked when it opened the file.
+        let stat = attributes_known(&file.lower())?;
         let entry = self.entry(&parent, name, &stat);
         let opened = self
             .nodes

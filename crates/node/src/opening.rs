@@ -38,21 +38,23 @@ impl Node {
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
-        mut version: Version,
     ) -> Result<(Arc<Content>, bool)> {
         // The gate keeps writers of this node out, so the version seen is the recorded one or
         // somebody else's.
         let _unchanged_by_us = file.gate.read();
         let (core, word) = (&self.core, WordWait::begin());
+        let mut asked = None;
         loop {
             // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
             let (before, current, has_users) = {
                 let inner = file.inner.lock();
                 (seen(&inner), inner.content.clone(), inner.handles > 0)
             };
-            if !current.as_ref().is_some_and(|known| known.version().agrees_with(&version)) {
-                version = lower.version()?;
-            }
+            let is_known = |version: &Version| {
+                current.as_ref().is_some_and(|known| known.version().agrees_with(version))
+            };
+            let mut version = asked.filter(is_known).map_or_else(|| lower.version(), Ok)?;
+            asked = Some(version);
             if has_users && current.as_ref().is_some_and(|known| word.is_for(known, &version)) {
                 word.pause();
                 continue; // who has it open would be shut out
@@ -152,8 +154,7 @@ impl Node {
         if let Some(identity) = request.changes_as {
             lower.change_as(identity);
         }
-        let version = lower.version()?;
-        let file = self.core.files.get_or_create(version.id);
+        let file = self.core.files.get_or_create(lower.id());
         let rule = self.core.rule_of(&*lower);
         let modes = self.core.modes(rule, request.read_mode, request.write_mode);
         if let (true, Some((_, rule))) = (request.created, rule) {
@@ -165,7 +166,7 @@ impl Node {
             created: request.created,
             truncate: request.truncate,
         };
-        let (content, written_directly) = self.content_at(&file, &lower, &wish, version)?;
+        let (content, written_directly) = self.content_at(&file, &lower, &wish)?;
         let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
         let opened = Opened {
             lower,

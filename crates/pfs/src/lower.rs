@@ -5,13 +5,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidepool_proto::{Identity, Result, Version};
+use tidepool_proto::{FileId, Identity, Result, Version};
 
 use crate::features::Features;
 use crate::layout::{Layout, LayoutHints, LayoutOutcome};
 
 /// An open file of the PFS. All methods may be called from several threads at once.
 pub trait LowerFile: Send + Sync {
+    /// Which file it is. It never changes, so the PFS is not asked.
+    fn id(&self) -> FileId;
+
     /// Identity, length and times as the PFS has them now: one system call on the descriptor.
     fn version(&self) -> Result<Version>;
 
@@ -90,6 +93,11 @@ pub trait LowerFile: Send + Sync {
     /// any more or lies outside the root.
     fn relative_path(&self) -> Option<PathBuf>;
 
+    /// The same as this machine knows it, without asking the PFS: a word for people, no proof.
+    fn relative_path_known(&self) -> Option<PathBuf> {
+        self.relative_path()
+    }
+
     /// The descriptor that the caller brought.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
@@ -132,6 +140,6 @@ pub trait LowerStore: Send + Sync {
     /// the file system as far as it is known, never ahead of it.
     fn now_ns(&self) -> i128;
 
-    /// Closes descriptors that were opened for fills and are idle. Call it now and then.
+    /// Closes descriptors of its own that are idle. Call it now and then.
     fn close_idle(&self) {}
 }

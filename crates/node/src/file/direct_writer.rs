@@ -44,15 +44,13 @@ impl Handle {
             return None;
         }
         let _changing = self.file.gate.try_write()?;
-        let now = self.lower.version().ok()?;
         let mut inner = self.file.inner.lock();
-        // Of another version it may be the stub of another node by now.
-        let is_known =
-            inner.content.as_ref().is_some_and(|known| known.version().agrees_with(&now));
+        // The open, which is only now to be answered, asked the PFS for the version.
+        let now = inner.content.as_ref().filter(|known| !known.is_superseded())?.version();
         let cached = inner.content.as_ref().is_some_and(|content| {
             content.is_memory_only() || content.is_lent() || content.is_borrowed()
         });
-        if inner.handles != 1 || cached || !is_known || now.size > 0 || inner.written_directly {
+        if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
             return None;
         }
         inner.written_directly = true;

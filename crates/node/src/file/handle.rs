@@ -367,7 +367,7 @@ impl Handle {
         if packed && !self.access.writes() {
             return;
         }
-        if let Some(path) = self.lower.relative_path() {
+        if let Some(path) = self.lower.relative_path_known() {
             self.file.inner.lock().opened_as = path;
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidepool_pfs::{Features, Layout, LayoutHints, LayoutOutcome, LowerFile, LowerStore};
-use tidepool_proto::{Result, Version};
+use tidepool_proto::{FileId, Result, Version};
 
 /// A call of the node to a file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,10 @@ impl LowerStore for HookedStore {
 }
 
 impl LowerFile for HookedFile {
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
     fn version(&self) -> Result<Version> {
         self.hooks.around(Call::Version, || self.inner.version())
     }
@@ -183,6 +187,10 @@ impl LowerFile for HookedFile {
 
     fn relative_path(&self) -> Option<PathBuf> {
         self.inner.relative_path()
+    }
+
+    fn relative_path_known(&self) -> Option<PathBuf> {
+        self.inner.relative_path_known()
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidepool_proto::{Error, Identity, Result, Version};
+use tidepool_proto::{Error, FileId, Identity, Result, Version};
 
 use super::Shared;
 use super::journal::{Journal, Undo};
@@ -118,6 +118,10 @@ impl FaultFile {
 }
 
 impl LowerFile for FaultFile {
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
     fn version(&self) -> Result<Version> {
         self.simple(Operation::Version, || self.inner.version())
     }
@@ -236,6 +240,10 @@ impl LowerFile for FaultFile {
 
     fn relative_path(&self) -> Option<PathBuf> {
         self.inner.relative_path()
+    }
+
+    fn relative_path_known(&self) -> Option<PathBuf> {
+        self.inner.relative_path_known()
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

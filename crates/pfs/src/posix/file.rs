@@ -28,6 +28,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct PosixFile {
     shared: Arc<Shared>,
     descriptor: OwnedFd,
+    id: FileId,
     /// Names this file in the pool of descriptors for fills.
     number: u64,
     /// Flags of the caller's descriptor when it came.
@@ -44,10 +45,11 @@ pub(crate) struct PosixFile {
 }
 
 impl PosixFile {
-    pub fn new(shared: Arc<Shared>, descriptor: OwnedFd, flags: OFlags) -> Self {
+    pub fn new(shared: Arc<Shared>, descriptor: OwnedFd, id: FileId, flags: OFlags) -> Self {
         PosixFile {
             shared,
             descriptor,
+            id,
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             flags,
             direct_refused: AtomicBool::new(false),
@@ -325,6 +327,10 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::
 }
 
 impl LowerFile for PosixFile {
+    fn id(&self) -> FileId {
+        self.id
+    }
+
     fn version(&self) -> Result<Version> {
         let flags = StatxFlags::SIZE
             | StatxFlags::MTIME
@@ -465,6 +471,11 @@ impl LowerFile for PosixFile {
 
     fn relative_path(&self) -> Option<PathBuf> {
         super::names::relative_path(self.shared.root_descriptor.as_fd(), self.descriptor.as_fd())
+    }
+
+    fn relative_path_known(&self) -> Option<PathBuf> {
+        let root = self.shared.root_descriptor.as_fd();
+        super::names::relative_path_known(root, self.descriptor.as_fd())
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, FileId, Result};
 
 pub(crate) use self::direct::reopen;
 pub(crate) use self::filesystem::{FileSystem, magic};
@@ -252,7 +252,7 @@ impl LowerStore for PosixStore {
         // Whose file it is must be known before its file system is asked anything: the server of
         // a foreign one may never answer.
         let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let stat = rustix::fs::statx(&descriptor, "", at, StatxFlags::TYPE)
+        let stat = rustix::fs::statx(&descriptor, "", at, StatxFlags::TYPE | StatxFlags::INO)
             .map_err(|error| Error::pfs("taking over a file descriptor", error))?;
         let file_type = FileType::from_raw_mode(stat.stx_mode.into());
         if file_type != FileType::RegularFile {
@@ -270,7 +270,8 @@ impl LowerStore for PosixStore {
                 "open a file below the PFS directory of this node",
             ));
         }
-        Ok(Arc::new(PosixFile::new(self.shared.clone(), descriptor, flags)))
+        let id = FileId { device, inode: stat.stx_ino };
+        Ok(Arc::new(PosixFile::new(self.shared.clone(), descriptor, id, flags)))
     }
 
     fn root(&self) -> &Path {
@@ -308,5 +309,6 @@ impl LowerStore for PosixStore {
 
     fn close_idle(&self) {
         self.shared.fills.close_idle();
+        self.shared.names.close_idle();
     }
 }

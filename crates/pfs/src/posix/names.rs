@@ -2,6 +2,10 @@
 //!
 //! Every name is found through a descriptor and checked against its inode before it is used; no
 //! name is ever resolved on behalf of a caller.
+//!
+//! A store holds the directories that it synced last. Where file and directory are has the kernel's
+//! word: while it knows both by names, the directory whose path is that of the file without its
+//! last part is the one that the file is in. So the next file there costs one sync and no question.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -9,7 +13,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -18,6 +23,11 @@ use super::direct::identity_of;
 
 /// Directories remembered as durable, at most.
 const DURABLE_DIRECTORIES_MAX: usize = 4096;
+/// Directories held, at most, and how long without use.
+const HELD_DIRECTORIES_MAX: usize = 64;
+const IDLE_AFTER: Duration = Duration::from_secs(5);
+/// What the kernel adds to the path of what has no name any more.
+const DELETED: &[u8] = b" (deleted)";
 /// A file that is renamed this often while its name is looked for is given up.
 const RENAME_RETRIES: usize = 8;
 
@@ -49,6 +59,14 @@ pub(crate) fn relative_path(root: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) ->
     path.strip_prefix(link_of(root).ok()?).ok().map(Path::to_path_buf)
 }
 
+/// The same without asking the PFS whether the path leads there still.
+pub(crate) fn relative_path_known(
+    root: BorrowedFd<'_>,
+    descriptor: BorrowedFd<'_>,
+) -> Option<PathBuf> {
+    link_of(descriptor).ok()?.strip_prefix(link_of(root).ok()?).ok().map(Path::to_path_buf)
+}
+
 /// Makes the name of a new file durable, for a process that has no store: its directory is synced,
 /// and directories above it that were not seen before, up to the root of the mount. `Ok` if the
 /// file has no name any more.
@@ -62,6 +80,13 @@ pub fn sync_entry(descriptor: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) struct DurableNames {
     /// Directory and what identifies it (inode, birth); its name and all above it are durable.
     directories: Mutex<HashMap<PathBuf, (u64, i64, u32)>>,
+    /// Directories that are open, whose names and all above are durable.
+    held: Mutex<HashMap<PathBuf, Held>>,
+}
+
+struct Held {
+    directory: Arc<OwnedFd>,
+    last_used: Instant,
 }
 
 impl DurableNames {
@@ -81,6 +106,9 @@ impl DurableNames {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
                 break;
             };
+            if self.sync_held(parent, &path, descriptor)? {
+                return Ok(());
+            }
             match self.sync_in(root, parent, name, descriptor) {
                 // A rename by this machine meanwhile shows without a question to the PFS.
                 Ok(true) if link_of(descriptor).is_ok_and(|now| now != path) => {}
@@ -98,6 +126,62 @@ impl DurableNames {
         // The name is not to be found (deleted link of several, other mount name space, or a
         // directory that refuses): the whole file system is synced, which covers it.
         Ok(rustix::fs::syncfs(descriptor)?)
+    }
+
+    /// Syncs the directory of the file at `path` if it is held; whether that made its name durable.
+    fn sync_held(&self, parent: &Path, path: &Path, file: BorrowedFd<'_>) -> io::Result<bool> {
+        if path.as_os_str().as_bytes().ends_with(DELETED) {
+            return Ok(false);
+        }
+        let Some(directory) = self.held_at(parent, file) else { return Ok(false) };
+        match rustix::fs::fsync(&*directory).map_err(io::Error::from) {
+            Ok(()) => Ok(link_of(file).is_ok_and(|now| now == path)),
+            // Another client took it away.
+            Err(error) if is_refusal(&error) || error.raw_os_error() == Some(libc::ESTALE) => {
+                self.held.lock().remove(parent);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The directory held for `path`, if it still has that path and the file may be in it.
+    fn held_at(&self, path: &Path, file: BorrowedFd<'_>) -> Option<Arc<OwnedFd>> {
+        let directory = {
+            let mut held = self.held.lock();
+            let held = held.get_mut(path)?;
+            held.last_used = Instant::now();
+            held.directory.clone()
+        };
+        let device = |file| identity_of(file).ok().map(|(major, minor, _)| (major, minor));
+        let is_there = link_of(directory.as_fd()).is_ok_and(|now| now == path)
+            && device(file).is_some_and(|ours| device(directory.as_fd()) == Some(ours));
+        if !is_there {
+            self.held.lock().remove(path);
+        }
+        is_there.then_some(directory)
+    }
+
+    fn hold(&self, path: &Path, directory: OwnedFd) {
+        let mut held = self.held.lock();
+        if held.len() >= HELD_DIRECTORIES_MAX
+            && let Some(oldest) = held.iter().min_by_key(|(_, held)| held.last_used)
+        {
+            let oldest = oldest.0.clone();
+            held.remove(&oldest);
+        }
+        let directory = Arc::new(directory);
+        held.insert(path.to_path_buf(), Held { directory, last_used: Instant::now() });
+    }
+
+    /// Closes the directories that were not used lately.
+    pub fn close_idle(&self) {
+        let idle: Vec<_> = {
+            let mut held = self.held.lock();
+            held.extract_if(|_, held| held.last_used.elapsed() > IDLE_AFTER).collect()
+        };
+        // Not under the lock: closing may take its time.
+        drop(idle);
     }
 
     /// Syncs `directory` if it holds the file under `name`; whether it did.
@@ -120,6 +204,10 @@ impl DurableNames {
                 self.remember(directory, birth(opened.as_fd())?);
             }
             done => done?,
+        }
+        // A process without a store has nobody who closes it again.
+        if root.is_some() {
+            self.hold(directory, opened);
         }
         Ok(true)
     }
@@ -200,4 +288,63 @@ fn is_refusal(error: &io::Error) -> bool {
                 | libc::ELOOP
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_held_while_it_is_where_it_was() {
+        let root = tempfile::tempdir().unwrap();
+        // As the kernel knows it.
+        let root_path = fs::canonicalize(root.path()).unwrap();
+        let root = open_directory(&root_path).unwrap();
+        let directory = root_path.join("directory");
+        fs::create_dir(&directory).unwrap();
+        let names = DurableNames::default();
+        let sync = |name: &str| {
+            let file = File::create(directory.join(name)).unwrap();
+            names.sync_entry(Some(root.as_fd()), file.as_fd(), true).unwrap();
+            file
+        };
+        let held = |file: &File| names.held_at(&directory, file.as_fd());
+        let identity = |file: BorrowedFd<'_>| identity_of(file).unwrap();
+        let number = |held: Option<Arc<OwnedFd>>| held.map(|held| identity(held.as_fd()));
+        let first = sync("first");
+        let now = || Some(identity(File::open(&directory).unwrap().as_fd()));
+        assert_eq!(number(held(&first)), now());
+        fs::rename(&directory, root_path.join("elsewhere")).unwrap();
+        fs::create_dir(&directory).unwrap();
+        assert!(held(&first).is_none(), "the path is another directory's");
+        let second = sync("second");
+        assert_eq!(number(held(&second)), now());
+        let path = directory.join("second");
+        assert!(names.sync_held(&directory, &path, second.as_fd()).unwrap());
+        fs::rename(&path, root_path.join("moved")).unwrap();
+        assert!(!names.sync_held(&directory, &path, second.as_fd()).unwrap(), "it moved on");
+        fs::remove_dir(&directory).unwrap();
+        assert!(held(&second).is_none(), "the directory is gone");
+    }
+
+    #[test]
+    fn only_so_many_directories_are_held() {
+        let root = tempfile::tempdir().unwrap();
+        let names = DurableNames::default();
+        let root_descriptor = open_directory(root.path()).unwrap();
+        for number in 0..HELD_DIRECTORIES_MAX + 5 {
+            let directory = fs::canonicalize(root.path()).unwrap().join(number.to_string());
+            fs::create_dir(&directory).unwrap();
+            let file = File::create(directory.join("file")).unwrap();
+            names.sync_entry(Some(root_descriptor.as_fd()), file.as_fd(), true).unwrap();
+        }
+        assert_eq!(names.held.lock().len(), HELD_DIRECTORIES_MAX);
+        for held in names.held.lock().values_mut() {
+            held.last_used -= 2 * IDLE_AFTER;
+        }
+        names.close_idle();
+        assert!(names.held.lock().is_empty());
+    }
 }
