@@ -75,6 +75,7 @@ impl Shared {
 pub struct WeakPfs {
     session: Option<BackgroundSession>,
     shared: Arc<Shared>,
+    nodes: Arc<nodes::Nodes>,
     root: PathBuf,
     behind: PathBuf,
     _directory: tempfile::TempDir,
@@ -105,8 +106,9 @@ impl WeakPfs {
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         let file_system = PassThrough::new(&behind, shared.clone())?;
+        let nodes = file_system.nodes.clone();
         let session = Some(fuser::spawn_mount(file_system, &root, &config)?);
-        Ok(WeakPfs { session, shared, root, behind, _directory: directory })
+        Ok(WeakPfs { session, shared, nodes, root, behind, _directory: directory })
     }
 
     /// Where it is mounted.
@@ -122,6 +124,12 @@ impl WeakPfs {
     /// Changes how it misbehaves.
     pub fn set(&self, change: impl FnOnce(&mut Weakness)) {
         change(&mut self.shared.weakness.lock());
+    }
+
+    /// Has the server know no file any more, as some do after a restart: what was seen of a file
+    /// before gives `ESTALE` until a name of it is looked up.
+    pub fn forget_files(&self) {
+        self.nodes.forget_all();
     }
 
     /// All questions so far.

@@ -2,12 +2,12 @@
 //! limits are what is asked today, the ends of opens included, which nobody waits for. The kernel
 //! keeps nothing here, so each look-up of a name by the mount is one of its directory, of
 //! the name and of the file again; it leaves a descriptor, by which what follows asks for the file
-//! alone.
+//! alone. And what the mount does where that leads nowhere, or a question was left out.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_node::Node;
+use tidepool_proto::{Access, FileService, OpenRequest};
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::weak_pfs::{Questions, WeakPfs, Weakness};
 
@@ -136,4 +137,49 @@ fn the_mount_asks_the_pfs_little_more_than_a_program_on_it() {
         }
     }
     assert!(over.is_empty(), "{over:#?}");
+}
+
+#[test]
+fn a_file_that_its_server_does_not_know_any_more_is_reached_by_its_name() {
+    needs_mount!();
+    let scene = scene();
+    fs::write(scene.pfs.root().join("file"), [7; 4096]).unwrap();
+    let path = scene.upper.path().join("file");
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    // Opened by this way, no name is looked up before.
+    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+    scene.pfs.forget_files();
+    assert_eq!(rustix::fs::fstat(&held).unwrap().st_size, 4096);
+    scene.pfs.forget_files();
+    let mut bytes = Vec::new();
+    File::open(&again).unwrap().read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096]);
+    scene.pfs.forget_files();
+    File::options().append(true).open(&again).unwrap().write_all(&[8]).unwrap();
+    assert_eq!(fs::read(scene.pfs.behind().join("file")).unwrap().len(), 4097);
+}
+
+#[test]
+fn who_has_a_file_open_by_the_node_alone_reads_on_when_its_name_goes() {
+    needs_mount!();
+    const LENGTH: usize = 4 << 20;
+    let scene = scene();
+    let path = scene.pfs.root().join("file");
+    fs::write(&path, vec![7; LENGTH]).unwrap();
+    let request = OpenRequest {
+        lower: File::open(&path).unwrap().into(),
+        access: Access::Read,
+        read_mode: None,
+        write_mode: None,
+        created: false,
+        append: false,
+        truncate: false,
+        user_id: 0,
+        changes_as: None,
+    };
+    let open = scene.node.open(request).unwrap();
+    fs::remove_file(scene.upper.path().join("file")).unwrap();
+    let mut bytes = vec![0; LENGTH];
+    assert_eq!(open.read_at(0, &mut bytes).unwrap().bytes, LENGTH);
+    assert!(bytes.iter().all(|byte| *byte == 7));
 }

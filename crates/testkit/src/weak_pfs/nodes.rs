@@ -1,6 +1,6 @@
 //! The inodes that the kernel knows of a weak PFS, each with a descriptor that reaches it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ struct Maps {
     /// Node and count of look-ups.
     by_number: HashMap<u64, (Arc<Node>, u64)>,
     by_behind: HashMap<u64, u64>,
+    /// Not known any more before somebody looks a name of theirs up.
+    forgotten: HashSet<u64>,
     last: u64,
 }
 
@@ -50,7 +52,14 @@ impl Nodes {
     /// A descriptor of inode `number`.
     pub fn get(&self, number: u64) -> rustix::io::Result<Arc<Node>> {
         let maps = self.maps.lock();
-        maps.by_number.get(&number).map(|(node, _)| node.clone()).ok_or(rustix::io::Errno::STALE)
+        let known = maps.by_number.get(&number).filter(|_| !maps.forgotten.contains(&number));
+        known.map(|(node, _)| node.clone()).ok_or(rustix::io::Errno::STALE)
+    }
+
+    /// Forgets all but the root.
+    pub fn forget_all(&self) {
+        let mut maps = self.maps.lock();
+        maps.forgotten = maps.by_number.keys().copied().filter(|number| *number != ROOT).collect();
     }
 
     /// Counts a look-up of what `descriptor` leads to and returns its number.
@@ -60,6 +69,7 @@ impl Nodes {
             && let Some((_, lookups)) = maps.by_number.get_mut(&number)
         {
             *lookups += 1;
+            maps.forgotten.remove(&number);
             return number;
         }
         maps.last += 1;
@@ -80,6 +90,7 @@ impl Nodes {
         }
         let behind = node.behind;
         maps.by_number.remove(&number);
+        maps.forgotten.remove(&number);
         maps.by_behind.remove(&behind);
     }
 }

@@ -41,7 +41,7 @@ pub struct PassThrough {
     /// What the tests hold of it.
     pub shared: Arc<Shared>,
     /// The inodes that the kernel knows.
-    pub nodes: Nodes,
+    pub nodes: Arc<Nodes>,
     /// What is open.
     pub opens: Mutex<HashMap<u64, Arc<Open>>>,
     last_open: AtomicU64,
@@ -96,7 +96,7 @@ impl PassThrough {
         let inode = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?.st_ino;
         Ok(PassThrough {
             shared,
-            nodes: Nodes::new(root, inode),
+            nodes: Arc::new(Nodes::new(root, inode)),
             opens: Mutex::default(),
             last_open: AtomicU64::new(0),
             frozen: Mutex::default(),
