@@ -30,7 +30,7 @@ use crate::reservations::{Reservation, Reservations};
 const HIDES_HELD: [u64; 3] = [0x6969, 0x5346_414F, 0x6B41_4653];
 /// Descriptors that one request looks at in search of those that are not used.
 const SWEEP: usize = 256;
-/// Times that a node whose writers may be ahead of what it shows is looked at, and the time between.
+/// Times that a node whose writers may be ahead of what it shows is looked at, and the pause.
 const FOLLOW_ATTEMPTS: usize = 5;
 const FOLLOW_PAUSE: Duration = Duration::from_millis(1);
 /// Deeper than any path the kernel can walk; more means that places form a circle.
