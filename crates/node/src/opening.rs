@@ -30,6 +30,10 @@ fn seen(inner: &Inner) -> Seen {
     inner.content.as_ref().map(|content| (content.number, content.version()))
 }
 
+fn is_at(content: &Option<Arc<Content>>, version: &Version) -> bool {
+    content.as_ref().is_some_and(|content| content.version().agrees_with(version))
+}
+
 impl Node {
     /// The content that an open reads: the cached one if it is of the present version and can be
     /// trusted, a fresh one otherwise. Also whether the kernel writes the file now.
@@ -50,10 +54,8 @@ impl Node {
                 let inner = file.inner.lock();
                 (seen(&inner), inner.content.clone(), inner.handles > 0)
             };
-            let is_known = |version: &Version| {
-                current.as_ref().is_some_and(|known| known.version().agrees_with(version))
-            };
-            let mut version = asked.filter(is_known).map_or_else(|| lower.version(), Ok)?;
+            let known = asked.filter(|version| is_at(&current, version));
+            let mut version = known.map_or_else(|| lower.version(), Ok)?;
             asked = Some(version);
             if has_users && current.as_ref().is_some_and(|known| word.is_for(known, &version)) {
                 word.pause();
