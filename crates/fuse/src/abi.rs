@@ -33,8 +33,8 @@ pub mod init {
         PASSTHROUGH = 1 << 37);
 }
 
-numbers!(u32: OPEN_DIRECT_IO = 1 << 0, OPEN_KEEP_CACHE = 1 << 1, OPEN_NOFLUSH = 1 << 5,
-    OPEN_PARALLEL_WRITES = 1 << 6, OPEN_PASSTHROUGH = 1 << 7);
+numbers!(u32: OPEN_DIRECT_IO = 1 << 0, OPEN_NOFLUSH = 1 << 5, OPEN_PARALLEL_WRITES = 1 << 6,
+    OPEN_PASSTHROUGH = 1 << 7);
 numbers!(u32: SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 1 << 3,
     SET_ATIME = 1 << 4, SET_MTIME = 1 << 5, SET_FH = 1 << 6, SET_ATIME_NOW = 1 << 7,
     SET_MTIME_NOW = 1 << 8, SET_KILL_PRIVILEGES = 1 << 11);

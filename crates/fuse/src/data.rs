@@ -48,8 +48,6 @@ pub struct FileHandle {
     append: bool,
     /// As whom what an append-only open writes is written.
     changes_as: Option<Identity>,
-    /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
-    is_past_pages: bool,
     /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
     positioned: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }
@@ -246,11 +244,9 @@ impl Filesystem {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 out.backing_id = backing_id;
             }
-            Admission::Direct => out.open_flags = self.flags_to_ask(&node, &*file, append),
+            Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),
             Admission::Split => out.open_flags = abi::OPEN_DIRECT_IO,
         }
-        let is_direct = out.open_flags & abi::OPEN_DIRECT_IO != 0;
-        let is_past_pages = is_direct && !self.direct_io.load(Ordering::Relaxed);
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
@@ -267,7 +263,6 @@ impl Filesystem {
             lock_owners: Mutex::default(),
             append,
             changes_as,
-            is_past_pages,
             positioned: OnceLock::new(),
         };
         self.files.insert(handle, open);
@@ -275,9 +270,8 @@ impl Filesystem {
     }
 
     /// For an open whose reads and writes come to us. Where they go through the page cache, it
-    /// drops what earlier opens left there, unless they all read what this one reads. Appends never
-    /// do: their place is for the PFS to say.
-    fn flags_to_ask(&self, node: &Node, file: &dyn OpenFile, append: bool) -> u32 {
+    /// drops what earlier opens left there. Appends never do: their place is for the PFS to say.
+    fn flags_to_ask(&self, node: &Node, append: bool) -> u32 {
         if self.direct_io.load(Ordering::Relaxed) {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
         }
@@ -285,9 +279,7 @@ impl Filesystem {
             return abi::OPEN_DIRECT_IO;
         }
         self.pages.filled(node);
-        let content = if file.content_lasts() { file.content_number() } else { 0 };
-        let is_kept = node.kept_content.swap(content, Ordering::AcqRel) == content;
-        if is_kept && content != 0 { abi::OPEN_KEEP_CACHE } else { 0 }
+        0
     }
 
     /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
@@ -425,7 +417,10 @@ impl Filesystem {
         let _serving = match from_page {
             true => Some(Serving::page_of(nodeid)),
             // Kernels before 6.6 leave pages as they are at such writes.
-            false => handle.is_past_pages.then(Serving::nobody),
+            false if handle.append && !self.direct_io.load(Ordering::Relaxed) => {
+                Some(Serving::nobody())
+            }
+            false => None,
         };
         let file = if handle.append && from_page {
             self.positioned(&handle)?

@@ -58,9 +58,6 @@ pub struct Node {
     pub opens: Mutex<Opens>,
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
-    /// Content that the bytes are of which the kernel may keep from one open to the next; 0 if it
-    /// has to drop them.
-    pub kept_content: AtomicU64,
     /// Whether look-ups of others are never answered with it.
     is_apart: AtomicBool,
     place: Mutex<Option<Place>>,
@@ -160,7 +157,6 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         kind,
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
-        kept_content: AtomicU64::new(0),
         is_apart: AtomicBool::new(false),
         place: Mutex::new(place),
         pin: Mutex::new(None),

@@ -124,12 +124,6 @@ pub trait OpenFile: Send + Sync {
         0
     }
 
-    /// Whether what was read through opens with the same number is what a later open with that
-    /// number reads, so that it may be kept beyond this open.
-    fn content_lasts(&self) -> bool {
-        false
-    }
-
     /// Whether what is written may live in the memory of the node alone, and so end with it.
     fn may_be_lost(&self) -> bool {
         false

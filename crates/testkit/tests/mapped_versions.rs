@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
@@ -75,15 +74,6 @@ impl Mapping {
         (0..LENGTH).step_by(PAGE).filter(|offset| self.byte(*offset) == byte).count()
     }
 
-    /// How many pages the kernel had before anybody asked for them here.
-    fn pages_at_hand(&self) -> usize {
-        let mut at_hand = vec![0_u8; LENGTH / PAGE];
-        // SAFETY: the range is the whole mapping, and there is a byte for each of its pages.
-        let result = unsafe { libc::mincore(self.0.cast(), LENGTH, at_hand.as_mut_ptr()) };
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        at_hand.iter().filter(|page| **page & 1 != 0).count()
-    }
-
     fn write_back(&self) {
         // SAFETY: the range is the whole mapping.
         unsafe { rustix::mm::msync(self.0.cast(), LENGTH, MsyncFlags::SYNC) }.unwrap();
@@ -122,31 +112,6 @@ fn every_open_maps_the_version_that_it_opened() {
             assert_eq!(old.pages_of(1), LENGTH / PAGE, "the version that was opened before");
         }
     }
-}
-
-/// Where reads go through the kernel's pages it keeps them from open to open, as long as they are
-/// what the next open reads.
-#[test]
-fn pages_outlive_an_open_until_the_file_changes() {
-    needs_mount!();
-    let arguments = ["--direct-io", "off", "--passthrough", "off"].map(str::to_owned).to_vec();
-    let node = Node::start(NodeSpec { arguments, ..NodeSpec::default() }).expect("a node starts");
-    let (lower, upper) = (node.pfs().join("v"), node.mount().join("v"));
-    fs::write(&lower, vec![1; LENGTH]).unwrap();
-    // Later than the tick of the time stamps, so that the node trusts them.
-    std::thread::sleep(Duration::from_millis(2_100));
-    assert_eq!(Mapping::of(&upper, false).pages_of(1), LENGTH / PAGE);
-    assert_eq!(Mapping::of(&upper, false).pages_of(1), LENGTH / PAGE);
-    assert_eq!(Mapping::of(&upper, false).pages_at_hand(), LENGTH / PAGE);
-    for byte in 2..100 {
-        // Often within one tick: then nothing tells the versions apart.
-        overwrite(&lower, byte);
-        assert_eq!(Mapping::of(&upper, false).pages_of(byte), LENGTH / PAGE);
-    }
-    let by_library = library(&node).open(&lower, OpenOptions::read_write()).unwrap();
-    by_library.write_at(0, &vec![100; LENGTH]).unwrap();
-    drop(by_library);
-    assert_eq!(Mapping::of(&upper, false).pages_of(100), LENGTH / PAGE);
 }
 
 #[test]

@@ -186,12 +186,6 @@ impl OpenFile for Handle {
         if self.read_mode == ReadMode::Bypass { 0 } else { self.content().number }
     }
 
-    fn content_lasts(&self) -> bool {
-        let content = self.content();
-        let is_current = !content.is_unsettled() && !content.is_superseded();
-        self.read_mode != ReadMode::Bypass && content.admit && is_current
-    }
-
     fn may_be_lost(&self) -> bool {
         self.write_mode == WriteMode::Memory || self.content().is_memory_only()
     }
