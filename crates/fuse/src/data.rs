@@ -46,6 +46,8 @@ pub struct FileHandle {
     /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
     pub lock_owners: Mutex<Vec<u64>>,
     append: bool,
+    /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
+    is_past_pages: bool,
     /// As whom what an append-only open writes is written.
     changes_as: Option<Identity>,
     /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
@@ -247,6 +249,7 @@ impl Filesystem {
             Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),
             Admission::Split => out.open_flags = abi::OPEN_DIRECT_IO,
         }
+        let is_past_pages = way != Way::Direct && out.open_flags & abi::OPEN_DIRECT_IO != 0;
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
@@ -262,6 +265,7 @@ impl Filesystem {
             share,
             lock_owners: Mutex::default(),
             append,
+            is_past_pages,
             changes_as,
             positioned: OnceLock::new(),
         };
@@ -417,10 +421,7 @@ impl Filesystem {
         let _serving = match from_page {
             true => Some(Serving::page_of(nodeid)),
             // Kernels before 6.6 leave pages as they are at such writes.
-            false if handle.append && !self.direct_io.load(Ordering::Relaxed) => {
-                Some(Serving::nobody())
-            }
-            false => None,
+            false => handle.is_past_pages.then(Serving::nobody),
         };
         let file = if handle.append && from_page {
             self.positioned(&handle)?

@@ -40,6 +40,7 @@ impl Filesystem {
             && let Ok(handle) = self.files.get(arguments.handle)
         {
             let stat = rustix::fs::fstat(handle.file.lower())?;
+            self.drop_pages_of_other_moments(&handle.node, &stat);
             return Ok(self.attr_shown(&handle.node, &stat));
         }
         let node = self.nodes.get(caller.nodeid)?;
@@ -52,7 +53,27 @@ impl Filesystem {
             }
             other => other,
         };
-        Ok(self.attr_shown(&node, &stat?))
+        let stat = stat?;
+        self.drop_pages_of_other_moments(&node, &stat);
+        Ok(self.attr_shown(&node, &stat))
+    }
+
+    /// Who reads the file as it is at the moment, by pages, has the kernel ask before each read. It
+    /// drops pages by itself where length or modification time moved; not where another program set
+    /// the time back, or wrote within its tick. (It takes no attributes from an answer that comes
+    /// when it dropped pages: so none may be dropped where the length moved.)
+    fn drop_pages_of_other_moments(&self, node: &Node, stat: &Stat) {
+        if !node.has_pages.load(Ordering::Acquire) || !node.opens.lock().have_pages_of_the_moment()
+        {
+            return;
+        }
+        let (told, now) = (*node.told.lock(), version_of(stat));
+        if let Some((told, settled)) = told
+            && (told.size, told.modified_ns) == (now.size, now.modified_ns)
+            && !(settled && told.agrees_with(&now))
+        {
+            self.pages.drop_all(node);
+        }
     }
 
     fn stat_node(&self, node: &Arc<Node>) -> Answer<Stat> {
@@ -82,12 +103,17 @@ impl Filesystem {
     /// the length of another; nor its time, at which the kernel would drop them.
     pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat) -> Attributes {
         let mut attributes = self.attributes(stat);
+        let mut told = version_of(stat);
         if node.has_pages.load(Ordering::Acquire)
             && let Some(shown) = node.opens.lock().version_shown()
-            && !shown.agrees_with(&version_of(stat))
+            && !shown.agrees_with(&told)
             && self.service.memory_only_size(node.id).is_none()
         {
             attributes.show(&shown);
+            told = shown;
+        }
+        if !self.direct_io.load(Ordering::Relaxed) {
+            *node.told.lock() = Some((told, self.service.is_settled(&told)));
         }
         attributes
     }

@@ -58,6 +58,9 @@ pub struct Node {
     pub opens: Mutex<Opens>,
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
+    /// Version whose length and time the kernel was told last, and whether no later change could
+    /// hide behind it then. Kept where the kernel reads through its page cache.
+    pub told: Mutex<Option<(Version, bool)>>,
     /// Whether look-ups of others are never answered with it.
     is_apart: AtomicBool,
     place: Mutex<Option<Place>>,
@@ -157,6 +160,7 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         kind,
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
+        told: Mutex::default(),
         is_apart: AtomicBool::new(false),
         place: Mutex::new(place),
         pin: Mutex::new(None),

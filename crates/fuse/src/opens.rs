@@ -204,6 +204,13 @@ impl Opens {
         reader.or(self.files.first()).map(|open| open.file.version())
     }
 
+    /// Whether somebody reads the file as it is at the moment, from pages.
+    pub fn have_pages_of_the_moment(&self) -> bool {
+        let of_the_moment =
+            |open: &Open| open.manner.way == Way::Pages && open.file.content_number() == 0;
+        self.backing.is_none() && self.files.iter().any(of_the_moment)
+    }
+
     /// Whether `file` and those who only read see the same bytes. They agree among themselves.
     pub fn agree_with(&self, file: &dyn OpenFile) -> bool {
         let reader = self.files.iter().find(|open| open.manner.reads_only);

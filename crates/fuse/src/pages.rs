@@ -150,6 +150,11 @@ impl Pages {
         await_all(&self.drop_pages(nodeids, offset, u64::MAX));
     }
 
+    /// Returns when the kernel has dropped the pages of a node.
+    pub fn drop_all(&self, node: &Node) {
+        await_all(&self.drop_pages(vec![node.nodeid], 0, u64::MAX));
+    }
+
     /// Has the kernel drop pages; the channel closes when it did.
     fn drop_pages(&self, nodeids: Vec<u64>, offset: u64, length: u64) -> mpsc::Receiver<()> {
         let (dropped, waits) = mpsc::channel();

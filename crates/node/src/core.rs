@@ -93,9 +93,14 @@ impl Core {
     /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
     /// time stamps of `version`.
     pub fn weigh_stamps(&self, content: &Content, version: &Version) {
-        if !version.is_settled(self.pfs.now_ns(), self.granularity_ns()) {
+        if !self.is_settled(version) {
             content.mark_unsettled();
         }
+    }
+
+    /// Whether any later change gives the file another version.
+    pub fn is_settled(&self, version: &Version) -> bool {
+        version.is_settled(self.pfs.now_ns(), self.granularity_ns())
     }
 
     /// Gives a content up: it is not the file's any more, and none of its bytes are used again.

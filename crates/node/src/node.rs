@@ -244,4 +244,8 @@ impl FileService for Node {
     fn let_go(&self, id: FileId) -> bool {
         self.core.let_go(id)
     }
+
+    fn is_settled(&self, version: &Version) -> bool {
+        self.core.promise.keeps() && self.core.is_settled(version)
+    }
 }

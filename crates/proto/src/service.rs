@@ -258,4 +258,10 @@ pub trait FileService: Send + Sync + 'static {
         let _ = id;
         false
     }
+
+    /// Whether any later change of the file gives it another version.
+    fn is_settled(&self, version: &Version) -> bool {
+        let _ = version;
+        false
+    }
 }

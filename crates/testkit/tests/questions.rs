@@ -77,10 +77,11 @@ fn fewest(pfs: &WeakPfs, rounds: Range<usize>, work: impl Fn(usize)) -> Question
     asked.min_by_key(total).unwrap()
 }
 
-/// Waits for the ends of opens.
+/// Waits for the ends of opens; not for ever, because somebody else may ask something all the time.
 fn wait_for_quiet(pfs: &WeakPfs) {
+    let end = Instant::now() + 40 * QUIET;
     let mut before = Questions::default();
-    while before != pfs.questions() {
+    while before != pfs.questions() && Instant::now() < end {
         before = pfs.questions();
         std::thread::sleep(QUIET);
     }
