@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use tidepool_proto::{Access, Identity, OpenFile, PassthroughPin};
 
 use crate::abi::{
-    self, CopyIn, CreateIn, CreateOut, FallocateIn, FlushIn, FsyncIn, InHeader, LseekIn, LseekOut,
-    OpenIn, OpenOut, ReleaseIn, TransferIn, WriteOut,
+    self, CreateIn, CreateOut, FlushIn, FsyncIn, InHeader, OpenIn, OpenOut, ReleaseIn, TransferIn,
+    WriteOut,
 };
 use crate::attributes::{attributes_known, identity_of};
 use crate::filesystem::{Filesystem, Manner};
@@ -26,9 +26,6 @@ use crate::shares::Share;
 
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;
-/// Bytes that one request copies between files at most; the kernel asks again for the rest.
-const COPY_BYTES_MAX: u64 = 16 << 20;
-const COPY_STEP_BYTES: usize = 1 << 20;
 /// Times that a create meets a file that came or went in between before it gives up.
 const CREATE_ATTEMPTS: usize = 16;
 
@@ -395,10 +392,21 @@ impl Filesystem {
     /// would see the page.
     pub(crate) fn begin_page(&self, handle: &FileHandle) -> Answer {
         self.pages.filled(&handle.node);
-        if !handle.node.opens.lock().agree_with(&*handle.file) {
+        let opens = handle.node.opens.lock();
+        if opens.is_shut_out(&*handle.file) || !opens.agree_with(&*handle.file) {
             return Err(Errno::STALE);
         }
         Ok(())
+    }
+
+    /// The kernel put into its pages of the node what it just changed by `file`. If another program
+    /// changed the file before that, who read the version before would see both.
+    pub(crate) fn pages_changed(&self, node: &Node, file: &dyn OpenFile) {
+        let by_pages = !self.direct_io.load(Ordering::Relaxed);
+        if by_pages && node.opens.lock().shut_others_out(file) {
+            // The kernel keeps the pages locked until it is answered.
+            self.pages.drop_later(node);
+        }
     }
 
     /// `WRITE`.
@@ -428,13 +436,16 @@ impl Filesystem {
         } else {
             handle.file.clone()
         };
-        let bytes = if from_page {
+        let written = if from_page {
             // Nobody hears of a short count there.
-            file.write_at(arguments.offset, data)?;
-            data.len()
+            file.write_at(arguments.offset, data).map(|_| data.len())
         } else {
-            file.write_part(arguments.offset, data)?.1
+            file.write_part(arguments.offset, data).map(|(_, bytes)| bytes)
         };
+        if !handle.is_past_pages {
+            self.pages_changed(&handle.node, &*file);
+        }
+        let bytes = written?;
         if has(arguments.flags, libc::O_DSYNC) {
             file.sync(!has(arguments.flags, libc::O_SYNC))?;
         }
@@ -492,74 +503,6 @@ impl Filesystem {
         let handle = self.files.get(arguments.handle)?;
         self.credentials.become_daemon()?;
         Ok(handle.file.sync(arguments.flags & abi::SYNC_DATA_ONLY != 0)?)
-    }
-
-    /// `FALLOCATE`.
-    pub(crate) fn allocate(&self, caller: &InHeader, arguments: FallocateIn) -> Answer {
-        let handle = self.files.get(arguments.handle)?;
-        if caller.uid != 0 {
-            self.drop_privilege_bits(caller, &handle.file.lower())?;
-        }
-        self.credentials.become_daemon()?;
-        let FallocateIn { mode, offset, length, .. } = arguments;
-        Ok(handle.file.allocate(mode as i32, offset, length)?)
-    }
-
-    /// `LSEEK`, for holes and data only: the kernel knows the other kinds.
-    pub(crate) fn seek(&self, arguments: LseekIn) -> Answer<LseekOut> {
-        let handle = self.files.get(arguments.handle)?;
-        let offset = arguments.offset;
-        // What programs stored to pages is data, also where it came to nobody else yet.
-        self.pages.write_back(handle.node.id, offset);
-        if self.service.has_memory_only()
-            && let Some(size) = self.service.memory_only_size(handle.node.id)
-        {
-            // What the PFS holds is a stub; in memory the file is all data.
-            let found = match arguments.whence as i32 {
-                _ if offset >= size => return Err(Errno(libc::ENXIO)),
-                libc::SEEK_DATA => offset,
-                _ => size,
-            };
-            return Ok(LseekOut { offset: found });
-        }
-        let seek = match arguments.whence as i32 {
-            libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
-            libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
-            _ => return Err(Errno(libc::EINVAL)),
-        };
-        Ok(LseekOut { offset: rustix::fs::seek(handle.file.lower(), seek)? })
-    }
-
-    /// `COPY_FILE_RANGE`: through the node on both sides, so that neither sees old bytes.
-    pub(crate) fn copy(&self, caller: &InHeader, arguments: CopyIn) -> Answer<WriteOut> {
-        let source = self.files.get(arguments.handle_in)?;
-        let target = self.files.get(arguments.handle_out)?;
-        if caller.uid != 0 {
-            self.drop_privilege_bits(caller, &target.file.lower())?;
-        }
-        self.credentials.become_daemon()?;
-        let _serving = Serving::node(target.node.nodeid);
-        let length = arguments.length.min(COPY_BYTES_MAX);
-        let mut buffer = vec![0; COPY_STEP_BYTES.min(length as usize)];
-        let mut copied = 0;
-        while copied < length {
-            let step = buffer.len().min((length - copied) as usize);
-            let piece = &mut buffer[..step];
-            let read = match source.file.read_at(arguments.offset_in + copied, piece) {
-                Ok(outcome) => outcome.bytes,
-                Err(_) if copied > 0 => break,
-                Err(error) => return Err(error.into()),
-            };
-            if read == 0 {
-                break;
-            }
-            match target.file.write_at(arguments.offset_out + copied, &buffer[..read]) {
-                Ok(_) => copied += read as u64,
-                Err(_) if copied > 0 => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(WriteOut { size: copied as u32, padding: 0 })
     }
 }
 

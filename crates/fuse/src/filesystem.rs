@@ -148,7 +148,7 @@ impl Filesystem {
 
     /// Describes a node that a look-up was counted of.
     pub(crate) fn entry_of(&self, node: &Node, stat: &Stat) -> EntryOut {
-        let attributes = self.attributes_shown(node, stat);
+        let attributes = self.attributes_shown(node, stat, false);
         EntryOut {
             nodeid: node.nodeid,
             generation: 0,

@@ -29,6 +29,7 @@ mod names;
 mod nodes;
 mod opens;
 mod pages;
+mod ranges;
 mod reply_pipe;
 mod request;
 mod reservations;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
-use tidepool_proto::Access;
+use tidepool_proto::{Access, Version};
 
 use crate::abi::{
     self, AttrOut, Attributes, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut,
 };
 use crate::attributes::version_of;
 use crate::filesystem::{Filesystem, Manner};
-use crate::nodes::{Held, Node};
+use crate::nodes::{Held, Node, Told};
 use crate::request::{Answer, Errno};
 
 /// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
@@ -39,9 +39,11 @@ impl Filesystem {
         if arguments.flags & abi::GETATTR_HANDLE != 0
             && let Ok(handle) = self.files.get(arguments.handle)
         {
+            if handle.node.opens.lock().is_shut_out(&*handle.file) {
+                return Err(Errno::STALE);
+            }
             let stat = rustix::fs::fstat(handle.file.lower())?;
-            self.drop_pages_of_other_moments(&handle.node, &stat);
-            return Ok(self.attr_shown(&handle.node, &stat));
+            return Ok(self.attr_shown(&handle.node, &stat, true));
         }
         let node = self.nodes.get(caller.nodeid)?;
         let stat = match self.stat_node(&node) {
@@ -53,27 +55,44 @@ impl Filesystem {
             }
             other => other,
         };
-        let stat = stat?;
-        self.drop_pages_of_other_moments(&node, &stat);
-        Ok(self.attr_shown(&node, &stat))
+        Ok(self.attr_shown(&node, &stat?, true))
     }
 
-    /// Who reads the file as it is at the moment, by pages, has the kernel ask before each read. It
-    /// drops pages by itself where length or modification time moved; not where another program set
-    /// the time back, or wrote within its tick. (It takes no attributes from an answer that comes
-    /// when it dropped pages: so none may be dropped where the length moved.)
-    fn drop_pages_of_other_moments(&self, node: &Node, stat: &Stat) {
-        if !node.has_pages.load(Ordering::Acquire) || !node.opens.lock().have_pages_of_the_moment()
-        {
-            return;
-        }
-        let (told, now) = (*node.told.lock(), version_of(stat));
-        if let Some((told, settled)) = told
-            && (told.size, told.modified_ns) == (now.size, now.modified_ns)
-            && !(settled && told.agrees_with(&now))
-        {
+    /// By pages, the kernel asks before each read. It drops pages by itself where length or
+    /// modification time moved; not where another program set the time back or wrote within its
+    /// tick, which matters to who reads the file as it is at the moment, and where opens went on
+    /// with another version. (It takes no attributes from an answer that comes when it dropped
+    /// pages: so none may be dropped where the length moved.)
+    fn drop_outdated_pages(&self, node: &Node, told: &Told, now: &Told) {
+        let is_outdated = match (told.content, now.content) {
+            (_, Some(0)) => !(told.is_settled && told.version.agrees_with(&now.version)),
+            (Some(before), Some(after)) => before != after,
+            _ => false,
+        };
+        if is_outdated {
             self.pages.drop_all(node);
         }
+    }
+
+    /// Notes what the kernel is told of the file; `reads` if it is about to read pages.
+    fn tell(&self, node: &Node, version: Version, reads: bool) {
+        if self.direct_io.load(Ordering::Relaxed) || !node.has_pages.load(Ordering::Acquire) {
+            return;
+        }
+        let is_settled = self.service.is_settled(&version);
+        let content = node.opens.lock().content_of_pages();
+        let now = Told { version, is_settled, content };
+        let told = *node.told.lock();
+        let seen = told.filter(|Told { version: before, .. }| {
+            (before.size, before.modified_ns) == (version.size, version.modified_ns)
+        });
+        match seen {
+            Some(told) if reads => self.drop_outdated_pages(node, &told, &now),
+            // The next read finds out.
+            Some(_) => return,
+            None => {}
+        }
+        *node.told.lock() = Some(now);
     }
 
     fn stat_node(&self, node: &Arc<Node>) -> Answer<Stat> {
@@ -100,26 +119,31 @@ impl Filesystem {
     }
 
     /// Pages show the version that was opened. They end where it ends, so the kernel is not told
-    /// the length of another; nor its time, at which the kernel would drop them.
-    pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat) -> Attributes {
+    /// the length of another; nor its time, at which the kernel would drop them. Where nobody but
+    /// writers have pages, these go on with what another program made of the file. `reads` if the
+    /// kernel is about to read.
+    pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat, reads: bool) -> Attributes {
         let mut attributes = self.attributes(stat);
         let mut told = version_of(stat);
-        if node.has_pages.load(Ordering::Acquire)
-            && let Some(shown) = node.opens.lock().version_shown()
-            && !shown.agrees_with(&told)
-            && self.service.memory_only_size(node.id).is_none()
-        {
-            attributes.show(&shown);
-            told = shown;
+        if node.has_pages.load(Ordering::Acquire) && !node.opens.lock().shows_memory_only() {
+            let writer = node.opens.lock().writer_by_pages();
+            if let Some(writer) = writer.filter(|writer| !writer.version().agrees_with(&told)) {
+                // Not with the opens locked: it asks the PFS.
+                writer.follow();
+            }
+            if let Some(shown) = node.opens.lock().version_shown()
+                && !shown.agrees_with(&told)
+            {
+                attributes.show(&shown);
+                told = shown;
+            }
         }
-        if !self.direct_io.load(Ordering::Relaxed) {
-            *node.told.lock() = Some((told, self.service.is_settled(&told)));
-        }
+        self.tell(node, told, reads);
         attributes
     }
 
-    fn attr_shown(&self, node: &Node, stat: &Stat) -> AttrOut {
-        let attributes = self.attributes_shown(node, stat);
+    fn attr_shown(&self, node: &Node, stat: &Stat, reads: bool) -> AttrOut {
+        let attributes = self.attributes_shown(node, stat, reads);
         AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
     }
 
@@ -142,7 +166,7 @@ impl Filesystem {
             changed?;
         }
         let stat = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
-        Ok(self.attr_shown(&node, &stat))
+        Ok(self.attr_shown(&node, &stat, false))
     }
 
     fn set_metadata(&self, held: &Held, set: SetattrIn) -> Answer {
@@ -191,14 +215,18 @@ impl Filesystem {
         match handle {
             Some(handle) => {
                 self.credentials.become_daemon()?;
-                handle.file.set_size(set.size)?;
+                let outcome = handle.file.set_size(set.size);
+                self.pages_changed(node, &*handle.file);
+                outcome?;
             }
             None => {
                 // `truncate` by name: what the caller may write is for the PFS to say.
                 let lower = self.reopen(held, rustix::fs::OFlags::WRONLY)?;
                 let manner = if set.size == 0 { Manner::Truncates } else { Manner::Plain };
                 let file = self.open_in_node(caller, lower, Access::Write, manner, false)?;
-                file.set_size(set.size)?;
+                let outcome = file.set_size(set.size);
+                self.pages_changed(node, &*file);
+                outcome?;
                 file.flush()?;
             }
         }

@@ -58,9 +58,8 @@ pub struct Node {
     pub opens: Mutex<Opens>,
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
-    /// Version whose length and time the kernel was told last, and whether no later change could
-    /// hide behind it then. Kept where the kernel reads through its page cache.
-    pub told: Mutex<Option<(Version, bool)>>,
+    /// What the kernel's pages are of. Kept where it reads through its page cache.
+    pub told: Mutex<Option<Told>>,
     /// Whether look-ups of others are never answered with it.
     is_apart: AtomicBool,
     place: Mutex<Option<Place>>,
@@ -69,6 +68,17 @@ pub struct Node {
     is_last_way: AtomicBool,
     last_use: AtomicU64,
     lookups: AtomicU64,
+}
+
+/// What the kernel was told of a file when it last had reason to drop its pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// It compares length and time.
+    pub version: Version,
+    /// No later change could hide behind that.
+    pub is_settled: bool,
+    /// The content that was read by pages; 0: the file as it was at the moment.
+    pub content: Option<u64>,
 }
 
 impl Node {
@@ -417,7 +427,8 @@ impl Nodes {
     }
 
     /// Keeps what a look-up found, instead of what an earlier one did: its server may have given
-    /// the number to another file, or the file another name. What may be the last way to it stays.
+    /// the number to another file, or the file another name, by whose directory its modes go. What
+    /// may be the last way to it stays.
     pub fn renew(&self, node: &Arc<Node>, descriptor: OwnedFd) {
         if node.nodeid == ROOT_NODE || (self.hides_held && node.kind != libc::S_IFDIR) {
             return;
@@ -428,7 +439,9 @@ impl Nodes {
             self.keep(node, descriptor);
             return;
         };
-        if node.is_last_way.load(Ordering::Relaxed) {
+        // One with a name left is the same file as what a look-up finds under its number.
+        let has_name = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
+        if node.is_last_way.load(Ordering::Relaxed) && !has_name(earlier) {
             return;
         }
         let earlier = std::mem::replace(earlier, Arc::new(descriptor));

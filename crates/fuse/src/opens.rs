@@ -95,6 +95,8 @@ struct Open {
     handle: u64,
     file: Arc<dyn OpenFile>,
     manner: Manner,
+    /// It read an earlier version by pages, and the kernel wrote a later one there.
+    is_shut_out: bool,
 }
 
 /// The opens of one node.
@@ -153,10 +155,15 @@ impl Opens {
         self.reservation.as_ref().is_some_and(Reservation::lasts)
     }
 
+    /// Those who only read and see what the node shows.
+    fn readers(&self) -> impl Iterator<Item = &Open> {
+        self.files.iter().filter(|open| open.manner.reads_only && !open.is_shut_out)
+    }
+
     /// Whether the node can answer look-ups of the file at `version`; `has_pages` if the kernel
     /// has bytes of it.
     pub fn may_serve(&self, version: &Version, has_pages: bool) -> bool {
-        let reads = || self.files.iter().any(|open| open.manner.reads_only);
+        let reads = || self.readers().next().is_some();
         let shows_another =
             || reads() && self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
         match &self.backing {
@@ -200,21 +207,65 @@ impl Opens {
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }
-        let reader = self.files.iter().find(|open| open.manner.reads_only);
-        reader.or(self.files.first()).map(|open| open.file.version())
+        self.shown().map(|open| open.file.version())
     }
 
-    /// Whether somebody reads the file as it is at the moment, from pages.
-    pub fn have_pages_of_the_moment(&self) -> bool {
-        let of_the_moment =
-            |open: &Open| open.manner.way == Way::Pages && open.file.content_number() == 0;
-        self.backing.is_none() && self.files.iter().any(of_the_moment)
+    fn shown(&self) -> Option<&Open> {
+        self.readers().next().or(self.writer())
+    }
+
+    /// Whether that is of bytes in memory, whose length the file on the PFS does not have.
+    pub fn shows_memory_only(&self) -> bool {
+        self.shown().is_some_and(|open| open.file.is_memory_only())
+    }
+
+    fn writer(&self) -> Option<&Open> {
+        self.files.iter().find(|open| !open.manner.reads_only)
+    }
+
+    /// Who writes by pages, where nobody reads a version that has to stay.
+    pub fn writer_by_pages(&self) -> Option<Arc<dyn OpenFile>> {
+        let alone = self.backing.is_none() && self.readers().next().is_none();
+        let writer = self.writer().filter(|open| alone && open.manner.way == Way::Pages);
+        writer.map(|open| open.file.clone())
+    }
+
+    /// The content that is read from pages; 0: the file as it is at the moment.
+    pub fn content_of_pages(&self) -> Option<u64> {
+        let by_pages = |open: &&Open| open.manner.way == Way::Pages && !open.is_shut_out;
+        let of = |open: &Open| open.file.content_number();
+        if self.backing.is_some() {
+            return None;
+        }
+        if self.files.iter().any(|open| by_pages(&open) && of(open) == 0) {
+            return Some(0);
+        }
+        self.readers().find(by_pages).or(self.files.iter().find(by_pages)).map(of)
+    }
+
+    /// The kernel changed its pages of the node for `file`. Who read an earlier version there
+    /// cannot any more; whether there is any.
+    pub fn shut_others_out(&mut self, file: &dyn OpenFile) -> bool {
+        let mut any = false;
+        for open in self.files.iter_mut().filter(|open| open.manner.reads_only) {
+            let other = || open.file.content_number() != 0 && !read_the_same(&*open.file, file);
+            if !open.is_shut_out && other() {
+                open.is_shut_out = true;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Whether this is such a reader.
+    pub fn is_shut_out(&self, file: &dyn OpenFile) -> bool {
+        let is_this = |open: &&Open| std::ptr::addr_eq(&*open.file, file);
+        self.files.iter().find(is_this).is_some_and(|open| open.is_shut_out)
     }
 
     /// Whether `file` and those who only read see the same bytes. They agree among themselves.
     pub fn agree_with(&self, file: &dyn OpenFile) -> bool {
-        let reader = self.files.iter().find(|open| open.manner.reads_only);
-        reader.is_none_or(|reader| read_the_same(&*reader.file, file))
+        self.readers().next().is_none_or(|reader| read_the_same(&*reader.file, file))
     }
 
     /// Whether opens of this manner stay off the node because of those that are there.
@@ -261,7 +312,7 @@ impl Opens {
 
     /// Counts an open.
     pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, manner: Manner) {
-        self.files.push(Open { handle, file: file.clone(), manner });
+        self.files.push(Open { handle, file: file.clone(), manner, is_shut_out: false });
     }
 
     /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,

@@ -155,6 +155,11 @@ impl Pages {
         await_all(&self.drop_pages(vec![node.nodeid], 0, u64::MAX));
     }
 
+    /// The same, some time later.
+    pub fn drop_later(&self, node: &Node) {
+        let _not_awaited = self.drop_pages(vec![node.nodeid], 0, u64::MAX);
+    }
+
     /// Has the kernel drop pages; the channel closes when it did.
     fn drop_pages(&self, nodeids: Vec<u64>, offset: u64, length: u64) -> mpsc::Receiver<()> {
         let (dropped, waits) = mpsc::channel();

@@ -96,7 +96,7 @@ impl Node {
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
-            let content = fresh_content(core, &mut inner, lower, wish, version, is_shared);
+            let content = fresh_content(core, &mut inner, lower, wish.user_id, version, is_shared);
             if let Some(old) = old.filter(|_| is_led_on) {
                 old.lead_to(&content);
             }
@@ -201,17 +201,18 @@ fn is_usable(content: &Content, version: &Version, inner: &Inner) -> bool {
     is_current && !content.is_superseded() && !is_stale
 }
 
-fn fresh_content(
+/// Begins what is cached of the file at `version`, for an open of this user.
+pub(crate) fn fresh_content(
     core: &Core,
     inner: &mut Inner,
     lower: &Arc<dyn LowerFile>,
-    wish: &Wish,
+    user_id: u32,
     version: Version,
     is_shared: bool,
 ) -> Arc<Content> {
     let rule = core.rule_of(&**lower);
     let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
-    let owner = core.owner(rule, wish.user_id);
+    let owner = core.owner(rule, user_id);
     let content =
         Arc::new(Content::new(version, owner, admit && !is_shared && core.promise.keeps()));
     if is_shared {

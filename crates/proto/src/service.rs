@@ -118,6 +118,11 @@ pub trait OpenFile: Send + Sync {
     /// The version this open reads, or the latest one that writes through this node made.
     fn version(&self) -> Version;
 
+    /// The file was seen at another version than this open's, which writes. If another program made
+    /// it, the open goes on with that, as it does where somebody opens the file. Does not wait for
+    /// writes that are under way.
+    fn follow(&self) {}
+
     /// Two opens with the same number read the same bytes, whatever is written meanwhile. 0 for an
     /// open that reads the file as the PFS has it at the moment.
     fn content_number(&self) -> u64 {
@@ -126,6 +131,11 @@ pub trait OpenFile: Send + Sync {
 
     /// Whether what is written may live in the memory of the node alone, and so end with it.
     fn may_be_lost(&self) -> bool {
+        false
+    }
+
+    /// Whether what this open sees is nowhere but in the memory of the node now.
+    fn is_memory_only(&self) -> bool {
         false
     }
 

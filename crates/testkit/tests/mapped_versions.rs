@@ -158,6 +158,31 @@ fn a_reader_of_an_older_version_beside_a_writer() {
 }
 
 #[test]
+fn a_reader_beside_a_writer_never_reads_two_versions_at_once() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("b"), node.mount().join("b"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let reader = File::open(&upper).unwrap();
+        let mut page = vec![0; PAGE];
+        reader.read_exact_at(&mut page, 0).unwrap();
+        let writer = File::options().read(true).write(true).open(&upper).unwrap();
+        overwrite(&lower, 2);
+        writer.write_all_at(&[3; 100], 50).unwrap();
+        for _ in 0..3 {
+            match reader.read_exact_at(&mut page, 0) {
+                Ok(()) => assert!(page.iter().all(|byte| *byte == 1), "{:?}", &page[..200]),
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE)),
+            }
+        }
+        writer.read_exact_at(&mut page, 0).unwrap();
+        let mut right = vec![2; PAGE];
+        right[50..150].fill(3);
+        assert!(page == right, "{:?}", &page[..200]);
+    }
+}
+
+#[test]
 fn what_the_library_writes_shows_in_mappings() {
     needs_mount!();
     for node in nodes() {

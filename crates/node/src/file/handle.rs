@@ -27,7 +27,7 @@ pub struct Handle {
     pub(super) content: Arc<Content>,
     pub(super) access: Access,
     /// Whose open it is.
-    user_id: u32,
+    pub(super) user_id: u32,
     pub(super) read_mode: ReadMode,
     pub(super) write_mode: WriteMode,
     pub(super) append: bool,
@@ -182,12 +182,22 @@ impl OpenFile for Handle {
         self.content().version()
     }
 
+    fn follow(&self) {
+        if let Err(error) = self.go_on_with_changes() {
+            tracing::debug!(%error, "what another program made of an open file is not known");
+        }
+    }
+
     fn content_number(&self) -> u64 {
         if self.read_mode == ReadMode::Bypass { 0 } else { self.content().number }
     }
 
     fn may_be_lost(&self) -> bool {
         self.write_mode == WriteMode::Memory || self.content().is_memory_only()
+    }
+
+    fn is_memory_only(&self) -> bool {
+        self.content().is_memory_only()
     }
 
     fn size(&self) -> Result<u64> {

@@ -5,7 +5,8 @@
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
 //! * [`stub`]: what stands for a memory-only file on the PFS.
-//! * `read`, `write`, `capture`, `lent`, `memory_only`, `direct_writer`: what a handle does.
+//! * `read`, `write`, `capture`, `lent`, `memory_only`, `direct_writer`, `follow`: what a handle
+//!   does.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
 //! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
@@ -14,6 +15,7 @@
 pub mod capture;
 pub mod content;
 mod direct_writer;
+mod follow;
 pub mod handle;
 mod lent;
 pub mod memory_only;
