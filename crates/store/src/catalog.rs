@@ -26,6 +26,20 @@ pub(crate) struct Victim {
 pub(crate) enum Filter {
     All,
     Quota(QuotaKey),
+    /// All, for the sake of this payer; what others read lately within their share of the capacity
+    /// goes last.
+    For { payer: u16, capacity_bytes: u64 },
+}
+
+/// One walk through the order of eviction.
+struct Pass {
+    filter: Filter,
+    /// Only what the policy holds for little.
+    cheap_only: bool,
+    /// Also blocks with hits that the policy does not know of.
+    touched_too: bool,
+    /// See [`Catalog::kept`].
+    kept: Vec<bool>,
 }
 
 /// Whom memory is charged to.
@@ -43,7 +57,7 @@ impl Payer {
 
     fn matches(self, filter: Filter) -> bool {
         match filter {
-            Filter::All => true,
+            Filter::All | Filter::For { .. } => true,
             Filter::Quota(key) => self.keys().any(|own| own == key),
         }
     }
@@ -279,10 +293,16 @@ impl Catalog {
         // eviction turns on it; in a large store one sweep serves several selections.
         self.sweep(self.ranking.entries().len() <= SWEPT_ALWAYS);
         let first = victims.len();
-        let mut found = self.select_pass(filter, bytes, (false, cheap_only), victims);
+        let mut pass = Pass { filter, cheap_only, touched_too: false, kept: self.kept(filter) };
+        let mut found = self.select_pass(&pass, bytes, victims);
         if found < bytes {
             self.sweep(true);
-            found += self.select_pass(filter, bytes - found, (true, cheap_only), victims);
+            pass.touched_too = true;
+            found += self.select_pass(&pass, bytes - found, victims);
+        }
+        if found < bytes && !pass.kept.is_empty() && !cheap_only {
+            pass.kept.clear();
+            found += self.select_pass(&pass, bytes - found, victims);
         }
         for victim in &victims[first..] {
             self.discharge(victim.content.owner, victim.charge);
@@ -290,14 +310,31 @@ impl Catalog {
         found
     }
 
-    fn select_pass(
-        &mut self,
-        filter: Filter,
-        bytes: u64,
-        (touched_too, cheap_only): (bool, bool),
-        victims: &mut Vec<Victim>,
-    ) -> u64 {
+    /// By payer, whether what he reads stays while others want room: each user has an equal share
+    /// of the capacity. Empty if nobody's does.
+    fn kept(&self, filter: Filter) -> Vec<bool> {
+        let Filter::For { payer, capacity_bytes } = filter else { return Vec::new() };
+        let asker = QuotaKey::User(self.payers[payer as usize].user_id);
+        let others = || {
+            let users = self.quotas.iter().filter(|(key, _)| matches!(key, QuotaKey::User(_)));
+            users.filter(|(key, quota)| **key != asker && quota.used_bytes > 0)
+        };
+        let share_bytes = capacity_bytes / (others().count() as u64 + 1);
+        if others().all(|(_, quota)| quota.used_bytes > share_bytes) {
+            return Vec::new();
+        }
+        let keeps = |payer: &Payer| {
+            let user = QuotaKey::User(payer.user_id);
+            let used = self.quotas.get(&user).map_or(0, |quota| quota.used_bytes);
+            user != asker && used <= share_bytes
+        };
+        self.payers.iter().map(keeps).collect()
+    }
+
+    fn select_pass(&mut self, pass: &Pass, bytes: u64, victims: &mut Vec<Victim>) -> u64 {
         let Catalog { ranking, contents, payers, .. } = self;
+        let Pass { filter, cheap_only, touched_too, ref kept } = *pass;
+        let recent = ranking.recent();
         let mut found = 0;
         ranking.select(cheap_only, |entries, index| {
             let entry = entries.get(index);
@@ -310,6 +347,9 @@ impl Catalog {
             // A hit that the policy does not know of yet: look again after the next sweep.
             let unknown_hit = cell.word.word().is_touched() && !touched_too;
             if unknown_hit || !payers[entry.owner as usize].matches(filter) {
+                return Offer::Skip;
+            }
+            if kept.get(entry.owner as usize) == Some(&true) && recent.has(entry) {
                 return Offer::Skip;
             }
             let state = content.state.lock();

@@ -175,12 +175,9 @@ impl Engine {
                                 Admission::IfCheap => 0,
                             };
                             self.refresh_target(&mut catalog);
-                            catalog.select(
-                                Filter::All,
-                                ahead.max(missing),
-                                admission,
-                                &mut victims,
-                            );
+                            let capacity_bytes = self.budget.capacity();
+                            let filter = Filter::For { payer, capacity_bytes };
+                            catalog.select(filter, ahead.max(missing), admission, &mut victims);
                             missing
                         }
                     },

@@ -8,5 +8,6 @@ mod extend;
 mod loans;
 mod model;
 mod random;
+mod shares;
 mod small;
 mod threads;

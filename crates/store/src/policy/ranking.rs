@@ -15,6 +15,22 @@ const SUPERSEDED: u16 = 2;
 const PIECES_TICKS_MAX: u32 = 32;
 
 /// Whether a block was read ahead and still waits for its reader, for a turnover at most.
+/// A block was read lately if the store took in no more than so many times its content since.
+const RECENT_TURNOVERS: u32 = 8;
+
+/// See [`Ranking::recent`].
+#[derive(Clone, Copy)]
+pub(crate) struct Recent {
+    tick: u32,
+    ticks: u32,
+}
+
+impl Recent {
+    pub fn has(&self, entry: &Entry) -> bool {
+        entry.flags & SUPERSEDED == 0 && self.tick.wrapping_sub(entry.tick) <= self.ticks
+    }
+}
+
 fn is_waiting(entry: &Entry, tick: u32, turnover_ticks: u32) -> bool {
     entry.flags & (UNREAD | SUPERSEDED) == UNREAD && tick.wrapping_sub(entry.tick) <= turnover_ticks
 }
@@ -52,6 +68,12 @@ impl Ranking {
 
     pub fn tick(&self) -> u32 {
         self.tick
+    }
+
+    /// Which blocks were read lately.
+    pub fn recent(&self) -> Recent {
+        let ticks = self.target_entries.saturating_mul(RECENT_TURNOVERS);
+        Recent { tick: self.tick, ticks }
     }
 
     pub fn admits(&mut self, history: u64, block: u32) -> Admission {
