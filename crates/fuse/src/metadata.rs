@@ -138,6 +138,8 @@ impl Filesystem {
                 told = shown;
             }
         }
+        // Of bytes in memory the file on the PFS does not have the length.
+        told.size = attributes.size;
         self.tell(node, told, reads);
         attributes
     }

@@ -28,7 +28,10 @@ pub(crate) enum Filter {
     Quota(QuotaKey),
     /// All, for the sake of this payer; what others read lately within their share of the capacity
     /// goes last.
-    For { payer: u16, capacity_bytes: u64 },
+    For {
+        payer: u16,
+        capacity_bytes: u64,
+    },
 }
 
 /// One walk through the order of eviction.
