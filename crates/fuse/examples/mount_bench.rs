@@ -195,7 +195,7 @@ fn main() {
     compare("open, read 4 KiB, close", "k/s", thousands, &views, |path| small(path, small_files));
     let [raw, direct] = views;
     drop(direct);
-    let views = [raw, make("bypass", Arc::new(BypassService))];
+    let views = [raw, make("bypass", Arc::new(BypassService::default()))];
     compare("sequential 1 MiB, uncached", "GiB/s", gib, &views, |path| sequential(&big_file(path)));
     let written = WRITE_BYTES as f64 / (1 << 30) as f64;
     compare("write 1 MiB", "GiB/s", written, &views, |path| write(&path.join("written")));

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: mount_plain bypass|memory|direct PFS_DIRECTORY MOUNT_POINT".into());
     };
     let service: Arc<dyn FileService> = match service.as_str() {
-        "bypass" => Arc::new(support::bypass::BypassService),
+        "bypass" => Arc::new(support::bypass::BypassService::default()),
         "memory" => Arc::new(support::memory::MemoryService::default()),
         "direct" => Arc::new(support::memory::MemoryService::without_passthrough()),
         other => return Err(format!("no service `{other}`").into()),

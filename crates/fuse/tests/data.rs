@@ -14,7 +14,7 @@ use tidepool_proto::FileService;
 
 fn on_each_service(test: impl Fn(&Mounted)) {
     let services: [Arc<dyn FileService>; 3] = [
-        Arc::new(BypassService),
+        Arc::new(BypassService::default()),
         Arc::new(MemoryService::default()),
         Arc::new(MemoryService::without_passthrough()),
     ];
@@ -142,7 +142,7 @@ fn holes_ranges_and_copies_are_those_of_the_pfs() {
 
 #[test]
 fn a_huge_sparse_file_reads_as_zeros() {
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     let upper = mount.upper.join("huge");
     let mut file = File::options().read(true).write(true).create_new(true).open(&upper).unwrap();
     file.set_len(1 << 40).unwrap();

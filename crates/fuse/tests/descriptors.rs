@@ -11,7 +11,7 @@ use support::{STRANGER, as_user, errno, mounted};
 
 #[test]
 fn who_cannot_be_looked_at_for_lack_of_descriptors_is_not_refused_as_a_stranger() {
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     fs::write(mount.lower.join("file"), b"bytes").unwrap();
     let path = mount.upper.join("file");
     let before = getrlimit(Resource::Nofile);

@@ -33,7 +33,7 @@ fn held_below(lower: &Path) -> usize {
 
 #[test]
 fn few_descriptors_are_kept_and_files_without_names_stay_reachable() {
-    let Some(mount) = mounted_with(Arc::new(BypassService), |config| {
+    let Some(mount) = mounted_with(Arc::new(BypassService::default()), |config| {
         config.inode_descriptors_max = Some(16);
     }) else {
         return;
@@ -67,7 +67,7 @@ fn few_descriptors_are_kept_and_files_without_names_stay_reachable() {
 
 #[test]
 fn what_was_looked_up_is_reached_after_its_name_leads_elsewhere() {
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"old").unwrap();
     let held = path_descriptor(&upper);
@@ -82,7 +82,7 @@ fn what_was_looked_up_is_reached_after_its_name_leads_elsewhere() {
 #[test]
 fn an_open_finds_what_was_put_in_place_before_it_began() {
     const ROUNDS: u64 = 2_000;
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"0").unwrap();
     let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -108,7 +108,7 @@ fn an_open_finds_what_was_put_in_place_before_it_began() {
 
 #[test]
 fn rights_taken_away_after_a_look_up_hold_at_the_next_open() {
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     let (lower, upper) = mount.both("directory");
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
     fs::create_dir(&lower).unwrap();
@@ -129,7 +129,7 @@ fn rights_taken_away_after_a_look_up_hold_at_the_next_open() {
 
 #[test]
 fn a_name_is_taken_away_whatever_came_to_have_it() {
-    let Some(mount) = mounted(Arc::new(BypassService)) else { return };
+    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"first").unwrap();
     assert_eq!(fs::metadata(&upper).unwrap().len(), 5);

@@ -57,7 +57,7 @@ impl Drop for Mapping {
 fn mounts() -> Vec<Mounted> {
     let services = || -> [Arc<dyn FileService>; 3] {
         [
-            Arc::new(BypassService),
+            Arc::new(BypassService::default()),
             Arc::new(MemoryService::default()),
             Arc::new(MemoryService::without_passthrough()),
         ]

@@ -13,7 +13,7 @@ const OPENS_MAX: usize = 40;
 
 #[test]
 fn opens_of_one_user_leave_room_for_others() {
-    let Some(mount) = mounted_with(Arc::new(BypassService), |config| {
+    let Some(mount) = mounted_with(Arc::new(BypassService::default()), |config| {
         config.opens_max = Some(OPENS_MAX);
     }) else {
         return;

@@ -12,12 +12,16 @@ use tidepool_proto::{
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub struct BypassService;
+pub struct BypassService {
+    /// Bytes are the node's to write, whoever wrote them, as those that may be lost.
+    pub writes_as_node: bool,
+}
 
 struct BypassFile {
     lower: OwnedFd,
     append: bool,
     changes_as: Option<Identity>,
+    may_be_lost: bool,
 }
 
 impl BypassFile {
@@ -148,6 +152,10 @@ impl OpenFile for BypassFile {
         None
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.may_be_lost
+    }
+
     fn hand_out(&self) -> Result<Option<HandOut>> {
         Ok(None)
     }
@@ -162,7 +170,9 @@ impl OpenFile for BypassFile {
 impl FileService for BypassService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         let OpenRequest { lower, append, changes_as, .. } = request;
-        Ok(Arc::new(BypassFile { lower, append, changes_as }))
+        let may_be_lost = self.writes_as_node;
+        let changes_as = changes_as.filter(|_| !may_be_lost);
+        Ok(Arc::new(BypassFile { lower, append, changes_as, may_be_lost }))
     }
 
     fn carry_version(&self, _before: &Version, _after: &Version) {}
