@@ -351,9 +351,12 @@ fn run(
     if !ticket.take() {
         return;
     }
+    // Closed to writers until nobody can join: who asks after a write must not get what was read
+    // before it.
+    let _unchanged_by_us = file.gate.read();
     // A panic must not leave the readers of this block waiting for ever.
     let attempt = std::panic::AssertUnwindSafe(|| {
-        fill(core, file, lower, ticket, keeping)
+        fill(core, lower, ticket, keeping)
             .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
     });
     let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
@@ -369,16 +372,15 @@ fn finish(ticket: &Arc<Ticket>, filled: Filled) {
     ticket.finished.notify_all();
 }
 
+/// Call with the gate of the file.
 fn fill(
     core: &Arc<Core>,
-    file: &FileState,
     lower: &Arc<dyn LowerFile>,
     ticket: &Ticket,
     keeping: Keeping,
 ) -> Result<Filled> {
     let Ticket { content, block, .. } = ticket;
     let block = *block;
-    let _unchanged_by_us = file.gate.read();
     if content.is_superseded() {
         return Ok(Filled::Changed);
     }

@@ -4,8 +4,10 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use support::*;
-use tidepool_proto::ErrorKind;
+use tidepool_proto::{Advice, ErrorKind};
 
 #[test]
 fn concurrent_readers_of_a_block_cause_one_read_of_it() {
@@ -21,6 +23,41 @@ fn concurrent_readers_of_a_block_cause_one_read_of_it() {
         assert_eq!(thread.join().unwrap(), content(1, BLOCK as usize));
     }
     assert_eq!(fixture.pfs_read_bytes(), BLOCK, "one read, whoever asked");
+}
+
+/// What passes by is shared by those who ask at the same time. Who asks after a write is not one of
+/// them.
+#[test]
+fn what_passes_by_is_never_from_before_a_write() {
+    const LENGTH: usize = 512 << 10;
+    let unwanted = Advice { read_ahead_bytes_max: None, keep: false };
+    let fixture = Fixture::new();
+    fixture.put("f", &[0; LENGTH]);
+    let done = AtomicBool::new(false);
+    let read = || {
+        let open = fixture.open("f");
+        open.advise(unwanted);
+        let mut bytes = vec![0; LENGTH];
+        open.read_at(0, &mut bytes).unwrap();
+        bytes[0]
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    read();
+                }
+            });
+        }
+        let writer = fixture.writer("f", Wish::default());
+        writer.advise(unwanted);
+        let stale = (0..2_000u32).find(|round| {
+            writer.write_at(0, &[*round as u8]).unwrap();
+            read() != *round as u8
+        });
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(stale, None, "the round whose write was not read");
+    });
 }
 
 #[test]
