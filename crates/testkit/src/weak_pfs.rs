@@ -47,26 +47,39 @@ pub struct Weakness {
 /// Questions by kind, those that nobody waits for (releases, forgets) left out.
 pub type Questions = BTreeMap<&'static str, u64>;
 
+/// Questions that are not answered: of a kind, and about what is in this directory or about all.
+type Held = (&'static str, Option<PathBuf>);
+
 /// What the file system and the tests share.
 #[derive(Default)]
 pub(crate) struct Shared {
     weakness: Mutex<Weakness>,
     questions: Mutex<Questions>,
-    held: Mutex<BTreeMap<&'static str, usize>>,
+    held: Mutex<Vec<Held>>,
     released: Condvar,
+    waiting: Mutex<Questions>,
 }
 
 impl Shared {
-    /// Counts a question and waits as long as the file system is slow.
-    fn ask(&self, kind: &'static str) {
+    /// Counts a question and waits as long as the file system is slow; `path` leads to what the
+    /// question is about.
+    fn ask(&self, kind: &'static str, path: impl Fn() -> Option<PathBuf>) {
         *self.questions.lock().entry(kind).or_default() += 1;
         let delay = self.weakness.lock().delay;
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
+        let is_held = |held: &mut Vec<Held>| {
+            held.iter().filter(|held| held.0 == kind).any(|(_, below)| match below {
+                Some(below) => path().is_some_and(|path| path.starts_with(below)),
+                None => true,
+            })
+        };
         let mut held = self.held.lock();
-        while held.contains_key(kind) {
-            self.released.wait(&mut held);
+        if is_held(&mut held) {
+            *self.waiting.lock().entry(kind).or_default() += 1;
+            self.released.wait_while(&mut held, is_held);
+            *self.waiting.lock().entry(kind).or_default() -= 1;
         }
     }
 }
@@ -84,7 +97,7 @@ pub struct WeakPfs {
 /// Keeps questions of one kind from being answered while it lives.
 pub struct Hold {
     shared: Arc<Shared>,
-    kind: &'static str,
+    held: Held,
 }
 
 impl WeakPfs {
@@ -149,22 +162,35 @@ impl WeakPfs {
         (value, asked)
     }
 
+    /// Questions of `kind` that are held at present.
+    pub fn waiting(&self, kind: &str) -> u64 {
+        self.shared.waiting.lock().get(kind).copied().unwrap_or_default()
+    }
+
     /// Answers no question of `kind` (the operation's name, such as `"read"`) until the hold drops.
     #[must_use]
     pub fn hold(&self, kind: &'static str) -> Hold {
-        *self.shared.held.lock().entry(kind).or_default() += 1;
-        Hold { shared: self.shared.clone(), kind }
+        self.hold_these((kind, None))
+    }
+
+    /// The same for questions about the directory `below`, its names and its files alone: a path in
+    /// [`WeakPfs::behind`].
+    #[must_use]
+    pub fn hold_below(&self, kind: &'static str, below: &Path) -> Hold {
+        self.hold_these((kind, Some(below.to_owned())))
+    }
+
+    fn hold_these(&self, held: Held) -> Hold {
+        self.shared.held.lock().push(held.clone());
+        Hold { shared: self.shared.clone(), held }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut held = self.shared.held.lock();
-        if let Some(count) = held.get_mut(self.kind) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(self.kind);
-            }
+        if let Some(index) = held.iter().position(|held| *held == self.held) {
+            held.swap_remove(index);
         }
         self.shared.released.notify_all();
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
@@ -52,7 +52,11 @@ fn answer(reply: ReplyEmpty, outcome: Answer<()>) {
 
 impl Filesystem for PassThrough {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        for wanted in [InitFlags::FUSE_ATOMIC_O_TRUNC, InitFlags::FUSE_PARALLEL_DIROPS] {
+        for wanted in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_POSIX_LOCKS,
+        ] {
             // A kernel that lacks it asks more often, no more.
             let _ = config.add_capabilities(wanted);
         }
@@ -60,7 +64,7 @@ impl Filesystem for PassThrough {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.shared.ask("lookup");
+        self.ask("lookup", parent);
         entry(reply, self.find(parent, name));
     }
 
@@ -69,7 +73,7 @@ impl Filesystem for PassThrough {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.shared.ask("getattr");
+        self.ask("getattr", number);
         let kept = self.shared.weakness.lock().attributes_last;
         match self.attributes_of(number.0) {
             Ok(attributes) => reply.attr(&kept, &attributes),
@@ -95,7 +99,7 @@ impl Filesystem for PassThrough {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.shared.ask("setattr");
+        self.ask("setattr", number);
         let change = Change { mode, uid, gid, size, atime, mtime };
         match self.change_attributes(number.0, &change) {
             Ok(attributes) => reply.attr(&AT_ONCE, &attributes),
@@ -104,7 +108,7 @@ impl Filesystem for PassThrough {
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        self.shared.ask("readlink");
+        self.ask("readlink", number);
         let target = self
             .nodes
             .get(number.0)
@@ -125,7 +129,7 @@ impl Filesystem for PassThrough {
         device: u32,
         reply: ReplyEntry,
     ) {
-        self.shared.ask("mknod");
+        self.ask("mknod", parent);
         let made = self.nodes.get(parent.0).and_then(|directory| {
             let kind = rustix::fs::FileType::from_raw_mode(mode);
             let mode = Mode::from_raw_mode(mode & 0o7777 & !umask);
@@ -144,7 +148,7 @@ impl Filesystem for PassThrough {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.shared.ask("mkdir");
+        self.ask("mkdir", parent);
         let made = self.nodes.get(parent.0).and_then(|directory| {
             let mode = Mode::from_raw_mode(mode & 0o7777 & !umask);
             rustix::fs::mkdirat(&directory.descriptor, name, mode)?;
@@ -154,7 +158,7 @@ impl Filesystem for PassThrough {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.shared.ask("unlink");
+        self.ask("unlink", parent);
         let gone = self.nodes.get(parent.0).and_then(|directory| {
             rustix::fs::unlinkat(&directory.descriptor, name, AtFlags::empty())
         });
@@ -162,7 +166,7 @@ impl Filesystem for PassThrough {
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.shared.ask("rmdir");
+        self.ask("rmdir", parent);
         let gone = self.nodes.get(parent.0).and_then(|directory| {
             rustix::fs::unlinkat(&directory.descriptor, name, AtFlags::REMOVEDIR)
         });
@@ -177,7 +181,7 @@ impl Filesystem for PassThrough {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.shared.ask("symlink");
+        self.ask("symlink", parent);
         let made = self.nodes.get(parent.0).and_then(|directory| {
             rustix::fs::symlinkat(target, &directory.descriptor, name)?;
             self.made(request, parent, name)
@@ -195,7 +199,7 @@ impl Filesystem for PassThrough {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.shared.ask("rename");
+        self.ask("rename", parent);
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         let renamed = self.nodes.get(parent.0).and_then(|old| {
             let new = self.nodes.get(new_parent.0)?;
@@ -213,7 +217,7 @@ impl Filesystem for PassThrough {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.shared.ask("link");
+        self.ask("link", number);
         let linked = self.nodes.get(number.0).and_then(|node| {
             let parent = self.nodes.get(new_parent.0)?;
             let path = reaching(&node.descriptor);
@@ -225,7 +229,7 @@ impl Filesystem for PassThrough {
     }
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.shared.ask("open");
+        self.ask("open", number);
         match self.open_behind(number.0, flags.0) {
             Ok(descriptor) => reply.opened(self.add(Open::File(descriptor)), FopenFlags::empty()),
             Err(error) => reply.error(errno(error)),
@@ -242,7 +246,7 @@ impl Filesystem for PassThrough {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.shared.ask("create");
+        self.ask("create", parent);
         let created = self.nodes.get(parent.0).and_then(|directory| {
             let wanted = OFlags::from_bits_retain((flags & !libc::O_APPEND) as u32);
             let wanted = (wanted | OFlags::CREATE | OFlags::CLOEXEC) - OFlags::DIRECT;
@@ -262,7 +266,7 @@ impl Filesystem for PassThrough {
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -270,7 +274,7 @@ impl Filesystem for PassThrough {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.shared.ask("read");
+        self.ask("read", number);
         let end = self.shared.weakness.lock().reads_end_at.unwrap_or(u64::MAX);
         let mut bytes = vec![0; u64::from(size).min(end.saturating_sub(offset)) as usize];
         let read = self
@@ -285,7 +289,7 @@ impl Filesystem for PassThrough {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -294,7 +298,7 @@ impl Filesystem for PassThrough {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.shared.ask("write");
+        self.ask("write", number);
         let written = self.open_of(handle).and_then(|open| {
             self.change_bytes(open.as_fd(), || rustix::io::pwrite(open.as_fd(), data, offset))
         });
@@ -304,8 +308,8 @@ impl Filesystem for PassThrough {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.shared.ask("flush");
+    fn flush(&self, _: &Request, number: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.ask("flush", number);
         reply.ok();
     }
 
@@ -323,8 +327,8 @@ impl Filesystem for PassThrough {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.shared.ask("fsync");
+    fn fsync(&self, _: &Request, number: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.ask("fsync", number);
         if self.shared.weakness.lock().syncs_fail {
             return reply.error(Errno::EIO);
         }
@@ -332,7 +336,7 @@ impl Filesystem for PassThrough {
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.shared.ask("opendir");
+        self.ask("opendir", number);
         match self.open_behind(number.0, flags.0) {
             Ok(descriptor) => {
                 let handle = self.add(Open::Directory(descriptor, Mutex::default()));
@@ -345,12 +349,12 @@ impl Filesystem for PassThrough {
     fn readdir(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.shared.ask("readdir");
+        self.ask("readdir", number);
         let open = self.open_of(handle);
         let Ok(Open::Directory(descriptor, entries)) = open.as_deref() else {
             return reply.error(Errno::from_i32(libc::EBADF));
@@ -383,13 +387,20 @@ impl Filesystem for PassThrough {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.shared.ask("fsyncdir");
+    fn fsyncdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.ask("fsyncdir", number);
         answer(reply, self.open_of(handle).and_then(|open| rustix::fs::fsync(open.as_fd())));
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.shared.ask("statfs");
+    fn statfs(&self, _: &Request, number: INodeNo, reply: ReplyStatfs) {
+        self.ask("statfs", number);
         let totals = self.nodes.get(ROOT).and_then(|root| rustix::fs::fstatfs(&root.descriptor));
         match totals {
             Ok(totals) => reply.statfs(
@@ -416,14 +427,14 @@ impl Filesystem for PassThrough {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        self.shared.ask("setxattr");
+        self.ask("setxattr", number);
         let flags = XattrFlags::from_bits_retain(flags as u32);
         let path = self.xattr_path(number.0);
         answer(reply, path.and_then(|path| rustix::fs::setxattr(path, name, value, flags)));
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.shared.ask("getxattr");
+        self.ask("getxattr", number);
         let mut value = vec![0; XATTR_BYTES_MAX];
         let length = self
             .xattr_path(number.0)
@@ -433,7 +444,7 @@ impl Filesystem for PassThrough {
     }
 
     fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.shared.ask("listxattr");
+        self.ask("listxattr", number);
         let mut list = vec![0; XATTR_BYTES_MAX];
         let length =
             self.xattr_path(number.0).and_then(|path| rustix::fs::listxattr(path, &mut list[..]));
@@ -441,7 +452,7 @@ impl Filesystem for PassThrough {
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.shared.ask("removexattr");
+        self.ask("removexattr", number);
         let path = self.xattr_path(number.0);
         answer(reply, path.and_then(|path| rustix::fs::removexattr(path, name)));
     }
@@ -449,14 +460,14 @@ impl Filesystem for PassThrough {
     fn fallocate(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.shared.ask("fallocate");
+        self.ask("fallocate", number);
         let mode = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
         let done = self.open_of(handle).and_then(|open| {
             self.change_bytes(open.as_fd(), || {
@@ -464,5 +475,61 @@ impl Filesystem for PassThrough {
             })
         });
         answer(reply, done);
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        reply: ReplyLock,
+    ) {
+        self.ask("getlk", number);
+        let mut lock = record_lock(start, end, kind);
+        match self.lock(handle, libc::F_OFD_GETLK, &mut lock) {
+            Ok(()) => {
+                let start = lock.l_start as u64;
+                let end = if lock.l_len == 0 { LAST } else { start + lock.l_len as u64 - 1 };
+                reply.locked(start, end, lock.l_type.into(), 0);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _: u32,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.ask("setlk", number);
+        // Who would wait is refused: the node tries again.
+        let mut lock = record_lock(start, end, kind);
+        answer(reply, self.lock(handle, libc::F_OFD_SETLK, &mut lock));
+    }
+}
+
+/// The last byte that a lock can be of.
+const LAST: u64 = i64::MAX as u64;
+
+fn record_lock(start: u64, end: u64, kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start as i64,
+        l_len: if end >= LAST { 0 } else { (end - start + 1) as i64 },
+        l_pid: 0,
     }
 }

@@ -103,6 +103,26 @@ impl PassThrough {
         })
     }
 
+    /// Counts a question about inode `number`, and waits as long as it is to wait.
+    pub fn ask(&self, kind: &'static str, number: INodeNo) {
+        self.shared.ask(kind, || {
+            let node = self.nodes.get(number.0).ok()?;
+            std::fs::read_link(reaching(&node.descriptor)).ok()
+        });
+    }
+
+    /// Asks for a record lock, which belongs to the open: the node has one for each owner.
+    pub fn lock(&self, handle: FileHandle, command: i32, lock: &mut libc::flock) -> Answer<()> {
+        let open = self.open_of(handle)?;
+        // SAFETY: the commands used read and write one `flock`, which `lock` borrows for the call.
+        let done = unsafe { libc::fcntl(open.as_fd().as_raw_fd(), command, &raw mut *lock) };
+        match done {
+            0 => Ok(()),
+            _ => Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+                .unwrap_or(rustix::io::Errno::IO)),
+        }
+    }
+
     fn attributes(&self, number: u64, stat: &Stat) -> FileAttr {
         let mut mtime = time(stat.st_mtime, stat.st_mtime_nsec as i64);
         let mut ctime = time(stat.st_ctime, stat.st_ctime_nsec as i64);
