@@ -420,10 +420,10 @@ impl Nodes {
         self.pinned_descriptor(node, 0).map(|_| ())
     }
 
-    /// As [`Nodes::keep`] for a file whose name may lead elsewhere by then.
+    /// As [`Nodes::renew`] for a file whose name may lead elsewhere by then.
     pub fn keep_to_the_end(&self, node: &Arc<Node>, descriptor: OwnedFd) {
-        node.is_last_way.store(true, Ordering::Relaxed);
-        self.keep(node, descriptor);
+        let is_last_way = node.is_last_way.swap(true, Ordering::Relaxed);
+        self.replace(node, descriptor, is_last_way);
     }
 
     /// Keeps what a look-up found, instead of what an earlier one did: its server may have given
@@ -433,6 +433,10 @@ impl Nodes {
         if node.nodeid == ROOT_NODE || (self.hides_held && node.kind != libc::S_IFDIR) {
             return;
         }
+        self.replace(node, descriptor, node.is_last_way.load(Ordering::Relaxed));
+    }
+
+    fn replace(&self, node: &Arc<Node>, descriptor: OwnedFd, is_last_way: bool) {
         let mut pin = node.pin.lock();
         let Some(earlier) = &mut *pin else {
             drop(pin);
@@ -441,7 +445,7 @@ impl Nodes {
         };
         // One with a name left is the same file as what a look-up finds under its number.
         let has_name = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
-        if node.is_last_way.load(Ordering::Relaxed) && !has_name(earlier) {
+        if is_last_way && !has_name(earlier) {
             return;
         }
         let earlier = std::mem::replace(earlier, Arc::new(descriptor));
