@@ -14,7 +14,8 @@ const LIMIT: Duration = Duration::from_secs(7_200);
 
 /// The POSIX test suite in its Perl form, from a built checkout at `PJDFSTEST`.
 pub fn pjdfstest_perl(places: &Places) -> Result<Vec<Outcome>> {
-    let root = place("PJDFSTEST", "a built checkout of pjdfstest")?;
+    let packages = "build-essential autoconf automake perl";
+    let root = place("PJDFSTEST", "a built checkout of pjdfstest", packages)?;
     on_both(places, "pjdfstest-perl", |subject| {
         let mut outcome = Outcome::new(format!("pjdfstest (Perl) on {}", subject.name));
         let mut command = Command::new("prove");

@@ -1,19 +1,18 @@
 //! The Linux Test Project, from an installation that the user names, on the bare file system and on
 //! a node, compared test by test. `conformance/ltp.toml` says which tests are about files.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use super::verdicts::{Rule, Verdict, Verdicts, judge};
-use super::{Places, Subject, conformance, place, tail};
+use super::comparison::{Comparison, Judged};
+use super::verdicts::{Rule, Verdict};
+use super::{Places, conformance, place, tail};
 use crate::outcome::Outcome;
 use crate::process;
 
@@ -26,6 +25,9 @@ const SYSCALLS_LIMIT: Duration = Duration::from_secs(600);
 const JOBS: usize = 6;
 /// A test that opens as many files as it may must leave descriptors of the node to those beside it.
 const OPEN_FILES: u32 = 1_024;
+/// Packages of Debian that a build needs.
+const PACKAGES: &str = "build-essential autoconf automake m4 bison flex pkgconf libacl1-dev \
+    libaio-dev libcap-dev libnuma-dev";
 /// How often the suite multiplies its own limits, which are made for a free machine.
 const PATIENCE: &str = "4";
 /// What its library says where a test makes a file system of its own.
@@ -52,12 +54,9 @@ struct Test {
     limit: Duration,
 }
 
-/// What came of a test, and how many of its parts it left out.
-type Results = BTreeMap<String, (Verdict, usize)>;
-
 /// Runs the tests of the chosen list where the options say and judges by comparison.
 pub fn run(places: &Places) -> Result<Vec<Outcome>> {
-    let root = place("LTPROOT", "an installation of the Linux Test Project")?;
+    let root = place("LTPROOT", "an installation of the Linux Test Project", PACKAGES)?;
     let list = places.options.list.as_str();
     if !["fs", "syscalls"].contains(&list) {
         bail!("--list takes fs or syscalls, not `{list}`");
@@ -67,54 +66,29 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     let expectations: Expectations = toml::from_str(&text)?;
     let lines = root.join("runtest").join(list);
     let lines = std::fs::read_to_string(&lines).with_context(|| lines.display().to_string())?;
-    let mut tests = choose(&lines, list, &expectations);
-    let only = places.options.only.as_deref();
-    tests.retain(|test| only.is_none_or(|only| test.tag.contains(only)));
-    let rules = expectations.deviation.as_slice();
+    let tests = choose(&lines, list, &expectations);
+    let names = tests.iter().map(|test| test.tag.clone()).collect();
+    let rules = (expectations.deviation.as_slice(), FILE);
+    let mut suite = Comparison::new(format!("ltp {list}"), names, rules);
+    suite.jobs = JOBS;
+    let mut suite = suite.only(places.options.only.as_deref());
+    let one = |tag: &str, directory: &Path| {
+        let test = tests.iter().find(|test| test.tag == tag).context("a test of the list");
+        read_result(test.and_then(|test| run_one(&root, test, directory)))
+    };
     let mut outcomes = Vec::new();
-    // Without a run below, all are taken to pass there.
-    let passes = |test: &Test| (test.tag.clone(), (Verdict::Passed, usize::MAX));
-    let mut below: Results = tests.iter().map(passes).collect();
     if places.wants_bare() {
-        let mut outcome = Outcome::new(format!("ltp {list} on bare"));
-        below = places.on_bare("ltp", |subject| {
-            Ok(run_all(&root, &tests, subject, &[], &mut outcome.flaky))
-        })?;
-        for (tag, (verdict, _)) in &below {
-            match verdict.complaint() {
-                None => outcome.passed += 1,
-                Some(why) => outcome.notes.push(format!("not counted: {tag}: {why}")),
-            }
-        }
-        tests.retain(|test| below[&test.tag].0 == Verdict::Passed);
-        outcomes.push(outcome);
+        outcomes.push(
+            places
+                .on_bare("ltp", |subject| Ok(suite.on_bare(|tag| one(tag, &subject.directory))))?,
+        );
     }
     if places.wants_node() {
-        let mut flaky = Vec::new();
-        let node = places.on_node("ltp", "256MiB", |subject| {
-            Ok(run_all(&root, &tests, subject, rules, &mut flaky))
-        })?;
-        let node = compare_parts(node, &below);
-        let below = below.into_iter().map(|(tag, (verdict, _))| (tag, verdict)).collect();
-        let name = format!("ltp {list} on node");
-        let mut outcome = judge(&name, &below, &node, (rules, FILE), only.is_none());
-        outcome.flaky = flaky;
-        outcomes.push(outcome);
+        outcomes.push(places.on_node("ltp", "256MiB", |subject| {
+            Ok(suite.on_node(|tag| one(tag, &subject.directory)))
+        })?);
     }
     Ok(outcomes)
-}
-
-/// A test that leaves out more of its parts than it does below did not pass.
-fn compare_parts(node: Results, below: &Results) -> Verdicts {
-    let judged = |(tag, (verdict, left_out)): (String, (Verdict, usize))| {
-        let more = left_out.saturating_sub(below.get(&tag).map_or(0, |(_, left_out)| *left_out));
-        let verdict = match verdict {
-            Verdict::Passed if more > 0 => Verdict::Skipped(format!("{more} of its parts")),
-            verdict => verdict,
-        };
-        (tag, verdict)
-    };
-    node.into_iter().map(judged).collect()
 }
 
 /// The tests of a list that are about the directory they run in.
@@ -134,53 +108,6 @@ fn choose(lines: &str, list: &str, expectations: &Expectations) -> Vec<Test> {
         .filter(|(tag, _)| !expectations.other_subject.iter().any(|rule| rule.covers(tag)))
         .map(|(tag, script)| Test { tag: tag.to_owned(), script: script.trim().to_owned(), limit })
         .collect()
-}
-
-/// Runs the tests side by side, and those that failed undeclared once more, alone.
-fn run_all(
-    root: &Path,
-    tests: &[Test],
-    subject: &Subject<'_>,
-    declared: &[Rule],
-    flaky: &mut Vec<String>,
-) -> Results {
-    let mut results = side_by_side(root, tests.to_vec(), subject, JOBS);
-    let again = tests.iter().filter(|test| match &results[&test.tag].0 {
-        Verdict::Failed(detail) => !declared.iter().any(|rule| rule.excuses(&test.tag, detail)),
-        _ => false,
-    });
-    let again = again.cloned().collect();
-    for (tag, result) in side_by_side(root, again, subject, 1) {
-        let passed = result.0 == Verdict::Passed;
-        let first = results.insert(tag.clone(), result);
-        if let (true, Some((Verdict::Failed(detail), _))) = (passed, first) {
-            flaky.push(format!("{tag}: passed alone, failed beside others: {detail}"));
-        }
-    }
-    results
-}
-
-fn side_by_side(root: &Path, tests: Vec<Test>, subject: &Subject<'_>, jobs: usize) -> Results {
-    let of = tests.len();
-    let waiting = Mutex::new(VecDeque::from(tests));
-    let results = Mutex::new(Results::new());
-    let work = || {
-        while let Some(test) = { locked(&waiting).pop_front() } {
-            let began = Instant::now();
-            let result = read_result(run_one(root, &test, &subject.directory));
-            let time = began.elapsed().as_secs_f64();
-            let mut results = locked(&results);
-            let (at, word, tag) = (results.len() + 1, result.0.word(), &test.tag);
-            eprintln!("x: ltp on {}: {at}/{of} {tag}: {word}, {time:.1} s", subject.name);
-            results.insert(test.tag, result);
-        }
-    };
-    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
-    results.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs one line of the list as its own runner does, by a shell. In name spaces of its own: what a
@@ -208,7 +135,7 @@ fn run_one(root: &Path, test: &Test, parent: &Path) -> Result<Output> {
     output
 }
 
-fn read_result(output: Result<Output>) -> (Verdict, usize) {
+fn read_result(output: Result<Output>) -> Judged {
     const PASSED: i32 = 0;
     const NOT_CONFIGURED: i32 = 32;
     let output = match output {
@@ -262,14 +189,6 @@ mod tests {
         };
         assert_eq!(tags("syscalls"), ["open01=open01", "openat201=a -b", "stat01_64=s"]);
         assert_eq!(tags("fs").len(), 5);
-    }
-
-    #[test]
-    fn a_test_that_leaves_out_more_than_below_did_not_pass() {
-        let results = |left_out| Results::from([("t".to_owned(), (Verdict::Passed, left_out))]);
-        assert_eq!(compare_parts(results(1), &results(1))["t"], Verdict::Passed);
-        let more = compare_parts(results(2), &results(1));
-        assert_eq!(more["t"], Verdict::Skipped("1 of its parts".into()));
     }
 
     #[test]

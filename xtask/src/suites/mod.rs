@@ -6,6 +6,7 @@
 
 mod applications;
 mod churn;
+mod comparison;
 pub mod content;
 mod control;
 mod crash;
@@ -16,6 +17,7 @@ mod ltp;
 mod pjdfstest;
 mod proof;
 mod verdicts;
+mod xfstests;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -31,8 +33,8 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 5] =
-    ["applications", "applications-short", "control", "ltp", "pjdfstest-perl"];
+const ON_REQUEST: [&str; 6] =
+    ["applications", "applications-short", "control", "ltp", "pjdfstest-perl", "xfstests"];
 
 const VOLUME: VolumeOptions = VolumeOptions {
     file_system: "ext4",
@@ -134,12 +136,7 @@ impl Places {
         let options = NodeOptions {
             pfs: self.lower.clone(),
             memory: memory.to_owned(),
-            arguments: self
-                .options
-                .node_option
-                .iter()
-                .map(|option| format!("--{option}"))
-                .collect(),
+            arguments: self.node_arguments(),
         };
         let node = Node::start(&options)?;
         let directory = node.mount.join("n");
@@ -148,6 +145,11 @@ impl Places {
         drop(node);
         let _ = std::fs::remove_dir_all(&lower);
         result
+    }
+
+    /// Further arguments of `node start`.
+    pub fn node_arguments(&self) -> Vec<String> {
+        self.options.node_option.iter().map(|option| format!("--{option}")).collect()
     }
 
     fn working_directory(&self, name: &str) -> Result<PathBuf> {
@@ -181,6 +183,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "applications-short" => applications::run(&places, false),
             "control" => control::run(&places),
             "ltp" => ltp::run(&places),
+            "xfstests" => xfstests::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(
                 "no suite `{other}`; there are {} and, on request, {}",
@@ -210,15 +213,45 @@ pub fn tail(text: &[u8], lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n        ")
 }
 
-/// The place of a suite that no package registry has.
-fn place(variable: &str, what: &str) -> Result<PathBuf> {
+/// The place of a suite that no package registry has, and the packages that a build of it needs.
+fn place(variable: &str, what: &str, packages: &str) -> Result<PathBuf> {
     let Some(path) = std::env::var_os(variable) else {
-        bail!("set {variable} to {what}; conformance/README.md says how to get one");
+        bail!(
+            "set {variable} to {what}; conformance/README.md says how to build it, with the \
+             packages {packages}"
+        );
     };
     PathBuf::from(path).canonicalize().with_context(|| format!("{variable} names no directory"))
+}
+
+/// Fails unless the programs are there, and names the packages of those that are not.
+fn need(programs: &[(&str, &str)]) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    directories.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    let lacks = |program: &str| !directories.iter().any(|place| place.join(program).is_file());
+    let missing: Vec<_> = programs.iter().filter(|(program, _)| lacks(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    bail!("missing: {}; install the packages {}", names.join(", "), packages.join(" "))
 }
 
 /// A second file system, for tests across file systems.
 pub fn other_file_system() -> Result<Scratch> {
     Scratch::below(Path::new("/dev/shm")).context("making a directory on a second file system")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::need;
+
+    #[test]
+    fn missing_programs_are_named_with_their_packages() {
+        assert!(need(&[("sh", "dash")]).is_ok());
+        let error = need(&[("sh", "dash"), ("no-such-program", "a-package")]).unwrap_err();
+        assert_eq!(error.to_string(), "missing: no-such-program; install the packages a-package");
+    }
 }
