@@ -49,6 +49,9 @@ struct Expectations {
     group: String,
     /// But for those that are in one of these groups.
     without: Vec<String>,
+    /// And for tests that a node cannot end in time.
+    #[serde(default)]
+    too_long: Vec<Rule>,
     /// Tests that fail on a node although they pass on the file system below.
     #[serde(default)]
     deviation: Vec<Rule>,
@@ -68,7 +71,9 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     let groups = std::fs::read_to_string(&groups)
         .with_context(|| format!("{}: is it built?", groups.display()))?;
     let rules = (expectations.deviation.as_slice(), FILE);
-    let mut suite = Comparison::new("xfstests".to_owned(), choose(&groups, &expectations), rules);
+    let mut tests = choose(&groups, &expectations);
+    tests.retain(|test| !expectations.too_long.iter().any(|rule| rule.covers(test)));
+    let mut suite = Comparison::new("xfstests".to_owned(), tests, rules);
     suite.jobs = JOBS;
     let mut suite = suite.only(places.options.only.as_deref());
     let mut outcomes = Vec::new();
@@ -79,7 +84,10 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     if places.wants_node() {
         let binary = environment::binary()?.canonicalize().context("the binary")?;
         let run = |test: &str| read_result(run_one(&root, test, places, Some(&binary)));
-        outcomes.push(suite.on_node(run));
+        let mut outcome = suite.on_node(run);
+        let left_out = |rule: &Rule| format!("{}: {}", rule.test, rule.reason);
+        outcome.skipped = expectations.too_long.iter().map(left_out).collect();
+        outcomes.push(outcome);
     }
     Ok(outcomes)
 }
