@@ -298,6 +298,12 @@ impl File {
         let mapped_bytes = self.mapped_bytes.swap(0, Ordering::Relaxed);
         let request = Request::Close { handle: binding.handle, mapped_bytes };
         binding.connection.tell(&request, CLOSE_TIMEOUT);
+        if binding.written_by_client.is_some() {
+            // The node then tells the kernel what was written past it. Who reads next must find
+            // that done: while it goes on, the kernel does not learn of a new length. An answer,
+            // that the file is not open any more, comes after it.
+            let _ = binding.connection.call(&Request::Facts { handle: binding.handle }, &[], &[]);
+        }
     }
 
     /// The version that this open reads, or that writes through this node made since.

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use tidepool_client::{Client, ClientOptions, OpenOptions};
+use tidepool_proto::WriteMode;
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::product::{Node, NodeSpec};
 
@@ -201,6 +202,46 @@ fn what_the_library_writes_shows_in_mappings() {
         assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
         assert_eq!((mapping.byte(0), mapping.byte(PAGE / 2)), (4, 0));
         assert_eq!(mapping.pages_of(0), LENGTH / PAGE - 1, "cut and grown again");
+    }
+}
+
+#[test]
+fn what_the_library_wrote_past_the_node_is_read_once_it_is_closed() {
+    needs_mount!();
+    for node in nodes() {
+        let library = library(&node);
+        for round in 0..400 {
+            let name = format!("past{round}");
+            let options =
+                OpenOptions { write_mode: Some(WriteMode::Bypass), ..OpenOptions::read_write() };
+            let by_library = library.open(node.pfs().join(&name), options).unwrap();
+            let reader = File::open(node.mount().join(&name)).unwrap();
+            // Something for the kernel to drop.
+            assert_eq!(reader.read_at(&mut [0], 0).unwrap(), 0);
+            by_library.write_at(0, &[7; 2 * PAGE]).unwrap();
+            by_library.close().unwrap();
+            let mut bytes = [0; PAGE];
+            assert_eq!(reader.read_at(&mut bytes, 100).unwrap(), PAGE, "round {round}");
+            assert_eq!(bytes, [7; PAGE]);
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_wrote_past_the_node_is_read_once_it_is_closed() {
+    needs_mount!();
+    for node in nodes() {
+        for round in 0..400 {
+            let path = node.mount().join(format!("past{round}"));
+            let writer = File::create(&path).unwrap();
+            let reader = File::open(&path).unwrap();
+            assert_eq!(reader.read_at(&mut [0], 0).unwrap(), 0);
+            writer.write_all_at(&[7; 2 * PAGE], 0).unwrap();
+            drop(writer);
+            let mut bytes = [0; PAGE];
+            assert_eq!(reader.read_at(&mut bytes, 100).unwrap(), PAGE, "round {round}");
+            assert_eq!(bytes, [7; PAGE]);
+        }
     }
 }
 
