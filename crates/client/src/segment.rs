@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_proto::table::{
-    HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC, Word, read_if_resident,
+    HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_SUPERSEDED_OFFSET, TABLE_MAGIC, Word, read_if_resident,
 };
 use tidepool_proto::wire::SegmentLayout;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -203,6 +203,11 @@ impl Segment {
         let first = from / self.block_bytes;
         let last = to.div_ceil(self.block_bytes).min(self.blocks);
         (first..last).any(|block| !Word(self.word(block).load(Ordering::Relaxed)).is_resident())
+    }
+
+    /// Whether another program changed the file since: these are bytes of before.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.table.word(HEADER_SUPERSEDED_OFFSET).load(Ordering::Acquire) != 0
     }
 
     /// Length of the file as the table has it, in bytes.

@@ -13,10 +13,13 @@
 /// Magic number at the start of a table: `TIDETAB1`.
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"TIDETAB1");
 /// Bytes of the header before the first word: magic, block size, number of blocks, file size,
-/// then reserved space up to one cache line.
+/// whether it is superseded, then reserved space up to one cache line.
 pub const HEADER_BYTES: usize = 64;
 /// Offset of the file size word in the header; it changes as local writers append or truncate.
 pub const HEADER_SIZE_OFFSET: usize = 24;
+/// Offset of the word that is not 0 once another program changed the file. Who opened it only to
+/// read goes on with these bytes; who may write reads the file as it is now, all of it.
+pub const HEADER_SUPERSEDED_OFFSET: usize = 32;
 
 /// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

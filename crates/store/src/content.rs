@@ -525,6 +525,9 @@ impl Content {
                     shared.word(block).into_iter().for_each(|it| table::publish(it, word.state()));
                 }
             }
+            if state.retired {
+                shared.supersede();
+            }
             state.shared.push(shared);
             self.handed_out.store(true, Ordering::Release);
         }

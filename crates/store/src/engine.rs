@@ -21,6 +21,7 @@ use crate::fill::{BlockFill, FillStart};
 use crate::loan::Lingering;
 use crate::mappings::Mappings;
 use crate::policy::Admission;
+use crate::shared::SharedTable;
 
 /// Called with the number of bytes wanted.
 pub(crate) type PressureHook = Arc<dyn Fn(u64) + Send + Sync>;
@@ -517,7 +518,11 @@ impl Engine {
     /// Supersedes a content: its blocks go before all others.
     pub fn retire(&self, content: &Content) {
         let mut catalog = self.catalog.lock();
-        content.state.lock().retired = true;
+        {
+            let mut state = content.state.lock();
+            state.retired = true;
+            state.shared.iter().for_each(SharedTable::supersede);
+        }
         catalog.supersede(content);
     }
 

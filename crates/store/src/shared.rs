@@ -3,7 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidepool_proto::table::{HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC};
+use tidepool_proto::table::{
+    HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_SUPERSEDED_OFFSET, TABLE_MAGIC,
+};
 use tidepool_proto::{HandOut, Result};
 
 use crate::backing::{MemoryFile, PAGE_BYTES};
@@ -46,6 +48,11 @@ impl SharedTable {
 
     pub fn set_size(&self, size_bytes: u64) {
         self.header(HEADER_SIZE_OFFSET).store(size_bytes, Ordering::Release);
+    }
+
+    /// Tells clients that another program changed the file.
+    pub fn supersede(&self) {
+        self.header(HEADER_SUPERSEDED_OFFSET).store(1, Ordering::Release);
     }
 
     /// Takes the touch marks of some blocks, in ascending order, away and passes them on. Clients

@@ -117,6 +117,9 @@ impl File {
         let guard = self.binding.load();
         let binding = guard.as_ref()?;
         if let Some(segment) = binding.living_segment() {
+            if self.is_outdated(segment) {
+                return None;
+            }
             let piece = segment.read(offset, buffer)?;
             let levels = BytesByLevel::of(Level::Mapped, piece.bytes as u64);
             return Some(Step { bytes: piece.bytes, levels, at_end: piece.at_end });
@@ -149,7 +152,11 @@ impl File {
             }
             // What is not kept is not made resident either.
             let resident = attempts < RESIDENT_ATTEMPTS && self.keeps();
-            let segment = binding.segment.as_ref().filter(|_| resident);
+            let outdated = binding.segment.as_ref().is_some_and(|it| self.is_outdated(it));
+            if outdated {
+                self.renew(&binding);
+            }
+            let segment = binding.segment.as_ref().filter(|_| resident && !outdated);
             attempts += 1;
             let go_on = go_on.as_mut().map(|go_on| &mut **go_on as GoOn<'_>);
             let asked = match segment {
@@ -205,6 +212,11 @@ impl File {
             _ => return Err(binding.connection.unexpected("a read")),
         };
         Ok(Asked::Step(step))
+    }
+
+    /// Whether the node goes on with other bytes for this open: one read is not of both.
+    fn is_outdated(&self, segment: &Segment) -> bool {
+        self.options.access.writes() && segment.is_superseded()
     }
 
     /// The segment that this process holds is not the one that the node fills any more.
