@@ -159,6 +159,25 @@ fn a_reader_of_an_older_version_beside_a_writer() {
 }
 
 #[test]
+fn a_copy_onto_itself_is_refused_also_between_opens_of_two_versions() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("o"), node.mount().join("o"));
+        fs::write(&lower, vec![1; LENGTH]).unwrap();
+        let reader = File::open(&upper).unwrap();
+        reader.read_at(&mut [0], 0).unwrap();
+        overwrite(&lower, 2);
+        let writer = File::options().read(true).write(true).open(&upper).unwrap();
+        let copy = |from: u64, to: u64| {
+            rustix::fs::copy_file_range(&reader, Some(&mut { from }), &writer, Some(&mut { to }), 9)
+        };
+        assert_eq!(copy(0, 5), Err(rustix::io::Errno::INVAL));
+        assert_eq!(copy(5, 0), Err(rustix::io::Errno::INVAL));
+        assert_eq!(copy(0, 9), Ok(9));
+    }
+}
+
+#[test]
 fn a_reader_beside_a_writer_never_reads_two_versions_at_once() {
     needs_mount!();
     for node in nodes() {
