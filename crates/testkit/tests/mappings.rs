@@ -5,10 +5,12 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_proto::admin::Status;
 use tidepool_testkit::needs_mount;
@@ -410,5 +412,46 @@ fn what_is_unmapped_makes_room_for_others() {
             mapped.iter().for_each(|(mapped, bytes)| mapped.assert_shows(bytes));
         }
         scene.assert_free();
+    }
+}
+
+/// Its bytes are in memory that the kernel reads by itself, and there is none for it to grow.
+#[test]
+fn who_cannot_follow_the_growth_of_a_file_follows_its_changes_before_the_old_end() {
+    needs_mount!();
+    let mut right = bytes_of(1, LENGTH);
+    for way in WAYS {
+        let scene = Scene::new(way);
+        scene.put("file", &right);
+        let reader = File::open(scene.here("file")).unwrap();
+        let seen = |length: usize| {
+            let mut bytes = vec![0; length];
+            reader.read_exact_at(&mut bytes, 0).map(|()| bytes).unwrap()
+        };
+        assert!(seen(LENGTH) == right);
+        let writer = File::options().write(true).open(scene.here("file")).unwrap();
+        scene.order(&["resize", "0"]);
+        writer.write_all_at(&[3; 300_000], LENGTH as u64).unwrap();
+        writer.write_all_at(&[4; 100], MIB as u64).unwrap();
+        right[MIB..MIB + 100].fill(4);
+        assert!(seen(LENGTH) == right, "a write");
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&writer, flags, 2 * MIB as u64, 100_000).unwrap();
+        right[2 * MIB..2 * MIB + 100_000].fill(0);
+        assert!(seen(LENGTH) == right, "a hole");
+        // Once more: there may be one left behind by one left behind.
+        writer.write_all_at(&[5; 300_000], LENGTH as u64 + 400_000).unwrap();
+        writer.write_all_at(&[6; 100], LENGTH as u64 - 50).unwrap();
+        right[LENGTH - 50..].fill(6);
+        assert!(seen(LENGTH) == right, "a write over the end");
+        for length in [5 * MIB + 77, 100] {
+            writer.set_len(length as u64).unwrap();
+            assert!(seen(length) == right[..length], "cut to {length}");
+            assert_eq!(reader.read_at(&mut [0], length as u64).unwrap(), 0);
+        }
+        let again = File::options().write(true).truncate(true).open(scene.here("file")).unwrap();
+        assert_eq!(reader.read_at(&mut [0], 0).unwrap(), 0);
+        drop((again, writer));
+        right = bytes_of(1, LENGTH);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use tidepool_proto::{FileId, Result, Version};
@@ -30,6 +30,8 @@ pub struct Content {
     superseded: AtomicBool,
     /// What took its place without another program's doing.
     successor: OnceLock<Arc<Content>>,
+    /// Those in whose place it came and whose bytes the kernel goes on reading by itself.
+    behind: Mutex<Vec<Weak<Content>>>,
     unsettled: AtomicBool,
     memory_only: AtomicBool,
     lost: AtomicBool,
@@ -71,6 +73,7 @@ impl Content {
             segment: OnceLock::new(),
             superseded: AtomicBool::new(false),
             successor: OnceLock::new(),
+            behind: Mutex::default(),
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lost: AtomicBool::new(false),
@@ -144,11 +147,29 @@ impl Content {
 
     /// Leads readers on to `next`: this node gave the content up, but no other program changed the
     /// file.
-    pub fn lead_to(&self, next: &Arc<Content>) {
+    pub fn lead_to(self: &Arc<Self>, next: &Arc<Content>) {
         _ = self.successor.set(next.clone());
+        let mut behind = std::mem::take(&mut *self.behind.lock());
+        behind.retain(|content| content.upgrade().is_some_and(|content| content.is_lent()));
+        if self.is_lent() {
+            behind.push(Arc::downgrade(self));
+        }
+        next.behind.lock().append(&mut behind);
         if let Some(segment) = self.segment.get() {
             segment.hide_from_clients();
         }
+    }
+
+    /// Contents that the kernel goes on reading by itself although this one took their place, as
+    /// where there was no memory for them to grow. They stay at their end and follow changes
+    /// before it.
+    pub fn left_behind(&self) -> Vec<Arc<Content>> {
+        let mut behind = self.behind.lock();
+        if behind.is_empty() {
+            return Vec::new();
+        }
+        behind.retain(|content| content.upgrade().is_some_and(|content| content.is_lent()));
+        behind.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// What readers of this content read now.

@@ -48,7 +48,10 @@ impl Handle {
         // The open, which is only now to be answered, asked the PFS for the version.
         let now = inner.content.as_ref().filter(|known| !known.is_superseded())?.version();
         let cached = inner.content.as_ref().is_some_and(|content| {
-            content.is_memory_only() || content.is_lent() || content.is_borrowed()
+            content.is_memory_only()
+                || content.is_lent()
+                || content.is_borrowed()
+                || !content.left_behind().is_empty()
         });
         if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
             return None;

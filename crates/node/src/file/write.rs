@@ -13,12 +13,14 @@ use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 use super::capture::{Capture, Written};
 use super::content::Content;
 use super::handle::Handle;
-use super::memory_only;
 use super::state::Inner;
+use super::{lent, memory_only};
 use crate::carry::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
 const GAP_BYTES_MAX: u64 = 64 << 20;
+/// Ways of an allocation that make its range zeros.
+const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
 /// Dirty bytes after which the PFS client is told to begin writing.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
@@ -193,16 +195,30 @@ impl Handle {
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         let (_changing, content) = self.begin_change()?;
+        let (at, written) = self.write_to(&content, offset, data)?;
+        if self.leads_to_current(&content) {
+            lent::write_behind(&content, at, &data[..written]);
+        }
+        Ok((at, written))
+    }
+
+    /// Whether nobody else changed the file since it had this content.
+    fn leads_to_current(&self, content: &Arc<Content>) -> bool {
+        self.file.content().is_some_and(|now| now.number == content.latest().number)
+    }
+
+    /// As [`Handle::write`]. Call with the gate held exclusively.
+    fn write_to(&self, content: &Arc<Content>, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
         if content.is_memory_only() {
             let at = if self.append { content.size() } else { offset };
-            let kept = memory_only::write(&self.core, &self.file, &content, at, data)?;
+            let kept = memory_only::write(&self.core, &self.file, content, at, data)?;
             if kept {
                 self.core.ledger.written_bytes.add(data.len() as u64);
                 return Ok((at, data.len()));
             }
-            return self.write_through(&content, at, data);
+            return self.write_through(content, at, data);
         }
-        self.write_through(&content, offset, data)
+        self.write_through(content, offset, data)
     }
 
     /// Writes to the PFS, then keeps. Call with the gate held exclusively.
@@ -253,10 +269,19 @@ impl Handle {
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
         let (_changing, content) = self.begin_change()?;
+        self.truncate_to(&content, size)?;
+        if self.leads_to_current(&content) {
+            lent::cut_behind(&content, size);
+        }
+        Ok(())
+    }
+
+    /// As [`Handle::truncate`]. Call with the gate held exclusively.
+    fn truncate_to(&self, content: &Arc<Content>, size: u64) -> Result<()> {
         if content.is_memory_only() {
-            match memory_only::set_size(&content, size) {
+            match memory_only::set_size(content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+                    memory_only::spill_to_go_on(&self.core, &self.file, content)?;
                 }
                 done => return done,
             }
@@ -264,8 +289,7 @@ impl Handle {
         let directly = self.file.inner.lock().written_directly;
         let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
         let cut = self.lower.set_size(size);
-        match cut
-            .and_then(|()| if in_memory { self.begin_memory_only(&content) } else { Ok(false) })
+        match cut.and_then(|()| if in_memory { self.begin_memory_only(content) } else { Ok(false) })
         {
             Ok(true) => return Ok(()),
             Ok(false) => {}
@@ -276,12 +300,12 @@ impl Handle {
         }
         self.owe(1);
         let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
-        let Some(now) = self.seen_alone(&content, &grown)? else { return Ok(()) };
-        if self.file.inner.lock().capture.set_size(&self.core.store, &content, size).is_err() {
+        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
+        if self.file.inner.lock().capture.set_size(&self.core.store, content, size).is_err() {
             self.distrust();
             return Ok(());
         }
-        self.changed_by_us(&content, &now);
+        self.changed_by_us(content, &now);
         Ok(())
     }
 
@@ -307,7 +331,11 @@ impl Handle {
             return Err(error);
         }
         self.owe(1);
-        self.distrust_after_allocate(&content, mode_bits, offset, length)
+        self.distrust_after_allocate(&content, mode_bits, offset, length)?;
+        if mode_bits & ZEROES != 0 && self.leads_to_current(&content) {
+            lent::zero_behind(&content, offset, length);
+        }
+        Ok(())
     }
 
     /// Follows an allocation in the cache: zeros where it zeroes, nothing kept where bytes move.
@@ -318,7 +346,6 @@ impl Handle {
         offset: u64,
         length: u64,
     ) -> Result<()> {
-        const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
         if mode_bits & !(ZEROES | PLAIN) != 0 {
             self.distrust();
