@@ -285,6 +285,7 @@ fn is_refusal(error: &io::Error) -> bool {
                 | libc::ENOTSUP
                 | libc::ENOSYS
                 | libc::ENOENT
+                | libc::ENOTDIR
                 | libc::ELOOP
         )
     )
@@ -295,6 +296,20 @@ mod tests {
     use std::fs::{self, File};
 
     use super::*;
+
+    #[test]
+    fn a_name_that_was_in_what_is_no_directory_any_more_is_no_error() {
+        let root = tempfile::tempdir().unwrap();
+        let root_path = fs::canonicalize(root.path()).unwrap();
+        let root = open_directory(&root_path).unwrap();
+        let directory = root_path.join("directory");
+        fs::create_dir(&directory).unwrap();
+        let file = File::create(directory.join("file")).unwrap();
+        fs::hard_link(directory.join("file"), root_path.join("link")).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        fs::write(&directory, b"").unwrap();
+        DurableNames::default().sync_entry(Some(root.as_fd()), file.as_fd(), true).unwrap();
+    }
 
     #[test]
     fn a_directory_is_held_while_it_is_where_it_was() {
