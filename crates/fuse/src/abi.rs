@@ -44,6 +44,8 @@ numbers!(u32: GETATTR_HANDLE = 1 << 0, LOCK_FLOCK = 1 << 0, SYNC_DATA_ONLY = 1 <
 
 /// Notice to the kernel, not an answer: drop pages of a node.
 pub const NOTIFY_DROP_PAGES: i32 = 2;
+/// The same: bytes of a node, which has grown if they lie behind its end.
+pub const NOTIFY_STORE: i32 = 4;
 
 macro_rules! incoming {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? })+) => { $(
@@ -113,6 +115,7 @@ incoming! {
     GetxattrOut { size: u32, padding: u32 }
     LockOut { range: LockRange }
     DropPagesOut { nodeid: u64, offset: i64, length: i64 }
+    StoreOut { nodeid: u64, offset: u64, size: u32, padding: u32 }
     LseekOut { offset: u64 }
     /// Before each name of a directory reply; names are padded to 8 bytes.
     DirectoryEntry { inode: u64, offset: u64, name_length: u32, kind: u32 }

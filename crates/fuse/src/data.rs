@@ -272,11 +272,12 @@ impl Filesystem {
 
     /// For an open whose reads and writes come to us. Where they go through the page cache, it
     /// drops what earlier opens left there. Appends never do: their place is for the PFS to say.
-    fn flags_to_ask(&self, node: &Node, append: bool) -> u32 {
+    fn flags_to_ask(&self, node: &Arc<Node>, append: bool) -> u32 {
         if self.direct_io.load(Ordering::Relaxed) {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
         }
         if append {
+            self.pages.opened(node);
             return abi::OPEN_DIRECT_IO;
         }
         self.pages.filled(node);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
-use crate::abi::{self, BackingMap, DropPagesOut, OutHeader};
+use crate::abi::{self, BackingMap, DropPagesOut, OutHeader, StoreOut};
 use crate::reply_pipe::{self, Outcome};
 
 const DEVICE_PATH: &str = "/dev/fuse";
@@ -129,6 +129,38 @@ impl Device {
             Ok(_) => Ok(()),
             Err(error) if is_unheard(Some(error.raw_os_error())) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Tells the kernel that a node is at least `length` bytes long; its pages stay as they are.
+    /// Waits for reads into the last one: not for threads that serve the kernel.
+    ///
+    /// The kernel has a notice for bytes, none for a length. It takes the length first, so a last
+    /// byte that cannot be read leaves it at that.
+    pub fn tell_length(&self, nodeid: u64, length: u64) -> io::Result<()> {
+        let Some(offset) = length.checked_sub(1) else { return Ok(()) };
+        let notice = StoreOut { nodeid, offset, size: 1, padding: 0 };
+        let header = OutHeader {
+            length: (size_of::<OutHeader>() + size_of::<StoreOut>() + 1) as u32,
+            error: abi::NOTIFY_STORE,
+            unique: 0,
+        };
+        let slice = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let unreadable = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
+        let slices = [slice(header.as_bytes()), slice(notice.as_bytes()), unreadable];
+        // SAFETY: the kernel only reads. Two slices live on this stack frame during the call;
+        // nothing is ever mapped at the address of the third.
+        let result = unsafe {
+            libc::writev(self.descriptor.as_raw_fd(), slices.as_ptr(), slices.len() as i32)
+        };
+        match (result, io::Error::last_os_error()) {
+            (0.., _) => Ok(()),
+            (_, error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+            (_, error) if is_unheard(error.raw_os_error()) => Ok(()),
+            (_, error) => Err(error),
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Node {
     pub opens: Mutex<Opens>,
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
+    /// Whether the kernel is told of changes of the file that it does not make by this node.
+    pub is_told: AtomicBool,
     /// What the kernel's pages are of. Kept where it reads through its page cache.
     pub told: Mutex<Option<Told>>,
     /// Whether look-ups of others are never answered with it.
@@ -137,8 +139,7 @@ struct Maps {
     by_nodeid: HashMap<u64, Arc<Node>>,
     /// For each lower file the node that look-ups answer with.
     current: HashMap<FileId, Arc<Node>>,
-    /// Files that an open is waited for of, see [`Nodes::reserve`]. Not kept in the nodes: the
-    /// kernel may forget a node that it was just told of and look up the next one.
+    /// Files whose open is waited for ([`Nodes::reserve`]). The kernel may forget the node first.
     reserved: Reservations<FileId>,
     /// Directories and names by which a request may come back, see [`Nodes::unsettle`].
     unsettled: Reservations<(u64, CString)>,
@@ -170,6 +171,7 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
         kind,
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
+        is_told: AtomicBool::new(false),
         told: Mutex::default(),
         is_apart: AtomicBool::new(false),
         place: Mutex::new(place),

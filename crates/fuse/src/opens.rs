@@ -214,6 +214,12 @@ impl Opens {
         self.readers().next().or(self.writer())
     }
 
+    /// By which open the kernel's pages of the node are read.
+    pub fn read_from_pages(&self) -> Option<Arc<dyn OpenFile>> {
+        let shown = self.shown().filter(|_| self.backing.is_none());
+        shown.map(|open| open.file.clone())
+    }
+
     /// Whether that is of bytes in memory, whose length the file on the PFS does not have.
     pub fn shows_memory_only(&self) -> bool {
         self.shown().is_some_and(|open| open.file.is_memory_only())

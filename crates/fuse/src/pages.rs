@@ -11,6 +11,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -28,6 +29,8 @@ use crate::waiting::WaitingThreads;
 const THREADS_MAX: usize = 4;
 /// How long a change waits for pages to go.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a change of a file waits for an open of it that is under way, which may ask the PFS.
+const OPENS_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// What a thread serves at present.
 #[derive(Clone, Copy, Default)]
@@ -78,7 +81,7 @@ impl Drop for Serving {
 
 /// See the file's first lines.
 pub struct Pages {
-    nodes: Mutex<HashMap<FileId, Vec<u64>>>,
+    nodes: Mutex<HashMap<FileId, Vec<Arc<Node>>>>,
     files: AtomicUsize,
     threads: WaitingThreads,
     device: OnceLock<Arc<Device>>,
@@ -100,26 +103,32 @@ impl Pages {
         let _ = self.device.set(device);
     }
 
-    /// The kernel is about to get bytes for a page of the node.
-    pub fn filled(&self, node: &Node) {
-        if node.has_pages.load(Ordering::Acquire) {
+    /// The kernel ends what it reads of the node at the length that it heard last.
+    pub fn opened(&self, node: &Arc<Node>) {
+        if node.is_told.load(Ordering::Acquire) {
             return;
         }
         let mut nodes = self.nodes.lock();
-        if !node.has_pages.swap(true, Ordering::AcqRel) {
-            nodes.entry(node.id).or_default().push(node.nodeid);
+        if !node.is_told.swap(true, Ordering::AcqRel) {
+            nodes.entry(node.id).or_default().push(node.clone());
             self.files.store(nodes.len(), Ordering::Release);
         }
     }
 
+    /// The kernel is about to get bytes for a page of the node.
+    pub fn filled(&self, node: &Arc<Node>) {
+        self.opened(node);
+        node.has_pages.store(true, Ordering::Release);
+    }
+
     /// The kernel gave the node up, and its pages.
     pub fn forgotten(&self, node: &Node) {
-        if !node.has_pages.load(Ordering::Acquire) {
+        if !node.is_told.load(Ordering::Acquire) {
             return;
         }
         let mut nodes = self.nodes.lock();
         if let Some(of_file) = nodes.get_mut(&node.id) {
-            of_file.retain(|nodeid| *nodeid != node.nodeid);
+            of_file.retain(|known| known.nodeid != node.nodeid);
             if of_file.is_empty() {
                 nodes.remove(&node.id);
             }
@@ -133,11 +142,19 @@ impl Pages {
         if self.files.load(Ordering::Acquire) == 0 || (served.from_page && !change.done) {
             return;
         }
-        let mut nodeids = self.nodes.lock().get(&change.id).cloned().unwrap_or_default();
-        nodeids.retain(|nodeid| *nodeid != served.nodeid);
-        let dropped = self.drop_pages(nodeids, change.offset, change.length);
+        let mut nodes = self.nodes_of(change.id);
+        nodes.retain(|node| node.nodeid != served.nodeid);
+        let ChangedRange { offset, length, done, .. } = *change;
+        let told = self.each(nodes, move |device, node: &Arc<Node>| {
+            device.drop_pages(node.nodeid, offset, length)?;
+            let end = offset.saturating_add(length);
+            match length_of_pages(node).filter(|bytes| done && *bytes <= end) {
+                Some(bytes) => device.tell_length(node.nodeid, bytes),
+                None => Ok(()),
+            }
+        });
         if !served.from_page {
-            await_all(&dropped);
+            await_all(&told);
         }
     }
 
@@ -146,40 +163,60 @@ impl Pages {
         if self.files.load(Ordering::Acquire) == 0 {
             return;
         }
-        let nodeids = self.nodes.lock().get(&id).cloned().unwrap_or_default();
-        await_all(&self.drop_pages(nodeids, offset, u64::MAX));
+        await_all(&self.each(self.nodes_of(id), move |device, node| {
+            device.drop_pages(node.nodeid, offset, u64::MAX)
+        }));
     }
 
     /// Returns when the kernel has dropped the pages of a node.
     pub fn drop_all(&self, node: &Node) {
-        await_all(&self.drop_pages(vec![node.nodeid], 0, u64::MAX));
+        await_all(&self.drop_of(node));
     }
 
     /// The same, some time later.
     pub fn drop_later(&self, node: &Node) {
-        let _not_awaited = self.drop_pages(vec![node.nodeid], 0, u64::MAX);
+        let _not_awaited = self.drop_of(node);
     }
 
-    /// Has the kernel drop pages; the channel closes when it did.
-    fn drop_pages(&self, nodeids: Vec<u64>, offset: u64, length: u64) -> mpsc::Receiver<()> {
-        let (dropped, waits) = mpsc::channel();
+    fn nodes_of(&self, id: FileId) -> Vec<Arc<Node>> {
+        self.nodes.lock().get(&id).cloned().unwrap_or_default()
+    }
+
+    fn drop_of(&self, node: &Node) -> mpsc::Receiver<()> {
+        self.each(vec![node.nodeid], |device, nodeid| device.drop_pages(*nodeid, 0, u64::MAX))
+    }
+
+    /// Tells the kernel something of each node; the channel closes when it heard all.
+    fn each<T: Send + 'static>(
+        &self,
+        nodes: Vec<T>,
+        tell: impl Fn(&Device, &T) -> io::Result<()> + Clone + Send + 'static,
+    ) -> mpsc::Receiver<()> {
+        let (told, waits) = mpsc::channel();
         let Some(device) = self.device.get() else { return waits };
-        for nodeid in nodeids {
-            let (device, dropped) = (device.clone(), dropped.clone());
+        for node in nodes {
+            let (device, tell, told) = (device.clone(), tell.clone(), told.clone());
             self.threads.run(move || {
-                if let Err(error) = device.drop_pages(nodeid, offset, length) {
-                    tracing::warn!(%error, "the kernel keeps pages of a file that changed");
+                if let Err(error) = tell(&device, &node) {
+                    tracing::warn!(%error, "the kernel is not told that a file changed");
                 }
-                drop(dropped);
+                drop(told);
             });
         }
         waits
     }
 }
 
-/// Waits for pages to go, not without end.
-fn await_all(dropped: &mpsc::Receiver<()>) {
-    if dropped.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+/// Where what is read from the kernel's pages of the node ends; none where nobody reads them, and
+/// while an open of it takes its time.
+fn length_of_pages(node: &Node) -> Option<u64> {
+    let file = node.opens.try_lock_for(OPENS_WAIT_MAX)?.read_from_pages()?;
+    file.size().ok()
+}
+
+/// Waits for the kernel to hear what it is told, not without end.
+fn await_all(told: &mpsc::Receiver<()>) {
+    if told.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
         tracing::warn!("pages of a file that changes are not dropped in time");
     }
 }

@@ -57,11 +57,15 @@ impl Filesystem {
         }
         self.credentials.become_daemon()?;
         let _serving = Serving::node(target.node.nodeid);
-        let length = arguments.length.min(COPY_BYTES_MAX);
-        let apart = arguments.offset_in.abs_diff(arguments.offset_out);
-        if source.node.id == target.node.id && apart < arguments.length {
-            // The kernel knows files by their nodes, of which there may be several.
-            return Err(Errno(libc::EINVAL));
+        let mut length = arguments.length.min(COPY_BYTES_MAX);
+        if source.node.id == target.node.id {
+            // The kernel knows files by their nodes, of which there may be several, and the length
+            // that each was told last.
+            let left = source.file.size()?.saturating_sub(arguments.offset_in);
+            if arguments.offset_in.abs_diff(arguments.offset_out) < arguments.length.min(left) {
+                return Err(Errno(libc::EINVAL));
+            }
+            length = length.min(left);
         }
         let mut buffer = vec![0; COPY_STEP_BYTES.min(length as usize)];
         let mut copied = 0;

@@ -174,6 +174,71 @@ fn a_copy_onto_itself_is_refused_also_between_opens_of_two_versions() {
         assert_eq!(copy(0, 5), Err(rustix::io::Errno::INVAL));
         assert_eq!(copy(5, 0), Err(rustix::io::Errno::INVAL));
         assert_eq!(copy(0, 9), Ok(9));
+        // What there is to copy ends before its place, whatever the kernel knows of the end.
+        let appender = File::options().append(true).read(true).open(&upper).unwrap();
+        writer.set_len(4).unwrap();
+        let (from, to) = (Some(&mut 0), Some(&mut 5));
+        assert_eq!(rustix::fs::copy_file_range(&appender, from, &writer, to, 9), Ok(4));
+    }
+}
+
+/// Ways in which a file of `length` bytes gets another page.
+const GROWERS: [&str; 4] = ["append", "write", "length", "library"];
+
+fn grow(node: &Node, name: &str, length: u64, way: &str) {
+    let path = node.mount().join(name);
+    let open = |append: bool| File::options().write(!append).append(append).open(&path).unwrap();
+    match way {
+        "append" => open(true).write_all(&[3; PAGE]).unwrap(),
+        "write" => open(false).write_all_at(&[3; PAGE], length).unwrap(),
+        "length" => open(false).set_len(length + PAGE as u64).unwrap(),
+        _ => {
+            let library = library(node);
+            let options = OpenOptions::read_write();
+            let file = library.open(node.pfs().join(name), options).unwrap();
+            file.write_at(length, &[3; PAGE]).unwrap();
+            file.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn copies_and_mappings_go_on_to_where_another_open_moved_the_end() {
+    needs_mount!();
+    for node in nodes() {
+        for (round, start) in [0, 100, PAGE as u64, (1 << 20) + 5].into_iter().enumerate() {
+            let name = format!("g{round}");
+            let path = node.mount().join(&name);
+            fs::write(&path, vec![1; start as usize]).unwrap();
+            let mut options = File::options();
+            let opens = [
+                options.read(true).open(&path).unwrap(),
+                options.write(true).open(&path).unwrap(),
+                options.append(true).open(&path).unwrap(),
+            ];
+            let mut length = start;
+            for way in GROWERS.iter().chain(&GROWERS) {
+                grow(&node, &name, length, way);
+                for (number, open) in opens.iter().enumerate() {
+                    let what = format!("{way} at {length}, open {number}");
+                    let to = tempfile::tempfile().unwrap();
+                    let sent = rustix::fs::sendfile(&to, open, Some(&mut { length }), PAGE);
+                    assert_eq!(sent, Ok(PAGE), "sendfile, {what}");
+                    let to = File::create(node.mount().join("copy")).unwrap();
+                    let from = Some(&mut { length });
+                    let copied = rustix::fs::copy_file_range(open, from, &to, None, PAGE);
+                    assert_eq!(copied, Ok(PAGE), "copy, {what}");
+                    if number == 2 {
+                        // Older kernels cannot map what appends.
+                        continue;
+                    }
+                    let mapping = Mapping::new(open, false);
+                    let byte = if *way == "length" { 0 } else { 3 };
+                    assert_eq!(mapping.byte(length as usize + PAGE - 1), byte, "{what}");
+                }
+                length += PAGE as u64;
+            }
+        }
     }
 }
 
