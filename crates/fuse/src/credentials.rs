@@ -30,6 +30,8 @@ const ROOT: u32 = 0;
 /// `FSETID` and `MKNOD`.
 const OF_ROOT: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
 const NONE: [u32; 2] = [0; 2];
+/// The right to write without set-id bits going.
+const KEEPS_SET_ID: u32 = 1 << 4;
 
 type Groups = Arc<[u32]>;
 
@@ -82,6 +84,17 @@ impl Credentials {
             ROOT => become_root(capabilities),
             user => Ok(identity::take_user(user)?),
         }
+    }
+
+    /// As [`Self::become_caller`], for a file that the kernel then writes with these rights whoever
+    /// uses the descriptor: set-id bits go with each write, also of root.
+    pub fn become_writer(&self, caller: &InHeader) -> Answer {
+        self.become_caller(caller)?;
+        if !self.switching || caller.uid != ROOT {
+            return Ok(());
+        }
+        let Rights { capabilities: [low, high], .. } = self.rights_of(caller)?;
+        become_root([low & !KEEPS_SET_ID, high])
     }
 
     /// Takes the daemon's own identity. The groups stay: nothing is made with it.

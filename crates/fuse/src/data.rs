@@ -45,10 +45,11 @@ pub struct FileHandle {
     append: bool,
     /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
     is_past_pages: bool,
-    /// As whom what an append-only open writes is written.
+    /// As whom what it writes is written.
     changes_as: Option<Identity>,
-    /// For bytes of a shared mapping of an append-only open, which go to their own offsets.
-    positioned: OnceLock<(Arc<dyn OpenFile>, Share)>,
+    /// For bytes that go to their own offsets although it was opened to append, and the reverse:
+    /// of its shared mappings, and where the program changed the descriptor's flag.
+    other_way: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }
 
 /// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
@@ -220,22 +221,23 @@ impl Filesystem {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
         let way = Way::of(self.direct_io.load(Ordering::Relaxed), append);
-        let manner = opens::Manner { reads_only, way };
+        let manner = opens::Manner { reads_only, way, user_id: caller.uid, appends: append };
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of whoever registers.
             let as_caller = pin.is_lower();
-            if as_caller && self.credentials.become_caller(caller).is_err() {
+            if as_caller && (has_set_id(&pin) || self.credentials.become_writer(caller).is_err()) {
                 return None;
             }
-            let backing = self.register(pin, reply.device());
+            let backing = self.register(pin, reply.device(), caller.uid);
             self.credentials.become_daemon().ok()?;
             backing
         };
         let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
-        let admission = node.opens.lock().admit(handle, &file, manner, register);
+        let mut admission = node.opens.lock().admit(handle, &file, manner, register);
         if admission == Admission::Split {
             self.split(caller, &node)?;
-            node.opens.lock().add(handle, &file, manner);
+            let squeezed_in = node.opens.lock().squeeze_in(handle, &file, manner);
+            admission = squeezed_in.ok_or(Errno::STALE)?;
         }
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
@@ -246,12 +248,13 @@ impl Filesystem {
             Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),
             Admission::Split => out.open_flags = abi::OPEN_DIRECT_IO,
         }
+        self.pages.opened(&node);
         let is_past_pages = way != Way::Direct && out.open_flags & abi::OPEN_DIRECT_IO != 0;
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
         self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file, manner));
-        let changes_as = match append && !reads_only {
+        let changes_as = match !reads_only {
             true => self.credentials.changes_as(caller)?,
             false => None,
         };
@@ -264,7 +267,7 @@ impl Filesystem {
             append,
             is_past_pages,
             changes_as,
-            positioned: OnceLock::new(),
+            other_way: OnceLock::new(),
         };
         self.files.insert(handle, open);
         Ok(out)
@@ -277,7 +280,6 @@ impl Filesystem {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
         }
         if append {
-            self.pages.opened(node);
             return abi::OPEN_DIRECT_IO;
         }
         self.pages.filled(node);
@@ -285,14 +287,14 @@ impl Filesystem {
     }
 
     /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
-    /// shares the node, though not its pages. No such way leads around passthrough.
+    /// shares the node, though not its pages. No such way leads around passthrough to a segment.
     fn split(&self, caller: &InHeader, node: &Node) -> Answer {
-        let is_passthrough = node.opens.lock().is_passthrough();
-        if is_passthrough {
+        let reads_segment = node.opens.lock().reads_segment();
+        if reads_segment {
             self.nodes.reserve(node.id, Reservation::begin());
         }
         let opens_again = |place| self.nodes.opens_again(&place, caller.pid);
-        let again = !is_passthrough && node.place().is_none_or(opens_again);
+        let again = !reads_segment && node.place().is_none_or(opens_again);
         if again { Ok(()) } else { Err(Errno::STALE) }
     }
 
@@ -432,16 +434,22 @@ impl Filesystem {
             // Kernels before 6.6 leave pages as they are at such writes.
             false => handle.is_past_pages.then(Serving::nobody),
         };
-        let file = if handle.append && from_page {
-            self.positioned(&handle)?
-        } else {
-            handle.file.clone()
+        let appends = has(arguments.flags, libc::O_APPEND) && !from_page;
+        let file = match appends == handle.append {
+            true => handle.file.clone(),
+            false => self.other_way(&handle)?,
         };
         let written = if from_page {
             // Nobody hears of a short count there.
             file.write_at(arguments.offset, data).map(|_| data.len())
         } else {
-            file.write_part(arguments.offset, data).map(|(_, bytes)| bytes)
+            file.write_part(arguments.offset, data).map(|(at, bytes)| {
+                // Through its pages the kernel put them where it believed the end.
+                if at != arguments.offset && !handle.is_past_pages {
+                    self.pages.drop_later(&handle.node);
+                }
+                bytes
+            })
         };
         if !handle.is_past_pages {
             self.pages_changed(&handle.node, &*file);
@@ -453,8 +461,8 @@ impl Filesystem {
         Ok(WriteOut { size: bytes as u32, padding: 0 })
     }
 
-    fn positioned(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
-        if let Some((file, _)) = handle.positioned.get() {
+    fn other_way(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
+        if let Some((file, _)) = handle.other_way.get() {
             return Ok(file.clone());
         }
         let share = self.shares.take(handle.share.user())?;
@@ -465,13 +473,13 @@ impl Filesystem {
             read_mode: None,
             write_mode: None,
             created: false,
-            append: false,
+            append: !handle.append,
             truncate: false,
             user_id: handle.share.user(),
             changes_as: handle.changes_as.clone(),
         };
         let file = self.service.open(request)?;
-        Ok(handle.positioned.get_or_init(|| (file, share)).0.clone())
+        Ok(handle.other_way.get_or_init(|| (file, share)).0.clone())
     }
 
     /// `FLUSH`, once for every `close` of a descriptor.
@@ -480,7 +488,7 @@ impl Filesystem {
         self.locks.release_owner(handle.node.id, arguments.lock_owner);
         handle.lock_owners.lock().retain(|owner| *owner != arguments.lock_owner);
         self.credentials.become_daemon()?;
-        if let Some((file, _)) = handle.positioned.get() {
+        if let Some((file, _)) = handle.other_way.get() {
             file.flush()?;
         }
         Ok(handle.file.flush()?)
@@ -505,6 +513,11 @@ impl Filesystem {
         self.credentials.become_daemon()?;
         Ok(handle.file.sync(arguments.flags & abi::SYNC_DATA_ONLY != 0)?)
     }
+}
+
+/// Whether writes may have to take set-id bits from the file. The node asked when it opened it.
+fn has_set_id(pin: &Arc<dyn PassthroughPin>) -> bool {
+    attributes_known(&pin.descriptor()).is_ok_and(|stat| stat.st_mode & 0o6000 != 0)
 }
 
 /// Creates the file, or opens it where it exists and the caller did not ask for a new one. Tells

@@ -19,18 +19,34 @@ use crate::attributes::version_of;
 use crate::device::Device;
 use crate::reservations::Reservation;
 
+const ROOT: u32 = 0;
+
 /// A file registered with the kernel for passthrough, and the pin that keeps it resident.
 pub struct Backing {
     pin: Arc<dyn PassthroughPin>,
     device: Arc<Device>,
     backing_id: i32,
+    user_id: u32,
 }
 
 impl Backing {
-    /// Registers the pinned file.
-    pub fn register(pin: Arc<dyn PassthroughPin>, device: Arc<Device>) -> io::Result<Self> {
+    /// Registers the pinned file for opens of a user.
+    pub fn register(
+        pin: Arc<dyn PassthroughPin>,
+        device: Arc<Device>,
+        user_id: u32,
+    ) -> io::Result<Self> {
         let backing_id = device.register_backing(pin.descriptor())?;
-        Ok(Backing { pin, device, backing_id })
+        Ok(Backing { pin, device, backing_id, user_id })
+    }
+
+    fn takes(&self, file: &dyn OpenFile, manner: Manner) -> bool {
+        if !self.pin.is_lower() {
+            return manner.reads_only && self.pin.serves(&file.version());
+        }
+        // Root may fill what is reserved for it.
+        let has_rights = self.user_id != ROOT || manner.user_id == ROOT;
+        manner.reads_only || !manner.appends && has_rights
     }
 }
 
@@ -88,6 +104,11 @@ pub struct Manner {
     pub reads_only: bool,
     /// See [`Way`].
     pub way: Way,
+    /// By whom.
+    pub user_id: u32,
+    /// At the end. The kernel would go on so when it writes by itself, also where the program
+    /// takes the flag from the descriptor.
+    pub appends: bool,
 }
 
 /// One open of the node.
@@ -188,9 +209,9 @@ impl Opens {
         fits && self.files.iter().any(has_way)
     }
 
-    /// Whether the kernel reads by itself.
-    pub fn is_passthrough(&self) -> bool {
-        self.backing.is_some()
+    /// Whether the kernel reads a segment by itself.
+    pub fn reads_segment(&self) -> bool {
+        self.backing.as_ref().is_some_and(|backing| !backing.pin.is_lower())
     }
 
     /// Any open of the file, for its descriptor.
@@ -214,10 +235,9 @@ impl Opens {
         self.readers().next().or(self.writer())
     }
 
-    /// By which open the kernel's pages of the node are read.
-    pub fn read_from_pages(&self) -> Option<Arc<dyn OpenFile>> {
-        let shown = self.shown().filter(|_| self.backing.is_none());
-        shown.map(|open| open.file.clone())
+    /// The open that the node shows the bytes of.
+    pub fn file_shown(&self) -> Option<Arc<dyn OpenFile>> {
+        self.shown().map(|open| open.file.clone())
     }
 
     /// Whether that is of bytes in memory, whose length the file on the PFS does not have.
@@ -291,19 +311,18 @@ impl Opens {
     ) -> Admission {
         let is_free = self.files.is_empty() && !self.is_reserved();
         let admission = match &self.backing {
-            Some(Backing { pin, backing_id, .. })
-                if pin.is_lower() || manner.reads_only && pin.serves(&file.version()) =>
-            {
-                Admission::Passthrough(*backing_id)
+            Some(backing) if backing.takes(&**file, manner) => {
+                Admission::Passthrough(backing.backing_id)
             }
             Some(_) => return Admission::Split,
             None if !self.agree_with(&**file) || self.is_apart_from(manner) => {
                 return Admission::Split;
             }
             None if is_free => {
-                let pin = |file: &Arc<dyn OpenFile>| match manner.reads_only {
-                    true => file.passthrough(),
-                    false => file.write_directly(),
+                let pin = |file: &Arc<dyn OpenFile>| match manner {
+                    Manner { reads_only: true, .. } => file.passthrough(),
+                    Manner { appends: true, .. } => None,
+                    _ => file.write_directly(),
                 };
                 self.backing = register.and_then(|register| pin(file).and_then(register));
                 self.backing
@@ -314,6 +333,21 @@ impl Opens {
         };
         self.add(handle, file, manner);
         admission
+    }
+
+    /// Counts an open that does not fit and cannot have another node, if that is possible at all.
+    pub fn squeeze_in(
+        &mut self,
+        handle: u64,
+        file: &Arc<dyn OpenFile>,
+        manner: Manner,
+    ) -> Option<Admission> {
+        if self.reads_segment() {
+            return None;
+        }
+        self.add(handle, file, manner);
+        let written = self.backing.as_ref().map(|lower| Admission::Passthrough(lower.backing_id));
+        Some(written.unwrap_or(Admission::Split))
     }
 
     /// Counts an open.

@@ -144,14 +144,15 @@ impl Pages {
         }
         let mut nodes = self.nodes_of(change.id);
         nodes.retain(|node| node.nodeid != served.nodeid);
-        let ChangedRange { offset, length, done, .. } = *change;
-        let told = self.each(nodes, move |device, node: &Arc<Node>| {
-            device.drop_pages(node.nodeid, offset, length)?;
-            let end = offset.saturating_add(length);
-            match length_of_pages(node).filter(|bytes| done && *bytes <= end) {
-                Some(bytes) => device.tell_length(node.nodeid, bytes),
-                None => Ok(()),
-            }
+        let (with_pages, without): (Vec<_>, Vec<_>) =
+            nodes.into_iter().partition(|node| node.has_pages.load(Ordering::Acquire));
+        if let Some(device) = self.device.get() {
+            without.iter().for_each(|node| heard(tell_length(device, node, change)));
+        }
+        let change = *change;
+        let told = self.each(with_pages, move |device, node: &Arc<Node>| {
+            device.drop_pages(node.nodeid, change.offset, change.length)?;
+            tell_length(device, node, &change)
         });
         if !served.from_page {
             await_all(&told);
@@ -197,9 +198,7 @@ impl Pages {
         for node in nodes {
             let (device, tell, told) = (device.clone(), tell.clone(), told.clone());
             self.threads.run(move || {
-                if let Err(error) = tell(&device, &node) {
-                    tracing::warn!(%error, "the kernel is not told that a file changed");
-                }
+                heard(tell(&device, &node));
                 drop(told);
             });
         }
@@ -207,11 +206,25 @@ impl Pages {
     }
 }
 
-/// Where what is read from the kernel's pages of the node ends; none where nobody reads them, and
-/// while an open of it takes its time.
-fn length_of_pages(node: &Node) -> Option<u64> {
-    let file = node.opens.try_lock_for(OPENS_WAIT_MAX)?.read_from_pages()?;
-    file.size().ok()
+/// Tells the kernel where the node ends now, if the change may have moved that. Not while an open
+/// of it takes its time.
+fn tell_length(device: &Device, node: &Node, change: &ChangedRange) -> io::Result<()> {
+    let Some(opens) = change.done.then(|| node.opens.try_lock_for(OPENS_WAIT_MAX)).flatten() else {
+        return Ok(());
+    };
+    let shown = opens.file_shown();
+    drop(opens);
+    let end = change.offset.saturating_add(change.length);
+    match shown.and_then(|file| file.size().ok()).filter(|bytes| *bytes <= end) {
+        Some(bytes) => device.tell_length(node.nodeid, bytes),
+        None => Ok(()),
+    }
+}
+
+fn heard(outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::warn!(%error, "the kernel is not told that a file changed");
+    }
 }
 
 /// Waits for the kernel to hear what it is told, not without end.

@@ -183,7 +183,7 @@ fn a_copy_onto_itself_is_refused_also_between_opens_of_two_versions() {
 }
 
 /// Ways in which a file of `length` bytes gets another page.
-const GROWERS: [&str; 4] = ["append", "write", "length", "library"];
+const GROWERS: [&str; 5] = ["library", "append", "write", "length", "cut and grown"];
 
 fn grow(node: &Node, name: &str, length: u64, way: &str) {
     let path = node.mount().join(name);
@@ -192,6 +192,10 @@ fn grow(node: &Node, name: &str, length: u64, way: &str) {
         "append" => open(true).write_all(&[3; PAGE]).unwrap(),
         "write" => open(false).write_all_at(&[3; PAGE], length).unwrap(),
         "length" => open(false).set_len(length + PAGE as u64).unwrap(),
+        "cut and grown" => {
+            open(false).set_len(length / 2).unwrap();
+            open(false).set_len(length + PAGE as u64).unwrap();
+        }
         _ => {
             let library = library(node);
             let options = OpenOptions::read_write();
@@ -206,7 +210,8 @@ fn grow(node: &Node, name: &str, length: u64, way: &str) {
 fn copies_and_mappings_go_on_to_where_another_open_moved_the_end() {
     needs_mount!();
     for node in nodes() {
-        for (round, start) in [0, 100, PAGE as u64, (1 << 20) + 5].into_iter().enumerate() {
+        for (round, start) in [0, 100, PAGE as u64, 400_000, (1 << 20) + 5].into_iter().enumerate()
+        {
             let name = format!("g{round}");
             let path = node.mount().join(&name);
             fs::write(&path, vec![1; start as usize]).unwrap();
@@ -233,7 +238,7 @@ fn copies_and_mappings_go_on_to_where_another_open_moved_the_end() {
                         continue;
                     }
                     let mapping = Mapping::new(open, false);
-                    let byte = if *way == "length" { 0 } else { 3 };
+                    let byte = if way.starts_with("cut") || *way == "length" { 0 } else { 3 };
                     assert_eq!(mapping.byte(length as usize + PAGE - 1), byte, "{what}");
                 }
                 length += PAGE as u64;
