@@ -451,7 +451,44 @@ fn who_cannot_follow_the_growth_of_a_file_follows_its_changes_before_the_old_end
         }
         let again = File::options().write(true).truncate(true).open(scene.here("file")).unwrap();
         assert_eq!(reader.read_at(&mut [0], 0).unwrap(), 0);
+        // With memory it catches up at the next change.
+        writer.write_all_at(&[7; 700_000], 0).unwrap();
+        scene.order(&["resize", "64MiB"]);
+        writer.write_all_at(&[8; 100], 900_000).unwrap();
+        let mut grown = vec![7; 900_100];
+        grown[700_000..900_000].fill(0);
+        grown[900_000..].fill(8);
+        assert!(seen(900_100) == grown, "with memory again");
         drop((again, writer));
         right = bytes_of(1, LENGTH);
+    }
+}
+
+#[test]
+fn who_has_a_file_open_follows_its_growth_after_its_times_were_set() {
+    needs_mount!();
+    for way in WAYS {
+        let scene = Scene::new(way);
+        for cut in [false, true] {
+            let mut right = bytes_of(1, LENGTH);
+            scene.put("file", &right);
+            let reader = File::open(scene.here("file")).unwrap();
+            let mut bytes = vec![0; LENGTH];
+            reader.read_exact_at(&mut bytes, 0).unwrap();
+            let writer =
+                File::options().write(true).truncate(cut).open(scene.here("file")).unwrap();
+            if cut {
+                right.clear();
+            }
+            writer.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+            writer.write_all_at(&[3; 300_000], right.len() as u64).unwrap();
+            right.resize(right.len() + 300_000, 3);
+            writer.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+            writer.set_len(right.len() as u64 + 5_000).unwrap();
+            right.resize(right.len() + 5_000, 0);
+            let mut bytes = vec![1; right.len()];
+            reader.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes == right, "cut: {cut}");
+        }
     }
 }

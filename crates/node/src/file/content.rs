@@ -161,8 +161,7 @@ impl Content {
     }
 
     /// Contents that the kernel goes on reading by itself although this one took their place, as
-    /// where there was no memory for them to grow. They stay at their end and follow changes
-    /// before it.
+    /// where there was no memory for them to grow (see `behind`).
     pub fn left_behind(&self) -> Vec<Arc<Content>> {
         let mut behind = self.behind.lock();
         if behind.is_empty() {

@@ -5,13 +5,14 @@
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
 //! * [`stub`]: what stands for a memory-only file on the PFS.
-//! * `read`, `write`, `capture`, `lent`, `memory_only`, `direct_writer`, `follow`: what a handle
-//!   does.
+//! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what a
+//!   handle does.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
 //! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
 //! that a version seen under it is either the recorded one or somebody else's work.
 
+mod behind;
 pub mod capture;
 pub mod content;
 mod direct_writer;

@@ -14,7 +14,7 @@ use super::capture::{Capture, Written};
 use super::content::Content;
 use super::handle::Handle;
 use super::state::Inner;
-use super::{lent, memory_only};
+use super::{behind, memory_only};
 use crate::carry::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -197,7 +197,7 @@ impl Handle {
         let (_changing, content) = self.begin_change()?;
         let (at, written) = self.write_to(&content, offset, data)?;
         if self.leads_to_current(&content) {
-            lent::write_behind(&content, at, &data[..written]);
+            behind::write(&content, &*self.lower, at, &data[..written]);
         }
         Ok((at, written))
     }
@@ -271,7 +271,7 @@ impl Handle {
         let (_changing, content) = self.begin_change()?;
         self.truncate_to(&content, size)?;
         if self.leads_to_current(&content) {
-            lent::cut_behind(&content, size);
+            behind::set_size(&content, &*self.lower, size);
         }
         Ok(())
     }
@@ -332,8 +332,9 @@ impl Handle {
         }
         self.owe(1);
         self.distrust_after_allocate(&content, mode_bits, offset, length)?;
-        if mode_bits & ZEROES != 0 && self.leads_to_current(&content) {
-            lent::zero_behind(&content, offset, length);
+        if self.leads_to_current(&content) {
+            let zeroed = if mode_bits & ZEROES != 0 { length } else { 0 };
+            behind::zero(&content, &*self.lower, offset, zeroed);
         }
         Ok(())
     }
