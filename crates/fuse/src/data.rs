@@ -221,14 +221,14 @@ impl Filesystem {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
         let way = Way::of(self.direct_io.load(Ordering::Relaxed), append);
-        let manner = opens::Manner { reads_only, way, user_id: caller.uid, appends: append };
+        let manner = opens::Manner { reads_only, way, appends: append };
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of whoever registers.
             let as_caller = pin.is_lower();
             if as_caller && (has_set_id(&pin) || self.credentials.become_writer(caller).is_err()) {
                 return None;
             }
-            let backing = self.register(pin, reply.device(), caller.uid);
+            let backing = self.register(pin, reply.device());
             self.credentials.become_daemon().ok()?;
             backing
         };

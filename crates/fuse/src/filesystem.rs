@@ -236,9 +236,8 @@ impl Filesystem {
         &self,
         pin: Arc<dyn tidepool_proto::PassthroughPin>,
         device: &Arc<Device>,
-        user_id: u32,
     ) -> Option<crate::opens::Backing> {
-        match crate::opens::Backing::register(pin, device.clone(), user_id) {
+        match crate::opens::Backing::register(pin, device.clone()) {
             Ok(backing) => Some(backing),
             Err(error) => {
                 let errno = Errno::from(error);

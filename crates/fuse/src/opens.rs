@@ -19,34 +19,25 @@ use crate::attributes::version_of;
 use crate::device::Device;
 use crate::reservations::Reservation;
 
-const ROOT: u32 = 0;
-
 /// A file registered with the kernel for passthrough, and the pin that keeps it resident.
 pub struct Backing {
     pin: Arc<dyn PassthroughPin>,
     device: Arc<Device>,
     backing_id: i32,
-    user_id: u32,
 }
 
 impl Backing {
-    /// Registers the pinned file for opens of a user.
-    pub fn register(
-        pin: Arc<dyn PassthroughPin>,
-        device: Arc<Device>,
-        user_id: u32,
-    ) -> io::Result<Self> {
+    /// Registers the pinned file.
+    pub fn register(pin: Arc<dyn PassthroughPin>, device: Arc<Device>) -> io::Result<Self> {
         let backing_id = device.register_backing(pin.descriptor())?;
-        Ok(Backing { pin, device, backing_id, user_id })
+        Ok(Backing { pin, device, backing_id })
     }
 
     fn takes(&self, file: &dyn OpenFile, manner: Manner) -> bool {
-        if !self.pin.is_lower() {
-            return manner.reads_only && self.pin.serves(&file.version());
+        match self.pin.is_lower() {
+            true => manner.reads_only || !manner.appends,
+            false => manner.reads_only && self.pin.serves(&file.version()),
         }
-        // Root may fill what is reserved for it.
-        let has_rights = self.user_id != ROOT || manner.user_id == ROOT;
-        manner.reads_only || !manner.appends && has_rights
     }
 }
 
@@ -104,8 +95,6 @@ pub struct Manner {
     pub reads_only: bool,
     /// See [`Way`].
     pub way: Way,
-    /// By whom.
-    pub user_id: u32,
     /// At the end. The kernel would go on so when it writes by itself, also where the program
     /// takes the flag from the descriptor.
     pub appends: bool,
