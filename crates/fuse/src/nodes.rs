@@ -668,4 +668,41 @@ mod tests {
         }
         assert_ne!(look_up().nodeid, first.nodeid);
     }
+
+    #[test]
+    fn a_stale_descriptor_goes_and_one_that_came_since_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (nodes, node, _) = table_of_one(directory.path());
+        let again = || look_at(&nodes.root.pin.lock().clone().unwrap(), c"file").unwrap().0;
+        let first = nodes.keep(&node, again());
+        nodes.renew(&node, again());
+        let second = nodes.pinned_already(&node).unwrap();
+        nodes.unpin_stale(&node, &first);
+        assert!(Arc::ptr_eq(&nodes.pinned_already(&node).unwrap(), &second));
+        assert_eq!(nodes.pinned.load(Ordering::Relaxed), 1);
+        nodes.unpin_stale(&node, &second);
+        assert!(nodes.pinned_already(&node).is_none());
+        assert_eq!(nodes.pinned.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn no_look_up_holds_a_file_whose_removal_would_leave_it_under_another_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (nodes, file, stat) = table_of_one(directory.path());
+        let mut nodes = Arc::into_inner(nodes).unwrap();
+        assert!(!nodes.hides_held, "a local file system");
+        nodes.hides_held = true;
+        std::fs::create_dir(directory.path().join("below")).unwrap();
+        let root = nodes.get(ROOT_NODE).unwrap();
+        let (descriptor, of_below) = look_at(&nodes.descriptor(&root).unwrap(), c"below").unwrap();
+        let below = nodes.enter(&root, c"below", &of_below, &version_of(&of_below));
+        nodes.renew(&below, descriptor);
+        assert!(nodes.pinned_already(&below).is_some(), "directories are removed all the same");
+        nodes.renew(&file, look_at(&nodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(nodes.pinned_already(&file).is_none());
+        assert!(file.is(&stat));
+        nodes.hides_held = false;
+        nodes.renew(&file, look_at(&nodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(nodes.pinned_already(&file).is_some());
+    }
 }

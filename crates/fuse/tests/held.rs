@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use support::bypass::BypassService;
+use support::memory::MemoryService;
 use support::{STRANGER, as_user, errno, mounted, mounted_with};
 
 const FILES: usize = 100;
@@ -142,4 +143,20 @@ fn a_name_is_taken_away_whatever_came_to_have_it() {
     fs::remove_file(mount.upper.join("linked")).unwrap();
     assert_eq!(fs::metadata(mount.upper.join("kept")).unwrap().nlink(), 1);
     assert_eq!(fs::read(mount.upper.join("kept")).unwrap(), b"first");
+}
+
+#[test]
+fn what_was_looked_up_under_a_name_before_is_not_what_goes_with_it() {
+    let service = Arc::new(MemoryService::default());
+    let Some(mount) = mounted(service.clone()) else { return };
+    let (lower, upper) = mount.both("name");
+    fs::write(&lower, b"bytes").unwrap();
+    let held = path_descriptor(&upper);
+    fs::rename(&lower, mount.lower.join("kept")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &lower, rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+        .unwrap();
+    fs::remove_file(&upper).unwrap();
+    assert!(!lower.exists());
+    assert_eq!(service.carried(), 0, "the file that had the name is none of it");
+    assert_eq!(fs::read(by_descriptor(&held)).unwrap(), b"bytes");
 }

@@ -22,6 +22,10 @@ const SLOW: u64 = 1;
 const PANIC: u64 = 2;
 /// Length of files whose close fails.
 const FULL: u64 = 3;
+/// Length of files that end early, as if they had been cut just now, and are read only once the
+/// gate is open; and where they end.
+const CUT: u64 = 12_288;
+const CUT_TO: usize = 5;
 /// Length of stubs of memory-only files, and of what they stand for.
 const STUB: u64 = 4;
 const MEMORY_ONLY: u64 = 123_456;
@@ -31,6 +35,22 @@ struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
     waiting: AtomicUsize,
+}
+
+impl Gate {
+    fn wait(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.open.lock().unwrap();
+        while !*open {
+            open = self.opened.wait(open).unwrap();
+        }
+    }
+
+    /// Lets those who wait go on, and all that come.
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
 }
 
 /// Behaves by the length of the file; others are in memory.
@@ -61,7 +81,7 @@ impl OpenFile for MoodyFile {
     }
 
     fn is_resident(&self, _offset: u64, _length: usize) -> bool {
-        self.kind != SLOW
+        ![SLOW, CUT].contains(&self.kind)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
@@ -75,13 +95,13 @@ impl OpenFile for MoodyFile {
         sink: &mut dyn FnMut(&[IoSlice<'_>]),
     ) -> Result<ReadOutcome> {
         assert!(self.kind != PANIC, "a read of this file panics");
-        if self.kind == SLOW {
-            self.gate.waiting.fetch_add(1, Ordering::SeqCst);
-            let mut open = self.gate.open.lock().unwrap();
-            while !*open {
-                open = self.gate.opened.wait(open).unwrap();
-            }
+        if [SLOW, CUT].contains(&self.kind) {
+            self.gate.wait();
         }
+        let length = match self.kind {
+            CUT => length.min(CUT_TO.saturating_sub(offset as usize)),
+            _ => length,
+        };
         self.inner.read_with(offset, length, sink)
     }
 
@@ -151,9 +171,14 @@ impl FileService for Moody {
 }
 
 fn moody() -> Option<(Arc<Moody>, support::Mounted)> {
+    moody_with(true)
+}
+
+fn moody_with(direct_io: bool) -> Option<(Arc<Moody>, support::Mounted)> {
     let service = Arc::new(Moody::default());
     let mount = mounted_with(service.clone(), |config| {
         config.threads = 1;
+        config.direct_io = direct_io;
     })?;
     Some((service, mount))
 }
@@ -177,8 +202,7 @@ fn reads_that_wait_for_the_pfs_hold_up_nobody_else() {
             assert_eq!(fs::read(&upper).unwrap(), b"resident");
             fs::write(mount.upper.join(format!("new{index}")), b"a longer text").unwrap();
         }
-        *service.gate.open.lock().unwrap() = true;
-        service.gate.opened.notify_all();
+        service.gate.open();
     });
 }
 
@@ -221,4 +245,26 @@ fn stubs_show_the_size_of_what_is_in_memory() {
     assert_eq!((data, hole), (1000, MEMORY_ONLY));
     fs::write(mount.lower.join("other"), b"other").unwrap();
     assert_eq!(fs::metadata(mount.upper.join("other")).unwrap().len(), 5);
+}
+
+#[test]
+fn an_append_puts_no_zeros_into_a_page_that_is_being_read() {
+    let Some((service, mount)) = moody_with(false) else { return };
+    let (lower, upper) = mount.both("log");
+    fs::write(&lower, [1; CUT as usize]).unwrap();
+    let reader = File::open(&upper).unwrap();
+    let mut appender = File::options().append(true).open(&upper).unwrap();
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut bytes = [9; 2000];
+            let length = reader.read_at(&mut bytes, 0).unwrap();
+            bytes[..length].to_vec()
+        });
+        while service.gate.waiting.load(Ordering::SeqCst) == 0 && !reads.is_finished() {
+            std::thread::yield_now();
+        }
+        std::io::Write::write_all(&mut appender, &[2; 700]).unwrap();
+        service.gate.open();
+        assert_eq!(reads.join().unwrap(), [1; CUT_TO]);
+    });
 }

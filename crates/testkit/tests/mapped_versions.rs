@@ -364,8 +364,12 @@ fn mappings_beside_an_open_to_append_show_the_stores_of_each_other() {
     for node in nodes() {
         let path = node.mount().join("s");
         fs::write(node.pfs().join("s"), vec![1; LENGTH]).unwrap();
-        let _appender = File::options().append(true).open(&path).unwrap();
-        let (one, other) = (Mapping::of(&path, true), Mapping::of(&path, true));
+        let appends = || File::options().append(true).open(&path).unwrap();
+        let _earlier = appends();
+        let one = Mapping::of(&path, true);
+        // Who comes next meets those who map, not this one.
+        let _later = appends();
+        let other = Mapping::of(&path, true);
         for byte in 2..5 {
             assert_eq!((one.byte(0), other.byte(PAGE)), (byte - 1, byte - 1));
             one.set(0, byte);

@@ -160,15 +160,10 @@ fn a_file_that_its_server_does_not_know_any_more_is_reached_by_its_name() {
     assert_eq!(fs::read(scene.pfs.behind().join("file")).unwrap().len(), 4097);
 }
 
-#[test]
-fn who_has_a_file_open_by_the_node_alone_reads_on_when_its_name_goes() {
-    needs_mount!();
-    const LENGTH: usize = 4 << 20;
-    let scene = scene();
-    let path = scene.pfs.root().join("file");
-    fs::write(&path, vec![7; LENGTH]).unwrap();
-    let request = OpenRequest {
-        lower: File::open(&path).unwrap().into(),
+/// An open past the mount, as the library's.
+fn to_read(path: &Path) -> OpenRequest {
+    OpenRequest {
+        lower: File::open(path).unwrap().into(),
         access: Access::Read,
         read_mode: None,
         write_mode: None,
@@ -177,10 +172,46 @@ fn who_has_a_file_open_by_the_node_alone_reads_on_when_its_name_goes() {
         truncate: false,
         user_id: 0,
         changes_as: None,
-    };
-    let open = scene.node.open(request).unwrap();
+    }
+}
+
+#[test]
+fn who_has_a_file_open_by_the_node_alone_reads_on_when_its_name_goes() {
+    needs_mount!();
+    const LENGTH: usize = 4 << 20;
+    let scene = scene();
+    let path = scene.pfs.root().join("file");
+    fs::write(&path, vec![7; LENGTH]).unwrap();
+    let open = scene.node.open(to_read(&path)).unwrap();
     fs::remove_file(scene.upper.path().join("file")).unwrap();
     let mut bytes = vec![0; LENGTH];
     assert_eq!(open.read_at(0, &mut bytes).unwrap().bytes, LENGTH);
     assert!(bytes.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_name_that_goes_leaves_what_is_kept_of_a_file_that_was_linked_meanwhile() {
+    needs_mount!();
+    let scene = scene();
+    let path = scene.pfs.root().join("resident");
+    fs::write(&path, [7; 4096]).unwrap();
+    settle(&scene);
+    let open = scene.node.open(to_read(&path)).unwrap();
+    std::thread::scope(|scope| {
+        let hold = scene.pfs.hold("unlink");
+        let unlinks = scope.spawn(|| fs::remove_file(scene.upper.path().join("resident")));
+        let end = Instant::now() + Duration::from_secs(60);
+        while scene.pfs.waiting("unlink") == 0 {
+            assert!(Instant::now() < end && !unlinks.is_finished(), "the PFS is asked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs::hard_link(scene.pfs.behind().join("resident"), scene.pfs.behind().join("other"))
+            .unwrap();
+        drop(hold);
+        unlinks.join().unwrap().unwrap();
+    });
+    let (bytes, asked) = scene.pfs.asked_by(|| fs::read(scene.upper.path().join("other")).unwrap());
+    assert_eq!(bytes, [7; 4096]);
+    assert!(!asked.contains_key("read"), "{asked:?}");
+    assert_eq!(open.read_at(0, &mut [0; 4096]).unwrap().bytes, 4096);
 }
