@@ -455,3 +455,19 @@ fn a_follower_of_a_file_that_several_append_to_reads_no_zeros() {
         }
     }
 }
+
+#[test]
+fn a_look_up_tells_the_length_that_another_program_gave_to_a_file_open_for_writing() {
+    needs_mount!();
+    for node in nodes() {
+        let (lower, upper) = (node.pfs().join("l"), node.mount().join("l"));
+        fs::write(&lower, vec![1; 3 * PAGE]).unwrap();
+        let writer = File::options().read(true).write(true).open(&upper).unwrap();
+        writer.read_exact_at(&mut [0; PAGE], 0).unwrap();
+        for length in [5 * PAGE + 7, PAGE + 7, 9 * PAGE] {
+            fs::write(&lower, vec![2; length]).unwrap();
+            assert_eq!(fs::metadata(&upper).unwrap().len(), length as u64);
+            assert_eq!(writer.metadata().unwrap().len(), length as u64);
+        }
+    }
+}
