@@ -127,8 +127,9 @@ fn it_attaches_again_after_a_restart_of_the_node() {
     let error = store.state().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NodeUnavailable, "a dead node has no state: {error}");
     let served = Served::start(directory.path());
+    // The node has a state before the controller asks for its lease.
     until(&store, "the new node", || store.state().is_ok());
-    assert_eq!(served.node.control_status().lease, "governed");
+    until(&store, "the lease", || served.node.control_status().lease == "governed");
     store.resize(8 * BLOCK, DEADLINE).unwrap();
     assert_eq!(served.node.control_status().capacity_bytes, 8 * BLOCK);
 }

@@ -156,11 +156,13 @@ impl Filesystem {
         if let Some((node, stat)) = self.lookups.take(caller.pid, caller.nodeid, name)
             && self.has_one_name_and_no_user(&node, &stat)
         {
+            self.service.end_transfers(node.id);
             rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
             self.one_name_is_gone(&node, &stat);
             return Ok(());
         }
         let (before, node) = self.hold_on_to_name(&held, name)?;
+        self.service.end_transfers(id_of(&before));
         rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
         self.name_is_gone(&before, node.as_ref());
         Ok(())
@@ -194,6 +196,7 @@ impl Filesystem {
         let source = self.stat_at(&old_held, name)?;
         let target = self.stat_at(&new_held, new_name).ok();
         let target_node = target.as_ref().and_then(|target| self.hold_on_to(target));
+        target.iter().for_each(|target| self.service.end_transfers(id_of(target)));
         if flags.is_empty() {
             // Some file systems know plain renames only.
             rustix::fs::renameat(&old_held, name, &new_held, new_name)?;

@@ -15,6 +15,8 @@ use crate::file::state::Inner;
 /// after that.
 const WORD_TIMEOUT: Duration = Duration::from_millis(100);
 const WORD_POLL: Duration = Duration::from_millis(1);
+/// How long a removal waits for a transfer of the file that is under way.
+const TRANSFERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits for the word of a change of metadata that this node or a client of it made.
 pub struct WordWait {
@@ -109,7 +111,25 @@ impl Core {
         remains.free();
     }
 
-    /// The same at once for a file that nobody has open, whose bytes are on the PFS and that nobody
+    /// Ends transfers of a file that nobody has open, and waits a moment for their descriptors to
+    /// be closed: a PFS may keep a file that is open under a hidden name when it is removed. What
+    /// is kept of the file stays.
+    pub fn end_transfers(&self, id: FileId) {
+        let Some(file) = self.files.get(id) else { return };
+        let idle = {
+            let inner = file.inner.lock();
+            inner.content.clone().filter(|_| inner.handles == 0)
+        };
+        let Some(content) = idle else { return };
+        self.fills.cancel(&content);
+        // The table has the file, and we.
+        let begun = Instant::now();
+        while Arc::strong_count(&file) > 2 && begun.elapsed() < TRANSFERS_TIMEOUT {
+            std::thread::sleep(WORD_POLL);
+        }
+    }
+
+    /// Lets everything go at once of a file that nobody has open, whose bytes are on the PFS and that nobody
     /// pinned; false for others.
     pub fn let_go(&self, id: FileId) -> bool {
         if let Some(file) = self.files.get(id) {

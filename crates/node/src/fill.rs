@@ -73,8 +73,9 @@ pub struct Ticket {
 /// A queued ticket with what it takes to run it.
 struct Job {
     ticket: Arc<Ticket>,
-    file: Arc<FileState>,
+    /// Closed before the file is given back: who waits for the one knows of the other.
     lower: Arc<dyn LowerFile>,
+    file: Arc<FileState>,
     keeping: Keeping,
 }
 

@@ -241,6 +241,10 @@ impl FileService for Node {
         self.core.name_removed(id);
     }
 
+    fn end_transfers(&self, id: FileId) {
+        self.core.end_transfers(id);
+    }
+
     fn let_go(&self, id: FileId) -> bool {
         self.core.let_go(id)
     }

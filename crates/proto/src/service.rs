@@ -261,6 +261,12 @@ pub trait FileService: Send + Sync + 'static {
     /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
     fn removed(&self, id: FileId);
 
+    /// Ends transfers of a file that nobody has open, so that nothing has it open on the PFS. What is
+    /// kept of it stays. For a name that is about to go. A node without transfers leaves it as it is.
+    fn end_transfers(&self, id: FileId) {
+        let _ = id;
+    }
+
     /// Lets everything go that is kept of the file, unless somebody has it open or pinned it, or
     /// its bytes live in memory only; whether it did. For a name that is gone and was the only one
     /// when it was last looked at. A node that cannot tell may leave this as it is.

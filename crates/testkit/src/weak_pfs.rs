@@ -38,6 +38,8 @@ pub struct Weakness {
     pub reads_end_at: Option<u64>,
     /// The kernel may keep what it was told of an open file's attributes for so long.
     pub attributes_last: Duration,
+    /// A file that is open when it is removed stays under a hidden name, as on NFS and by libfuse.
+    pub hides_held: bool,
     /// Files cannot be synced: `EIO`.
     pub syncs_fail: bool,
     /// Every question takes this long.

@@ -215,3 +215,43 @@ fn a_name_that_goes_leaves_what_is_kept_of_a_file_that_was_linked_meanwhile() {
     assert!(!asked.contains_key("read"), "{asked:?}");
     assert_eq!(open.read_at(0, &mut [0; 4096]).unwrap().bytes, 4096);
 }
+
+#[test]
+fn what_is_removed_is_held_by_no_read_ahead() {
+    needs_mount!();
+    let scene = scene();
+    scene.pfs.set(|weakness| weakness.hides_held = true);
+    let mut rounds_held = 0;
+    for round in 0..6 {
+        let directory = scene.upper.path().join(format!("d{round}"));
+        let behind = scene.pfs.behind().join(format!("d{round}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(behind.join("file"), vec![1; 40 << 20]).unwrap();
+        fs::write(behind.join("other"), "x").unwrap();
+        let mut file = File::open(directory.join("file")).unwrap();
+        scene.pfs.set(|weakness| weakness.delay = Duration::from_millis(5));
+        file.read_exact(&mut vec![0; 8 << 20]).unwrap();
+        // What is read ahead now takes its time.
+        let held = scene.pfs.hold("read");
+        scene.pfs.set(|weakness| weakness.delay = Duration::ZERO);
+        drop(file);
+        // The kernel does not wait for the end of an open.
+        std::thread::sleep(Duration::from_millis(50));
+        rounds_held += u32::from(scene.pfs.waiting("read") > 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(held);
+            });
+            match round % 2 {
+                0 => fs::remove_file(directory.join("file")).unwrap(),
+                _ => fs::rename(directory.join("other"), directory.join("file")).unwrap(),
+            }
+        });
+        for left in ["file", "other"] {
+            let _one_of_them_is_there = fs::remove_file(directory.join(left));
+        }
+        fs::remove_dir(&directory).unwrap();
+    }
+    assert!(rounds_held > 0, "nothing was read ahead");
+}

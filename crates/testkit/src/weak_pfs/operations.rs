@@ -160,7 +160,11 @@ impl Filesystem for PassThrough {
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.ask("unlink", parent);
         let gone = self.nodes.get(parent.0).and_then(|directory| {
-            rustix::fs::unlinkat(&directory.descriptor, name, AtFlags::empty())
+            let directory = &directory.descriptor;
+            match self.hidden_name(directory, name) {
+                Some(hidden) => rustix::fs::renameat(directory, name, directory, hidden),
+                None => rustix::fs::unlinkat(directory, name, AtFlags::empty()),
+            }
         });
         answer(reply, gone);
     }
@@ -204,6 +208,10 @@ impl Filesystem for PassThrough {
         let renamed = self.nodes.get(parent.0).and_then(|old| {
             let new = self.nodes.get(new_parent.0)?;
             let (old, new) = (&old.descriptor, &new.descriptor);
+            let is_exchange = flags.contains(rustix::fs::RenameFlags::EXCHANGE);
+            if let Some(hidden) = self.hidden_name(new, new_name).filter(|_| !is_exchange) {
+                rustix::fs::renameat(new, new_name, new, hidden)?;
+            }
             rustix::fs::renameat_with(old, name, new, new_name, flags)
         });
         answer(reply, renamed);

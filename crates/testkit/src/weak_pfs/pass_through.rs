@@ -190,6 +190,23 @@ impl PassThrough {
         self.opens.lock().get(&handle.0).cloned().ok_or(rustix::io::Errno::BADF)
     }
 
+    /// The name that a file takes instead of being removed.
+    pub fn hidden_name(&self, directory: impl AsFd, name: &OsStr) -> Option<String> {
+        if !self.shared.weakness.lock().hides_held {
+            return None;
+        }
+        let inode = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_ino;
+        let is_it = |open: &Arc<Open>| {
+            rustix::fs::fstat(open.as_fd()).is_ok_and(|stat| stat.st_ino == inode)
+        };
+        let is_open = || self.opens.lock().values().any(is_it);
+        if is_open() {
+            // The kernel does not wait for its releases; one may be on its way.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        is_open().then(|| format!(".hidden{inode}"))
+    }
+
     /// Opens what is behind inode `number`.
     pub fn open_behind(&self, number: u64, flags: i32) -> Answer<OwnedFd> {
         let node = self.nodes.get(number)?;
