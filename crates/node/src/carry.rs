@@ -129,8 +129,8 @@ impl Core {
         }
     }
 
-    /// Lets everything go at once of a file that nobody has open, whose bytes are on the PFS and that nobody
-    /// pinned; false for others.
+    /// Lets everything go at once of a file that nobody has open, whose bytes are on the PFS and
+    /// that nobody pinned; false for others.
     pub fn let_go(&self, id: FileId) -> bool {
         if let Some(file) = self.files.get(id) {
             let mut inner = file.inner.lock();

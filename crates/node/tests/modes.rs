@@ -169,6 +169,24 @@ fn memory_writes_leave_a_stub_and_are_written_down_at_drain() {
     assert_eq!(fixture.node.status().memory_only_files, 0);
 }
 
+/// As for a file that was renamed to where another rule holds.
+#[test]
+fn who_has_a_file_open_to_write_it_through_makes_durable_what_was_in_memory_only() {
+    let fixture = Fixture::new();
+    for (name, append, sync) in [("a", false, true), ("b", true, false), ("c", true, true)] {
+        let mut bytes = content(1, 300_000);
+        write_in_pieces(&fixture, name, &bytes, write_mode(WriteMode::Memory));
+        let wish = Wish { append, ..write_mode(WriteMode::Through) };
+        let file = fixture.writer(name, wish);
+        if append {
+            file.write_at(0, b"more").unwrap();
+            bytes.extend(b"more");
+        }
+        if sync { file.sync(false) } else { file.flush() }.unwrap();
+        assert!(std::fs::read(fixture.path(name)).unwrap() == bytes, "{name}");
+    }
+}
+
 #[test]
 fn memory_writes_beyond_the_capacity_go_down_to_the_pfs() {
     let fixture = Fixture::new();

@@ -261,8 +261,8 @@ pub trait FileService: Send + Sync + 'static {
     /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
     fn removed(&self, id: FileId);
 
-    /// Ends transfers of a file that nobody has open, so that nothing has it open on the PFS. What is
-    /// kept of it stays. For a name that is about to go. A node without transfers leaves it as it is.
+    /// Ends transfers of a file that nobody has open, so that the PFS sees no open of it. What is
+    /// kept of it stays. For a name that is about to go. Nothing to do where there are none.
     fn end_transfers(&self, id: FileId) {
         let _ = id;
     }

@@ -411,7 +411,8 @@ impl Handle {
         self.settle((self.write_mode != WriteMode::Bypass).then_some(Need::Counted))
     }
 
-    /// Brings the stub of a memory-only file up to date; false for other files.
+    /// Brings the stub of a memory-only file up to date; false for other files. Where this open is
+    /// to make bytes durable (the file has another directory's rule now), they are written down.
     fn record_in_stub(&self) -> Result<bool> {
         if !self.file.content().is_some_and(|content| content.is_memory_only()) {
             return Ok(false);
@@ -419,10 +420,17 @@ impl Handle {
         let _changing = self.file.gate.write();
         // It may have been written down while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
-            Some(content) => memory_only::record(&self.core, &self.file, &content, &*self.lower)?,
-            None => return Ok(false),
+            Some(content) if self.write_mode == WriteMode::Through => {
+                memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+                self.owe(1);
+            }
+            Some(content) => {
+                memory_only::record(&self.core, &self.file, &content, &*self.lower)?;
+                return Ok(true);
+            }
+            None => {}
         }
-        Ok(true)
+        Ok(false)
     }
 
     /// Makes what is needed durable, then packs a small file.
