@@ -1,6 +1,7 @@
 //! The client library where the PFS is slow or fails: several threads that make one open file
 //! durable, and a write that hangs beside those who look the file up.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -95,6 +96,22 @@ fn threads_of_one_file_hear_that_its_sync_failed() {
     }
 }
 
+/// Reads a file that is written meanwhile: always opens, and opens again where the version that it
+/// opened is gone.
+fn read_all(path: &Path) -> Vec<u8> {
+    loop {
+        let mut bytes = Vec::new();
+        let mut file = std::fs::File::open(path).expect("an open finds the file as it is");
+        match file.read_to_end(&mut bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
+            read => {
+                read.expect("nothing else keeps a reader from its version");
+                return bytes;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_write_of_the_library_that_hangs_stops_nobody_who_looks_the_file_up() {
     needs_mount!();
@@ -110,13 +127,12 @@ fn a_write_of_the_library_that_hangs_stops_nobody_who_looks_the_file_up() {
     let writes = || pfs.questions().get("write").copied().unwrap_or_default();
     let before = writes();
     let held = pfs.hold("write");
+    let path = node.mount().join("file");
     std::thread::scope(|scope| {
         let write = scope.spawn(|| file.write_at(0, b"new"));
         eventually("the write hangs", || writes() > before);
         // Who reads the file waits for the write.
-        let opens: Vec<_> = (0..20)
-            .map(|_| scope.spawn(|| std::fs::read(node.mount().join("file")).unwrap()))
-            .collect();
+        let opens: Vec<_> = (0..20).map(|_| scope.spawn(|| read_all(&path))).collect();
         let (done, waits) = mpsc::channel();
         let mount = node.mount();
         let beside = scope.spawn(move || {
