@@ -1,5 +1,6 @@
 //! A PFS on which writes move no time stamps is not served as if they did: the node refuses, or
-//! keeps nothing, or was told in words that nobody else writes.
+//! keeps nothing, or was told in words that nobody else writes. One that makes up its inode numbers
+//! loses what is cached whenever the kernel drops a name, and `doctor --pfs` says so.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use tidepool_client::{Client, ClientOptions, OpenOptions};
 use tidepool_proto::ErrorKind;
-use tidepool_testkit::needs_mount;
-use tidepool_testkit::product::{Node, NodeSpec};
+use tidepool_testkit::product::{self, Node, NodeSpec};
 use tidepool_testkit::weak_pfs::{WeakPfs, Weakness};
+use tidepool_testkit::{machine, needs_mount};
 
 const LENGTH: usize = 300_000;
 
@@ -104,4 +105,21 @@ fn the_library_asks_the_servers_what_an_open_file_is_now() {
     assert_eq!(writer.size().unwrap(), 17);
     let error = reader.read_at(0, &mut [0; 2]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+}
+
+#[test]
+fn doctor_tells_of_inode_numbers_that_the_mount_makes_up() {
+    needs_mount!();
+    let told = |weakness| {
+        let pfs = weak(weakness);
+        let mut doctor = product::program(&machine::binary());
+        doctor.args(["doctor", "--json", "--speed-bytes", "1MiB", "--pfs"]).arg(pfs.root());
+        let output = product::run_within(&mut doctor, Duration::from_secs(300)).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().expect("checks of the PFS");
+        let check = checks.iter().find(|check| check["name"] == "inode-stable").unwrap();
+        check["outcome"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(told(Weakness::default()), "ok");
+    assert_eq!(told(Weakness { unstable_inodes: true, ..Weakness::default() }), "degraded");
 }
