@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidepool_fuse::places_for;
+
 /// A process that uses a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -22,17 +24,25 @@ impl fmt::Display for User {
     }
 }
 
-/// Processes with an open file, a mapping or a directory below `mount`, this one left out.
+/// Processes with an open file, a mapping or a directory below `mount`, this one left out. Those of
+/// a container are found by what the mount is called there.
 pub fn users_of(mount: &Path) -> Vec<User> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let others = ids.filter(|id| *id != std::process::id());
-    let mut users: Vec<User> = others.filter_map(|id| user(id, mount)).collect();
+    let device = tidepool_fuse::device_number_of(mount).ok();
+    let mut users: Vec<User> = others
+        .filter_map(|id| {
+            let mut places = device.map(|device| places_for(id, device)).unwrap_or_default();
+            places.push(mount.to_owned());
+            user(id, &places)
+        })
+        .collect();
     users.sort_by_key(|user| user.process_id);
     users
 }
 
-fn user(process_id: u32, mount: &Path) -> Option<User> {
+fn user(process_id: u32, places: &[PathBuf]) -> Option<User> {
     let directory = PathBuf::from(format!("/proc/{process_id}"));
     let links = ["cwd", "root", "exe"].map(|name| directory.join(name)).into_iter();
     let descriptors = ["fd", "map_files"].into_iter().flat_map(|name| {
@@ -40,7 +50,7 @@ fn user(process_id: u32, mount: &Path) -> Option<User> {
         entries.filter_map(|entry| Some(entry.ok()?.path()))
     });
     let mut targets = links.chain(descriptors).filter_map(|link| fs::read_link(link).ok());
-    let path = targets.find(|target| target.starts_with(mount))?;
+    let path = targets.find(|target| places.iter().any(|place| target.starts_with(place)))?;
     let command = fs::read_to_string(directory.join("comm")).unwrap_or_default();
     Some(User { process_id, command: command.trim_end().to_owned(), path })
 }

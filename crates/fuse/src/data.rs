@@ -337,6 +337,7 @@ impl Filesystem {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         // Before there is a file: who is refused leaves none behind.
         let share = self.shares.take(caller.uid)?;
+        self.service.check_open()?;
         self.credentials.set_umask(arguments.umask)?;
         let (lower, created) = create_or_open(&held, name, arguments)?;
         if identity_of(&lower)?.1 != libc::S_IFREG {

@@ -40,5 +40,6 @@ mod turns;
 mod waiting;
 
 pub use config::MountConfig;
+pub use mounting::device_number_of;
 pub use session::{Mount, mount};
-pub use stale::{is_stale, recover_stale};
+pub use stale::{is_stale, places_for, recover_stale};

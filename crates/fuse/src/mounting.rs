@@ -160,6 +160,13 @@ pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
+/// The device number of what is mounted at `place`. Asks nobody, as [`device_number`].
+pub fn device_number_of(place: &Path) -> io::Result<(u32, u32)> {
+    let at = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+    let facts = rustix::fs::statx(rustix::fs::CWD, place, at, StatxFlags::TYPE)?;
+    Ok((facts.stx_dev_major, facts.stx_dev_minor))
+}
+
 /// How hard to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {

@@ -236,7 +236,8 @@ impl Mount {
     /// Unmounts and waits until no thread of the mount answers any more.
     ///
     /// Programs that use the mount get two seconds to end; then their requests and open files fail
-    /// with `ENOTCONN`. Bytes of shared mappings are written first. Does nothing if the mount is
+    /// with `ENOTCONN`, also in other mount namespaces, such as a container that began after the
+    /// mount. Bytes of shared mappings are written first. Does nothing if the mount is
     /// gone already. A mount that cannot be unmounted is no longer waited for: it fails with
     /// `ENOTCONN` when this process ends.
     pub fn unmount(&self) -> Result<()> {
@@ -253,7 +254,11 @@ impl Mount {
                 return Ok(());
             }
             match self.detach(Force::No) {
-                Ok(()) => return self.wait(),
+                Ok(()) if self.session.wait_for(BUSY_MAX) => return Ok(()),
+                Ok(()) => {
+                    self.leave_elsewhere();
+                    return Ok(());
+                }
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY)
                         && started.elapsed() <= BUSY_MAX =>
@@ -263,7 +268,7 @@ impl Mount {
                 Err(_) => break,
             }
         }
-        self.write_back_mappings();
+        self.write_back_mappings(self.mount_point.clone());
         if let Err(error) = self.detach(Force::Yes) {
             self.session.give_up();
             return Err(fail(error).remedy("unmount it as root: umount --lazy"));
@@ -286,11 +291,25 @@ impl Mount {
         self.session.filesystem.direct_io.load(Ordering::Relaxed)
     }
 
+    /// The mount is gone here and lives on: in a mount namespace that was made since, or in use
+    /// after somebody detached it. It ends with this process.
+    fn leave_elsewhere(&self) {
+        let holders = self.device_number.map(crate::stale::held_elsewhere).unwrap_or_default();
+        for (process_id, place) in holders {
+            tracing::warn!(
+                process_id,
+                place = %place.display(),
+                "a mount namespace still holds the mount: what is open there fails with ENOTCONN"
+            );
+            self.write_back_mappings(place);
+        }
+        self.session.give_up();
+    }
+
     /// Asks the kernel for what programs wrote to shared mappings, in a thread of its own in case
     /// the storage never answers.
-    fn write_back_mappings(&self) {
+    fn write_back_mappings(&self, mount_point: PathBuf) {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let mount_point = self.mount_point.clone();
         std::thread::spawn(move || {
             let outcome = std::fs::File::open(mount_point)
                 .and_then(|root| rustix::fs::syncfs(root.as_fd()).map_err(Into::into));
@@ -318,6 +337,18 @@ impl Drop for Mount {
 }
 
 impl Session {
+    /// Waits for the end no longer than this; whether it came.
+    fn wait_for(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut ended = self.ended.lock();
+        while !*ended && self.threads.load(Ordering::SeqCst) > 0 {
+            if self.end.wait_until(&mut ended, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
     fn wait(&self) {
         let mut ended = self.ended.lock();
         while !*ended && self.threads.load(Ordering::SeqCst) > 0 {

@@ -167,12 +167,44 @@ fn count_at(mount_point: &Path) -> Result<usize> {
 
 /// Where the file system of a device number is mounted now, whatever was renamed meanwhile.
 pub(crate) fn places_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
+    Ok(places_in(&read_table()?, device))
+}
+
+fn places_in(table: &[u8], device: (u32, u32)) -> Vec<PathBuf> {
     let wanted = format!("{}:{}", device.0, device.1);
-    let table = read_table()?;
     let lines = table.split(|byte| *byte == b'\n');
     let ours = lines.filter(|line| field(line, DEVICE) == Some(wanted.as_bytes()));
     let places = ours.filter_map(|line| field(line, PLACE));
-    Ok(places.map(|place| PathBuf::from(OsString::from_vec(unescape(place)))).collect())
+    places.map(|place| PathBuf::from(OsString::from_vec(unescape(place)))).collect()
+}
+
+/// Where a process sees the mount of this device. A mount namespace of its own, as containers have,
+/// may call it otherwise, and may hold it when it is gone here. Empty for processes that the caller
+/// may not look at.
+pub fn places_for(process_id: u32, device: (u32, u32)) -> Vec<PathBuf> {
+    let table = std::fs::read(format!("/proc/{process_id}/mountinfo")).unwrap_or_default();
+    places_in(&table, device)
+}
+
+/// A process in each other mount namespace that holds the mount of this device, and where it is.
+pub(crate) fn held_elsewhere(device: (u32, u32)) -> Vec<(u32, PathBuf)> {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let mut seen = vec![namespace("self")];
+    let processes = std::fs::read_dir("/proc").into_iter().flatten();
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let mut holders = Vec::new();
+    for id in ids {
+        let its = namespace(&id.to_string());
+        if its.is_none() || seen.contains(&its) {
+            continue;
+        }
+        seen.push(its);
+        if let Some(place) = places_for(id, device).into_iter().next() {
+            let root = format!("/proc/{id}/root");
+            holders.push((id, Path::new(&root).join(place.strip_prefix("/").unwrap_or(&place))));
+        }
+    }
+    holders
 }
 
 fn field(line: &[u8], number: usize) -> Option<&[u8]> {

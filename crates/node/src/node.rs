@@ -211,6 +211,10 @@ fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Resu
 }
 
 impl FileService for Node {
+    fn check_open(&self) -> Result<()> {
+        self.core.check_open()
+    }
+
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         Ok(Arc::new(self.open_handle(request)?))
     }

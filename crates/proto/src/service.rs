@@ -230,6 +230,14 @@ pub trait NotedVersion: Send + Sync {
 
 /// A node as its front ends see it.
 pub trait FileService: Send + Sync + 'static {
+    /// Whether files may be opened at all, to be asked before one is made for an open.
+    ///
+    /// # Errors
+    /// `NodeUnavailable` while the node stops.
+    fn check_open(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Opens the file behind the descriptor in `request`.
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>>;
 

@@ -330,6 +330,55 @@ fn stop_names_who_keeps_the_mount_busy() {
 }
 
 #[test]
+fn a_container_that_holds_the_mount_keeps_no_node_from_stopping() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let mount = daemon.path("mnt");
+    let status = daemon.json(&["status"]);
+    let script = format!(
+        "mkdir {0}/in && mount --bind {1} {0}/in && cd / && exec 9> {0}/in/held && exec sleep 1000",
+        daemon.path("").display(),
+        mount.display()
+    );
+    let mut holds = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    for _ in 0..200 {
+        if mount.join("held").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let refused = daemon.run(&["node", "stop", "--wait", "0"]);
+    assert_eq!(refused.status.code(), Some(6), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("/in/held"), "{}", stderr(&refused));
+    let forced = daemon.run(&["node", "stop", "--force", "--timeout", "20"]);
+    holds.kill().unwrap();
+    holds.wait().unwrap();
+    assert!(forced.status.success(), "{}\n{}", stderr(&forced), daemon.log());
+    assert!(!runs(status["process_id"].as_u64().unwrap()));
+    let told = format!("process_id={}", holds.id());
+    let log = daemon.log();
+    assert!(log.contains("mount namespace still holds") && log.contains(&told), "{log}");
+}
+
+#[test]
+fn a_file_that_a_drained_node_does_not_open_is_not_made() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let drained = daemon.run(&["node", "drain"]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    let error = std::fs::write(daemon.path("mnt/new"), b"bytes").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
+    assert!(!daemon.path("pfs/new").exists());
+}
+
+#[test]
 fn sigterm_stops_cleanly() {
     let daemon = Daemon::start(&[]);
     let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
