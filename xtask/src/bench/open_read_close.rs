@@ -32,7 +32,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     for (file, what) in [(SMALL, "a file of 4 KiB"), (BIG, "a file of 4 MiB")] {
         warm::load(&node, &mount.join(file))?;
         let places = [mount.join(file), example.mount.join(file), lower.join(file)];
-        let times = (bench.scale.random_reads / 200).max(100);
+        let times = (bench.scale.random_reads / 20).max(100);
         let one = |place: &Path| -> Result<f64> {
             let figures = (0..times).map(|_| visitor::open_read_close_us(place));
             median(&figures.collect::<Result<Vec<f64>>>()?).context("at least one")
