@@ -30,7 +30,7 @@ pub fn users_of(mount: &Path) -> Vec<User> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let others = ids.filter(|id| *id != std::process::id());
-    let device = tidepool_fuse::device_number_of(mount).ok();
+    let device = tidepool_fuse::mounted_device(mount);
     let mut users: Vec<User> = others
         .filter_map(|id| {
             let mut places = device.map(|device| places_for(id, device)).unwrap_or_default();

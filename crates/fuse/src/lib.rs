@@ -40,6 +40,6 @@ mod turns;
 mod waiting;
 
 pub use config::MountConfig;
-pub use mounting::device_number_of;
+pub use mounting::mounted_device;
 pub use session::{Mount, mount};
 pub use stale::{is_stale, places_for, recover_stale};

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
 };
@@ -160,11 +160,13 @@ pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
-/// The device number of what is mounted at `place`. Asks nobody, as [`device_number`].
-pub fn device_number_of(place: &Path) -> io::Result<(u32, u32)> {
+/// The device number of what is mounted at `place`; `None` where nothing is. Asks nobody, as
+/// [`device_number`].
+pub fn mounted_device(place: &Path) -> Option<(u32, u32)> {
     let at = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    let facts = rustix::fs::statx(rustix::fs::CWD, place, at, StatxFlags::TYPE)?;
-    Ok((facts.stx_dev_major, facts.stx_dev_minor))
+    let facts = rustix::fs::statx(rustix::fs::CWD, place, at, StatxFlags::TYPE).ok()?;
+    let mounted = facts.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    mounted.then_some((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
 /// How hard to unmount.
