@@ -14,17 +14,19 @@ fn a_reader_by_the_length_alone_never_meets_a_hole() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut reads = 0;
             let mut buffer = vec![0; 8 << 20];
             let mut longest = 0;
-            while !done.load(Ordering::Acquire) || reads == 0 {
+            loop {
+                // Once more after all of it is there: this thread may not have run before.
+                let last = done.load(Ordering::Acquire);
                 let from = longest.max(64) as u64 - 64;
                 let count = rustix::io::pread(segment.descriptor(), &mut buffer, from).unwrap();
                 assert!(buffer[..count].iter().all(|byte| *byte == 7), "a hole within the length");
                 longest = (from as usize + count).max(longest);
-                reads += 1;
+                if last {
+                    return longest;
+                }
             }
-            longest
         });
         for step in 0..400u64 {
             let piece = vec![7; 1 + (step as usize * 7919) % 70_000];
