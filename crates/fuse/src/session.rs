@@ -295,12 +295,16 @@ impl Mount {
     /// after somebody detached it. It ends with this process.
     fn leave_elsewhere(&self) {
         let holders = self.device_number.map(crate::stale::held_elsewhere).unwrap_or_default();
-        for (process_id, place) in holders {
+        for (process_id, place) in &holders {
             tracing::warn!(
                 process_id,
                 place = %place.display(),
                 "a mount namespace still holds the mount: what is open there fails with ENOTCONN"
             );
+        }
+        // Once is for all: there is one file system, and whoever makes many namespaces holds up no
+        // stop.
+        if let Some((_, place)) = holders.into_iter().next() {
             self.write_back_mappings(place);
         }
         self.session.give_up();
@@ -310,8 +314,9 @@ impl Mount {
     /// the storage never answers.
     fn write_back_mappings(&self, mount_point: PathBuf) {
         let (sender, receiver) = std::sync::mpsc::channel();
+        let device = self.device_number;
         std::thread::spawn(move || {
-            let outcome = std::fs::File::open(mount_point)
+            let outcome = mounting::open_root(&mount_point, device)
                 .and_then(|root| rustix::fs::syncfs(root.as_fd()).map_err(Into::into));
             let _ = sender.send(outcome);
         });
@@ -350,10 +355,7 @@ impl Session {
     }
 
     fn wait(&self) {
-        let mut ended = self.ended.lock();
-        while !*ended && self.threads.load(Ordering::SeqCst) > 0 {
-            self.end.wait(&mut ended);
-        }
+        while !self.wait_for(BUSY_MAX) {}
     }
 
     /// Agrees with the kernel on what both can do.
