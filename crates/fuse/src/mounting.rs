@@ -160,8 +160,8 @@ pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
-/// Opens the root of the mount of this device, where it is known, at `place`. In a mount namespace of somebody else
-/// the place may lead elsewhere by now: nothing but that root is opened.
+/// Opens the root of the mount of this device, where it is known, at `place`. In a mount namespace
+/// of somebody else the place may lead elsewhere by now: nothing but that root is opened.
 ///
 /// # Errors
 /// `ESTALE` where it leads elsewhere.
