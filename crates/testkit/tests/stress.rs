@@ -27,6 +27,9 @@ const OVERHEAD: u64 = 160 << 20;
 const STALLS: &str = "open:slow=5ms@10%;version:slow=15ms@10%;read:slow=30ms@20%;\
     write:slow=10ms@20%;sync:slow=50ms@50%;seed=5";
 
+/// A page is not found in two parts more often than this, one millisecond after the other.
+const TORN_READS_MAX: u32 = 1000;
+
 /// Fewer reads than this tell nothing, however long they took.
 const READS_MIN: u64 = 1000;
 
@@ -43,6 +46,10 @@ fn pages_of(file: u64) -> u64 {
 
 fn is_overwritten(file: u64) -> bool {
     (REPLACED..REPLACED + OVERWRITTEN).contains(&file)
+}
+
+fn is_written(file: u64) -> bool {
+    file >= REPLACED + OVERWRITTEN
 }
 
 struct Run {
@@ -96,6 +103,20 @@ impl Reader {
         }
     }
 
+    /// Bytes read, or the errno. Memory is read beside its writers, as on a local file system: a
+    /// page in two parts is whole once its writer is done.
+    fn read_pages(&self, file: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, i32> {
+        let is_torn = |page: &[u8]| matches!(Page::decode(page), Err(Damage::Torn(_)));
+        for _ in 0..TORN_READS_MAX {
+            let bytes = self.read(offset, buffer)?;
+            if !(is_written(file) && buffer[..bytes].chunks_exact(PAGE_BYTES).any(is_torn)) {
+                return Ok(bytes);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.read(offset, buffer)
+    }
+
     /// Bytes read, or the errno.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, i32> {
         match self {
@@ -140,7 +161,7 @@ fn read_one(run: &Run, client: Option<&Client>, rng: &mut fastrand::Rng) {
         let count = rng.u64(1..=32).min(pages - start) as usize;
         let offset = start * PAGE_BYTES as u64;
         let buffer = &mut buffer[..count * PAGE_BYTES];
-        match reader.read(offset, buffer) {
+        match reader.read_pages(file, offset, buffer) {
             Ok(bytes) => {
                 assert_eq!(bytes, buffer.len(), "file {file} at {offset}: short");
                 run.reads.fetch_add(1, Ordering::Relaxed);
