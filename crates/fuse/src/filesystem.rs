@@ -86,13 +86,20 @@ impl Filesystem {
         })
     }
 
-    /// Has the kernel told of changes that do not come from it, as long as the mount lives.
+    /// Has the kernel told of changes that do not come from it, and asked for what programs stored
+    /// to its pages before the node stops, as long as the mount lives.
     pub(crate) fn hear_of_changes(self: &Arc<Self>, device: &Arc<Device>) {
         self.pages.connect(device.clone());
         let filesystem = Arc::downgrade(self);
         self.service.on_change(Arc::new(move |change| {
             if let Some(filesystem) = filesystem.upgrade() {
                 filesystem.pages.changed(change);
+            }
+        }));
+        let filesystem = Arc::downgrade(self);
+        self.service.on_drain(Arc::new(move || {
+            if let Some(filesystem) = filesystem.upgrade() {
+                filesystem.pages.write_back_all();
             }
         }));
     }

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
 };
@@ -158,21 +158,6 @@ pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let facts = rustix::fs::statx(mount, c"", at, StatxFlags::TYPE)?;
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
-}
-
-/// Opens the root of the mount of this device, where it is known, at `place`. In a mount namespace
-/// of somebody else the place may lead elsewhere by now: nothing but that root is opened.
-///
-/// # Errors
-/// `ESTALE` where it leads elsewhere.
-pub fn open_root(place: &Path, device: Option<(u32, u32)>) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = rustix::fs::open(place, flags, Mode::empty())?;
-    if device.is_some() && Some(device_number(&found)?) != device {
-        return Err(io::Error::from_raw_os_error(libc::ESTALE));
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(&found, c".", flags, Mode::empty())?)
 }
 
 /// The device number of what is mounted at `place`; `None` where nothing is. Asks nobody, as

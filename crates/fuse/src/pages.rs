@@ -29,6 +29,9 @@ use crate::waiting::WaitingThreads;
 const THREADS_MAX: usize = 4;
 /// How long a change waits for pages to go.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Threads that ask for the pages of all files when the node stops, and how long that may take.
+const WRITING_THREADS_MAX: usize = 64;
+const WRITE_ALL_MAX: Duration = Duration::from_secs(10);
 /// How long a change of a file waits for an open of it that is under way, which may ask the PFS.
 const OPENS_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -169,6 +172,21 @@ impl Pages {
         }));
     }
 
+    /// Returns when the node has what programs stored to pages of any file, or in the end without.
+    ///
+    /// `syncfs` would not do: the kernel only begins to write pages of FUSE then.
+    pub fn write_back_all(&self) {
+        let mut nodes: Vec<_> = self.nodes.lock().values().flatten().cloned().collect();
+        nodes.retain(|node| node.has_pages.load(Ordering::Acquire));
+        // Threads of its own: files that hang in the PFS hold up few others.
+        let threads = WaitingThreads::new(WRITING_THREADS_MAX);
+        let told = self
+            .each_on(&threads, nodes, |device, node| device.drop_pages(node.nodeid, 0, u64::MAX));
+        if told.recv_timeout(WRITE_ALL_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("shared mappings could not be written back in time");
+        }
+    }
+
     /// Returns when the kernel has dropped the pages of a node.
     pub fn drop_all(&self, node: &Node) {
         await_all(&self.drop_of(node));
@@ -193,11 +211,20 @@ impl Pages {
         nodes: Vec<T>,
         tell: impl Fn(&Device, &T) -> io::Result<()> + Clone + Send + 'static,
     ) -> mpsc::Receiver<()> {
+        self.each_on(&self.threads, nodes, tell)
+    }
+
+    fn each_on<T: Send + 'static>(
+        &self,
+        threads: &WaitingThreads,
+        nodes: Vec<T>,
+        tell: impl Fn(&Device, &T) -> io::Result<()> + Clone + Send + 'static,
+    ) -> mpsc::Receiver<()> {
         let (told, waits) = mpsc::channel();
         let Some(device) = self.device.get() else { return waits };
         for node in nodes {
             let (device, tell, told) = (device.clone(), tell.clone(), told.clone());
-            self.threads.run(move || {
+            threads.run(move || {
                 heard(tell(&device, &node));
                 drop(told);
             });

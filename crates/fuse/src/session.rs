@@ -4,7 +4,7 @@
 //! one still listens, and starts one if need be. There are more threads than turns to wait for the
 //! PFS, so resident bytes are served at once however slow the PFS is and however many wait.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,7 +41,6 @@ const THREADS_BESIDE_TURNS: usize = 8;
 /// How long programs may go on using the mount after it was asked to go.
 const BUSY_MAX: Duration = Duration::from_secs(2);
 const BUSY_CHECK: Duration = Duration::from_millis(20);
-const SYNC_MAX: Duration = Duration::from_secs(10);
 
 const OPERATION: &str = "mounting";
 
@@ -268,7 +267,7 @@ impl Mount {
                 Err(_) => break,
             }
         }
-        self.write_back_mappings(self.mount_point.clone());
+        self.session.filesystem.pages.write_back_all();
         if let Err(error) = self.detach(Force::Yes) {
             self.session.give_up();
             return Err(fail(error).remedy("unmount it as root: umount --lazy"));
@@ -302,29 +301,8 @@ impl Mount {
                 "a mount namespace still holds the mount: what is open there fails with ENOTCONN"
             );
         }
-        // Once is for all: there is one file system, and whoever makes many namespaces holds up no
-        // stop.
-        if let Some((_, place)) = holders.into_iter().next() {
-            self.write_back_mappings(place);
-        }
+        self.session.filesystem.pages.write_back_all();
         self.session.give_up();
-    }
-
-    /// Asks the kernel for what programs wrote to shared mappings, in a thread of its own in case
-    /// the storage never answers.
-    fn write_back_mappings(&self, mount_point: PathBuf) {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let device = self.device_number;
-        std::thread::spawn(move || {
-            let outcome = mounting::open_root(&mount_point, device)
-                .and_then(|root| rustix::fs::syncfs(root.as_fd()).map_err(Into::into));
-            let _ = sender.send(outcome);
-        });
-        match receiver.recv_timeout(SYNC_MAX) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "writing shared mappings back failed"),
-            Err(_) => tracing::warn!("shared mappings could not be written back in time"),
-        }
     }
 }
 

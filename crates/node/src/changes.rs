@@ -1,16 +1,17 @@
-//! Who hears of changes of files' bytes: front ends that keep bytes of their own.
+//! Who hears of changes of files' bytes, and of the end: front ends that keep bytes of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use tidepool_proto::{ChangeHook, ChangedRange, FileId};
+use tidepool_proto::{ChangeHook, ChangedRange, DrainHook, FileId};
 
 /// See the file's first line.
 #[derive(Default)]
 pub struct Changes {
     hooks: RwLock<Arc<[ChangeHook]>>,
     has_hooks: AtomicBool,
+    drains: RwLock<Vec<DrainHook>>,
 }
 
 impl Changes {
@@ -19,6 +20,17 @@ impl Changes {
         let mut hooks = self.hooks.write();
         *hooks = hooks.iter().cloned().chain([hook]).collect();
         self.has_hooks.store(true, Ordering::Release);
+    }
+
+    /// Calls `hook` before the node writes down what it owes.
+    pub fn tell_of_drain(&self, hook: DrainHook) {
+        self.drains.write().push(hook);
+    }
+
+    /// Returns when the front ends gave the node what they keep. Call without locks of files.
+    pub fn gather(&self) {
+        let hooks = self.drains.read().clone();
+        hooks.iter().for_each(|hook| hook());
     }
 
     /// Tells that bytes from `offset` on are about to change, and that they did when what it

@@ -11,8 +11,8 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore}
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    ChangeHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile, OpenRequest, Result,
-    Version,
+    ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
+    OpenRequest, Result, Version,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
@@ -141,9 +141,11 @@ impl Node {
         change(&mut self.surroundings.lock());
     }
 
-    /// Refuses new opens and writes down what exists in memory only.
+    /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
+    /// of it.
     pub fn drain(&self) -> Result<()> {
         self.core.draining.store(true, Ordering::Release);
+        self.core.changes.gather();
         memory_only::spill_all(&self.core).inspect_err(|_| {
             self.core.draining.store(false, Ordering::Release);
         })
@@ -239,6 +241,10 @@ impl FileService for Node {
 
     fn on_change(&self, hook: ChangeHook) {
         self.core.changes.tell(hook);
+    }
+
+    fn on_drain(&self, hook: DrainHook) {
+        self.core.changes.tell_of_drain(hook);
     }
 
     fn removed(&self, id: FileId) {

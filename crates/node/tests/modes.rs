@@ -187,6 +187,28 @@ fn who_has_a_file_open_to_write_it_through_makes_durable_what_was_in_memory_only
     }
 }
 
+/// As for a file that was renamed to where another rule holds.
+#[test]
+fn what_is_written_past_the_store_takes_the_file_out_of_memory() {
+    let fixture = Fixture::new();
+    for (name, append) in [("a", false), ("b", true)] {
+        let mut bytes = content(1, 300_000);
+        write_in_pieces(&fixture, name, &bytes, write_mode(WriteMode::Memory));
+        let file = fixture.writer(name, Wish { append, ..write_mode(WriteMode::Bypass) });
+        file.write_at(0, b"more").unwrap();
+        match append {
+            true => bytes.extend(b"more"),
+            false => bytes[..4].copy_from_slice(b"more"),
+        }
+        assert!(std::fs::read(fixture.path(name)).unwrap() == bytes, "{name}");
+        file.set_size(5).unwrap();
+        assert!(std::fs::read(fixture.path(name)).unwrap() == bytes[..5], "{name}");
+    }
+    write_in_pieces(&fixture, "c", &content(1, 300_000), write_mode(WriteMode::Memory));
+    fixture.writer("c", write_mode(WriteMode::Bypass)).sync(false).unwrap();
+    assert!(std::fs::read(fixture.path("c")).unwrap() == content(1, 300_000));
+}
+
 #[test]
 fn memory_writes_beyond_the_capacity_go_down_to_the_pfs() {
     let fixture = Fixture::new();

@@ -27,8 +27,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, Advice, ReadMode, WriteMode};
 pub use service::{
-    ChangeHook, ChangedRange, FileService, HandOut, Identity, NotedVersion, OpenFile, OpenRequest,
-    PassthroughPin, ReadOutcome,
+    ChangeHook, ChangedRange, DrainHook, FileService, HandOut, Identity, NotedVersion, OpenFile,
+    OpenRequest, PassthroughPin, ReadOutcome,
 };
 pub use size::{ByteSize, MemorySize};
 pub use version::{FileId, Version};

@@ -66,6 +66,10 @@ pub struct ChangedRange {
 /// Told of changes, on the thread that makes them.
 pub type ChangeHook = Arc<dyn Fn(&ChangedRange) + Send + Sync>;
 
+/// Called when the node is about to write down all that it owes; returns when the node has the
+/// bytes that programs gave the front end, such as stores to mappings, or gives up in the end.
+pub type DrainHook = Arc<dyn Fn() + Send + Sync>;
+
 /// What a read returned and which levels it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOutcome {
@@ -263,6 +267,12 @@ pub trait FileService: Send + Sync + 'static {
     /// From now on tells `hook` of every change that comes through the node, for front ends that
     /// keep bytes of their own. A node without writers of its own may leave this as it is.
     fn on_change(&self, hook: ChangeHook) {
+        let _ = hook;
+    }
+
+    /// From now on calls `hook` before the node writes down what it owes because it stops. A node
+    /// that owes nothing may leave this as it is.
+    fn on_drain(&self, hook: DrainHook) {
         let _ = hook;
     }
 

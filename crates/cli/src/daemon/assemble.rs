@@ -254,9 +254,9 @@ impl Running {
 
     /// New opens are refused and owed writes done first; then the front ends go, then the node.
     fn take_down(self) -> Result<Outcome> {
-        let drained = self.node.drain().inspect_err(|error| {
-            tracing::error!("bytes that exist in memory only are lost: {error}");
-        });
+        if let Err(error) = self.node.drain() {
+            tracing::warn!("not everything is written down yet: {error}");
+        }
         let unmounted = self.mount.as_ref().map_or(Ok(()), Mount::unmount);
         if let Err(error) = &unmounted {
             tracing::error!("unmounting: {error}");
@@ -265,6 +265,10 @@ impl Running {
         drop(self.mount);
         drop(self.endpoint);
         self.server.stop();
+        // What programs went on to write until their front end was gone.
+        let drained = self.node.drain().inspect_err(|error| {
+            tracing::error!("bytes that exist in memory only are lost: {error}");
+        });
         self.node.stop();
         let lines = self.log.dropped_lines();
         if lines > 0 {

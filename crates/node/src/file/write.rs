@@ -25,14 +25,21 @@ const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 impl Handle {
-    /// Begins a change: takes the gate and finds the content that it applies to.
+    /// Begins a change: takes the gate and finds the content that it applies to, on the PFS where
+    /// this open writes past the store.
     fn begin_change(&self) -> Result<(RwLockWriteGuard<'_, ()>, Arc<Content>)> {
         let word = WordWait::begin();
         loop {
             let changing = self.file.gate.write();
             let now = self.lower.version()?;
             if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
-                return Ok((changing, self.content_for_change(now)?));
+                let content = self.content_for_change(now)?;
+                if self.write_mode == WriteMode::Bypass && content.is_memory_only() {
+                    // What is written past the store is on the PFS when the call returns.
+                    memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+                    self.owe(1);
+                }
+                return Ok((changing, content));
             }
             // Who brings the word needs the gate.
             drop(changing);
@@ -420,7 +427,7 @@ impl Handle {
         let _changing = self.file.gate.write();
         // It may have been written down while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
-            Some(content) if self.write_mode == WriteMode::Through => {
+            Some(content) if self.write_mode != WriteMode::Memory => {
                 memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
                 self.owe(1);
             }
