@@ -151,7 +151,9 @@ impl Node {
 
     /// Opens the file behind a descriptor.
     pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
-        self.core.check_open()?;
+        if !request.created {
+            self.core.check_open()?;
+        }
         let lower = self.core.pfs.file(request.lower)?;
         if let Some(identity) = request.changes_as {
             lower.change_as(identity);

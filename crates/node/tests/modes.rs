@@ -153,6 +153,21 @@ fn reading_from_memory_only_never_goes_to_the_pfs() {
     }
 }
 
+/// Whoever made it was not refused before, and cannot undo it.
+#[test]
+fn a_file_that_was_made_before_a_drain_is_opened_and_written_down() {
+    let fixture = Fixture::new();
+    fixture.put("old", b"old");
+    fixture.node.drain().unwrap();
+    let refused = fixture.try_open("old", Access::ReadWrite, write_mode(WriteMode::Memory));
+    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::NodeUnavailable));
+    let file = fixture.writer("new", write_mode(WriteMode::Memory));
+    file.write_at(0, b"bytes").unwrap();
+    drop(file);
+    fixture.node.drain().unwrap();
+    assert_eq!(std::fs::read(fixture.path("new")).unwrap(), b"bytes");
+}
+
 #[test]
 fn memory_writes_leave_a_stub_and_are_written_down_at_drain() {
     let fixture = Fixture::new();

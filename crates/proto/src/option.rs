@@ -446,7 +446,7 @@ table! {
     admit: OptionKind::Switch, "", Some("true"), false,
         "Whether files of this directory may be cached.";
     expendable: OptionKind::Switch, "", Some("false"), false,
-        "Under pressure, drop memory-only bytes instead of writing them down.";
+        "Under pressure and at a stop, drop memory-only bytes instead of writing them down.";
     stripe_bytes: OptionKind::Bytes { min: 4 * KIB, max: 4 * GIB, step: 4 * KIB }, "bytes", None,
         false, "Stripe size of new files, where the PFS lets users choose.";
     stripe_count: OptionKind::Count { min: 1, max: 65_535 }, "", None, false,

@@ -39,7 +39,8 @@ pub struct OpenRequest {
     /// This open cuts the file to nothing, so it need not care for what was in it. The caller then
     /// sets the length by itself.
     pub truncate: bool,
-    /// This open created the file, so its directory entry is not durable yet.
+    /// This open created the file, so its directory entry is not durable yet. Whoever asks for it
+    /// asked [`FileService::check_open`] before: the file is there now, so it is not refused.
     pub created: bool,
     /// Writes go to the end of the file, wherever that is (`O_APPEND`).
     pub append: bool,

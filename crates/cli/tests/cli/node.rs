@@ -366,6 +366,35 @@ fn a_container_that_holds_the_mount_keeps_no_node_from_stopping() {
 }
 
 #[test]
+fn who_mounts_something_else_over_the_place_keeps_no_node_from_stopping() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let mount = daemon.path("mnt");
+    let script = format!(
+        "mount -t tmpfs none {0} && cd {0} && exec 9> held && touch {1} && exec sleep 1000",
+        mount.display(),
+        daemon.path("ready").display()
+    );
+    let mut other = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    for _ in 0..200 {
+        if daemon.path("ready").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let stopped = daemon.run(&["node", "stop", "--wait", "0", "--timeout", "20"]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(daemon.path("ready").exists());
+    assert!(stopped.status.success(), "{}", stderr(&stopped));
+}
+
+#[test]
 fn a_file_that_a_drained_node_does_not_open_is_not_made() {
     let daemon = Daemon::start(&[]);
     if !daemon.mounted {

@@ -235,6 +235,7 @@ impl Session {
         let lower = only_descriptor(descriptors)?;
         authority::check_file(&lower, open.access)?;
         let place = OpeningPlace::take(self)?;
+        self.service.check_open()?;
         let file = self.service.open(OpenRequest {
             lower,
             access: open.access,
