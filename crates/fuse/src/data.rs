@@ -243,6 +243,10 @@ impl Filesystem {
         match admission {
             Admission::Passthrough(backing_id) => {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
+                if append && !reads_only {
+                    // By itself the kernel would go on to append when the flag is taken back.
+                    out.open_flags |= abi::OPEN_DIRECT_IO;
+                }
                 out.backing_id = backing_id;
             }
             Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),

@@ -3,7 +3,8 @@
 //! The kernel's rule: while a node is open by passthrough, every other open of it must be
 //! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
 //! a new file is written); and a node that was opened otherwise may have been mapped, which the
-//! kernel does not tell, so it takes no passthrough open until the last of those is closed. The
+//! kernel does not tell, so it takes no passthrough open until the last of those is closed. Who
+//! appends beside a passthrough writer is passthrough by name and asks us each time. The
 //! kernel keeps one set of pages for a node, so all who read only see the same bytes. Who appends
 //! past the page cache moves the length of the node at once, and a page that is just being read
 //! would show zeros up to it: those who have pages are on another node. An open that fits none of
@@ -34,10 +35,7 @@ impl Backing {
     }
 
     fn takes(&self, file: &dyn OpenFile, manner: Manner) -> bool {
-        match self.pin.is_lower() {
-            true => manner.reads_only || !manner.appends,
-            false => manner.reads_only && self.pin.serves(&file.version()),
-        }
+        self.pin.is_lower() || (manner.reads_only && self.pin.serves(&file.version()))
     }
 }
 

@@ -95,6 +95,30 @@ fn what_is_being_written_is_opened_again_to_append() {
     }
 }
 
+/// Who copies inside of the kernel ends where the kernel believes the end.
+#[test]
+fn who_appends_to_what_is_being_written_copies_all_that_is_there() {
+    needs_mount!();
+    const LENGTH: usize = 1 << 20;
+    for node in nodes() {
+        let path = node.mount().join("log");
+        let writer = File::create(&path).unwrap();
+        let mut log = File::options().read(true).append(true).open(&path).unwrap();
+        writer.write_all_at(&[1; LENGTH], 0).unwrap();
+        let copy = File::create(node.mount().join("copy")).unwrap();
+        let (mut from, mut to) = (0, 0);
+        let copied =
+            rustix::fs::copy_file_range(&log, Some(&mut from), &copy, Some(&mut to), LENGTH);
+        assert_eq!(copied.unwrap(), LENGTH);
+        log.write_all(b"end").unwrap();
+        writer.write_all_at(b"begin", 0).unwrap();
+        drop((writer, log));
+        let seen = fs::read(node.pfs().join("log")).unwrap();
+        assert_eq!(seen, [b"begin", &[1; LENGTH - 5][..], b"end"].concat());
+        assert_eq!(fs::read(node.pfs().join("copy")).unwrap(), [1; LENGTH]);
+    }
+}
+
 #[test]
 fn set_id_bits_go_with_writes_by_whoever_has_the_descriptor() {
     needs_mount!();
