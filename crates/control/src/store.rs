@@ -16,6 +16,9 @@ use crate::report::StoreReport;
 const GROWTH_EVERY_NS: u64 = 50_000_000;
 /// A store that failed, or holds more than it was asked to, is asked again after this long.
 const AGAIN_FAST_NS: u64 = 1_000_000_000;
+/// A fast store that must give bytes back and answered with an error: jobs wait for them, and
+/// an error such as a connection that broke is over at the next try.
+const AGAIN_URGENT_NS: u64 = 20_000_000;
 /// A slow one takes seconds, a process and a core for each command.
 const AGAIN_SLOW_NS: u64 = 15_000_000_000;
 /// Deadlines: at least this long, and at most.
@@ -165,6 +168,10 @@ impl Store {
         let since_ns = at_ns.saturating_sub(self.asked_ns);
         let (present, resident) = (self.last.capacity_bytes, self.last.resident_bytes);
         let failed = self.progress.answered.is_some_and(|(_, done)| !done);
+        let is_fast = self.answers && self.last.speed == StoreSpeed::Fast;
+        if failed && is_fast && resident > capacity_bytes {
+            return since_ns >= AGAIN_URGENT_NS;
+        }
         if !self.answers || failed || (resident > capacity_bytes && present <= capacity_bytes) {
             return since_ns >= self.again_ns();
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use tidepool_proto::admin::{ConfigEntry, FreeReport};
 use tidepool_proto::control::{
@@ -24,6 +24,8 @@ use tidepool_store::{HeartbeatPage, Store};
 
 use crate::lease::Lease;
 
+/// How often within a lease the watchdog looks whether it ran itself.
+const WATCHES_PER_LEASE: u32 = 4;
 /// Decisions kept for operators.
 const EVENTS_MAX: usize = 64;
 /// Origin of settings that were changed by command.
@@ -352,7 +354,7 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
         state.listen();
         if !state.lease.expire(Instant::now()) {
             match state.lease.until() {
-                Some(until) => drop(shared.changed.wait_until(&mut state, until)),
+                Some(until) => wait_awake(shared, &mut state, until),
                 None => shared.changed.wait(&mut state),
             }
             continue;
@@ -363,6 +365,21 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
         governor.store.settle();
         drop(governor);
         state = shared.state.lock();
+    }
+}
+
+/// Waits for a change, or until `until`, in steps. Time in which this process did not run, such as
+/// a frozen container or a virtual machine that moves, is no silence of the controller: most
+/// likely it did not run either.
+fn wait_awake(shared: &Shared, state: &mut MutexGuard<'_, State>, until: Instant) {
+    let Some(holder) = state.lease.holder().copied() else { return };
+    let step = (holder.lease / WATCHES_PER_LEASE).max(Duration::from_millis(1));
+    let planned = until.min(Instant::now() + step);
+    let _ = shared.changed.wait_until(state, planned);
+    let late = Instant::now().saturating_duration_since(planned);
+    if late > step {
+        tracing::info!(?late, "this process did not run: the controller's lease is longer by it");
+        state.lease.forgive(late);
     }
 }
 

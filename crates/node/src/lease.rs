@@ -133,6 +133,14 @@ impl Lease {
         }
     }
 
+    /// Makes up for `pause`, in which nobody could have heard the holder.
+    pub fn forgive(&mut self, pause: Duration) {
+        let governing = self.state == LeaseState::Governed;
+        if let Some(holder) = self.holder.as_mut().filter(|_| governing) {
+            holder.heard += pause;
+        }
+    }
+
     /// Whether the lease ran out by `now`; true once.
     pub fn expire(&mut self, now: Instant) -> bool {
         if self.until().is_none_or(|until| now < until) {
@@ -207,6 +215,19 @@ mod tests {
         assert_eq!(lease.state(), LeaseState::Expired);
         lease.grant(fence, 7, SECOND, now + 2 * SECOND).unwrap();
         assert_eq!(lease.state(), LeaseState::Governed);
+    }
+
+    #[test]
+    fn time_in_which_nobody_listened_is_no_silence() {
+        let mut lease = Lease::default();
+        let now = Instant::now();
+        lease.forgive(SECOND);
+        lease.grant(0, 7, SECOND, now).unwrap();
+        lease.forgive(3 * SECOND);
+        assert!(!lease.expire(now + 3 * SECOND));
+        assert!(lease.expire(now + 4 * SECOND), "a lease of its own after the pause");
+        lease.forgive(9 * SECOND);
+        assert_eq!(lease.state(), LeaseState::Expired, "what ran out comes back by a message");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use support::{BLOCK, CAPACITY, Fixture};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
-use tidepool_proto::control::{ControlReport, ControlStatus, Govern, Governed};
+use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, Govern, Governed};
 use tidepool_proto::{ErrorKind, Result};
 
 const MINIMUM: u64 = 2 * BLOCK;
@@ -299,7 +299,7 @@ fn senseless_numbers_do_no_harm() {
     assert_eq!((governed.lease_ms, governed.capacity_bytes), (LEASE_MS, CAPACITY));
     let status = control(&fixture);
     let report = status.report.as_ref().unwrap();
-    assert!(report.reason.len() <= 128 && report.alarms.len() <= 6);
+    assert!(report.reason.len() <= 128 && report.alarms.len() <= ALARMS.len());
     assert!(!status.has_alarm("at-minimum"));
     let unknown = Govern { fence: u64::MAX, ..Govern::default() };
     assert_eq!(govern(&fixture, unknown).unwrap_err().kind(), ErrorKind::InUse);

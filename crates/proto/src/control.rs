@@ -30,12 +30,21 @@ pub const CONTROL_POLICIES: [(&str, &str); 4] = [
 ];
 
 /// Names of the alarms of the control, with what each means.
-pub const ALARMS: [(&str, &str); 6] = [
+pub const ALARMS: [(&str, &str); 7] = [
     ("actuator-limited", "jobs take memory faster than the store can give it back"),
     ("sensor-disagreement", "two estimates of used memory differ by more than they should"),
     ("sensor-stale", "the memory of the node could not be read in time, or is implausible"),
-    ("at-minimum", "the store is at its guaranteed part and jobs still want more"),
+    (
+        "at-minimum",
+        "the store is at its guaranteed part, or the rest is pinned, lent or not written down yet, \
+         and jobs still want more",
+    ),
     ("swap-out", "the node swaps memory out"),
+    (
+        "page-cache-starved",
+        "jobs read files again and again that were in memory: their page cache does not fit beside \
+         the store",
+    ),
     ("store-failed", "a store did not answer or missed its deadline"),
 ];
 

@@ -178,6 +178,26 @@ fn a_stopped_controller_loses_the_store_and_gets_it_back() {
 }
 
 #[test]
+fn a_pause_of_controller_and_node_costs_no_byte() {
+    let daemon = governed(&[]);
+    let file = daemon.write("data", 48 << 20);
+    settle();
+    assert!(daemon.run(&["load", &file]).status.success(), "{}", daemon.log());
+    let before = status(&daemon);
+    let node = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let processes = [Pid::from_raw(node).unwrap(), controller(&before)];
+    processes.iter().for_each(|process| kill_process(*process, Signal::STOP).unwrap());
+    std::thread::sleep(Duration::from_secs(3)); // three leases
+    processes.iter().for_each(|process| kill_process(*process, Signal::CONT).unwrap());
+    let decisions = before["report"]["decisions"].as_u64();
+    let after = until(&daemon, "decisions", |status| {
+        status["report"]["decisions"].as_u64() > decisions.map(|count| count + 20)
+    });
+    assert_eq!(after["expirations"], 0, "{}", daemon.log());
+    assert_eq!(after["resident_bytes"], before["resident_bytes"]);
+}
+
+#[test]
 fn a_second_controller_is_refused_and_named() {
     let daemon = governed(&[]);
     let first = controller(&status(&daemon)).as_raw_nonzero();

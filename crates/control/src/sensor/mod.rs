@@ -294,6 +294,8 @@ impl Sense for Sensors {
             let written = available.saturating_sub(counters.unwritten_bytes());
             written.saturating_add(hidden).min(snapshot.memory_total_bytes)
         });
+        snapshot.free_bytes =
+            counters.free.map(|free| free.saturating_add(self.zones.hidden_bytes));
         let zones = self.has_zones.then_some(&self.zones);
         snapshot.used_kinds_bytes = counters.used_kinds_bytes(zones);
         snapshot.pressure = self.pressure.read().and_then(pressure::parse);

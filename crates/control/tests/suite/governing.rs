@@ -152,6 +152,22 @@ fn a_slow_store_that_fails_is_asked_again_with_long_pauses() {
 }
 
 #[test]
+fn a_fast_store_that_refused_once_is_asked_again_at_once() {
+    let store = FakeStore::full("store", 40 * GIB);
+    let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
+    node.tick();
+    store.refuse_commands(true);
+    asks(&store, 30 * GIB);
+    node.tick_until("the first refusal", |report| report.stores[0].failed_commands == 1);
+    store.refuse_commands(false);
+    let begun_ns = node.at_ns;
+    node.tick_until("its memory", |_| store.resident_bytes() == 30 * GIB);
+    // The fake clock ticks while the command's thread runs, so this is generous; once a second is
+    // what a store that does not answer at all gets.
+    assert!(node.at_ns - begun_ns < 500 * MILLISECOND, "{} ns", node.at_ns - begun_ns);
+}
+
+#[test]
 fn a_store_that_is_dead_at_the_start_is_no_reason_to_fail() {
     let store = FakeStore::full("store", 20 * GIB);
     store.set_dead(true);

@@ -76,10 +76,14 @@ pub enum Alarm {
     SensorDisagreement,
     /// The main sensor was not read in time or is implausible.
     SensorStale,
-    /// The stores are at their guaranteed part and jobs still want more.
+    /// The stores are at their guaranteed part, or keep what is pinned, lent or not yet written
+    /// down, and jobs still want more.
     AtMinimum,
-    /// Pages were swapped out.
+    /// Pages were swapped out for want of memory.
     SwapOut,
+    /// Jobs read files again and again that were in memory: their page cache does not fit beside
+    /// the stores. It counts as free, so the stores keep what they have.
+    PageCacheStarved,
     /// A store missed its deadline.
     StoreFailed,
 }

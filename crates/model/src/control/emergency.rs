@@ -11,8 +11,13 @@ const QUIET_NS: u64 = 100 * MILLISECOND_NS;
 /// Growth waits this long after a stall, and after files were read again.
 const STALL_BRAKE_NS: u64 = 500 * MILLISECOND_NS;
 const REFAULT_BRAKE_NS: u64 = 1_000 * MILLISECOND_NS;
+/// Files that are read again for this long are a working set that does not fit.
+const STARVED_NS: u64 = 5_000 * MILLISECOND_NS;
 /// Share of time in which a task waited for memory that counts as a stall.
 const STALL_SHARE: f64 = 0.01;
+/// Pages swapped out per second that count although memory is not scarce: 40 MB/s. Fewer are idle
+/// pages that the kernel puts aside, as with compressed swap.
+const SWAPS_PER_S: f64 = 10_000.0;
 /// Pages read again per second that count, and least number at once.
 const REFAULTS_PER_S: f64 = 10_000.0;
 const REFAULTS_MIN: u64 = 64;
@@ -31,16 +36,21 @@ pub(super) struct Events {
     hits: Option<u64>,
     stalled_until_ns: u64,
     refaulted_until_ns: u64,
+    /// Since when files are read again and again although they were in memory.
+    refaulted_since_ns: Option<u64>,
     /// All tasks waited for memory.
     pub full: bool,
-    /// Pages were swapped out.
+    /// Pages were swapped out for want of memory.
     pub swapped: bool,
     /// A control group that holds store pages hit its limit.
     pub hit: bool,
 }
 
 impl Events {
-    pub(super) fn update(&mut self, snapshot: &Snapshot, dt_s: f64) {
+    /// Takes in the counters of `snapshot`, `dt_s` seconds after the last. Where the node's memory
+    /// is not `in_use`, page cache included, the kernel reclaims for a group's own limit, or what
+    /// is idle: neither is a matter of the stores.
+    pub(super) fn update(&mut self, snapshot: &Snapshot, in_use: bool, dt_s: f64) {
         let at = snapshot.at_ns;
         let some = rise(&mut self.some_us, snapshot.pressure.map(|pressure| pressure.some_us));
         let full = rise(&mut self.full_us, snapshot.pressure.map(|pressure| pressure.full_us));
@@ -50,22 +60,32 @@ impl Events {
         let before_ns = self.refaults_read_ns.replace(read_ns).unwrap_or(read_ns);
         let since_s = read_ns.saturating_sub(before_ns) as f64 / 1e9;
         self.full = full > 0;
-        self.swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages) > 0;
+        let swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages);
+        self.swapped = swapped > 0 && (in_use || swapped as f64 > SWAPS_PER_S * since_s.max(dt_s));
         let holders = snapshot.limits.iter().filter(|limit| limit.holds_store);
         let hits = holders.fold(0, |sum: u64, limit| sum.saturating_add(limit.hits));
         self.hit = rise(&mut self.hits, Some(hits)) > 0;
         if some as f64 > STALL_SHARE * dt_s * 1e6 {
             self.stalled_until_ns = at.saturating_add(STALL_BRAKE_NS);
         }
-        if refaulted >= REFAULTS_MIN && refaulted as f64 > REFAULTS_PER_S * since_s {
+        if in_use && refaulted >= REFAULTS_MIN && refaulted as f64 > REFAULTS_PER_S * since_s {
             self.refaulted_until_ns = at.saturating_add(REFAULT_BRAKE_NS);
         }
+        self.refaulted_since_ns = match at < self.refaulted_until_ns {
+            true => self.refaulted_since_ns.or(Some(at)),
+            false => None,
+        };
     }
 
     /// Whether growth should wait. Stalls count only where memory is `scarce`: with plenty of it
     /// they come from a job at its own limit.
     pub(super) fn stalled(&self, at: u64, scarce: bool) -> bool {
         at < self.refaulted_until_ns || (scarce && at < self.stalled_until_ns)
+    }
+
+    /// Whether jobs read files again and again that were in memory, for longer than a moment.
+    pub(super) fn is_page_cache_starved(&self, at: u64) -> bool {
+        self.refaulted_since_ns.is_some_and(|since| at.saturating_sub(since) > STARVED_NS)
     }
 }
 
@@ -125,7 +145,9 @@ impl Emergency {
         } else if at >= self.until_ns {
             self.since_ns = None;
         }
-        Now { active: self.since_ns.is_some(), late: cause && at > self.due_ns }
+        // What was asked for and does not come is not made to come by asking for more.
+        let is_asked = snapshot.stores.iter().any(|store| store.failed) && bounds.under_way > 0;
+        Now { active: self.since_ns.is_some(), late: cause && at > self.due_ns && !is_asked }
     }
 }
 

@@ -16,6 +16,9 @@ pub struct Snapshot {
     /// Bytes that jobs could have without touching a store: `MemAvailable` plus free pages in
     /// per-CPU lists. `None`: unreadable or implausible.
     pub available_bytes: Option<u64>,
+    /// Bytes that nobody uses, not even as page cache: free pages and those in per-CPU lists.
+    /// `None`: unreadable.
+    pub free_bytes: Option<u64>,
     /// Bytes used by everything, stores included, summed from the kinds of pages that cannot be
     /// dropped: the second estimate. `None`: unreadable.
     pub used_kinds_bytes: Option<u64>,
@@ -122,7 +125,7 @@ pub struct StoreState {
     pub memory_only_bytes: u64,
     /// Measured rate at which memory comes back; 0 while nothing was measured.
     pub release_bytes_per_s: u64,
-    /// Rate at which `memory_only_bytes` are written down.
+    /// Measured rate at which `memory_only_bytes` are written down; 0 while nothing was measured.
     pub spill_bytes_per_s: u64,
     /// Class of its speed.
     pub speed: StoreSpeed,
@@ -138,10 +141,9 @@ pub struct StoreState {
 
 impl StoreState {
     /// Bytes below which nothing can be taken now: the guaranteed part, or what is held and what
-    /// must be written first, or all of it where the store failed.
+    /// must be written first. A store that failed is trusted less, but it is asked all the same.
     pub fn floor_bytes(&self) -> u64 {
         let unavailable = self.held_bytes.saturating_add(self.memory_only_bytes);
-        let unavailable = if self.failed { self.resident_bytes } else { unavailable };
         self.capacity_min_bytes.max(unavailable.min(self.resident_bytes))
     }
 }

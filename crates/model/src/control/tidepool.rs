@@ -13,7 +13,7 @@ use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings};
 use super::rest::rest_ms;
-use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot};
+use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState};
 
 pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -24,6 +24,8 @@ const SWAP_ALARM_NS: u64 = 10 * SECOND_NS;
 const BLIND_NS: u64 = SECOND_NS;
 /// Longest time by which slow spilling moves the feed-forward ahead, in seconds.
 const SPILL_AHEAD_S: f64 = 1.0;
+/// Rate of writing down while none was measured: a slow PFS. It is only known once it was asked.
+const SPILL_PRIOR_BYTES_PER_S: u64 = 100_000_000;
 
 /// The law.
 #[derive(Default)]
@@ -35,6 +37,8 @@ pub(super) struct Tidepool {
     events: Events,
     emergency: Emergency,
     target_bytes: Option<u64>,
+    /// Capacities that the last snapshot showed.
+    present_bytes: Option<u64>,
     last_ns: Option<u64>,
     limited_until_ns: u64,
     swapped_until_ns: u64,
@@ -62,8 +66,9 @@ impl Bounds {
         let blocks = || snapshot.stores.iter().map(|store| store.block_bytes.max(1));
         let max = snapshot.sum(|store| store.capacity_max_bytes);
         let floor = snapshot.sum(|store| {
-            let spilled = (store.spill_bytes_per_s as f64 * spilled_s) as u64;
-            let lead = if store.failed { 0 } else { spilled.min(store.memory_only_bytes) };
+            let spilled = (spill_bytes_per_s(store) as f64 * spilled_s) as u64;
+            // At least a block: however slow the PFS is, each decision asks for something.
+            let lead = spilled.max(store.block_bytes).min(store.memory_only_bytes);
             let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
             bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
         });
@@ -83,6 +88,14 @@ impl Bounds {
     }
 }
 
+/// Rate at which memory-only bytes are written down, believed where none was measured; never 0.
+fn spill_bytes_per_s(store: &StoreState) -> u64 {
+    match store.spill_bytes_per_s {
+        0 => SPILL_PRIOR_BYTES_PER_S,
+        measured => measured,
+    }
+}
+
 /// Time from one decision to memory given back by the next.
 fn action_s(p: &Parameters) -> f64 {
     p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
@@ -92,8 +105,8 @@ fn action_s(p: &Parameters) -> f64 {
 /// bytes that will be needed must be written first.
 fn horizon_s(snapshot: &Snapshot, slope: u64) -> f64 {
     let unwritten = snapshot.sum(|store| store.memory_only_bytes);
-    let spill = snapshot.sum(|store| store.spill_bytes_per_s);
-    if unwritten == 0 || spill == 0 || slope == 0 {
+    let spill = snapshot.sum(spill_bytes_per_s);
+    if unwritten == 0 || slope == 0 {
         return 0.0;
     }
     let ready = snapshot.stored_bytes().saturating_sub(snapshot.sum(|s| s.floor_bytes()));
@@ -114,7 +127,9 @@ impl Policy for Tidepool {
         let step = step_bytes(dt_s, p).saturating_mul(4).saturating_add(bounds.band);
         let before = if present.saturating_add(step) < before { present } else { before };
         let estimate = self.estimator.update(snapshot, p);
-        self.events.update(snapshot, dt_s);
+        let headroom = headroom_bytes(snapshot.memory_total_bytes, p);
+        let in_use = snapshot.free_bytes.is_none_or(|free| free < headroom.saturating_mul(2));
+        self.events.update(snapshot, in_use, dt_s);
         if estimate.stale_ns == 0 {
             self.hold.observe(at, estimate.demand_bytes, bounds.band, p);
         }
@@ -123,7 +138,6 @@ impl Policy for Tidepool {
             self.hold.restart(at);
             self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
         }
-        let headroom = headroom_bytes(snapshot.memory_total_bytes, p);
         let foresight = action_s(p) + horizon_s(snapshot, estimate.slope_bytes_per_s);
         let ceiling = self.ceilings.lowest(snapshot, &estimate, &bounds, headroom, foresight, dt_s);
         let extra = self.learned.update(estimate.slope_bytes_per_s, dt_s, snapshot, p);
@@ -143,13 +157,17 @@ impl Policy for Tidepool {
             self.shrink(wanted, &bounds, at, p)
         } else {
             let ceiling = self.growth_ceiling(snapshot, headroom + extra, &bounds);
-            // Somebody else raised the capacities: no reason to take back what still fits.
+            // Somebody else raised the capacities: no reason to take back what still fits. A store
+            // that does not give back shows the same capacity as before.
             let found = bounds.stored.min(present).min(wanted.bytes.max(0) as u64);
-            let before = if found >= before.saturating_add(bounds.block) { found } else { before };
+            let raised = self.present_bytes.is_none_or(|before| present > before);
+            let is_more = raised && found >= before.saturating_add(bounds.block);
+            let before = if is_more { found } else { before };
             self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
         };
         let target = target.max(bounds.floor).min(bounds.max);
         self.target_bytes = Some(target);
+        self.present_bytes = Some(present);
         let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
         let room = if calm { self.room_bytes(snapshot, &estimate, wanted, &bounds) } else { 0 };
         Decision {
@@ -295,6 +313,8 @@ impl Tidepool {
         raise(is_stale(estimate, p), Alarm::SensorStale);
         raise(wanted.bytes < signed(bounds.floor), Alarm::AtMinimum);
         raise(at < self.swapped_until_ns, Alarm::SwapOut);
+        let is_ours = bounds.stored > bounds.floor;
+        raise(is_ours && self.events.is_page_cache_starved(at), Alarm::PageCacheStarved);
         raise(snapshot.stores.iter().any(|store| store.failed), Alarm::StoreFailed);
         alarms
     }

@@ -33,7 +33,7 @@ impl Memory {
     }
 
     /// Bytes used by nothing at all.
-    fn empty_bytes(&self, config: &PlantConfig) -> u64 {
+    pub(super) fn empty_bytes(&self, config: &PlantConfig) -> u64 {
         let swapped = self.swapped_bytes;
         let used = config.kernel_bytes
             + self.jobs_bytes

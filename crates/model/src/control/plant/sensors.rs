@@ -95,6 +95,7 @@ impl Sensors {
             memory_total_bytes: memory.total_bytes(),
             processors: Some(config.processors),
             available_bytes: available,
+            free_bytes: Some(memory.empty_bytes(config) + memory.hidden_bytes()),
             used_kinds_bytes: used_kinds,
             pressure: Some(pressure),
             swapped_out_pages: Some(memory.swapped_out_bytes / PAGE_BYTES),

@@ -26,6 +26,8 @@ pub(super) struct Store {
     owed_since_ns: Option<u64>,
     renewed_ns: u64,
     measured_bytes_per_s: f64,
+    /// Whether anything was written down yet, so that the rate of it is known.
+    spilled: bool,
     filled_bytes: u64,
     missed: bool,
 }
@@ -49,6 +51,7 @@ impl Store {
             owed_since_ns: None,
             renewed_ns: 0,
             measured_bytes_per_s: config.release_believed_bytes_per_s as f64,
+            spilled: false,
             filled_bytes: 0,
             missed: false,
             config,
@@ -119,8 +122,9 @@ impl Store {
             self.capacity_bytes = self.config.capacity_min_bytes;
         }
         if self.ledger_bytes > self.capacity_bytes {
-            let spilled = moved(self.config.spill_bytes_per_s, step_ns);
-            self.memory_only_bytes = self.memory_only_bytes.saturating_sub(spilled);
+            let spilled = moved(self.config.spill_bytes_per_s, step_ns).min(self.memory_only_bytes);
+            self.memory_only_bytes -= spilled;
+            self.spilled |= spilled > 0;
         }
         let least = self.config.capacity_min_bytes.min(self.capacity_bytes);
         let keep = self.whole_blocks(self.capacity_bytes).max(least).max(self.kept_bytes());
@@ -189,7 +193,7 @@ impl Store {
             held_bytes: self.config.held_bytes,
             memory_only_bytes: self.memory_only_bytes,
             release_bytes_per_s: self.measured_bytes_per_s as u64,
-            spill_bytes_per_s: self.config.spill_bytes_per_s,
+            spill_bytes_per_s: if self.spilled { self.config.spill_bytes_per_s } else { 0 },
             speed: self.config.speed,
             block_bytes: self.config.block_bytes,
             outstanding_bytes: self.outstanding_bytes(),
