@@ -21,6 +21,8 @@ use arguments::{Arguments, BenchCommand, Command, NodeCommand};
 use exit::Outcome;
 
 fn main() -> ExitCode {
+    // A node is started by the file that runs already; the kernel would call it `exe` in its log.
+    let _ = rustix::thread::set_name(c"tidepool");
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(outcome) => outcome.into(),

@@ -22,6 +22,6 @@ pub use governor::{Governor, Record};
 pub use journal_file::{JournalFile, JournalOptions};
 pub use latency::Histogram;
 pub use lock::{Holder, NodeLock, lock_holder};
-pub use process::prepare_process;
+pub use process::{prepare_process, survive_out_of_memory};
 pub use report::{RecentDecision, Report, StoreReport};
 pub use run::{Handle, Priority, start};

@@ -10,6 +10,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 const NICE: i32 = -15;
 /// The lowest real-time priority: before all jobs, behind everything else that is real-time.
 const REAL_TIME_PRIORITY: i32 = 1;
+const SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// Killed after everything but what must never be killed (-1000).
 const OUT_OF_MEMORY_SCORE: i32 = -900;
 /// Delay that the kernel may add to wake-ups, in nanoseconds.
@@ -18,8 +19,15 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// Locks the pages of the calling process and protects it from the out-of-memory killer. Answers
 /// what was refused and what that costs, one line each.
 pub fn prepare_process() -> Vec<String> {
-    let steps = [lock_pages(), survive(Path::new("/proc/self/oom_score_adj"))];
+    let steps = [lock_pages(), survive(Path::new(SCORE_FILE))];
     steps.into_iter().filter_map(Result::err).collect()
+}
+
+/// Makes the calling process the last that the out-of-memory killer chooses. For the node: its
+/// store counts as its memory, comes back only when the process has ended, and may hold bytes that
+/// are nowhere else. Answers what was refused and what that costs, in one line.
+pub fn survive_out_of_memory() -> Option<String> {
+    survive(Path::new(SCORE_FILE)).err()
 }
 
 /// Lets the calling thread run before jobs and wake up in time; threads that it starts are
@@ -53,6 +61,10 @@ fn raise_priority() -> Result<(), String> {
 }
 
 fn survive(path: &Path) -> Result<(), String> {
+    let present = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+    if present.is_some_and(|score: i32| score <= OUT_OF_MEMORY_SCORE) {
+        return Ok(());
+    }
     std::fs::write(path, OUT_OF_MEMORY_SCORE.to_string()).map_err(|error| {
         format!("no protection from the out-of-memory killer ({error}): it may choose this process")
     })
@@ -61,6 +73,17 @@ fn survive(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_better_score_stays() {
+        let file = std::env::temp_dir().join(format!("tidepool-score-{}", std::process::id()));
+        for (present, after) in [("0\n", "-900"), ("-999\n", "-999\n")] {
+            std::fs::write(&file, present).unwrap();
+            survive(&file).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), after);
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
 
     #[test]
     fn what_is_refused_is_one_line() {

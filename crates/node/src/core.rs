@@ -84,6 +84,7 @@ impl Core {
     /// Drops contents past their time and records that nobody needs, and counts what is owed.
     pub fn keep_up(&self) {
         self.store.expire(Instant::now());
+        self.store.unmap_idle();
         self.files.sweep();
         self.publish_owed();
         self.pfs.close_idle();

@@ -111,6 +111,8 @@ pub(crate) struct Content {
     /// Bytes booked in the budget for this content.
     charged: AtomicU64,
     base: AtomicPtr<u8>,
+    /// This process used the mapping since somebody asked last.
+    used: AtomicBool,
     myself: Weak<Content>,
     pub budget: Arc<Budget>,
     backing: Arc<Backing>,
@@ -155,6 +157,7 @@ impl Content {
             resident_bytes: AtomicU64::new(0),
             charged: AtomicU64::new(0),
             base: AtomicPtr::new(std::ptr::null_mut()),
+            used: AtomicBool::new(false),
             myself: myself.clone(),
             budget: budget.clone(),
             backing: backing.clone(),
@@ -229,6 +232,7 @@ impl Content {
         let length = self.block_length(block);
         let base = self.base.load(Ordering::SeqCst);
         let base = if base.is_null() { self.map_again() } else { Some(base) };
+        self.note_use();
         match base {
             Some(base) if length > 0 => {
                 // SAFETY: the mapping covers every block that was ever resident while it exists,
@@ -269,8 +273,21 @@ impl Content {
         count
     }
 
+    fn note_use(&self) {
+        // Looked at first: readers on many processors share the line until somebody writes to it.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this process used the mapping since the last call.
+    pub fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
     /// The mapping, made to reach the end of the file as it is now.
     pub fn map(&self, state: &mut State) -> Result<*mut u8> {
+        self.note_use();
         let wanted = self.blocks().max(1) * self.block_bytes;
         if let Some(mapping) = state.mapping.as_ref().filter(|map| map.length() >= wanted) {
             return Ok(mapping.base());

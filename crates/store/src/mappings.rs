@@ -1,5 +1,6 @@
-//! How many mappings the node may have. The kernel limits their number, and the address space is
-//! not endless; idle segments are unmapped and mapped again when they are read.
+//! How many mappings the node may have, and for how long. The kernel limits their number, the
+//! address space is not endless, and what is mapped counts as memory of this process, by which the
+//! out-of-memory killer chooses. Idle segments are unmapped and mapped again when they are read.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,6 +15,10 @@ use crate::content::Content;
 const ADDRESS_SPACE_BYTES_MAX: u64 = 64 << 40;
 /// Idle segments looked at when a limit is reached.
 const RECLAIM_BATCH: usize = 64;
+/// Segments looked at in one round of [`Mappings::unmap_idle`], and bytes unmapped by it: some
+/// milliseconds of work.
+const ROUND_SEGMENTS: usize = 4096;
+const ROUND_BYTES: u64 = 16 << 30;
 
 /// Which segments are mapped.
 pub(crate) struct Mappings {
@@ -53,6 +58,22 @@ impl Mappings {
         }
         if self.is_over_limit() {
             self.reclaim(&mut mapped);
+        }
+    }
+
+    /// Unmaps segments that this process did not use since the round before. Their bytes stay where
+    /// they are: kernel and clients read them as before.
+    pub fn unmap_idle(&self) {
+        let mut left = self.mapped.lock().len().min(ROUND_SEGMENTS);
+        let before = self.bytes.load(Ordering::Relaxed);
+        while left > 0 && before.saturating_sub(self.bytes.load(Ordering::Relaxed)) < ROUND_BYTES {
+            left -= 1;
+            // Not held while a segment is unmapped: others map theirs meanwhile.
+            let Some(next) = self.mapped.lock().pop_front() else { return };
+            let Some(content) = next.upgrade() else { continue };
+            if content.was_used() || !content.unmap_if_idle() {
+                self.mapped.lock().push_back(next);
+            }
         }
     }
 

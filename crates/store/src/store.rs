@@ -196,6 +196,12 @@ impl Store {
         self.engine.set_hook(Arc::from(hook));
     }
 
+    /// Unmaps segments that this process did not use since the last call. For the upkeep: what is
+    /// mapped counts as memory of this process, and the out-of-memory killer goes by that.
+    pub fn unmap_idle(&self) {
+        self.engine.mappings.unmap_idle();
+    }
+
     #[cfg(test)]
     pub(crate) fn mapping_count(&self) -> usize {
         self.engine.mappings.count()

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tidepool_control::survive_out_of_memory;
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_node::Node;
 use tidepool_node::server::Server;
@@ -169,6 +170,7 @@ fn surround(
             surroundings.mount = Some(path.display().to_string());
             surroundings.notes = mount.notes();
         }
+        surroundings.notes.extend(survive_out_of_memory());
         let clients = move || counting.upgrade().map_or(0, |server| server.counts().connections);
         surroundings.clients = Some(Box::new(clients));
         surroundings.on_stop = Some(Box::new(move || {

@@ -178,6 +178,20 @@ fn a_stopped_controller_loses_the_store_and_gets_it_back() {
 }
 
 #[test]
+fn node_and_controller_go_by_their_name_and_are_killed_last() {
+    let daemon = governed(&[]);
+    let node = daemon.json(&["status"]);
+    let control = status(&daemon);
+    let losses = [node["degraded"].to_string(), control["report"]["notes"].to_string()];
+    for (process, lost) in [&node["process_id"], &control["process_id"]].into_iter().zip(losses) {
+        let fact = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap();
+        assert_eq!(fact("comm"), "tidepool\n");
+        let protected = fact("oom_score_adj").trim().parse::<i32>().unwrap() <= -900;
+        assert!(protected || lost.contains("out-of-memory killer"), "not said: {lost}");
+    }
+}
+
+#[test]
 fn a_pause_of_controller_and_node_costs_no_byte() {
     let daemon = governed(&[]);
     let file = daemon.write("data", 48 << 20);

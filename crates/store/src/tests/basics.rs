@@ -457,3 +457,27 @@ fn a_cut_frees_its_memory_even_from_a_page_that_cannot_be_split() {
     segment.set_size(9000).unwrap();
     assert!(segment.pin_block(0).unwrap()[5000..].iter().all(|byte| *byte == 0));
 }
+
+#[test]
+fn what_nobody_uses_is_unmapped_and_mapped_again() {
+    let store = store(8);
+    let [idle, used] = [1, 2].map(|value| {
+        let segment = segment(&store, 2 * BLOCK);
+        assert!(fill_clean(&segment, 0, value) && fill_clean(&segment, 1, value));
+        segment
+    });
+    store.unmap_idle();
+    assert_eq!(store.mapping_count(), 2, "both were filled since the last look");
+    drop(used.pin_block(0));
+    store.unmap_idle();
+    assert_eq!(store.mapping_count(), 1);
+    let pin = used.pin_block(1).unwrap();
+    (0..3).for_each(|_| store.unmap_idle());
+    assert!(pin.iter().all(|byte| *byte == 2), "unmapped under a pin");
+    assert_holds(&idle, 1, 1);
+    assert_eq!(store.mapping_count(), 2);
+    let before = store.stats().resident_bytes;
+    drop(pin);
+    (0..3).for_each(|_| store.unmap_idle());
+    assert_eq!((store.mapping_count(), store.stats().resident_bytes), (0, before));
+}
