@@ -17,7 +17,7 @@ use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;
 use crate::loan::{AfterHold, Loan};
 use crate::mapping::Mapping;
-use crate::mappings::Mappings;
+use crate::mappings::{Mappings, Used};
 use crate::shared::SharedTable;
 
 /// A fill under way.
@@ -111,8 +111,7 @@ pub(crate) struct Content {
     /// Bytes booked in the budget for this content.
     charged: AtomicU64,
     base: AtomicPtr<u8>,
-    /// This process used the mapping since somebody asked last.
-    used: AtomicBool,
+    pub used: Used,
     myself: Weak<Content>,
     pub budget: Arc<Budget>,
     backing: Arc<Backing>,
@@ -157,7 +156,7 @@ impl Content {
             resident_bytes: AtomicU64::new(0),
             charged: AtomicU64::new(0),
             base: AtomicPtr::new(std::ptr::null_mut()),
-            used: AtomicBool::new(false),
+            used: Used::default(),
             myself: myself.clone(),
             budget: budget.clone(),
             backing: backing.clone(),
@@ -232,7 +231,7 @@ impl Content {
         let length = self.block_length(block);
         let base = self.base.load(Ordering::SeqCst);
         let base = if base.is_null() { self.map_again() } else { Some(base) };
-        self.note_use();
+        self.used.note();
         match base {
             Some(base) if length > 0 => {
                 // SAFETY: the mapping covers every block that was ever resident while it exists,
@@ -273,21 +272,9 @@ impl Content {
         count
     }
 
-    fn note_use(&self) {
-        // Looked at first: readers on many processors share the line until somebody writes to it.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether this process used the mapping since the last call.
-    pub fn was_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
-    }
-
     /// The mapping, made to reach the end of the file as it is now.
     pub fn map(&self, state: &mut State) -> Result<*mut u8> {
-        self.note_use();
+        self.used.note();
         let wanted = self.blocks().max(1) * self.block_bytes;
         if let Some(mapping) = state.mapping.as_ref().filter(|map| map.length() >= wanted) {
             return Ok(mapping.base());

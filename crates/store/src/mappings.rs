@@ -3,7 +3,7 @@
 //! out-of-memory killer chooses. Idle segments are unmapped and mapped again when they are read.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -19,6 +19,23 @@ const RECLAIM_BATCH: usize = 64;
 /// milliseconds of work.
 const ROUND_SEGMENTS: usize = 4096;
 const ROUND_BYTES: u64 = 16 << 30;
+
+/// Whether this process used a mapping since somebody asked last.
+#[derive(Default)]
+pub(crate) struct Used(AtomicBool);
+
+impl Used {
+    pub fn note(&self) {
+        // Looked at first: readers on many processors share the line until somebody writes to it.
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
 
 /// Which segments are mapped.
 pub(crate) struct Mappings {
@@ -71,7 +88,7 @@ impl Mappings {
             // Not held while a segment is unmapped: others map theirs meanwhile.
             let Some(next) = self.mapped.lock().pop_front() else { return };
             let Some(content) = next.upgrade() else { continue };
-            if content.was_used() || !content.unmap_if_idle() {
+            if content.used.take() || !content.unmap_if_idle() {
                 self.mapped.lock().push_back(next);
             }
         }

@@ -2,13 +2,15 @@
 //!
 //! Lowering the limit alone frees nothing that items use, so pages are reassigned to the global
 //! pool, from which the server returns them. Servers that preallocate cannot return anything and
-//! are refused. Items lost with a page do not count as evictions in the server's own figures.
+//! are refused; so are those that must not evict (`-M`). Items lost with a page do not count as
+//! evictions in the server's own figures. The limit that was found is put back at the end.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tidepool_model::control::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
@@ -19,7 +21,7 @@ use super::credentials::Credentials;
 use super::ledger::{Bounds, Ledger};
 use super::server_process::ServerProcess;
 use super::watch::Watch;
-use super::{Actuator, Resized};
+use super::{Actuator, LimitBefore, Resized};
 
 const NAMES: [&str; 1] = ["memcached"];
 const MEBIBYTE: u64 = 1 << 20;
@@ -53,6 +55,7 @@ pub struct Memcached {
     configuration: MemcachedConfiguration,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
+    before: Mutex<LimitBefore>,
 }
 
 impl Memcached {
@@ -65,8 +68,10 @@ impl Memcached {
         let bounds = Bounds::new(&configuration.name, least, most)?;
         let configuration = configuration.clone();
         let mut server = Server::connect(&configuration, Instant::now() + ANSWER_TIME)?;
-        let process = Arc::new(ServerProcess::open(server.pid()?, &NAMES)?);
+        let process_id = server.pid()?;
+        let process = Arc::new(ServerProcess::open(process_id, &NAMES)?);
         let limit_bytes = server.limit_bytes()?;
+        let before = Mutex::new(LimitBefore { process_id, limit_bytes });
         if limit_bytes % MEBIBYTE == 0 {
             // Sets what is set already: a server that cannot be resized says so now.
             server.set_limit(limit_bytes)?;
@@ -81,7 +86,7 @@ impl Memcached {
             let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
             last.unless_replaced_by(server.pid()?, &NAMES)
         })?;
-        Ok(Memcached { configuration, ledger, process })
+        Ok(Memcached { configuration, ledger, process, before })
     }
 
     fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
@@ -115,7 +120,10 @@ impl Actuator for Memcached {
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
         let started = Instant::now();
         let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
-        let current = self.process.newest().0.unless_replaced_by(server.pid()?, &NAMES)?;
+        let process_id = server.pid()?;
+        let limit_bytes = server.limit_bytes()?;
+        self.before.lock().unless_restarted(process_id, limit_bytes);
+        let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
         self.process.put(current);
         server.deadline = started + deadline;
         self.ledger.resize(
@@ -124,6 +132,24 @@ impl Actuator for Memcached {
             || self.process.resident_bytes(),
             |capacity_bytes| self.change(&mut server, capacity_bytes),
         )
+    }
+
+    fn limit_before(&self) -> Option<LimitBefore> {
+        Some(*self.before.lock())
+    }
+
+    fn adopt_limit(&self, before: LimitBefore) {
+        self.before.lock().adopt(before);
+    }
+
+    fn put_back(&self) -> Result<()> {
+        let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
+        let before = *self.before.lock();
+        // A server that was restarted has its own limit.
+        match server.pid()? == before.process_id && server.limit_bytes()? != before.limit_bytes {
+            true => server.set_limit(before.limit_bytes),
+            false => Ok(()),
+        }
     }
 }
 
@@ -242,6 +268,13 @@ impl Server {
                 ErrorKind::Unsupported,
                 "it was started with no_slab_reassign and gives no memory back",
                 "start it without that option",
+            ));
+        }
+        if figures.get("evictions").is_some_and(|value| value == "off") {
+            return Err(self.connection.refused(
+                ErrorKind::InvalidInput,
+                "it was started with -M: it keeps its items and answers errors instead",
+                "if its items may be evicted: start it without -M",
             ));
         }
         self.connection.number(&figures, "maxbytes")

@@ -22,6 +22,8 @@ mod watch;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use tidepool_model::control::StoreState;
 use tidepool_proto::Result;
 
@@ -51,6 +53,45 @@ pub trait Actuator: Send + Sync {
     /// `None` where it does not care.
     fn lease(&self) -> Option<Duration> {
         None
+    }
+
+    /// The limit that [`Actuator::put_back`] sets. `None` where there is none to put back.
+    fn limit_before(&self) -> Option<LimitBefore> {
+        None
+    }
+
+    /// Takes the limit that a controller which was killed had found, and did not put back. Ignored
+    /// where the server is another process by now.
+    fn adopt_limit(&self, _before: LimitBefore) {}
+
+    /// Control ends: sets the limit that was there before. Called by nobody who resizes meanwhile.
+    fn put_back(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The limit of a server before it was controlled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitBefore {
+    /// Process of the server; one that was restarted has the limit of its own configuration again.
+    pub process_id: u32,
+    /// The limit in bytes, as the server counts them.
+    pub limit_bytes: u64,
+}
+
+impl LimitBefore {
+    /// Takes the present limit of a server that was restarted for the one before.
+    fn unless_restarted(&mut self, process_id: u32, limit_bytes: u64) {
+        if process_id != self.process_id {
+            *self = LimitBefore { process_id, limit_bytes };
+        }
+    }
+
+    /// Takes what another controller found, if it found this process.
+    fn adopt(&mut self, before: LimitBefore) {
+        if before.process_id == self.process_id {
+            *self = before;
+        }
     }
 }
 

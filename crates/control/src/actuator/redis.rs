@@ -2,13 +2,15 @@
 //!
 //! The server's own count says nothing about the operating system, so only its resident memory
 //! counts. Small values may leave pages that never come back. A server that refuses writes at its
-//! limit instead of evicting is refused here.
+//! limit instead of evicting is refused here, and one that evicts only what expires is never asked
+//! for more than that. The limit that was found is put back at the end.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tidepool_model::control::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
@@ -19,7 +21,7 @@ use super::credentials::Credentials;
 use super::ledger::{Bounds, Ledger};
 use super::server_process::ServerProcess;
 use super::watch::Watch;
-use super::{Actuator, Resized};
+use super::{Actuator, LimitBefore, Resized};
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -64,6 +66,7 @@ pub struct Redis {
     configuration: RedisConfiguration,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
+    before: Mutex<LimitBefore>,
 }
 
 impl Redis {
@@ -81,12 +84,15 @@ impl Redis {
         }
         let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
         server.check_eviction()?;
-        let process = Arc::new(ServerProcess::open(server.pid()?, &NAMES)?);
+        let process_id = server.pid()?;
+        let process = Arc::new(ServerProcess::open(process_id, &NAMES)?);
         let overhead_bytes = process.resident_bytes()?.saturating_sub(server.memory()?.used_bytes);
-        let capacity_bytes = match server.setting("maxmemory")?.parse::<u64>() {
-            Ok(limit) if limit > 0 => bounds.clamp(limit + overhead_bytes),
-            _ => bounds.capacity_max_bytes,
+        let limit_bytes = server.limit_bytes()?;
+        let capacity_bytes = match limit_bytes {
+            0 => bounds.capacity_max_bytes,
+            limit => bounds.clamp(limit.saturating_add(overhead_bytes)),
         };
+        let before = Mutex::new(LimitBefore { process_id, limit_bytes });
         // Slow until it has shown otherwise.
         let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
         let of_watch = configuration.clone();
@@ -94,7 +100,7 @@ impl Redis {
             let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
             last.unless_replaced_by(server.pid()?, &NAMES)
         })?;
-        Ok(Redis { configuration: configuration.clone(), ledger, process })
+        Ok(Redis { configuration: configuration.clone(), ledger, process, before })
     }
 
     /// Brings the server to the capacity, with the tenacity that was configured.
@@ -120,7 +126,9 @@ impl Redis {
         let mut last = u64::MAX;
         for _ in 0..ROUNDS_MAX {
             let resident = self.process.resident_bytes()?;
-            let limit_bytes = server.memory()?.limit_bytes(resident, capacity_bytes);
+            let memory = server.memory()?;
+            let least = server.least_limit_bytes(memory.used_bytes)?;
+            let limit_bytes = memory.limit_bytes(resident, capacity_bytes).max(least);
             if limit_bytes >= last || server.is_late() {
                 break;
             }
@@ -177,7 +185,10 @@ impl Actuator for Redis {
         let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
         // Somebody may have changed the policy since.
         server.check_eviction()?;
-        let current = self.process.newest().0.unless_replaced_by(server.pid()?, &NAMES)?;
+        let process_id = server.pid()?;
+        let limit_bytes = server.limit_bytes()?;
+        self.before.lock().unless_restarted(process_id, limit_bytes);
+        let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
         self.process.put(current);
         server.deadline = started + deadline;
         self.ledger.resize(
@@ -187,8 +198,30 @@ impl Actuator for Redis {
             |capacity_bytes| self.change(&mut server, capacity_bytes),
         )
     }
+
+    fn limit_before(&self) -> Option<LimitBefore> {
+        Some(*self.before.lock())
+    }
+
+    fn adopt_limit(&self, before: LimitBefore) {
+        self.before.lock().adopt(before);
+    }
+
+    fn put_back(&self) -> Result<()> {
+        let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
+        let before = *self.before.lock();
+        // A server that was restarted has its own limit.
+        match server.pid()? == before.process_id && server.limit_bytes()? != before.limit_bytes {
+            true => server.set("maxmemory", &before.limit_bytes.to_string()),
+            false => Ok(()),
+        }
+    }
 }
 
+/// Policies that evict keys that expire, and no others.
+const VOLATILE: &str = "volatile-";
+/// Below this share of keys that expire, such a server is refused.
+const EXPIRING_SHARE_MIN: f64 = 0.5;
 const TENACITY: &str = "maxmemory-eviction-tenacity";
 
 /// The server's own figures of its memory.
@@ -346,9 +379,48 @@ impl Server {
         self.text(&["MEMORY", "PURGE"]).map(drop)
     }
 
+    /// `maxmemory`; 0 is none.
+    fn limit_bytes(&mut self) -> Result<u64> {
+        Ok(self.setting("maxmemory")?.parse().unwrap_or(0))
+    }
+
+    /// Share of the keys that expire, by which `volatile` policies choose; 1 without any key.
+    fn expiring_share(&mut self) -> Result<f64> {
+        let databases = self.figures("keyspace")?;
+        let count = |name: &str| -> u64 {
+            let pairs = databases.values().flat_map(|figures| figures.split(','));
+            let counts =
+                pairs.filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
+            counts.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
+        };
+        let keys = count("keys");
+        Ok(if keys == 0 { 1.0 } else { count("expires") as f64 / keys as f64 })
+    }
+
+    /// The lowest limit that fails no write: all there is, unless it may evict. Keys that expire
+    /// may be the small ones, so only half of their share counts.
+    fn least_limit_bytes(&mut self, used_bytes: u64) -> Result<u64> {
+        if !self.setting("maxmemory-policy")?.starts_with(VOLATILE) {
+            return Ok(0);
+        }
+        let kept = 1.0 - self.expiring_share()? / 2.0;
+        Ok((used_bytes as f64 * kept) as u64)
+    }
+
     /// Refuses servers that answer a lower limit with errors, or not at all.
     fn check_eviction(&mut self) -> Result<()> {
-        if self.setting("maxmemory-policy")? == "noeviction" {
+        let policy = self.setting("maxmemory-policy")?;
+        if policy.starts_with(VOLATILE) && self.expiring_share()? < EXPIRING_SHARE_MIN {
+            return Err(self.connection.refused(
+                ErrorKind::InvalidInput,
+                &format!(
+                    "its maxmemory-policy is {policy}, and most of its keys do not expire: a \
+                          lower limit would fail its writes"
+                ),
+                "if its data may be evicted: CONFIG SET maxmemory-policy allkeys-lfu",
+            ));
+        }
+        if policy == "noeviction" {
             return Err(self.connection.refused(
                 ErrorKind::InvalidInput,
                 "its maxmemory-policy is noeviction: a lower limit would fail its writes",

@@ -181,6 +181,38 @@ fn preallocating_servers_are_refused() {
 }
 
 #[test]
+fn a_server_that_must_keep_its_items_is_refused() {
+    let Some(it) = Memcached::start("memcached", &["-M", "-m", "64"]) else { return };
+    it.fill("a", 16_000, 32 * MIB);
+    let before = it.server.resident_bytes();
+    let error = refusal(&it.entry());
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.remedy_text().is_some_and(|remedy| remedy.contains("-M")), "{error}");
+    assert!(it.server.resident_bytes() >= before);
+}
+
+#[test]
+fn the_limit_is_put_back_also_after_a_crash() {
+    let Some(it) = Memcached::start("memcached", &["-m", "200"]) else { return };
+    let limit = || {
+        let mut stream = UnixStream::connect(&it.socket).unwrap();
+        stream.write_all(b"stats settings\r\n").unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.take_while(|line| line != "END").find(|line| line.contains("maxbytes")).unwrap()
+    };
+    let store = open_store(&it.entry()).unwrap();
+    let found = (limit(), store.limit_before().unwrap());
+    it.fill("a", 16_000, 150 * MIB);
+    shrink(&*store, &it.server, 64 * MIB);
+    assert_ne!(limit(), found.0);
+    drop(store); // as by `kill -9`: nothing is put back
+    let store = open_store(&it.entry()).unwrap();
+    store.adopt_limit(found.1);
+    store.put_back().unwrap();
+    assert_eq!(limit(), found.0);
+}
+
+#[test]
 fn a_password_is_asked_for_and_used() {
     let directory = directory();
     let users = directory.path().join("users");

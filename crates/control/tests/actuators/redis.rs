@@ -155,6 +155,47 @@ fn a_server_that_does_not_evict_is_refused_also_later() {
 }
 
 #[test]
+fn a_server_that_evicts_only_what_expires_keeps_the_rest_and_takes_writes() {
+    let volatile = ["--maxmemory-policy", "volatile-lru", "--maxmemory", "400mb"];
+    let Some(it) = Redis::start("redis", &volatile) else { return };
+    it.fill(16_000, 60 * MIB);
+    let error = refusal(&it.entry());
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    // Three of four keys may go.
+    it.tell("FLUSHALL");
+    let store = open_store(&it.entry()).unwrap();
+    it.fill(16_000, 60 * MIB);
+    let keys = 60 * MIB / 16_000;
+    let expire =
+        (0..keys).filter(|key| key % 4 != 0).map(|key| format!("EXPIRE k{key:09} 9999\r\n"));
+    it.tell(&expire.collect::<String>());
+    for _ in 0..8 {
+        // Refused where too few are left.
+        let _ = store.resize(16 * MIB, DEADLINE);
+        assert!(it.tell("SET more of-it").starts_with("+OK"), "writes are taken");
+    }
+    let left = it.tell("DBSIZE");
+    let left: u64 = left.trim_start_matches(':').lines().next().unwrap().parse().unwrap();
+    assert!((keys / 4..keys).contains(&left), "{left} of {keys} keys");
+}
+
+#[test]
+fn the_limit_is_put_back_also_after_a_crash() {
+    let Some(it) = Redis::start("redis", &EVICTING) else { return };
+    let limit = || it.tell("CONFIG GET maxmemory");
+    let store = open_store(&it.entry()).unwrap();
+    let found = (limit(), store.limit_before().unwrap());
+    it.fill(16_000, 100 * MIB);
+    store.resize(64 * MIB, DEADLINE).unwrap();
+    assert_ne!(limit(), found.0);
+    drop(store); // as by `kill -9`: nothing is put back
+    let store = open_store(&it.entry()).unwrap();
+    store.adopt_limit(found.1);
+    store.put_back().unwrap();
+    assert_eq!(limit(), found.0);
+}
+
+#[test]
 fn a_replica_that_ignores_its_limit_is_refused() {
     let arguments = [&EVICTING[..], &["--replicaof", "127.0.0.1 1"]].concat();
     let Some(it) = Redis::start("redis", &arguments) else { return };

@@ -13,8 +13,8 @@ use signal_hook::iterator::Signals;
 use tidepool_control::actuator::{self, Actuator, StoreConfiguration, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{
-    Governor, Handle, JournalFile, JournalOptions, NodeLock, Priority, Record, prepare_process,
-    settings, start,
+    Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
+    prepare_process, settings, start,
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -56,8 +56,10 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     });
     let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
     let mut notes = prepare_process();
+    let others = open_stores(&configured.unwrap_or_default(), &mut notes);
+    let limits = LimitsFile::begin(&socket.with_file_name("control.limits"), &others)?;
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
-    actuators.extend(open_stores(&configured.unwrap_or_default(), &mut notes));
+    actuators.extend(others);
     let (generation, text) = store.settings();
     let roots = Roots { store_process: store.node_process_id(), ..Roots::default() };
     let sensors = Box::new(Sensors::open(roots)?);
@@ -68,6 +70,11 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     let mut reporter = Reporter::new();
     let handle = start(governor, Priority::Raised)?;
     follow(&wakes, &store, &handle, &mut reporter, generation);
+    // No command comes after this.
+    drop(handle);
+    for failed in limits.put_back() {
+        tracing::error!("not put back: {failed}");
+    }
     Ok(Outcome::Done)
 }
 
