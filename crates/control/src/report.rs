@@ -117,6 +117,7 @@ impl RecentDecision {
             Reason::Growth => format!("there is room, jobs hold {demand}"),
             Reason::Law => format!("the law of the DynIMS paper, jobs hold {demand}"),
             Reason::Fixed => "the size is fixed".to_owned(),
+            Reason::Ceiling => "its largest size was lowered by hand".to_owned(),
         }
     }
 }

@@ -28,10 +28,15 @@ pub fn parameters(settings: &[ControlSetting]) -> Result<Parameters> {
         let value = typed(spec.kind, value.trim()).ok_or_else(|| invalid("it has no number"))?;
         fields.insert(field.to_owned(), value);
     }
-    serde_json::from_value(Value::Object(fields)).map_err(|error| {
+    let read = serde_json::from_value::<Parameters>(Value::Object(fields));
+    let mut parameters = read.map_err(|error| {
         Error::new(ErrorKind::InvalidInput, "reading the control's settings", error.to_string())
             .remedy("use the same release on both sides")
-    })
+    })?;
+    if parameters.interval_ms == 0 {
+        parameters.interval_ms = parameters.policy.interval_ms();
+    }
+    Ok(parameters)
 }
 
 fn typed(kind: OptionKind, text: &str) -> Option<Value> {
@@ -77,6 +82,20 @@ mod tests {
         }
         for (name, _) in ALARMS {
             serde_json::from_value::<Alarm>(name.into()).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_policy_has_its_own_interval_unless_one_is_set() {
+        let interval_ms = |policy: &str, set: &str| {
+            let set = setting("control_interval_ms", set);
+            parameters(&[setting("control_policy", policy), set]).unwrap().interval_ms
+        };
+        for (policy, interval) in
+            [("tidepool", 10), ("static", 10), ("dynims", 100), ("dynims-printed", 100)]
+        {
+            assert_eq!(interval_ms(policy, "0"), interval, "{policy}");
+            assert_eq!(interval_ms(policy, "20"), 20, "{policy}");
         }
     }
 

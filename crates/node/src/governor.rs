@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use tidepool_proto::admin::{ConfigEntry, FreeReport};
 use tidepool_proto::control::{
     ControlEvent, ControlReport, ControlSetting, ControlStatus, Govern, Governed, LEASE_OPTION,
-    check_lease, parameter_options,
+    check_lease, parameter_options, policy_interval_ms,
 };
 use tidepool_proto::control_page::{ControlPage, LeaseState};
 use tidepool_proto::option::option;
@@ -28,6 +28,8 @@ use crate::lease::Lease;
 const WATCHES_PER_LEASE: u32 = 4;
 /// Decisions kept for operators.
 const EVENTS_MAX: usize = 64;
+const INTERVAL: &str = "control_interval_ms";
+const POLICY: &str = "control_policy";
 /// Origin of settings that were changed by command.
 const LIVE_CHANGE: &str = "live change";
 
@@ -207,8 +209,18 @@ impl Governor {
                 state.memory_min_bytes = bytes;
                 state.keep_minimum(page);
             }
-            LEASE_OPTION => check_lease(number(), state.number("control_interval_ms"))?,
-            "control_interval_ms" => check_lease(state.lease_ms(), number())?,
+            LEASE_OPTION => {
+                let (interval_ms, policy) = (state.number(INTERVAL), state.text(POLICY));
+                check_lease(number(), interval_in_force_ms(interval_ms, policy))?;
+            }
+            INTERVAL => {
+                let interval_ms = interval_in_force_ms(number(), state.text(POLICY));
+                check_lease(state.lease_ms(), interval_ms)?;
+            }
+            POLICY => {
+                let interval_ms = interval_in_force_ms(state.number(INTERVAL), value.trim());
+                check_lease(state.lease_ms(), interval_ms)?;
+            }
             _ => {}
         }
         if let Some(entry) = state.entries.iter_mut().find(|entry| entry.name == name) {
@@ -392,9 +404,13 @@ impl State {
         }
     }
 
-    fn number(&self, name: &str) -> u64 {
+    fn text(&self, name: &str) -> &str {
         let entry = self.entries.iter().find(|entry| entry.name == name);
-        entry.and_then(|entry| entry.value.trim().parse().ok()).unwrap_or(0)
+        entry.map_or("", |entry| entry.value.trim())
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or(0)
     }
 
     fn lease_ms(&self) -> u64 {
@@ -434,6 +450,11 @@ impl State {
         self.events.drain(..surplus);
         self.report = Some(report);
     }
+}
+
+/// Time between two decisions, of which 0 leaves the choice to the policy.
+fn interval_in_force_ms(set_ms: u64, policy: &str) -> u64 {
+    if set_ms == 0 { policy_interval_ms(policy) } else { set_ms }
 }
 
 fn is_setting(name: &str) -> bool {

@@ -250,7 +250,7 @@ fn settings_that_cannot_work_are_refused_with_the_figure() {
     let fixture = full();
     let cases = [
         ("control_gain", "11", "from 0 to 10"),
-        ("control_interval_ms", "0", "from 1 to 10000"),
+        ("control_interval_ms", "10001", "from 0 to 10000"),
         ("control_policy", "guess", "dynims-printed"),
         ("memory_min", "1TiB", "64MiB"),
         ("memory_min", "many", "size"),

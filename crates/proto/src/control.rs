@@ -55,6 +55,12 @@ pub fn parameter_options() -> impl Iterator<Item = &'static OptionSpec> {
         .filter(|spec| spec.name.starts_with(PARAMETER_PREFIX) && spec.name != LEASE_OPTION)
 }
 
+/// Time between two decisions in milliseconds where `control_interval_ms` is 0: that of the DynIMS
+/// paper for its law, whose gain belongs to it, and 10 ms for ours.
+pub fn policy_interval_ms(policy: &str) -> u64 {
+    if policy.starts_with("dynims") { 100 } else { 10 }
+}
+
 /// Refuses settings that cannot work together: within one lease the controller must be able to
 /// decide twice, or it would count as dead between two decisions.
 pub fn check_lease(lease_ms: u64, interval_ms: u64) -> Result<()> {

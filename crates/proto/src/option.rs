@@ -389,8 +389,8 @@ table! {
         "Time without a word of the controller after which the store falls to its guaranteed part.";
     control_policy: OptionKind::Choice(CONTROL_POLICY_NAMES), "", Some("tidepool"), true,
         "Control policy.";
-    control_interval_ms: OptionKind::Count { min: 1, max: 10_000 }, "ms", Some("10"), true,
-        "Time between two decisions.";
+    control_interval_ms: OptionKind::Count { min: 0, max: 10_000 }, "ms", Some("0"), true,
+        "Time between two decisions; 0: 10 ms, and 100 ms for the policies of the DynIMS paper.";
     control_headroom_bytes: ANY_BYTES, "bytes", Some("0"), true,
         "Bytes kept free for jobs above their present demand; 0 derives it from the node.";
     control_actuation_delay_ms: OptionKind::Count { min: 0, max: 60_000 }, "ms", Some("10"), true,

@@ -12,7 +12,7 @@ use crate::config::{
     Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
     StripeHints, UserQuota,
 };
-use crate::control::{ControlSetting, check_lease, parameter_options};
+use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::option::{
     OPTIONS, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions, RawQuota, RawRule,
@@ -276,8 +276,14 @@ fn check_relations(config: &NodeConfig) -> Result<()> {
         );
         return refuse("small_file_bytes_max", detail, "lower it or raise block_bytes");
     }
-    let interval = config.control.parameters.iter().find(|it| it.name == "control_interval_ms");
-    let interval_ms = interval.and_then(|it| it.value.trim().parse().ok()).unwrap_or(0);
+    let parameter = |name: &str| {
+        let setting = config.control.parameters.iter().find(|it| it.name == name);
+        setting.map_or("", |it| it.value.trim())
+    };
+    let interval_ms = match parameter("control_interval_ms").parse().unwrap_or(0) {
+        0 => policy_interval_ms(parameter("control_policy")),
+        set => set,
+    };
     check_lease(config.control.lease_ms, interval_ms)?;
     if let Some(bytes) = config.control.memory_min_bytes.filter(|it| *it > config.capacity_bytes) {
         let (min, memory) = (ByteSize(bytes), ByteSize(config.capacity_bytes));

@@ -51,6 +51,8 @@ pub enum Reason {
     Law,
     /// The size is fixed.
     Fixed,
+    /// The largest size was lowered by hand.
+    Ceiling,
 }
 
 /// State of the controller.

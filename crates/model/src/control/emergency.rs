@@ -13,6 +13,8 @@ const STALL_BRAKE_NS: u64 = 500 * MILLISECOND_NS;
 const REFAULT_BRAKE_NS: u64 = 1_000 * MILLISECOND_NS;
 /// Files that are read again for this long are a working set that does not fit.
 const STARVED_NS: u64 = 5_000 * MILLISECOND_NS;
+/// A group is near its limit where less than this part of it is free of what cannot be dropped.
+const NEAR_DIVISOR: u64 = 8;
 /// Share of time in which a task waited for memory that counts as a stall.
 const STALL_SHARE: f64 = 0.01;
 /// Pages swapped out per second that count although memory is not scarce: 40 MB/s. Fewer are idle
@@ -62,9 +64,13 @@ impl Events {
         self.full = full > 0;
         let swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages);
         self.swapped = swapped > 0 && (in_use || swapped as f64 > SWAPS_PER_S * since_s.max(dt_s));
-        let holders = snapshot.limits.iter().filter(|limit| limit.holds_store);
-        let hits = holders.fold(0, |sum: u64, limit| sum.saturating_add(limit.hits));
-        self.hit = rise(&mut self.hits, Some(hits)) > 0;
+        let holders = || snapshot.limits.iter().filter(|limit| limit.holds_store);
+        let hits = holders().fold(0, |sum: u64, limit| sum.saturating_add(limit.hits));
+        // A group's limit is also hit by page cache, which the kernel drops without harm.
+        let near = holders().any(|limit| {
+            limit.limit_bytes.saturating_sub(limit.used_bytes) <= limit.limit_bytes / NEAR_DIVISOR
+        });
+        self.hit = rise(&mut self.hits, Some(hits)) > 0 && near;
         if some as f64 > STALL_SHARE * dt_s * 1e6 {
             self.stalled_until_ns = at.saturating_add(STALL_BRAKE_NS);
         }

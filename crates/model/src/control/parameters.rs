@@ -1,6 +1,7 @@
 //! Parameters of the policies, all changeable while the controller runs.
 
 use serde::{Deserialize, Serialize};
+use tidepool_proto::control::policy_interval_ms;
 
 /// The policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -15,6 +16,19 @@ pub enum ControlPolicy {
     Dynims,
     /// A fixed size.
     Static,
+}
+
+impl ControlPolicy {
+    /// Time between two decisions in milliseconds where nobody set one.
+    pub fn interval_ms(self) -> u64 {
+        let name = match self {
+            ControlPolicy::Tidepool => "tidepool",
+            ControlPolicy::Dynims => "dynims",
+            ControlPolicy::DynimsPrinted => "dynims-printed",
+            ControlPolicy::Static => "static",
+        };
+        policy_interval_ms(name)
+    }
 }
 
 /// Parameters of all policies.

@@ -9,8 +9,6 @@ use crate::Bytes;
 
 /// Shortest and longest interval that are recommended, in milliseconds.
 const INTERVAL_MS: (u64, u64) = (5, 10);
-/// Interval of the paper.
-const PAPER_INTERVAL_MS: u64 = 100;
 /// Slowest and fastest growth that are recommended, in bytes per second.
 const GROWTH: (u64, u64) = (500_000_000, 2_000_000_000);
 
@@ -97,7 +95,7 @@ fn risks(facts: &NodeFacts, present: &Parameters) -> Vec<Warning> {
 /// The interval: the time in which jobs take half of what the headroom keeps for surprises.
 fn interval(facts: &NodeFacts, paper: bool) -> (u64, String) {
     if paper {
-        let interval = PAPER_INTERVAL_MS.max(facts.delay_ms.ceil() as u64);
+        let interval = ControlPolicy::Dynims.interval_ms().max(facts.delay_ms.ceil() as u64);
         let reason = "the paper's; a shorter one only adds intervals of delay".to_owned();
         return (interval, reason);
     }

@@ -37,6 +37,7 @@ pub(super) struct Tidepool {
     events: Events,
     emergency: Emergency,
     target_bytes: Option<u64>,
+    headroom_bytes: Option<u64>,
     /// Capacities that the last snapshot showed.
     present_bytes: Option<u64>,
     last_ns: Option<u64>,
@@ -121,7 +122,8 @@ impl Policy for Tidepool {
         self.last_ns = Some(at);
         let bounds = Bounds::of(snapshot, p, self.target_bytes);
         let present = snapshot.sum(|store| store.capacity_bytes);
-        let before = self.target_bytes.unwrap_or(present).min(bounds.max);
+        let last = self.target_bytes.unwrap_or(present);
+        let before = last.min(bounds.max);
         // Somebody else lowered the capacities, such as the stores' watchdog: growth begins where
         // they are. A step of ours may be under way.
         let step = step_bytes(dt_s, p).saturating_mul(4).saturating_add(bounds.band);
@@ -130,14 +132,7 @@ impl Policy for Tidepool {
         let headroom = headroom_bytes(snapshot.memory_total_bytes, p);
         let in_use = snapshot.free_bytes.is_none_or(|free| free < headroom.saturating_mul(2));
         self.events.update(snapshot, in_use, dt_s);
-        if estimate.stale_ns == 0 {
-            self.hold.observe(at, estimate.demand_bytes, bounds.band, p);
-        }
-        if self.events.swapped {
-            // Memory that is free because pages were swapped out is not free.
-            self.hold.restart(at);
-            self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
-        }
+        self.update_hold(at, &estimate, headroom, &bounds, p);
         let foresight = action_s(p) + horizon_s(snapshot, estimate.slope_bytes_per_s);
         let ceiling = self.ceilings.lowest(snapshot, &estimate, &bounds, headroom, foresight, dt_s);
         let extra = self.learned.update(estimate.slope_bytes_per_s, dt_s, snapshot, p);
@@ -166,6 +161,9 @@ impl Policy for Tidepool {
             self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
         };
         let target = target.max(bounds.floor).min(bounds.max);
+        // A resize by hand is no finding of ours.
+        let is_lowered = last > bounds.max && matches!(reason, Reason::Steady | Reason::Hold);
+        let reason = if is_lowered { Reason::Ceiling } else { reason };
         self.target_bytes = Some(target);
         self.present_bytes = Some(present);
         let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
@@ -200,6 +198,29 @@ impl Tidepool {
         }
         let node = wanted.bytes - signed(bounds.stored);
         node.min(self.ceilings.node_room_bytes).max(0) as u64
+    }
+
+    /// Notes the demand, and what growth must wait for.
+    fn update_hold(
+        &mut self,
+        at: u64,
+        estimate: &Estimate,
+        headroom: u64,
+        bounds: &Bounds,
+        p: &Parameters,
+    ) {
+        if estimate.stale_ns == 0 {
+            self.hold.observe(at, estimate.demand_bytes, bounds.band, p);
+        }
+        if self.events.swapped {
+            // Memory that is free because pages were swapped out is not free.
+            self.hold.restart(at);
+            self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
+        }
+        if self.headroom_bytes.replace(headroom).is_some_and(|before| before != headroom) {
+            // Whoever changes the headroom moves the target: that is no flapping of jobs.
+            self.hold.restart(at);
+        }
     }
 
     fn level(&self, estimate: &Estimate, emergency: bool, p: &Parameters) -> Level {

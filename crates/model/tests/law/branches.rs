@@ -479,3 +479,45 @@ fn a_law_whose_gain_belongs_to_its_interval_never_rests() {
         assert_eq!(decision.rest_ms, rest_ms, "{kind:?}");
     }
 }
+
+#[test]
+fn a_size_that_somebody_lowers_is_said_to_be_that() {
+    let mut node = Node::full(60 * GIB);
+    node.store().capacity_max_bytes = 20 * GIB;
+    let decision = node.tick();
+    assert_eq!((decision.target_bytes, decision.reason), (20 * GIB, Reason::Ceiling));
+    assert_ne!(node.tick().reason, Reason::Ceiling, "said once");
+}
+
+#[test]
+fn a_headroom_that_somebody_moves_is_no_flapping() {
+    let mut node = Node::new(40 * GIB, 40 * GIB, 60 * GIB);
+    node.run(3_000);
+    for _ in 0..4 {
+        node.parameters.headroom_bytes = 40 * GIB;
+        node.run(1_000);
+        node.parameters.headroom_bytes = 12 * GIB;
+        node.run(4_000);
+    }
+    assert!(node.stored() > 50 * GIB, "the hold is as long as before: {}", node.stored());
+}
+
+#[test]
+fn page_cache_at_the_limit_of_a_group_is_no_emergency() {
+    for (used, emergency) in [(10 * GIB, false), (19 * GIB, true)] {
+        let mut node = Node::new(40 * GIB, 5 * GIB, 5 * GIB);
+        node.run(2_500);
+        let mut limit = Limit {
+            name: "/job".to_owned(),
+            limit_bytes: 20 * GIB,
+            used_bytes: used,
+            holds_store: true,
+            hits: 0,
+        };
+        node.snapshot.limits = vec![limit.clone()];
+        node.tick();
+        limit.hits = 7;
+        node.snapshot.limits = vec![limit];
+        assert_eq!(node.tick().level == Level::Emergency, emergency, "{used} bytes in use");
+    }
+}

@@ -21,8 +21,6 @@ use crate::output;
 const STEPS: u64 = 2_000_000;
 /// Moments of the time line that JSON has at most.
 const MOMENTS: usize = 1_000;
-/// What the paper's law waits between two decisions.
-const PAPER_INTERVAL_MS: u64 = 100;
 
 /// One policy's run. The names are stable.
 #[derive(Serialize)]
@@ -50,10 +48,8 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<Outcome> {
     let mut reports = Vec::new();
     let mut courses = Vec::new();
     for (index, policy) in policies.into_iter().enumerate() {
-        let mut parameters = Parameters { policy, ..Parameters::default() };
-        if policy_name(policy).starts_with("dynims") {
-            parameters.interval_ms = PAPER_INTERVAL_MS;
-        }
+        let interval_ms = policy.interval_ms();
+        let parameters = Parameters { policy, interval_ms, ..Parameters::default() };
         let parameters = with_settings(&parameters, &arguments.settings)?;
         parameters.check(&tidepool_model::control::NodeFacts::default())?;
         let simulation = with_steps(Simulation::new(plant.clone(), trace.clone(), parameters));
