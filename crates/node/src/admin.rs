@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
+    StoreStatus,
 };
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::table::BlockState;
@@ -285,6 +286,7 @@ impl Node {
         let rule = core.rule_of(&*lower);
         let (read_mode, write_mode) = core.modes(rule, None, None);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let StoreStatus { policy, policy_choice, .. } = core.store.stats();
         let mut answer = Explanation {
             path: lower.relative_path().map_or_else(String::new, |p| p.display().to_string()),
             device: version.id.device,
@@ -294,7 +296,8 @@ impl Node {
             changed_ns: version.changed_ns.to_string(),
             cached_as: "none".into(),
             block_bytes: core.block_bytes(),
-            policy: core.store.stats().policy,
+            policy,
+            policy_choice,
             read_mode: read_mode.to_string(),
             write_mode: write_mode.to_string(),
             layout: core.pfs.layout(lower.descriptor()).describe(),

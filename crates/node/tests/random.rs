@@ -115,7 +115,9 @@ impl Model {
 
     fn administrate(&mut self, fixture: &Fixture) {
         let capacity_bytes = [0, 8 << 20, 24 << 20, CAPACITY][self.random.below(4) as usize];
-        let policy = ["lru", "lfu", "s3fifo", "cyclic"][self.random.below(4) as usize].into();
+        let policy = ["lru", "lfu", "s3fifo", "cyclic", "fixed", "adaptive"]
+            [self.random.below(6) as usize]
+            .into();
         let request = match self.random.below(3) {
             0 => AdminRequest::Resize { capacity_bytes },
             1 => AdminRequest::EvictAll,

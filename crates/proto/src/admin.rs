@@ -201,6 +201,8 @@ pub struct StoreStatus {
     pub small_files: u64,
     /// Name of the eviction policy.
     pub policy: String,
+    /// What the policy `adaptive` follows at present; absent with others.
+    pub policy_choice: Option<PolicyChoice>,
     /// Block size in bytes.
     pub block_bytes: u64,
     /// Whether memory comes in 2 MiB pages.
@@ -209,6 +211,37 @@ pub struct StoreStatus {
     pub backing: String,
     /// Blocks evicted since the start.
     pub evicted_blocks: u64,
+}
+
+/// Which policy `adaptive` follows, and what each would have hit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PolicyChoice {
+    /// Name of the one that decides.
+    pub chosen: String,
+    /// Every candidate.
+    pub candidates: Vec<PolicyRatio>,
+}
+
+impl PolicyChoice {
+    /// What was chosen and what the others would have hit, on one line.
+    pub fn words(&self) -> String {
+        let ratio = |it: &PolicyRatio| format!("{} {:.2}", it.policy, it.would_hit_ratio);
+        let ratios: Vec<String> = self.candidates.iter().map(ratio).collect();
+        format!(
+            "follows {}; of the latest reads would have hit: {}",
+            self.chosen,
+            ratios.join(", ")
+        )
+    }
+}
+
+/// A policy and its share of hits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PolicyRatio {
+    /// Name of the policy.
+    pub policy: String,
+    /// Share of the latest reads that would have hit, from 0 to 1, by a sample of the blocks.
+    pub would_hit_ratio: f64,
 }
 
 /// Everything the node knows of one file.
@@ -246,6 +279,8 @@ pub struct Explanation {
     pub dirty_bytes: u64,
     /// Name of the policy.
     pub policy: String,
+    /// What the policy `adaptive` follows at present; absent with others.
+    pub policy_choice: Option<PolicyChoice>,
     /// How near to eviction, from 0 (next) to 1 (last); absent where the policy cannot say.
     pub policy_rank: Option<f64>,
     /// Read mode that applies.

@@ -15,13 +15,15 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Names of the eviction policies, with one line each.
-pub const POLICIES: [(&str, &str); 4] = [
+pub const POLICIES: [(&str, &str); 6] = [
     ("lru", "evicts what was unused longest"),
     ("lfu", "evicts what was used least often, with aging"),
     ("s3fifo", "three queues; single scans do not flush what is used again"),
-    ("cyclic", "keeps a fixed part of a set that is swept again and again"),
+    ("cyclic", "keeps a stable part of a set that is swept again and again"),
+    ("fixed", "keeps one part of what is read, whatever the order"),
+    ("adaptive", "follows whichever of the others would have hit most"),
 ];
-const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic"];
+const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic", "fixed", "adaptive"];
 pub(crate) const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
 pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
 const FEATURES: &[&str] = &["auto", "on", "off"];
@@ -327,7 +329,7 @@ table! {
          $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
     foreground: OptionKind::Switch, "", Some("false"), false,
         "Stay attached to the terminal instead of becoming a daemon.";
-    policy: OptionKind::Choice(POLICY_NAMES), "", Some("cyclic"), true,
+    policy: OptionKind::Choice(POLICY_NAMES), "", Some("adaptive"), true,
         "Eviction policy.";
     read_mode: OptionKind::Choice(READ_MODES), "", Some("two-level"), false,
         "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), \

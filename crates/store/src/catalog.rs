@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
+use tidepool_proto::admin::{PolicyChoice, PolicyRatio};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::cell::Cell;
 use crate::config::{Owner, PolicyKind, QuotaKey};
 use crate::content::{Content, State};
-use crate::policy::{Admission, Entries, Entry, NONE, Offer, Ranking, block_key};
+use crate::policy::{Admission, Choice, Entries, Entry, NONE, Offer, Ranking, block_key};
 
 /// A block that was made unreadable and whose memory is to be freed.
 pub(crate) struct Victim {
@@ -109,6 +110,17 @@ impl Catalog {
 
     pub fn kind(&self) -> PolicyKind {
         self.ranking.kind()
+    }
+
+    /// What a policy that chooses among others follows.
+    pub fn choice(&self) -> Option<PolicyChoice> {
+        let Choice { chosen, would_hit } = self.ranking.choice()?;
+        let ratio = |(kind, ratio): (PolicyKind, f64)| PolicyRatio {
+            policy: kind.to_string(),
+            would_hit_ratio: ratio,
+        };
+        let candidates = would_hit.into_iter().map(ratio).collect();
+        Some(PolicyChoice { chosen: chosen.to_string(), candidates })
     }
 
     pub fn live_contents(&self) -> u64 {

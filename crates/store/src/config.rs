@@ -71,14 +71,24 @@ pub enum PolicyKind {
     /// Three queues, one of them of ghosts: scan resistant.
     S3Fifo,
     /// Inter-reference recency: keeps a stable part of a loop larger than the capacity.
-    #[default]
     Cyclic,
+    /// Keeps one part of what is read, whatever the order.
+    Fixed,
+    /// Follows whichever of the others would have hit most.
+    #[default]
+    Adaptive,
 }
 
 impl PolicyKind {
     /// All policies, in the order of the documentation.
-    pub const ALL: [PolicyKind; 4] =
-        [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::S3Fifo, PolicyKind::Cyclic];
+    pub const ALL: [PolicyKind; 6] = [
+        PolicyKind::Lru,
+        PolicyKind::Lfu,
+        PolicyKind::S3Fifo,
+        PolicyKind::Cyclic,
+        PolicyKind::Fixed,
+        PolicyKind::Adaptive,
+    ];
 
     /// The stable name used in options, JSON and metrics.
     pub fn name(self) -> &'static str {
@@ -87,6 +97,8 @@ impl PolicyKind {
             PolicyKind::Lfu => "lfu",
             PolicyKind::S3Fifo => "s3fifo",
             PolicyKind::Cyclic => "cyclic",
+            PolicyKind::Fixed => "fixed",
+            PolicyKind::Adaptive => "adaptive",
         }
     }
 }
@@ -104,7 +116,7 @@ impl FromStr for PolicyKind {
         PolicyKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
             let detail = format!("`{text}` is no eviction policy");
             Error::new(ErrorKind::InvalidInput, "reading a policy name", detail)
-                .remedy("choose one of: lru, lfu, s3fifo, cyclic")
+                .remedy("choose one of: lru, lfu, s3fifo, cyclic, fixed, adaptive")
         })
     }
 }

@@ -36,7 +36,7 @@ pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
 pub use fill::{BlockFill, FillStart};
 pub use heartbeat_page::HeartbeatPage;
 pub use loan::{ClientLoan, KernelLoan};
-pub use policy::Simulation;
+pub use policy::{Choice, Simulation};
 pub use segment::{BlockPin, Segment, SegmentHold};
 pub use store::Store;
 pub use tidepool_proto::table::BlockState;

@@ -6,18 +6,22 @@
 //! superseded blocks first. The host promises that every index it passes in was inserted and not
 //! yet removed; a policy promises to offer every entry that it holds at most once per selection.
 
+mod adaptive;
 mod cyclic;
 mod entries;
 mod fifo;
+mod fixed;
 mod ghost;
 mod lfu;
 mod lru;
 mod ranking;
 mod s3fifo;
+mod shadow;
 mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use adaptive::Choice;
 pub(crate) use entries::{Entries, Entry, List, NONE};
 pub(crate) use ranking::Ranking;
 pub use simulation::Simulation;
@@ -74,6 +78,11 @@ pub(crate) trait Policy: Send {
     /// `cheap_only` just those that it would give for a block that comes in `IfCheap`.
     fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>);
 
+    /// What a policy that chooses among others chose.
+    fn choice(&self) -> Option<Choice> {
+        None
+    }
+
     /// Bytes of bookkeeping beside the entries.
     fn bookkeeping_bytes(&self) -> u64 {
         0
@@ -87,6 +96,8 @@ pub(crate) fn create(kind: PolicyKind) -> Box<dyn Policy> {
         PolicyKind::Lfu => Box::new(lfu::Lfu::default()),
         PolicyKind::S3Fifo => Box::new(s3fifo::S3Fifo::default()),
         PolicyKind::Cyclic => Box::new(cyclic::Cyclic::default()),
+        PolicyKind::Fixed => Box::new(fixed::Fixed::default()),
+        PolicyKind::Adaptive => Box::new(adaptive::Adaptive::default()),
     }
 }
 

@@ -162,6 +162,7 @@ impl Store {
             segments: catalog.live_contents() - self.small.spaces(),
             small_files: self.small.count(),
             policy: catalog.kind().to_string(),
+            policy_choice: catalog.choice(),
             block_bytes: self.engine.block_bytes,
             huge_pages: backing.huge_pages(),
             backing: backing.name().to_owned(),

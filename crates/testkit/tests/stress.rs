@@ -274,7 +274,7 @@ fn resize(node: &Node, size: &str) {
 }
 
 fn administer(node: &Node, run: &Run, rng: &mut fastrand::Rng) {
-    let policies = ["lru", "lfu", "s3fifo", "cyclic"];
+    let policies = ["lru", "adaptive", "lfu", "s3fifo", "fixed", "cyclic"];
     match rng.u32(..6) {
         0 => resize(node, "0"),
         1 => resize(node, "24MiB"),

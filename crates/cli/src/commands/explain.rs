@@ -64,6 +64,7 @@ fn print(file: &Explanation) {
     rows.push(("owed", size(file.dirty_bytes)));
     let rank = file.policy_rank.map(|rank| format!(", rank {rank:.2} (0 goes first)"));
     rows.push(("policy", format!("{}{}", file.policy, rank.unwrap_or_default())));
+    rows.extend(file.policy_choice.iter().map(|choice| ("", choice.words())));
     rows.push(("modes", format!("read {}, write {}", file.read_mode, file.write_mode)));
     rows.push(("layout", file.layout.clone()));
     output::pairs(&rows);

@@ -114,10 +114,14 @@ fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
         store.segments, store.small_files, store.evicted_blocks
     );
     let block = size(store.block_bytes);
+    let policy = match &store.policy_choice {
+        Some(choice) => format!("{} ({} at present)", store.policy, choice.chosen),
+        None => store.policy.clone(),
+    };
     vec![
         ("memory", memory),
         ("contents", contents),
-        ("store", format!("{}, blocks of {block} in {pages} of {}", store.policy, store.backing)),
+        ("store", format!("{policy}, blocks of {block} in {pages} of {}", store.backing)),
     ]
 }
 

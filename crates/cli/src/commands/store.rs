@@ -1,7 +1,7 @@
 //! `tidepool resize` and `tidepool policy`: the store as a whole.
 
 use serde::Serialize;
-use tidepool_proto::admin::{AdminRequest, FreeReport};
+use tidepool_proto::admin::{AdminRequest, FreeReport, PolicyChoice, StoreStatus};
 use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, Result};
 
 use crate::arguments::{PolicyArguments, ResizeArguments};
@@ -62,6 +62,9 @@ pub fn print_freed(what: &str, report: &FreeReport) {
 #[derive(Serialize)]
 struct PolicyReport {
     policy: String,
+    /// Absent with policies that follow no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choice: Option<PolicyChoice>,
 }
 
 /// Runs `policy`.
@@ -70,7 +73,7 @@ pub fn policy(arguments: &PolicyArguments) -> Result<Outcome> {
     if let Some(policy) = arguments.name.clone() {
         node.order(AdminRequest::SetPolicy { policy }, None)?;
     }
-    let policy = node.status()?.store.policy;
+    let StoreStatus { policy, policy_choice: choice, .. } = node.status()?.store;
     if let Some(wanted) = &arguments.name
         && *wanted != policy
     {
@@ -78,9 +81,10 @@ pub fn policy(arguments: &PolicyArguments) -> Result<Outcome> {
         return Err(Error::new(ErrorKind::Internal, "changing the policy", detail));
     }
     if arguments.facts.json {
-        output::json(&PolicyReport { policy })?;
+        output::json(&PolicyReport { policy, choice })?;
     } else {
-        output::line(&policy);
+        let choice = choice.map(|choice| format!(": {}", choice.words()));
+        output::line(&format!("{policy}{}", choice.unwrap_or_default()));
     }
     Ok(Outcome::Done)
 }

@@ -72,7 +72,7 @@ fn usage_errors_exit_with_2_and_say_what_is_valid() {
     let message = stderr(&run(&["node", "start", "--pfs", "/", "--memory", "1000TiB"]));
     assert!(message.contains("is more than") && message.contains("such as 60%"), "{message}");
     let message = stderr(&run(&["policy", "random"]));
-    assert!(message.contains("lru, lfu, s3fifo, cyclic"), "{message}");
+    assert!(message.contains("lru, lfu, s3fifo, cyclic, fixed, adaptive"), "{message}");
     let message = stderr(&run(&["bench", "compare", "--pattern", "backwards"]));
     assert!(message.contains("sequential, random, scan, write"), "{message}");
 }

@@ -2,7 +2,7 @@
 //! blocks first, and changes the policy while blocks are resident.
 
 use super::fifo::Fifo;
-use super::{Admission, Entries, Entry, Offer, Policy, block_key, create};
+use super::{Admission, Choice, Entries, Entry, Offer, Policy, block_key, create};
 use crate::config::PolicyKind;
 
 /// Nobody read the block since it came in.
@@ -213,6 +213,10 @@ impl Ranking {
         self.policy.select(&mut self.entries, false, &mut note);
         let place = order.iter().position(|index| wanted(&self.entries, *index))?;
         Some(place as f64 / (order.len().max(2) - 1) as f64)
+    }
+
+    pub fn choice(&self) -> Option<Choice> {
+        self.policy.choice()
     }
 
     pub fn bookkeeping_bytes(&self) -> u64 {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Admission, Offer, Ranking};
+use super::{Admission, Choice, Offer, Ranking};
 use crate::config::PolicyKind;
 
 /// A store of equal blocks that only counts.
@@ -74,6 +74,11 @@ impl Simulation {
         let (hits, reads) = (self.hits, self.reads);
         (self.hits, self.reads) = (0, 0);
         (reads > 0).then(|| hits as f64 / reads as f64)
+    }
+
+    /// What a policy that chooses among others chose.
+    pub fn choice(&self) -> Option<Choice> {
+        self.ranking.choice()
     }
 
     fn evict_one(&mut self, cheap_only: bool) -> bool {

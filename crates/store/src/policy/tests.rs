@@ -1,5 +1,7 @@
 //! Policies against plain reference implementations, and the behaviour each one is there for.
 
+mod regret;
+
 use super::Simulation;
 use crate::config::PolicyKind;
 use proptest::prelude::*;

@@ -89,7 +89,7 @@ impl Arena {
         let segment = &self.segments[random.below(SEGMENTS as u64) as usize];
         match random.below(10) {
             0 | 1 => _ = self.store.resize(random.below(CAPACITY_BLOCKS + 1) * BLOCK),
-            2 => self.store.set_policy(PolicyKind::ALL[random.below(4) as usize]),
+            2 => self.store.set_policy(PolicyKind::ALL[random.below(6) as usize]),
             3 => _ = segment.evict(),
             4 => segment.drop_contents(),
             5 => {
