@@ -7,6 +7,7 @@
 
 mod attributes;
 mod change;
+mod descent;
 mod directory;
 mod path;
 mod remove;

@@ -47,19 +47,33 @@ pub(super) fn telling<T>(
 /// Makes a directory and those it lies in. `mode` is what they shall have whatever the umask of
 /// the process; an inherited access control list goes before it.
 fn make_directories(place: &Place, mode: u32) -> Result<()> {
-    match make_directory(place, mode) {
-        Ok(()) => Ok(()),
-        Err(Errno::NOENT) if !place.is_root => {
-            // Whoever makes directories below must get in, as in HDFS.
-            make_directories(&place.parent(), mode | 0o300)?;
-            match make_directory(place, mode) {
-                Err(Errno::EXIST) => existing(place),
-                other => other.doing("making the directory", place),
+    let mut missing = Vec::new();
+    let (mut next, mut mode_of_next) = (place.clone(), mode);
+    loop {
+        match make_directory(&next, mode_of_next) {
+            Err(Errno::NOENT) if !next.is_root => {
+                let parent = next.parent();
+                missing.push((std::mem::replace(&mut next, parent), mode_of_next));
+                // Whoever makes directories below must get in, as in HDFS.
+                mode_of_next = mode | 0o300;
+            }
+            Err(Errno::EXIST) => {
+                existing(&next)?;
+                break;
+            }
+            other => {
+                other.doing("making the directory", &next)?;
+                break;
             }
         }
-        Err(Errno::EXIST) => existing(place),
-        Err(errno) => Err(failed("making the directory", place, errno)),
     }
+    while let Some((place, mode)) = missing.pop() {
+        match make_directory(&place, mode) {
+            Err(Errno::EXIST) => existing(&place)?,
+            other => other.doing("making the directory", &place)?,
+        }
+    }
+    Ok(())
 }
 
 /// Something is there already: a directory is what was asked for.

@@ -1,6 +1,7 @@
 //! Deletes: one name, or a directory with all that is in it. Symbolic links are removed and never
 //! followed. What memory holds of the files is let go.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use jni::EnvUnowned;
@@ -11,12 +12,16 @@ use rustix::io::Errno;
 use tidepool_client::Client;
 use tidepool_proto::Result;
 
+use super::descent::Descent;
 use super::status::{is_directory, is_regular};
 use super::{Doing, Place, at_place, failed};
 
+/// How often one delete empties a directory once more in which somebody made new names meanwhile.
+const AGAIN_MAX: u32 = 64;
+
 /// Deletes a name; false if it is not there. The root stays, as in HDFS: false if it is empty or
 /// all of it was to go.
-fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
+pub(super) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
     let doing = "deleting";
     let stat = match rustix::fs::lstat(&place.lower) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
@@ -40,13 +45,19 @@ fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
         Err(Errno::NOTEMPTY | Errno::EXIST) if recursive => {}
         other => return gone(other).doing(doing, place),
     }
-    let emptied = open_directory(rustix::fs::CWD, &place.lower)
-        .and_then(|directory| empty(client, &directory));
-    match emptied {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(failed(doing, place, errno)),
+    let mut again = AGAIN_MAX;
+    loop {
+        let emptied = open_directory(rustix::fs::CWD, &place.lower)
+            .and_then(|directory| empty(client, directory, &mut again));
+        match emptied {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed(doing, place, errno)),
+        }
+        match rustix::fs::rmdir(&place.lower) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if again > 0 => again -= 1,
+            other => return gone(other).doing(doing, place),
+        }
     }
-    gone(rustix::fs::rmdir(&place.lower)).doing(doing, place)
 }
 
 /// Whether a removal found something; who was faster leaves nothing to do.
@@ -66,7 +77,7 @@ fn open_directory(
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-type Child = (std::ffi::CString, FileType);
+type Child = (CString, FileType);
 
 fn children(directory: &OwnedFd) -> rustix::io::Result<Vec<Child>> {
     let mut found = Vec::new();
@@ -79,35 +90,71 @@ fn children(directory: &OwnedFd) -> rustix::io::Result<Vec<Child>> {
     Ok(found)
 }
 
-/// Removes everything in a directory. Goes as deep as the tree, with one descriptor a level.
-fn empty(client: &Client, directory: &OwnedFd) -> rustix::io::Result<()> {
-    // Again, if somebody made new names in between.
-    for (name, kind) in children(directory)? {
-        if kind != FileType::Directory {
-            match unlink(client, directory, &name, kind) {
-                Ok(()) | Err(Errno::NOENT) => continue,
-                // File systems that do not tell kinds in lists.
-                Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => {}
-                Err(errno) => return Err(errno),
+/// A directory that is being emptied.
+struct Emptied {
+    /// Its name in the one above; empty for the top, whose name is the caller's.
+    name: CString,
+    left: Vec<Child>,
+}
+
+/// Removes everything in a directory. `again`: how often a directory may be emptied once more,
+/// because somebody made new names in it.
+fn empty(client: &Client, directory: OwnedFd, again: &mut u32) -> rustix::io::Result<()> {
+    let mut descent = Descent::new();
+    let left = children(&directory)?;
+    descent.enter(directory, Emptied { name: CString::default(), left })?;
+    while let Some((directory, emptied)) = descent.deepest() {
+        if let Some((name, kind)) = emptied.left.pop() {
+            if let Some(inner) = remove_one(client, directory, &name, kind)? {
+                let left = children(&inner)?;
+                descent.enter(inner, Emptied { name, left })?;
+            }
+            continue;
+        }
+        let done = descent.leave()?;
+        if let (Some(done), Some((above, emptied))) = (done, descent.deepest()) {
+            match gone(rustix::fs::unlinkat(above, &done.name, AtFlags::REMOVEDIR)) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if *again > 0 => {
+                    *again -= 1;
+                    emptied.left.push((done.name, FileType::Directory));
+                }
+                other => drop(other?),
             }
         }
-        let remove = || rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR);
-        match remove() {
-            Ok(()) | Err(Errno::NOENT) => continue,
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
-        empty(client, &open_directory(directory.as_fd(), &name)?)?;
-        gone(remove())?;
     }
     Ok(())
+}
+
+/// Removes one name; a directory that has something in it comes back open.
+fn remove_one(
+    client: &Client,
+    directory: &OwnedFd,
+    name: &CString,
+    kind: FileType,
+) -> rustix::io::Result<Option<OwnedFd>> {
+    if kind != FileType::Directory {
+        match unlink(client, directory, name, kind) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(None),
+            // File systems that do not tell kinds in lists.
+            Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => match open_directory(directory.as_fd(), name) {
+            Err(Errno::NOENT) => Ok(None),
+            opened => opened.map(Some),
+        },
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Removes one name of a file and tells the node, which may hold bytes of it.
 fn unlink(
     client: &Client,
     directory: &OwnedFd,
-    name: &std::ffi::CString,
+    name: &CString,
     kind: FileType,
 ) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -138,6 +185,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_remove<'local>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::descent::deep;
     use super::*;
 
     #[test]
@@ -162,5 +210,16 @@ mod tests {
         assert!(!remove(&client, &root, true).unwrap());
         assert!(remove(&client, &root, false).is_err());
         assert!(directory.path().join("file").exists(), "the root is never emptied");
+    }
+    #[test]
+    fn deep_trees_go_on_a_small_stack() {
+        let client = Client::connect(tidepool_client::ClientOptions::default());
+        let directory = tempfile::tempdir().unwrap();
+        let lower = directory.path().join("deep");
+        std::fs::create_dir(&lower).unwrap();
+        deep::make(&lower);
+        let place = Place { lower: lower.clone(), name: "/deep".into(), is_root: false };
+        assert!(deep::on_a_small_stack(|| remove(&client, &place, true).unwrap()));
+        assert!(!lower.exists());
     }
 }

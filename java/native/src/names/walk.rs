@@ -1,8 +1,9 @@
 //! Sums over a tree in one call: files, directories and bytes. Symbolic links to directories are
 //! not entered, so nothing is counted twice and no circle is walked.
 
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use jni::EnvUnowned;
 use jni::objects::{JClass, JLongArray, JString};
@@ -10,6 +11,7 @@ use jni::sys::jlong;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::descent::Descent;
 use super::status::{facts, facts_at, is_directory};
 use super::{Doing, at_place};
 use crate::bridge::Failure;
@@ -22,47 +24,59 @@ struct Sums {
     bytes: u64,
 }
 
-fn add(sums: &mut Sums, path: &Path) -> rustix::io::Result<()> {
-    sums.directories += 1;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(path, flags, Mode::empty())?;
-    let mut inner = Vec::new();
-    for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name == c"." || name == c".." {
-            continue;
-        }
-        let Some(facts) = facts_at(directory.as_fd(), path, name)? else { continue };
-        if !is_directory(&facts.stat) {
-            sums.files += 1;
-            sums.bytes += facts.length;
-            continue;
-        }
-        let itself = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        if itself.is_ok_and(|stat| is_directory(&stat)) {
-            inner.push(name.to_owned());
-        }
-    }
-    drop(directory);
-    for name in inner {
-        use std::os::unix::ffi::OsStrExt;
-        match add(sums, &path.join(std::ffi::OsStr::from_bytes(name.as_bytes()))) {
-            Err(Errno::NOENT) => {}
-            other => other?,
-        }
-    }
-    Ok(())
-}
-
 fn sums(path: &Path) -> rustix::io::Result<Sums> {
     let own = facts(path, true)?;
     if !is_directory(&own.stat) {
         return Ok(Sums { files: 1, directories: 0, bytes: own.length });
     }
     let mut sums = Sums::default();
-    add(&mut sums, path)?;
+    let mut descent = Descent::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(path, flags, Mode::empty())?;
+    let inner = add(&mut sums, &top)?;
+    descent.enter(top, inner)?;
+    while let Some((directory, inner)) = descent.deepest() {
+        let Some(name) = inner.pop() else {
+            descent.leave()?;
+            continue;
+        };
+        match rustix::fs::openat(directory, &name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(next) => {
+                let inner = add(&mut sums, &next)?;
+                descent.enter(next, inner)?;
+            }
+            // It went, or is something else by now.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
     Ok(sums)
+}
+
+/// Adds a directory with its files; returns the names of the directories in it.
+fn add(sums: &mut Sums, directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
+    sums.directories += 1;
+    // What lies deep has no path that the kernel would take.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let mut inner = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let Some(facts) = facts_at(directory.as_fd(), &path, name)? else { continue };
+        if !is_directory(&facts.stat) {
+            sums.files += 1;
+            sums.bytes += facts.length;
+            continue;
+        }
+        let itself = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        if itself.is_ok_and(|stat| is_directory(&stat)) {
+            inner.push(name.to_owned());
+        }
+    }
+    Ok(inner)
 }
 
 /// Files, directories and bytes of a tree.
@@ -84,6 +98,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_sums<'local>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::descent::deep;
     use super::*;
 
     #[test]
@@ -95,5 +110,19 @@ mod tests {
         std::os::unix::fs::symlink(directory.path(), directory.path().join("a/circle")).unwrap();
         let found = sums(directory.path()).unwrap();
         assert_eq!(found, Sums { files: 2, directories: 3, bytes: 30 });
+    }
+    #[test]
+    fn deep_trees_are_counted_on_a_small_stack() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path();
+        deep::make(top);
+        let found = deep::on_a_small_stack(|| sums(top).unwrap());
+        let expected = Sums { files: 1, directories: deep::LEVELS as u64 + 1, bytes: 3 };
+        assert_eq!(found, expected);
+        // Not by the standard library, which takes a descriptor a level.
+        let client = tidepool_client::Client::connect(tidepool_client::ClientOptions::default());
+        let lower = top.join("d");
+        let place = super::super::Place { lower, name: "/d".into(), is_root: false };
+        assert!(super::super::remove::remove(&client, &place, true).unwrap());
     }
 }
