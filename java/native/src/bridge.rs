@@ -4,6 +4,7 @@
 //! Which exception an error becomes is decided in `NativeFailure.java`, where the classes are.
 
 use std::any::Any;
+use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use jni::errors::ErrorPolicy;
@@ -100,10 +101,10 @@ impl<T: Default> ErrorPolicy<T, Failure> for Throw {
             return Ok(T::default());
         }
         match failure {
-            Failure::Product { error, path } => throw(env, &error, &path)?,
+            Failure::Product { error, path } => throw_surely(env, &error, &path),
             Failure::Machine(error) => {
                 let error = Error::new(ErrorKind::Internal, "calling Java", error.to_string());
-                throw(env, &error, "")?;
+                throw_surely(env, &error, "");
             }
         }
         Ok(T::default())
@@ -125,8 +126,55 @@ impl<T: Default> ErrorPolicy<T, Failure> for Throw {
         };
         let error = Error::new(ErrorKind::Internal, "in the native library", text)
             .remedy("this is a bug of Tidepool; please report it");
-        throw(env, &error, "")?;
+        throw_surely(env, &error, "");
         Ok(T::default())
+    }
+
+    fn on_internal_jni_error<'outer: 'method, 'method>(
+        _captures: &mut (),
+        _error: jni::errors::Error,
+    ) -> T {
+        give_up()
+    }
+
+    fn on_internal_panic<'outer: 'method, 'method>(
+        _captures: &mut (),
+        _payload: Box<dyn Any + Send + 'static>,
+    ) -> T {
+        give_up()
+    }
+}
+
+/// The JVM takes no exception. To return would tell Java that what failed was done.
+fn give_up() -> ! {
+    std::process::abort()
+}
+
+/// Throws `error` as what Hadoop's callers expect; where the JVM cannot make that, for want of heap
+/// or of a class, as a plain `IOException`, or else the JVM's own `OutOfMemoryError`.
+fn throw_surely(env: &mut Env<'_>, error: &Error, path: &str) {
+    let thrown = catch_unwind(AssertUnwindSafe(|| throw(env, error, path)));
+    if matches!(thrown, Ok(Ok(()))) || env.exception_check() {
+        return;
+    }
+    let text = if path.is_empty() { error.to_string() } else { format!("{path}: {error}") };
+    // Modified UTF-8, which plain ASCII is too.
+    let text: String =
+        text.chars().map(|it| if it.is_ascii() && it != '\0' { it } else { '?' }).collect();
+    let text = CString::new(text).unwrap_or_default();
+    let raw = env.get_raw();
+    // SAFETY: the environment is this thread's with no exception pending; both texts end with NUL.
+    // Either call leaves an exception pending where it fails.
+    unsafe {
+        let class = ((**raw).v1_2.FindClass)(raw, c"java/io/IOException".as_ptr());
+        if !class.is_null() {
+            ((**raw).v1_2.ThrowNew)(raw, class, text.as_ptr());
+        }
+    }
+    if !env.exception_check() {
+        let text = c"Tidepool cannot tell Java of an error";
+        // SAFETY: the environment is this thread's; the text ends with NUL. It does not return.
+        unsafe { ((**raw).v1_1.FatalError)(raw, text.as_ptr()) };
     }
 }
 

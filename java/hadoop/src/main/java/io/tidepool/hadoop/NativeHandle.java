@@ -30,6 +30,9 @@ abstract class NativeHandle implements Closeable {
     private volatile int users;
 
     NativeHandle(long handle) {
+        if (handle == 0) {
+            throw new IllegalStateException("the native library gave no handle and no error");
+        }
         this.handle = handle;
     }
 

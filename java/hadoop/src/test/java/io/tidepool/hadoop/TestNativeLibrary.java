@@ -40,9 +40,17 @@ public class TestNativeLibrary {
         /** Where the native library is looked for; null is where it always is. */
         private final Path jar;
 
+        /** A class that cannot be loaded, or null. */
+        private final Class<?> missing;
+
         OwnClasses(Path jar) {
+            this(jar, null);
+        }
+
+        OwnClasses(Path jar, Class<?> missing) {
             super(TestNativeLibrary.class.getClassLoader());
             this.jar = jar;
+            this.missing = missing;
         }
 
         @Override
@@ -59,6 +67,9 @@ public class TestNativeLibrary {
 
         @Override
         protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (missing != null && missing.getName().equals(name)) {
+                throw new ClassNotFoundException(name);
+            }
             if (!name.startsWith("io.tidepool.")) {
                 return super.loadClass(name, resolve);
             }
@@ -108,6 +119,22 @@ public class TestNativeLibrary {
         for (int round = 0; round < 3; round++) {
             loadInOwnClasses();
         }
+    }
+
+    @Test
+    public void anErrorThatCannotBeMadeIsAnErrorStill() throws Exception {
+        var classes = new OwnClasses(null, NativeFailure.class);
+        Class<?> library = classes.loadClass(NativeLibrary.class.getName());
+        Method load = library.getDeclaredMethod("load");
+        load.setAccessible(true);
+        load.invoke(null);
+        Method panic = library.getDeclaredMethod("panic", String.class);
+        panic.setAccessible(true);
+        var thrown = assertThrows(
+                InvocationTargetException.class, () -> panic.invoke(null, "why it failed"));
+        assertEquals(IOException.class, thrown.getCause().getClass());
+        String text = thrown.getCause().getMessage();
+        assertTrue(text, text.contains("why it failed"));
     }
 
     @Test
