@@ -3,16 +3,20 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidepool_proto::wire::{Open, Opened, Reply, Request};
 use tidepool_proto::{Access, BytesByLevel, Level, Version, WriteMode};
 
-use crate::connection::{CallError, Connection};
+use crate::connection::{Brief, CallError, Connection};
 use crate::options::OpenOptions;
 use crate::segment::Segment;
 
 /// Longest file that is sent along with its open in bytes.
 const INLINE_BYTES_MAX: u32 = 256 << 10;
+
+/// Time for the node to answer before an open goes on without it.
+pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A small file that came with its open, as of that time.
 #[derive(Debug)]
@@ -47,14 +51,17 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// Opens the file behind `lower` at the node.
+    /// Opens the file behind `lower` at the node; `None` where that does not answer in time.
+    ///
+    /// An open for reading may be given up while it is under way. One that writes may not: the node
+    /// could still cut the file. So it is asked for only of a node that just answered.
     pub(crate) fn open(
         connection: Arc<Connection>,
         lower: &OwnedFd,
         options: &OpenOptions,
         manner: Manner,
         map_segments: bool,
-    ) -> Result<Binding, CallError> {
+    ) -> Result<Option<Binding>, CallError> {
         let request = Request::Open(Open {
             access: options.access,
             read_mode: options.read_mode,
@@ -65,7 +72,15 @@ impl Binding {
             want_descriptors: map_segments && options.access.reads(),
             inline_bytes_max: if options.access == Access::Read { INLINE_BYTES_MAX } else { 0 },
         });
-        let answer = connection.call(&request, &[], &[lower.as_fd()])?;
+        let descriptors = [lower.as_fd()];
+        let answer = if options.access == Access::Read {
+            connection.call_briefly(Brief::Open, &request, &descriptors, OPEN_PATIENCE)?
+        } else if connection.answers(OPEN_PATIENCE) {
+            Some(connection.call(&request, &[], &descriptors)?)
+        } else {
+            None
+        };
+        let Some(answer) = answer else { return Ok(None) };
         let Reply::Opened(opened) = answer.reply else {
             return Err(connection.unexpected("an open"));
         };
@@ -77,7 +92,7 @@ impl Binding {
         let inline = inline
             .filter(|_| answer.payload.len() as u64 == size)
             .map(|levels| Inline { bytes: answer.payload, level: farthest(&levels) });
-        Ok(Binding {
+        Ok(Some(Binding {
             connection,
             handle,
             version,
@@ -86,7 +101,7 @@ impl Binding {
             segment,
             inline,
             written_by_client,
-        })
+        }))
     }
 
     /// The same open file with its segment handed out anew.

@@ -3,6 +3,7 @@
 //! Without a node everything goes to the parallel file system; the absence is reported once, and
 //! the node is looked for again now and then. Only the command line needs a node to answer.
 
+use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +17,15 @@ use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::connection::Connection;
+use crate::binding::OPEN_PATIENCE;
+use crate::connection::{Brief, Connection};
 use crate::file::File;
 use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
 use crate::path::{Name, is_below};
+
+/// Time for the node to answer what is told to it of a change of metadata, before and after.
+const NOTE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A client of the node on this machine. Clones share one connection.
 #[derive(Clone, Debug)]
@@ -42,6 +47,8 @@ pub(crate) struct Link {
 struct Attempts {
     next: Option<Instant>,
     absence_told: bool,
+    /// Why the last attempt failed.
+    failed: Option<String>,
 }
 
 impl Link {
@@ -85,7 +92,10 @@ impl Link {
         }
         let options = &self.options;
         let opened = match &self.socket {
-            Some(path) => Connection::open(path, options.trusted_user_id, options.request_timeout),
+            Some(path) => {
+                let (timeout, retry) = (options.request_timeout, options.retry_interval);
+                Connection::open(path, options.trusted_user_id, timeout, retry)
+            }
             None => Err(Error::new(
                 ErrorKind::NodeUnavailable,
                 "looking for the node",
@@ -104,6 +114,7 @@ impl Link {
             }
             Err(error) => {
                 attempts.next = Some(Instant::now() + options.retry_interval);
+                attempts.failed = Some(error.to_string());
                 if self.socket.is_some() && !attempts.absence_told {
                     attempts.absence_told = true;
                     (options.notice)(&format!(
@@ -119,24 +130,47 @@ impl Link {
         if let Some(root) = self.pfs_root.get() {
             return Ok(root);
         }
-        let unknown = || {
-            Error::new(
-                ErrorKind::InvalidInput,
-                "reading a tide name",
-                "the directory that tide:/// stands for is not known without a node",
-            )
-            .remedy("set TIDEPOOL_PFS, or start the node")
-        };
-        let Some(connection) = self.connection() else {
-            return self.options.pfs_root_without_node.as_deref().ok_or_else(unknown);
-        };
-        match connection.call(&Request::Admin(AdminRequest::Status), &[], &[])?.reply {
-            Reply::Admin(AdminReply::Status(status)) => {
-                Ok(self.pfs_root.get_or_init(|| PathBuf::from(status.pfs)))
+        let request = Request::Admin(AdminRequest::Status);
+        let asked = self.connection().and_then(|connection| {
+            connection.call_briefly(Brief::Open, &request, &[], OPEN_PATIENCE).transpose()
+        });
+        match asked.transpose()?.map(|answer| answer.reply) {
+            Some(Reply::Admin(AdminReply::Status(status))) => {
+                let root = self.pfs_root.get_or_init(|| PathBuf::from(status.pfs));
+                keep_root(self.socket.as_deref(), root);
+                Ok(root)
             }
-            _ => Err(unknown()),
+            _ => self.pfs_root_without_node(),
         }
     }
+
+    /// The root as a node on this socket said it once, or as the options have it for the case.
+    fn pfs_root_without_node(&self) -> Result<&Path> {
+        if let Some(root) = kept_root(self.socket.as_deref()) {
+            return Ok(self.pfs_root.get_or_init(|| root));
+        }
+        self.options.pfs_root_without_node.as_deref().ok_or_else(|| {
+            let detail = "the directory that tide:/// stands for is not known without a node";
+            let why = self.attempts.try_lock().and_then(|attempts| attempts.failed.clone());
+            let detail = why.map_or(detail.to_owned(), |why| format!("{detail}: {why}"));
+            Error::new(ErrorKind::InvalidInput, "reading a tide name", detail)
+                .remedy("set TIDEPOOL_PFS, or start the node")
+        })
+    }
+}
+
+/// What nodes said of their directories in this process, by socket: one that turns further clients
+/// away still serves them so far.
+static ROOTS: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+
+fn keep_root(socket: Option<&Path>, root: &Path) {
+    if let Some(socket) = socket {
+        ROOTS.lock().insert(socket.to_path_buf(), root.to_path_buf());
+    }
+}
+
+fn kept_root(socket: Option<&Path>) -> Option<PathBuf> {
+    ROOTS.lock().get(socket?).cloned()
 }
 
 impl Client {
@@ -151,6 +185,11 @@ impl Client {
     /// Whether a node answers at the moment, as far as is known; asks nobody.
     pub fn is_connected(&self) -> bool {
         self.link.living().is_some()
+    }
+
+    /// As `is_connected`, but false for a node that did not answer the last open in time.
+    pub fn is_answering(&self) -> bool {
+        self.link.living().is_some_and(|connection| !connection.is_silent())
     }
 
     /// The directory that `tide:///` stands for. Fails where it was never said and no node answers.
@@ -189,14 +228,18 @@ impl Client {
     ) -> T {
         let noted = file.and_then(|file| {
             let connection = self.link.living()?;
-            match connection.call(&Request::NoteVersion, &[], &[file]).ok()?.reply {
+            let request = Request::NoteVersion;
+            let answer = connection.call_briefly(Brief::Note, &request, &[file], NOTE_PATIENCE);
+            match answer.ok()??.reply {
                 Reply::Noted { note } => Some((connection, note)),
                 _ => None,
             }
         });
         let outcome = change();
         if let Some((connection, note)) = noted {
-            let _ = connection.call(&Request::MetadataChanged { note }, &[], &[]);
+            // Waited for so that who opens the file next finds what the node has of it.
+            let request = Request::MetadataChanged { note };
+            let _ = connection.call_briefly(Brief::Note, &request, &[], NOTE_PATIENCE);
         }
         outcome
     }

@@ -4,19 +4,18 @@
 //! others to them. A thread of its own only watches for the node's end, so that readers of
 //! resident bytes, who send nothing, hear of it. A connection that failed is never used again.
 
-use std::collections::HashMap;
+mod inbox;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use tidepool_proto::wire::socket::{Frame, ReceiveError, peer, receive_frame, send_frame};
+use tidepool_proto::wire::socket::{Frame, peer, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, REQUEST_PAYLOAD_BYTES_MAX, Reply, Request, Verdict, Welcome, WriteSource,
     decode_reply,
@@ -26,16 +25,15 @@ use tidepool_proto::{Error, ErrorKind};
 use crate::alive::Alive;
 use crate::transfer::TransferBuffer;
 
+pub(crate) use inbox::Brief;
+use inbox::Inbox;
+
 /// Time for the node to take a connection and to answer the hello.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for the node to take a request off the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the last message on a connection, before both sides close it.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time from the first to the last byte of a reply that nobody waits for.
-const CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a wait that may be given up asks whether it shall go on.
-const GIVING_UP_INTERVAL: Duration = Duration::from_millis(50);
 /// Stack of threads that only wait.
 const WAITING_STACK_BYTES: usize = 64 << 10;
 
@@ -67,54 +65,15 @@ pub(crate) struct Answer {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// A request under way.
-#[derive(Debug)]
-enum Awaited {
-    /// Somebody waits for its reply.
-    Coming,
-    /// The reply, for whom it was meant.
-    Here(Frame),
-    /// Nobody waits any more; the reply is thrown away.
-    GivenUp,
-}
-
-#[derive(Debug, Default)]
-struct Replies {
-    /// A thread reads the socket.
-    reading: bool,
-    /// A thread takes replies off the socket that nobody waits for.
-    clearing: bool,
-    /// The node has closed the connection: it works on no request of it any more.
-    ended: bool,
-    awaited: HashMap<u64, Awaited>,
-}
-
-impl Replies {
-    fn has_given_up(&self) -> bool {
-        self.awaited.values().any(|awaited| matches!(awaited, Awaited::GivenUp))
-    }
-}
-
-/// Where the replies of a connection come in.
-#[derive(Debug)]
-struct Inbox {
-    socket: OwnedFd,
-    alive: Arc<Alive>,
-    replies: Mutex<Replies>,
-    arrived: Condvar,
-}
-
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
     inbox: Arc<Inbox>,
     /// The process that connected.
     process_id: u32,
-    /// Whoever holds it sends; false where the last message was not sent whole, so that no other
-    /// may follow.
-    sending: Mutex<bool>,
-    requests_sent: AtomicU64,
     request_timeout: Duration,
+    /// Shortest time for which a node that did not answer a brief question is not asked.
+    retry_interval: Duration,
     transfer: TransferBuffer,
 }
 
@@ -129,6 +88,7 @@ impl Connection {
         path: &Path,
         trusted_user_id: Option<u32>,
         request_timeout: Duration,
+        retry_interval: Duration,
     ) -> Result<Arc<Connection>, Error> {
         let failed = |error: rustix::io::Errno| {
             unreachable(format!("no node answers at {}", path.display())).caused_by(error)
@@ -155,13 +115,11 @@ impl Connection {
                 .caused_by(error)
         })?);
         watch(&socket, &alive)?;
-        let (replies, arrived) = (Mutex::default(), Condvar::new());
         Ok(Arc::new(Connection {
-            inbox: Arc::new(Inbox { socket, alive, replies, arrived }),
+            inbox: Arc::new(Inbox::new(socket, alive)),
             process_id: std::process::id(),
-            sending: Mutex::new(true),
-            requests_sent: AtomicU64::new(0),
             request_timeout,
+            retry_interval,
             transfer: TransferBuffer::default(),
         }))
     }
@@ -185,7 +143,7 @@ impl Connection {
     pub(crate) fn wait_for_end(&self) -> bool {
         self.end();
         let deadline = Instant::now() + self.request_timeout;
-        if let Some(mut whole) = self.sending.try_lock_until(deadline) {
+        if let Some(mut whole) = self.inbox.sending.try_lock_until(deadline) {
             // Otherwise the node ends a connection with half a message by itself.
             if std::mem::take(&mut *whole) {
                 let finish = Request::Finish.encode(Vec::new()).unwrap_or_default();
@@ -230,18 +188,61 @@ impl Connection {
         self.exchange(request, &[], &[], Instant::now() + self.request_timeout, go_on)
     }
 
+    /// As `call`, without payload, but waits `patience` at most: `None` where the node did not
+    /// answer by then, or did not lately. It may still do what it was asked; a file that it opens
+    /// then is closed again. The connection goes on.
+    pub(crate) fn call_briefly(
+        &self,
+        kind: Brief,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> Result<Option<Answer>, CallError> {
+        if self.inbox.is_silent(kind) {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + self.request_timeout;
+        let patience = Instant::now() + patience;
+        let mut go_on = || Instant::now() < patience;
+        let answer = self.exchange(request, &[], descriptors, deadline, Some(&mut go_on))?;
+        if answer.is_none() {
+            self.inbox.note_silence(kind, self.retry_interval);
+        }
+        Ok(answer)
+    }
+
+    /// Whether the node answers within `patience`, asked for nothing.
+    pub(crate) fn answers(&self, patience: Duration) -> bool {
+        let nothing = Request::Facts { handle: u64::MAX };
+        let answer = self.call_briefly(Brief::Open, &nothing, &[], patience);
+        matches!(answer, Ok(Some(_)) | Err(CallError::Failed(_)))
+    }
+
+    /// Whether the node did not answer an open lately, and said nothing since.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.inbox.is_silent(Brief::Open)
+    }
+
     fn exchange(
         &self,
         request: &Request,
         payload: &[u8],
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
-        go_on: Option<GoOn<'_>>,
+        mut go_on: Option<GoOn<'_>>,
     ) -> Result<Option<Answer>, CallError> {
-        let request_id = self.requests_sent.fetch_add(1, Ordering::Relaxed) + 1;
-        self.inbox.replies.lock().awaited.insert(request_id, Awaited::Coming);
-        let sent = self.send(request_id, request, payload, descriptors, SEND_TIMEOUT);
-        let received = sent.and_then(|()| self.inbox.await_reply(request_id, deadline, go_on));
+        self.inbox.close_strays();
+        let request_id = self.inbox.expect();
+        let message = (request, payload, descriptors);
+        let until = go_on.as_mut().map(|go_on| &mut **go_on as GoOn<'_>);
+        let received = match self.inbox.send_while(request_id, message, SEND_TIMEOUT, until) {
+            Ok(true) => self.inbox.await_reply(request_id, deadline, go_on),
+            Ok(false) => {
+                self.inbox.expect_no_more(request_id);
+                return Ok(None);
+            }
+            Err(error) => Err(error),
+        };
         let frame = match received {
             Ok(Some(frame)) => frame,
             Ok(None) => {
@@ -249,7 +250,7 @@ impl Connection {
                 return Ok(None);
             }
             Err(error) => {
-                self.inbox.replies.lock().awaited.remove(&request_id);
+                self.inbox.expect_no_more(request_id);
                 self.end();
                 return Err(CallError::Gone(error));
             }
@@ -274,30 +275,17 @@ impl Connection {
         }
     }
 
-    /// Sends a request that has no answer, if the socket takes it at once or within `timeout`.
+    /// Sends a request that has no answer, if the socket takes it within `timeout`. Without a time
+    /// it waits for nobody: where another thread sends, it is dropped.
     pub(crate) fn tell(&self, request: &Request, timeout: Duration) {
-        let request_id = self.requests_sent.fetch_add(1, Ordering::Relaxed) + 1;
-        let _ = self.send(request_id, request, &[], &[], timeout);
+        self.inbox.tell(request, timeout);
     }
 
-    fn send(
-        &self,
-        request_id: u64,
-        request: &Request,
-        payload: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-        timeout: Duration,
-    ) -> Result<(), Error> {
-        let body = request
-            .encode(Vec::new())
-            .map_err(|m| Error::new(ErrorKind::Internal, "encoding a request", m.0))?;
-        let mut whole = self.sending.lock();
-        if !self.is_alive() || !*whole {
-            return Err(unreachable("the connection was lost"));
+    /// Has the node close a file that nobody uses any more: now, or else with what is sent next.
+    pub(crate) fn close(&self, handle: u64, mapped_bytes: u64, timeout: Duration) {
+        if !self.inbox.tell(&Request::Close { handle, mapped_bytes }, timeout) && self.is_alive() {
+            self.inbox.stray(handle, mapped_bytes);
         }
-        send_frame(self.inbox.socket.as_fd(), request_id, &body, payload, descriptors, timeout)
-            .inspect_err(|_| *whole = false)
-            .map_err(|error| unreachable("the connection was lost").caused_by(error))
     }
 
     /// Writes `data`, at most `TRANSFER_WRITE_BYTES_MAX` bytes of it, at `offset` of an open file.
@@ -342,178 +330,6 @@ impl Connection {
         self.end();
         let detail = format!("the answer to {what} is of another kind");
         CallError::Gone(Error::new(ErrorKind::Protocol, "talking to the node", detail))
-    }
-}
-
-impl Inbox {
-    fn end(&self) {
-        self.alive.put_out();
-        let _replies = self.replies.lock();
-        self.arrived.notify_all();
-    }
-
-    /// Waits for the reply to a request; `None` where `go_on` gave it up.
-    fn await_reply(
-        &self,
-        request_id: u64,
-        deadline: Instant,
-        mut go_on: Option<GoOn<'_>>,
-    ) -> Result<Option<Frame>, Error> {
-        let mut replies = self.replies.lock();
-        loop {
-            if let Some(Awaited::Here(_)) = replies.awaited.get(&request_id)
-                && let Some(Awaited::Here(frame)) = replies.awaited.remove(&request_id)
-            {
-                return Ok(Some(frame));
-            }
-            if !self.alive.is_on() {
-                return Err(unreachable("the connection was lost"));
-            }
-            if Instant::now() >= deadline {
-                return Err(timed_out());
-            }
-            // Whoever may give up looks up in between.
-            let upto = match &go_on {
-                Some(_) => deadline.min(Instant::now() + GIVING_UP_INTERVAL),
-                None => deadline,
-            };
-            let waited = if replies.reading {
-                self.arrived.wait_until(&mut replies, upto).timed_out()
-            } else {
-                !self.read_one(&mut replies, Some((upto, deadline)))?
-            };
-            if waited
-                && let Some(go_on) = &mut go_on
-                && !MutexGuard::unlocked(&mut replies, go_on)
-                && !matches!(replies.awaited.get(&request_id), Some(Awaited::Here(_)))
-            {
-                replies.awaited.insert(request_id, Awaited::GivenUp);
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Reads a frame off the socket, with the lock given up meanwhile, and puts it where it
-    /// belongs; false if none came. `within` is when it must have begun, and when it must have
-    /// ended; without it, it may begin at any time.
-    fn read_one(
-        &self,
-        replies: &mut MutexGuard<'_, Replies>,
-        within: Option<(Instant, Instant)>,
-    ) -> Result<bool, Error> {
-        replies.reading = true;
-        let received = MutexGuard::unlocked(replies, || {
-            if !is_readable(self.socket.as_fd(), within.map(|(begin_by, _)| begin_by))? {
-                return Ok(None);
-            }
-            let now = Instant::now();
-            let end_by = within.map_or(now + CLEARING_TIMEOUT, |(_, end_by)| end_by);
-            let left = end_by.saturating_duration_since(now);
-            receive_frame(self.socket.as_fd(), FrameLimits::REPLY, Some(end_by), left).map(Some)
-        });
-        replies.reading = false;
-        self.arrived.notify_all();
-        let received = received.map_err(|error| match error {
-            ReceiveError::TimedOut => timed_out(),
-            ReceiveError::Failed(error) => unreachable("the connection was lost").caused_by(error),
-            other => unreachable(other.to_string()),
-        })?;
-        let Some(frame) = received else { return Ok(false) };
-        match replies.awaited.get_mut(&frame.request_id) {
-            Some(Awaited::GivenUp) => {
-                replies.awaited.remove(&frame.request_id);
-            }
-            Some(slot) => *slot = Awaited::Here(frame),
-            None => {}
-        }
-        Ok(true)
-    }
-
-    /// Waits until the node has closed the connection, throwing away what comes before; false if
-    /// it does not in time.
-    fn await_end(&self, deadline: Instant) -> bool {
-        let mut replies = self.replies.lock();
-        loop {
-            if replies.ended {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            if replies.reading {
-                self.arrived.wait_until(&mut replies, deadline);
-                continue;
-            }
-            replies.reading = true;
-            let ended = MutexGuard::unlocked(&mut replies, || self.skip(deadline));
-            replies.reading = false;
-            replies.ended |= ended;
-            self.arrived.notify_all();
-        }
-    }
-
-    /// Throws away what the socket has, waiting for it; whether it has ended.
-    fn skip(&self, deadline: Instant) -> bool {
-        if !is_readable(self.socket.as_fd(), Some(deadline)).unwrap_or(false) {
-            return false;
-        }
-        let mut bytes = [0; 4096];
-        match rustix::io::read(&self.socket, &mut bytes) {
-            Ok(count) => count == 0,
-            Err(rustix::io::Errno::INTR) => false,
-            // The node closed it with bytes of ours unread.
-            Err(_) => true,
-        }
-    }
-
-    /// Sees to it that replies that nobody waits for are taken: the node would end a connection
-    /// that leaves them. Needs no thread as long as others wait for theirs, but they may not.
-    fn clear(inbox: &Arc<Inbox>) {
-        let mut replies = inbox.replies.lock();
-        if replies.clearing || !replies.has_given_up() {
-            return;
-        }
-        replies.clearing = true;
-        drop(replies);
-        let this = Arc::clone(inbox);
-        let builder = std::thread::Builder::new().name("tidepool-clear".to_owned());
-        let started = builder.stack_size(WAITING_STACK_BYTES).spawn(move || this.take_given_up());
-        if started.is_err() {
-            inbox.replies.lock().clearing = false;
-        }
-    }
-
-    /// Ends with the connection, or when everything that was given up has come.
-    fn take_given_up(&self) {
-        let mut replies = self.replies.lock();
-        while self.alive.is_on() && replies.has_given_up() {
-            if replies.reading {
-                self.arrived.wait(&mut replies);
-                continue;
-            }
-            if self.read_one(&mut replies, None).is_err() {
-                drop(replies);
-                self.end();
-                return;
-            }
-        }
-        replies.clearing = false;
-    }
-}
-
-/// Waits until the socket has bytes or has ended; false if neither happened in time.
-fn is_readable(socket: BorrowedFd<'_>, by: Option<Instant>) -> Result<bool, ReceiveError> {
-    loop {
-        let left = by.map(|by| by.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(ReceiveError::Failed(error.into())),
-        }
     }
 }
 

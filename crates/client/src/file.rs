@@ -22,10 +22,10 @@ use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
 
-/// Time for a message that nobody waits for, when a file is closed.
+/// Time for a message that nobody waits for, when a file is closed that was open for writing.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for advice, which is not worth a longer wait.
-const ADVICE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where it was open for reading alone, and may as well be closed later.
+const READER_CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An open file. All methods may be called from several threads at once.
 ///
@@ -141,7 +141,7 @@ impl File {
         if !without_node && let Some(connection) = link.connection() {
             let map_segments = link.options.map_segments;
             match Binding::open(Arc::clone(&connection), &lower, &options, manner, map_segments) {
-                Ok(binding) => bound = Some(binding),
+                Ok(binding) => bound = binding,
                 Err(CallError::Gone(_)) if !truncate || connection.wait_for_end() => {}
                 // It may cut the file to nothing at any time.
                 Err(CallError::Gone(error)) => return Err(error),
@@ -210,7 +210,7 @@ impl File {
 
     fn tell_advice(&self, binding: &Binding, advice: Advice) {
         let request = Request::Advise { handle: binding.handle, advice };
-        binding.connection.tell(&request, ADVICE_TIMEOUT);
+        binding.connection.tell(&request, Duration::ZERO);
     }
 
     /// Whether what this open reads and writes is worth keeping.
@@ -261,7 +261,8 @@ impl File {
         let map_segments = self.link.options.map_segments;
         let manner = Manner { created: self.created, truncate: false };
         match Binding::open(connection, &self.lower, &self.options, manner, map_segments) {
-            Ok(binding) => {
+            Ok(None) => Ok(None),
+            Ok(Some(binding)) => {
                 if !self.options.access.writes()
                     && !lower::is_same(&binding.version, &self.origin.version)
                 {
@@ -296,8 +297,9 @@ impl File {
 
     fn forget(&self, binding: &Binding) {
         let mapped_bytes = self.mapped_bytes.swap(0, Ordering::Relaxed);
-        let request = Request::Close { handle: binding.handle, mapped_bytes };
-        binding.connection.tell(&request, CLOSE_TIMEOUT);
+        let writes = self.options.access.writes();
+        let timeout = if writes { CLOSE_TIMEOUT } else { READER_CLOSE_TIMEOUT };
+        binding.connection.close(binding.handle, mapped_bytes, timeout);
         if binding.written_by_client.is_some() {
             // The node then tells the kernel what was written past it. Who reads next must find
             // that done: while it goes on, the kernel does not learn of a new length. An answer,

@@ -64,7 +64,7 @@ impl ClientHandle {
 
     /// Fails if no node answers and going on without one is not wanted.
     pub(crate) fn check_node(&self) -> Result<(), Error> {
-        if self.settings.fall_through || self.client.is_connected() {
+        if self.settings.fall_through || self.client.is_answering() {
             return Ok(());
         }
         let detail = "no node answers, and fs.tide.fall.through is false";

@@ -142,6 +142,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             plan: plan(env, &reads)?,
         };
         let file = client.client.open(&lower, options).at(&path)?;
+        // It may have gone on without a node that did not answer.
+        client.check_node().at(&path)?;
         if has(CREATE) || has(CREATE_NEW) {
             client.stripe(file.descriptor(), &open.stripe).at(&path)?;
         }

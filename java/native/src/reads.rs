@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
 use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
+use tidepool_client::Quiet;
 use tidepool_proto::{Error, ErrorKind, ReadOutcome};
 
 use crate::bridge::{self, AtPath, Failure};
@@ -38,9 +39,21 @@ fn counted(file: &FileHandle, outcome: Option<ReadOutcome>) -> jint {
     })
 }
 
-fn read_held(file: &FileHandle, offset: jlong, bytes: &mut [u8]) -> Result<jint, Error> {
-    let outcome = file.file.read_held_at(at_offset(offset)?, bytes)?;
-    Ok(counted(file, outcome))
+/// Reads what this process holds; what came of it is told by [`told`] when nothing is held in place.
+fn read_held(
+    file: &FileHandle,
+    offset: jlong,
+    bytes: &mut [u8],
+) -> Result<Option<ReadOutcome>, Error> {
+    file.file.read_held_at(at_offset(offset)?, bytes)
+}
+
+/// As `counted`, and the node may read ahead.
+fn told(file: &FileHandle, offset: jlong, outcome: Option<ReadOutcome>) -> jint {
+    if let Some(outcome) = &outcome {
+        file.file.read_on(offset.cast_unsigned(), outcome);
+    }
+    counted(file, outcome)
 }
 
 /// Reads, waiting until the bytes are there or the thread is interrupted.
@@ -116,7 +129,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readDirect<'local>(
         });
     }
     bridge::run_swiftly(&mut env, || {
-        bytes().and_then(|bytes| read_held(file, offset, bytes)).at(&file.path)
+        let read = bytes().and_then(|bytes| read_held(file, offset, bytes)).at(&file.path)?;
+        Ok(told(file, offset, read))
     })
 }
 
@@ -165,14 +179,15 @@ unsafe fn read_held_array(
     let mut done = 0;
     loop {
         let step = (wanted - done).min(HOLD_BYTES);
+        let at = offset + done as jlong;
         let read = {
             // SAFETY: the caller answers for both.
             let mut hold = unsafe { Hold::new(env, array) }?;
             // SAFETY: as above.
             let bytes = unsafe { hold.bytes(position as usize + done, step) };
-            read_held(file, offset + done as jlong, bytes)
+            read_held(file, at, bytes)
         };
-        let bytes = match read.at(&file.path)? {
+        let bytes = match told(file, at, read.at(&file.path)?) {
             MUST_WAIT if done == 0 => return Ok(MUST_WAIT),
             MUST_WAIT => return Ok(count(done)),
             bytes => bytes as usize,
@@ -190,6 +205,7 @@ struct Hold<'a, 'local> {
     env: *mut JNIEnv,
     array: &'a JByteArray<'local>,
     address: *mut u8,
+    _quiet: Quiet,
 }
 
 impl<'a, 'local> Hold<'a, 'local> {
@@ -203,7 +219,7 @@ impl<'a, 'local> Hold<'a, 'local> {
         if address.is_null() {
             return Err(jni::errors::Error::NullPtr("GetPrimitiveArrayCritical").into());
         }
-        Ok(Hold { env, array, address: address.cast() })
+        Ok(Hold { env, array, address: address.cast(), _quiet: Quiet::begin() })
     }
 
     /// # Safety
@@ -286,7 +302,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readRangesHeld<'local>
                 // SAFETY: `VectoredRead.java` passes places within the buffers.
                 let bytes =
                     unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
-                read_held(file, starts[index], bytes).at(&file.path)?
+                let read = read_held(file, starts[index], bytes).at(&file.path)?;
+                told(file, starts[index], read)
             };
             env.delete_local_ref(target);
         }

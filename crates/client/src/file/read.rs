@@ -41,7 +41,9 @@ impl File {
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
         let outcome = self.read_by(offset, buffer, |at, rest| self.read_asking(at, rest, None))?;
         // Never without an outcome: nobody gave it up.
-        Ok(outcome.unwrap_or_default())
+        let outcome = outcome.unwrap_or_default();
+        self.read_on(offset, &outcome);
+        Ok(outcome)
     }
 
     /// As [`File::read_at`], but a wait for the node ends when `go_on`, asked now and then, says
@@ -53,15 +55,27 @@ impl File {
         buffer: &mut [u8],
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<ReadOutcome>> {
-        self.read_by(offset, buffer, |at, rest| self.read_asking(at, rest, Some(&mut *go_on)))
+        let ask = |at, rest: &mut [u8]| self.read_asking(at, rest, Some(&mut *go_on));
+        let outcome = self.read_by(offset, buffer, ask)?;
+        if let Some(outcome) = &outcome {
+            self.read_on(offset, outcome);
+        }
+        Ok(outcome)
     }
 
     /// Reads at `offset` what this process holds itself, up to the first byte that it does not.
     /// `None` if it holds nothing there, so that the node or the parallel file system has to be
     /// asked: then [`File::read_at`] is the call to make. Sends no message and waits for nobody.
-    /// No bytes mean the end of the file.
+    /// No bytes mean the end of the file. What was read is told by [`File::read_on`] afterwards.
     pub fn read_held_at(&self, offset: u64, buffer: &mut [u8]) -> Result<Option<ReadOutcome>> {
         self.read_by(offset, buffer, |_, _| Ok(None))
+    }
+
+    /// Has the node read ahead of a read that is over, where that is worth it.
+    pub fn read_on(&self, offset: u64, outcome: &ReadOutcome) {
+        if outcome.bytes > 0 {
+            self.read_ahead(offset, outcome.bytes);
+        }
     }
 
     /// Reads what is held, and what is not by `ask`, until that has nothing either.
@@ -94,9 +108,6 @@ impl File {
         }
         if outcome.levels.mapped > 0 {
             self.mapped_bytes.fetch_add(outcome.levels.mapped, Ordering::Relaxed);
-        }
-        if outcome.bytes > 0 {
-            self.read_ahead(offset, outcome.bytes);
         }
         Ok(Some(outcome))
     }

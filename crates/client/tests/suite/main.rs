@@ -6,6 +6,7 @@ mod fake;
 mod death;
 mod direct;
 mod giving_up;
+mod hanging;
 mod page_cache;
 mod random;
 mod reading;

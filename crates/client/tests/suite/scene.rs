@@ -103,6 +103,21 @@ impl Scene {
 pub struct Kill(Child);
 
 impl Kill {
+    /// Stops the process where it stands, with all its threads, or has it go on.
+    pub fn hang(&self, hangs: bool) {
+        let signal =
+            if hangs { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+        let threads = PathBuf::from(format!("/proc/{}/task", self.0.id()));
+        eventually("all threads stand still", || {
+            !hangs
+                || std::fs::read_dir(&threads).unwrap().all(|thread| {
+                    let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+                    stat.unwrap().contains(") T ")
+                })
+        });
+    }
+
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

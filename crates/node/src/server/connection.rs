@@ -325,7 +325,7 @@ impl Connection {
         };
         self.shared.ledger.requests.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.send(request_id, &answer) {
-            if error.kind() == io::ErrorKind::TimedOut {
+            if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
                 self.cut_off("it does not take its replies");
             }
             self.deaf.store(true, Ordering::Release);

@@ -133,8 +133,9 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Sends one frame. Fails with `TimedOut` if the other side does not take it within `timeout`;
-/// the connection is of no use after an error.
+/// Sends one frame. Fails with `WouldBlock` if the other side takes nothing of it within `timeout`,
+/// and with `TimedOut` if it takes a part; the connection is of no use after any other error than
+/// the first.
 pub fn send_frame(
     socket: BorrowedFd<'_>,
     request_id: u64,
@@ -170,7 +171,10 @@ pub fn send_frame(
             Err(rustix::io::Errno::AGAIN) => {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
                 if !wait(socket, PollFlags::OUT, deadline)? {
-                    return Err(io::ErrorKind::TimedOut.into());
+                    let is_begun = sent > 0;
+                    let kind =
+                        if is_begun { io::ErrorKind::TimedOut } else { io::ErrorKind::WouldBlock };
+                    return Err(kind.into());
                 }
             }
             Err(error) => return Err(error.into()),

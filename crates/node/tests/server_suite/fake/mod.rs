@@ -49,6 +49,8 @@ pub struct FakeNode {
     pub careless: AtomicBool,
     /// Notes of versions that were carried.
     pub carried: AtomicU64,
+    /// While set, opens wait.
+    pub hold_opens: Gate,
     /// While set, reads that reach the node wait.
     pub hold_reads: Gate,
     /// While set, writes and changes of length that reach the node wait.
@@ -187,6 +189,7 @@ impl NotedVersion for FakeNote {
 
 impl FileService for FakeService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
+        self.0.hold_opens.pass();
         let lower = File::from(request.lower);
         let id = version_of(&lower).id;
         if self.0.device != 0 && id.device != self.0.device {

@@ -46,8 +46,8 @@ final class TideInputStream extends FSInputStream
     private final int bufferBytesMax;
     private final Cleaner.Cleanable watch;
 
-    // The cursor and its buffer, all under the lock of the stream.
-    private long position;
+    // The cursor and its buffer, all changed under the lock of the stream.
+    private volatile long position;
     private byte[] buffer = NO_BUFFER;
     private long bufferStart;
     private int bufferLength;
@@ -75,6 +75,7 @@ final class TideInputStream extends FSInputStream
 
     private void checkOpen() throws IOException {
         if (file.isClosed()) {
+            dropBuffer();
             throw file.closedException();
         }
     }
@@ -97,8 +98,9 @@ final class TideInputStream extends FSInputStream
         }
     }
 
+    /** Waits for nobody, also not for a thread that reads. */
     @Override
-    public synchronized long getPos() {
+    public long getPos() {
         return position;
     }
 
@@ -216,6 +218,10 @@ final class TideInputStream extends FSInputStream
 
     @Override
     public synchronized void unbuffer() {
+        dropBuffer();
+    }
+
+    private void dropBuffer() {
         buffer = NO_BUFFER;
         bufferLength = 0;
     }
@@ -336,6 +342,7 @@ final class TideInputStream extends FSInputStream
         return statistics.live();
     }
 
+    /** Not under the lock of the stream: a thread that reads may have it for long. */
     @Override
     public void close() throws IOException {
         if (file.isClosed()) {
@@ -346,7 +353,6 @@ final class TideInputStream extends FSInputStream
             file.close();
         } finally {
             watch.clean();
-            unbuffer();
             zeroCopy.warnOfUnreleased();
             statistics.closed();
         }
