@@ -29,7 +29,7 @@ pub(crate) use inbox::Brief;
 use inbox::Inbox;
 
 /// Time for the node to take a connection and to answer the hello.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1900);
 /// Time for the node to take a request off the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the last message on a connection, before both sides close it.

@@ -47,13 +47,35 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)
             }
         }
         match rustix::fs::open(path, exclusively, mode) {
-            Ok(file) => return Ok((regular(file, &operation)?, true)),
+            Ok(file) => {
+                let file = regular(file, &operation)?;
+                if options.mode_is_exact {
+                    make_exact(&file, mode).map_err(|error| Error::pfs(operation(), error))?;
+                }
+                return Ok((file, true));
+            }
             Err(Errno::INTR) => {}
             // Somebody else created it in between.
             Err(Errno::EXIST) if !options.create_new && !is_dangling(path) => {}
             Err(error) => return Err(Error::pfs(operation(), error)),
         }
     }
+}
+
+/// Gives a new file the mode that was asked for, where the umask of the process took some of it.
+fn make_exact(file: &OwnedFd, mode: Mode) -> rustix::io::Result<()> {
+    let found = Mode::from_raw_mode(rustix::fs::fstat(file)?.st_mode);
+    let of_everybody = Mode::RWXU | Mode::RWXG | Mode::RWXO;
+    if found & of_everybody == mode & of_everybody || has_access_list(file) {
+        return Ok(());
+    }
+    rustix::fs::fchmod(file, mode)
+}
+
+/// Whether the directory handed an access control list on.
+fn has_access_list(file: &OwnedFd) -> bool {
+    let mut none: [u8; 0] = [];
+    rustix::fs::fgetxattr(file, "system.posix_acl_access", &mut none).is_ok_and(|bytes| bytes > 0)
 }
 
 /// A symbolic link to nothing exists for an exclusive creation and does not for an open.
@@ -207,6 +229,20 @@ mod tests {
         assert_eq!(append(&two, b"de").unwrap(), 3);
         assert_eq!(append(&one, b"f").unwrap(), 5);
         assert_eq!(std::fs::read(&path).unwrap(), b"abcdef");
+    }
+
+    #[test]
+    fn an_exact_mode_is_that_of_new_files_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        let options = OpenOptions { mode_bits: 0o666, mode_is_exact: true, ..OpenOptions::write() };
+        assert!(open(&path, &options).unwrap().1);
+        assert_eq!(mode(), 0o666, "whatever the umask");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(!open(&path, &options).unwrap().1);
+        assert_eq!(mode(), 0o600, "what was there keeps its own");
     }
 
     #[test]

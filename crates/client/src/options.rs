@@ -102,6 +102,8 @@ pub struct OpenOptions {
     pub append: bool,
     /// Permissions of a file that is created, before the umask.
     pub mode_bits: u32,
+    /// They hold whatever the umask; an inherited access control list goes before them.
+    pub mode_is_exact: bool,
     /// Read mode; `None` takes that of the directory rule or mount.
     pub read_mode: Option<ReadMode>,
     /// Write mode; `None` takes that of the directory rule or mount.
@@ -120,6 +122,7 @@ impl OpenOptions {
             truncate: false,
             append: false,
             mode_bits: 0o666,
+            mode_is_exact: false,
             read_mode: None,
             write_mode: None,
             plan: ReadPlan::default(),

@@ -9,7 +9,7 @@ const GIB: u64 = 1 << 30;
 
 /// Version of the calls between the Java classes and the native library. Raised with every change
 /// of a native method, so that a jar and a library of two releases refuse each other by name.
-pub const JAVA_ABI: i32 = 2;
+pub const JAVA_ABI: i32 = 3;
 
 /// What every key begins with.
 pub const KEY_PREFIX: &str = "fs.tide.";
@@ -43,8 +43,13 @@ table! {
         Some("128MiB"), true,
         "Size of a block as Hadoop sees it, and so of the splits of jobs.";
     host_names: OptionKind::Names, "", None, false,
-        "Names of this host for schedulers, each as a worker here registers; by default its \
-         canonical name, which YARN and Flink use, and its address, which Spark uses.";
+        "Names of this host for schedulers, each as a worker here registers; by default blocks are \
+         said to be on `localhost`, which schedulers take for no preference.";
+    home_prefix: OptionKind::Path, "", Some("/user"), false,
+        "Directory of tide:/// in which users have their home directories, and so their trash.";
+    other_users: OptionKind::Choice(&["refuse", "warn", "allow"]), "", Some("refuse"), false,
+        "What becomes of a file system for another user than that of the process, as by doAs: the \
+         PFS would do everything as the user of the process.";
     stripe_bytes: OptionKind::Bytes { min: 4 * KIB, max: 4 * GIB, step: 4 * KIB }, "bytes", None,
         true, "Stripe size of files that are created, where the PFS lets users choose.";
     stripe_count: OptionKind::Count { min: 1, max: 65_535 }, "", None, true,

@@ -1,8 +1,6 @@
 //! Native methods of `NativeFile.java`: an open file, its length and its end, and writing.
 //! Reading is in `reads.rs`, lending in `loans.rs`.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jni::objects::{JByteBuffer, JClass, JLongArray, JObjectArray, JString};
@@ -34,7 +32,6 @@ pub(crate) struct FileHandle {
     pub(crate) file: File,
     /// Hadoop's path, for messages.
     pub(crate) path: String,
-    lower: PathBuf,
     /// Bytes that came from elsewhere than a segment held here, by level.
     levels: [AtomicU64; Level::ALL.len()],
 }
@@ -49,29 +46,6 @@ impl FileHandle {
             }
         }
     }
-
-    /// Closes the file and takes its name away, if the name is still this file's.
-    fn abandon(&self) -> Result<(), Error> {
-        let finished = self.file.finish();
-        let failed = |error| Error::pfs(format!("removing {}", self.lower.display()), error);
-        let ours = inode(&self.file);
-        match std::fs::symlink_metadata(&self.lower) {
-            Ok(named) if Some(named.ino()) == ours => {
-                std::fs::remove_file(&self.lower).map_err(failed)?;
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
-        }
-        // What a removed file could not keep, nobody misses.
-        drop(finished);
-        Ok(())
-    }
-}
-
-fn inode(file: &File) -> Option<u64> {
-    let descriptor = file.descriptor().try_clone_to_owned().ok()?;
-    std::fs::File::from(descriptor).metadata().ok().map(|metadata| metadata.ino())
 }
 
 /// # Safety
@@ -137,6 +111,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             truncate: has(TRUNCATE),
             append: has(APPEND),
             mode_bits: mode_bits.cast_unsigned(),
+            mode_is_exact: true,
             read_mode: open.read_mode,
             write_mode: open.write_mode,
             plan: plan(env, &reads)?,
@@ -147,7 +122,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
         if has(CREATE) || has(CREATE_NEW) {
             client.stripe(file.descriptor(), &open.stripe).at(&path)?;
         }
-        Ok(bridge::handle(FileHandle { file, path, lower, levels: Default::default() }))
+        Ok(bridge::handle(FileHandle { file, path, levels: Default::default() }))
     })
 }
 
@@ -264,16 +239,6 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_mayBeLost<'local>(
     handle: jlong,
 ) -> jboolean {
     with(&mut env, handle, |file| Ok(file.file.may_be_lost()))
-}
-
-/// Gives up a file that was created: it is closed, and its name goes.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_abandon<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
-    with(&mut env, handle, FileHandle::abandon)
 }
 
 /// Writes from a direct buffer at `offset`; where the file is open to append, at its end.

@@ -39,7 +39,7 @@ fn counted(file: &FileHandle, outcome: Option<ReadOutcome>) -> jint {
     })
 }
 
-/// Reads what this process holds; what came of it is told by [`told`] when nothing is held in place.
+/// Reads what this process holds. What came of it goes to [`told`] when nothing is held in place.
 fn read_held(
     file: &FileHandle,
     offset: jlong,

@@ -92,7 +92,7 @@ fn settings(raw: RawHadoop) -> Result<Settings> {
     let RawHadoop {
         pfs, socket, fall_through, short_circuit, retry_interval_ms, request_timeout_ms,
         // Java's own.
-        host_names: _,
+        host_names: _, home_prefix: _, other_users: _,
         // Those of each open are taken above.
         read_mode: _, write_mode: _, read_buffer_bytes: _, write_buffer_bytes: _, split_bytes: _,
         stripe_bytes: _, stripe_count: _, stripe_servers: _,

@@ -234,21 +234,6 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_numberOf<'local>(
     })
 }
 
-/// The umask of this process.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_umask<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-) -> jint {
-    bridge::run(&mut env, |_| {
-        // Reading it by setting it would be seen by other threads.
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-        let mask = line.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());
-        Ok::<_, Failure>(mask.unwrap_or(0o077))
-    })
-}
-
 /// Longest entry of a user or group in bytes; groups list their members.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 

@@ -127,21 +127,6 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectory<'local>
     })
 }
 
-/// Gives a file that was just created its mode where the umask of the process took some of it.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeExact<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, client, place| {
-        let change = || make_exact(&place.lower, mode.cast_unsigned());
-        telling(&client.client, place, true, change).doing("setting the mode of", place)
-    })
-}
-
 /// Sets the mode.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(

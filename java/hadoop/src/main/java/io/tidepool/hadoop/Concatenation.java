@@ -9,7 +9,6 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.HashSet;
 import java.util.Set;
-import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathIOException;
 
@@ -46,25 +45,26 @@ final class Concatenation {
     }
 
     private void check(Path target, Path[] sources) throws IOException {
-        Set<Path> seen = new HashSet<>();
-        seen.add(target);
-        requireFile(target);
+        Set<Identity> seen = new HashSet<>();
+        seen.add(identity(target));
         for (Path source : sources) {
-            Path qualified = system.makeQualified(source);
-            requireFile(qualified);
-            if (!seen.add(qualified)) {
-                throw new PathIOException(source.toString(),
-                        "while joining files: it is named twice (name each file once)");
+            if (!seen.add(identity(system.makeQualified(source)))) {
+                throw new PathIOException(source.toString(), "while joining files: it is named "
+                        + "twice, or has two names (name each file once)");
             }
         }
     }
 
-    private void requireFile(Path path) throws IOException {
-        FileStatus status = system.getFileStatus(path);
+    /** What a file is, whatever its names. */
+    private record Identity(long device, long inode) {}
+
+    private Identity identity(Path path) throws IOException {
+        TideFileStatus status = system.getFileStatus(path);
         if (!status.isFile()) {
             throw new PathIOException(path.toString(),
                     "while joining files: it is no file (name files only)");
         }
+        return new Identity(status.device(), status.inode());
     }
 
     private void append(Path target, Path[] sources) throws IOException {
@@ -84,9 +84,11 @@ final class Concatenation {
 
     private static void copy(NativeFile from, NativeFile into, ByteBuffer buffer)
             throws IOException {
+        // No more than it has now, even if it grows.
+        long end = from.size();
         long at = 0;
-        while (true) {
-            buffer.clear();
+        while (at < end) {
+            buffer.clear().limit((int) Math.min(COPY_BYTES, end - at));
             int bytes = from.read(at, buffer);
             if (bytes < 0) {
                 return;

@@ -5,11 +5,15 @@
 package io.tidepool.hadoop;
 
 import java.io.IOException;
+import java.lang.ref.WeakReference;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -31,8 +35,51 @@ final class NativeClient extends NativeHandle {
     private ThreadPoolExecutor waiters;
     private volatile Sizes ownSizes;
 
+    /** Clients that file contexts share, as long as somebody uses them. */
+    private static final Map<Object, WeakReference<NativeClient>> SHARED = new HashMap<>();
+
+    private final State state;
+
     private NativeClient(long handle) {
         super(handle);
+        state = new State(handle);
+        // FileContext closes nothing: the last file system and stream that use this end it.
+        Leaks.CLEANER.register(this, state);
+    }
+
+    /** What is to be freed, without the object that it belongs to. */
+    private static final class State implements Runnable {
+        private final long handle;
+        private final AtomicBoolean isFreed = new AtomicBoolean();
+
+        State(long handle) {
+            this.handle = handle;
+        }
+
+        @Override
+        public void run() {
+            if (isFreed.compareAndSet(false, true)) {
+                disconnect(handle);
+            }
+        }
+    }
+
+    /**
+     * As {@link #connect}, but all that ask with the same options for the same user get one client,
+     * which nobody closes: it ends when nobody has it any more.
+     */
+    static NativeClient shared(Object user, Map<String, String> options) throws IOException {
+        Object key = List.of(user, Map.copyOf(options));
+        synchronized (SHARED) {
+            SHARED.values().removeIf(held -> held.get() == null);
+            WeakReference<NativeClient> held = SHARED.get(key);
+            NativeClient client = held == null ? null : held.get();
+            if (client == null) {
+                client = connect(options);
+                SHARED.put(key, new WeakReference<>(client));
+            }
+            return client;
+        }
     }
 
     /** Threads for reads that somebody else waits for. */
@@ -125,7 +172,7 @@ final class NativeClient extends NativeHandle {
 
     @Override
     void free(long handle) {
-        disconnect(handle);
+        state.run();
     }
 
     /** Called by the native library: what the user should know, one line. */

@@ -53,7 +53,7 @@ final class NativeFile extends NativeHandle {
      *
      * @param path absolute path below {@code tide:}
      * @param flags a sum of the flags above
-     * @param modeBits permissions of a file that is created, before the umask of the process
+     * @param modeBits permissions of a file that is created, whatever the umask of the process
      * @param options per-open options, or {@code null}
      * @param reads what is known of the reads to come, or {@code null}
      */
@@ -219,7 +219,13 @@ final class NativeFile extends NativeHandle {
 
     /** Writes the rest of a direct buffer at an offset, or at the end of a file open to append. */
     void write(long offset, ByteBuffer buffer) throws IOException {
-        order(handle -> write(handle, offset, buffer, buffer.position(), buffer.remaining()));
+        // No object is made: a write goes on where the heap is full.
+        long handle = enter();
+        try {
+            write(handle, offset, buffer, buffer.position(), buffer.remaining());
+        } finally {
+            leave();
+        }
         buffer.position(buffer.limit());
     }
 
@@ -251,23 +257,6 @@ final class NativeFile extends NativeHandle {
         }
     }
 
-    /** Closes a file that was created, and takes its name away; whether it was open. */
-    boolean abandon() throws IOException {
-        long handle = enterIfOpen();
-        if (handle == 0) {
-            return false;
-        }
-        try {
-            if (!shut()) {
-                return false;
-            }
-            abandon(handle);
-            return true;
-        } finally {
-            leave();
-        }
-    }
-
     @Override
     IOException closedException() {
         return new PathIOException(path, FSExceptionMessages.STREAM_IS_CLOSED);
@@ -285,8 +274,6 @@ final class NativeFile extends NativeHandle {
     private static native void finish(long handle) throws IOException;
 
     private static native void release(long handle);
-
-    private static native void abandon(long handle) throws IOException;
 
     private static native long size(long handle) throws IOException;
 

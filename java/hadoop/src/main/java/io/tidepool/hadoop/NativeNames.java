@@ -54,11 +54,6 @@ final class NativeNames {
         client.order(handle -> makeDirectory(handle, path, mode));
     }
 
-    /** Gives a new file the bits of its mode that the umask of the process took. */
-    void makeExact(String path, int mode) throws IOException {
-        client.order(handle -> makeExact(handle, path, mode));
-    }
-
     /** Hadoop's plain rename: into {@code target} if that is a directory; false as in HDFS. */
     boolean moveTo(String source, String target) throws IOException {
         return client.ask(handle -> moveTo(handle, source, target));
@@ -169,9 +164,6 @@ final class NativeNames {
 
     static native void listClose(long listing);
 
-    /** The umask of this process. */
-    static native int umask();
-
     private static native int status(long client, String path, boolean follow, byte[] record)
             throws IOException;
 
@@ -183,8 +175,6 @@ final class NativeNames {
 
     private static native void makeDirectory(long client, String path, int mode)
             throws IOException;
-
-    private static native void makeExact(long client, String path, int mode) throws IOException;
 
     private static native boolean moveTo(long client, String source, String target)
             throws IOException;

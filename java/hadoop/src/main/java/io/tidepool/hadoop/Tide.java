@@ -35,7 +35,7 @@ public final class Tide extends DelegateToFileSystem {
      * @param configuration with {@code fs.tide.*}
      */
     public Tide(URI name, Configuration configuration) throws IOException, URISyntaxException {
-        super(name, new TideFileSystem(), configuration, TideFileSystem.SCHEME, false);
+        super(name, TideFileSystem.sharing(), configuration, TideFileSystem.SCHEME, false);
         system = (TideFileSystem) fsImpl;
     }
 

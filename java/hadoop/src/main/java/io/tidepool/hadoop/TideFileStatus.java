@@ -4,9 +4,7 @@
  */
 package io.tidepool.hadoop;
 
-import java.io.FileNotFoundException;
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 import org.apache.hadoop.fs.EtagSource;
 import org.apache.hadoop.fs.FSLinkResolver;
@@ -98,10 +96,10 @@ public final class TideFileStatus extends FileStatus implements EtagSource {
         if (hasList == null) {
             try {
                 hasList = AccessList.exists(names, getPath().toUri().getPath());
-            } catch (FileNotFoundException gone) {
+            } catch (IOException unknown) {
+                // The name is gone, a link in a circle, or the file system is closed. Whoever only
+                // prints a status asks this too.
                 return false;
-            } catch (IOException error) {
-                throw new UncheckedIOException(error);
             }
         }
         return hasList;

@@ -18,7 +18,6 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BlockLocation;
-import org.apache.hadoop.fs.BulkDelete;
 import org.apache.hadoop.fs.ContentSummary;
 import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataInputStream;
@@ -44,6 +43,7 @@ import org.apache.hadoop.fs.impl.OpenFileParameters;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.fs.statistics.IOStatistics;
 import org.apache.hadoop.fs.statistics.IOStatisticsSource;
+import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.util.LambdaUtils;
 import org.apache.hadoop.util.Progressable;
 
@@ -66,8 +66,24 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         Configuration.addDefaultResource(RESOURCE);
     }
 
-    private int umask;
     private Locality locality;
+    /** Where home directories are; {@code null} is where Hadoop has them. */
+    private String homePrefix;
+    private final boolean isSharing;
+
+    /** Called by Hadoop. */
+    public TideFileSystem() {
+        this(false);
+    }
+
+    private TideFileSystem(boolean isSharing) {
+        this.isSharing = isSharing;
+    }
+
+    /** One of many file systems with one client, which nobody will close. */
+    static TideFileSystem sharing() {
+        return new TideFileSystem(true);
+    }
 
     @Override
     public String getScheme() {
@@ -87,21 +103,30 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         }
         super.initialize(ROOT, configuration);
         setConf(configuration);
+        OtherUsers.check(configuration);
         Map<String, String> options = new HashMap<>();
         configuration.getPropsWithPrefix(TideOptions.PREFIX)
                 .forEach((key, value) -> options.put(TideOptions.PREFIX + key, value));
-        client = NativeClient.connect(options);
+        client = isSharing
+                ? NativeClient.shared(UserGroupInformation.getCurrentUser(), options)
+                : NativeClient.connect(options);
         try {
             client.pfsRoot();
             splitBytes = client.sizes(null).splitBytes();
         } catch (IOException | RuntimeException error) {
-            client.close();
+            closeClient();
             throw error;
         }
         names = new NativeNames(client);
         locality = new Locality(configuration.getTrimmedStrings(TideOptions.HOST_NAMES));
-        umask = NativeNames.umask();
+        homePrefix = configuration.getTrimmed(TideOptions.HOME_PREFIX);
         workingDirectory = getHomeDirectory();
+    }
+
+    @Override
+    public Path getHomeDirectory() {
+        Path usual = super.getHomeDirectory();
+        return homePrefix == null ? usual : qualified(new Path(homePrefix, usual.getName()));
     }
 
     /** The client, for streams. */
@@ -264,18 +289,8 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     private FSDataOutputStream createThere(String name, int flags, FsPermission permission,
             Map<String, String> options) throws IOException {
-        int mode = permission.toShort();
-        FSDataOutputStream stream = Streams.create(
-                client, name, flags, mode, options, statistics);
-        if ((mode & umask) != 0 && (flags & NativeFile.APPEND) == 0) {
-            try {
-                names.makeExact(name, mode);
-            } catch (org.apache.hadoop.security.AccessControlException error) {
-                // Somebody else's file, which was there before and stays as it is.
-                LOG.debug("the mode of {} stays", name, error);
-            }
-        }
-        return stream;
+        return Streams.create(
+                client, name, flags, permission.toShort(), options, statistics);
     }
 
     @Override
@@ -365,11 +380,6 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         operations.count(OperationStatistics.DELETE);
         statistics.incrementWriteOps(1);
         return names.remove(name(path), recursive);
-    }
-
-    @Override
-    public BulkDelete createBulkDelete(Path base) throws IOException {
-        return new TideBulkDelete(this, qualified(base));
     }
 
     @Override
@@ -574,8 +584,14 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
             super.close();
         } finally {
             if (client != null) {
-                client.close();
+                closeClient();
             }
+        }
+    }
+
+    private void closeClient() throws IOException {
+        if (!isSharing) {
+            client.close();
         }
     }
 

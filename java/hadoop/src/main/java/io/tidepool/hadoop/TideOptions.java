@@ -10,7 +10,7 @@ import java.util.Set;
 public final class TideOptions {
 
     /** Version of the native calls. */
-    static final int ABI = 2;
+    static final int ABI = 3;
 
     /** What every key begins with. */
     static final String PREFIX = "fs.tide.";
@@ -67,10 +67,22 @@ public final class TideOptions {
     public static final String SPLIT_BYTES = "fs.tide.split.bytes";
 
     /**
-     * Names of this host for schedulers, each as a worker here registers; by default its
-     * canonical name, which YARN and Flink use, and its address, which Spark uses.
+     * Names of this host for schedulers, each as a worker here registers; by default blocks
+     * are said to be on `localhost`, which schedulers take for no preference.
      */
     public static final String HOST_NAMES = "fs.tide.host.names";
+
+    /**
+     * Directory of tide:/// in which users have their home directories, and so their trash.
+     * Default: /user.
+     */
+    public static final String HOME_PREFIX = "fs.tide.home.prefix";
+
+    /**
+     * What becomes of a file system for another user than that of the process, as by doAs:
+     * the PFS would do everything as the user of the process. Default: refuse.
+     */
+    public static final String OTHER_USERS = "fs.tide.other.users";
 
     /**
      * Stripe size of files that are created, where the PFS lets users choose. May be given

@@ -11,7 +11,6 @@ import java.lang.ref.Cleaner;
 import java.nio.ByteBuffer;
 import java.util.Locale;
 import java.util.Objects;
-import org.apache.hadoop.fs.Abortable;
 import org.apache.hadoop.fs.CanSetDropBehind;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.hadoop.fs.Syncable;
@@ -20,7 +19,7 @@ import org.apache.hadoop.fs.statistics.IOStatistics;
 import org.apache.hadoop.fs.statistics.IOStatisticsSource;
 
 final class TideOutputStream extends OutputStream
-        implements Syncable, Abortable, CanSetDropBehind, StreamCapabilities, IOStatisticsSource {
+        implements Syncable, CanSetDropBehind, StreamCapabilities, IOStatisticsSource {
 
     private final NativeFile file;
     private final WriteStatistics statistics;
@@ -32,7 +31,7 @@ final class TideOutputStream extends OutputStream
     // All under the lock of the stream.
     private long position;
     private ByteBuffer buffer;
-    private IOException failure;
+    private Throwable failure;
 
     /** What is written: a file that was created or emptied, or one whose bytes stay before ours. */
     enum Kind { NEW, APPENDED }
@@ -102,13 +101,12 @@ final class TideOutputStream extends OutputStream
         int bytes = buffer.position();
         try {
             file.write(position, buffer.flip());
-        } catch (IOException error) {
+        } catch (Throwable error) {
             failure = error;
             statistics.failed();
             throw error;
-        } finally {
-            buffer.clear();
         }
+        buffer.clear();
         position += bytes;
     }
 
@@ -146,22 +144,23 @@ final class TideOutputStream extends OutputStream
         if (file.isClosed()) {
             return;
         }
+        boolean hasFailed = failure != null;
         try {
-            if (failure == null) {
+            if (!hasFailed) {
                 handOver();
             }
         } finally {
-            end(file::close);
+            end();
+        }
+        if (hasFailed) {
+            // Whoever did not see the write fail takes the file for whole otherwise.
+            throw new IOException("an earlier write failed: " + failure.getMessage(), failure);
         }
     }
 
-    private interface End {
-        void run() throws IOException;
-    }
-
-    private void end(End how) throws IOException {
+    private void end() throws IOException {
         try {
-            how.run();
+            file.close();
         } finally {
             watch.clean();
             if (buffer != null) {
@@ -171,29 +170,6 @@ final class TideOutputStream extends OutputStream
             statistics.closed();
         }
     }
-
-    /**
-     * Gives up a new file: what was written is thrown away and the name goes. The bytes of a file
-     * that is appended to are on the way already, so there it is not supported.
-     */
-    @Override
-    public synchronized AbortableResult abort() {
-        if (kind == Kind.APPENDED) {
-            throw new UnsupportedOperationException(
-                    file.path() + ": an append cannot be taken back");
-        }
-        boolean[] wasOpen = new boolean[1];
-        IOException failed = null;
-        try {
-            end(() -> wasOpen[0] = file.abandon());
-        } catch (IOException error) {
-            failed = error;
-        }
-        return new Aborted(!wasOpen[0] && failed == null, failed);
-    }
-
-    private record Aborted(boolean alreadyClosed, IOException anyCleanupException)
-            implements AbortableResult {}
 
     @Override
     public boolean hasCapability(String capability) {
@@ -206,8 +182,6 @@ final class TideOutputStream extends OutputStream
             case StreamCapabilities.IOSTATISTICS:
             case StreamCapabilities.IOSTATISTICS_CONTEXT:
                 return true;
-            case StreamCapabilities.ABORTABLE_STREAM:
-                return kind == Kind.NEW;
             case StreamCapabilities.DROPBEHIND:
                 // What is in memory alone is never dropped.
                 return !file.mayBeLost();

@@ -31,7 +31,6 @@ import org.apache.hadoop.fs.contract.AbstractContractStreamIOStatisticsTest;
 import org.apache.hadoop.fs.contract.AbstractContractUnbufferTest;
 import org.apache.hadoop.fs.contract.AbstractContractVectoredReadTest;
 import org.apache.hadoop.fs.contract.AbstractFSContract;
-import org.junit.Assert;
 import org.junit.runner.RunWith;
 import org.junit.runners.Suite;
 
@@ -87,12 +86,6 @@ public class TestContract {
 
     /** Hadoop's own tests. */
     public static class BulkDelete extends AbstractContractBulkDeleteTest {
-        /** Hadoop's test wants the page of stores that delete one by one. */
-        @Override
-        public void validatePageSize() throws Exception {
-            Assert.assertEquals(1_000, pageSize);
-        }
-
         @Override
         protected AbstractFSContract createContract(Configuration configuration) {
             return new TideContract(configuration);

@@ -107,6 +107,39 @@ public class TestLeaks {
         }
     }
 
+    private int clientsOfTheNode() throws IOException {
+        var found = java.util.regex.Pattern.compile("\"clients\": ?(\\d+)")
+                .matcher(scene.node.ask("status", "--json"));
+        assertTrue(found.find());
+        return Integer.parseInt(found.group(1));
+    }
+
+    /** YARN's log aggregation makes one an application, and nothing can close them. */
+    @Test
+    public void fileContextsThatAreDroppedLeaveNothing() throws Exception {
+        var configuration = new org.apache.hadoop.conf.Configuration();
+        scene.node.options().forEach(configuration::set);
+        var root = java.net.URI.create("tide:///");
+        configuration.set("fs.AbstractFileSystem.tide.impl", Tide.class.getName());
+        Held before = Held.now();
+        int clients = clientsOfTheNode();
+        for (int round = 0; round < 2_000; round++) {
+            configuration.set(TideOptions.SPLIT_BYTES, 1 + round % 5 + "MiB");
+            var context = org.apache.hadoop.fs.FileContext.getFileContext(root, configuration);
+            try (var in = context.open(new org.apache.hadoop.fs.Path("/small"))) {
+                assertEquals(Scene.at(SEED, 0) & 0xff, in.read());
+            }
+        }
+        int shared = clientsOfTheNode();
+        assertTrue(shared + " clients", shared <= clients + 200);
+        assertNothingStays(before);
+        for (int round = 0; round < 100 && clientsOfTheNode() > clients; round++) {
+            System.gc();
+            Thread.sleep(50);
+        }
+        assertEquals(clients, clientsOfTheNode());
+    }
+
     @Test
     public void tenThousandOpensLeaveNothing() throws Exception {
         for (int round = 0; round < 100; round++) {

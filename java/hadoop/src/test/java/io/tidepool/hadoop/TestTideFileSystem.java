@@ -189,6 +189,49 @@ public class TestTideFileSystem {
     }
 
     @Test
+    public void whatIsOverwrittenKeepsItsMode() throws IOException {
+        write("private", 1);
+        system.setPermission(path("private"), new FsPermission((short) 0600));
+        Configuration open = new Configuration();
+        open.set("fs.permissions.umask-mode", "002");
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), open)) {
+            own.create(path("private"), true).close();
+            assertEquals(0600, own.getFileStatus(path("private")).getPermission().toShort());
+            own.create(path("new"), true).close();
+            assertEquals(0664, own.getFileStatus(path("new")).getPermission().toShort());
+        }
+    }
+
+    @Test
+    public void aStatusIsPrintedAlsoWhereItsNameIsOfNoUse() throws IOException {
+        Files.createSymbolicLink(below("circle"), java.nio.file.Path.of("circle"));
+        FileStatus status;
+        try (FileSystem own = FileSystem.newInstance(system.getUri(), new Configuration())) {
+            status = own.listStatus(BASE)[0];
+            assertTrue(status.toString(), status.toString().contains("circle"));
+        }
+        assertTrue(status.toString(), status.toString().contains("circle"));
+    }
+
+    @Test
+    public void aFileIsNotJoinedToItselfByAnotherName() throws IOException {
+        write("one", 20);
+        Files.createLink(below("two"), below("one"));
+        var error = assertThrows(IOException.class,
+                () -> system.concat(path("one"), new Path[] {path("two")}));
+        assertTrue(error.toString(), error.getMessage().contains("two names"));
+        assertEquals(20, Files.size(below("one")));
+    }
+
+    /** Older releases of Hadoop look at all signatures when they look for file systems. */
+    @Test
+    public void signaturesNameNoClassThatOldReleasesLack() {
+        for (var method : TideFileSystem.class.getDeclaredMethods()) {
+            assertFalse(method.toString(), method.toString().contains("BulkDelete"));
+        }
+    }
+
+    @Test
     public void timesAreSetOneByOne() throws IOException {
         write("file", 1);
         system.setTimes(path("file"), 123_456_789_012L, 98_765_432_101L);
@@ -229,7 +272,7 @@ public class TestTideFileSystem {
     }
 
     @Test
-    public void blocksAreHereAndAsLongAsTheOptionSays() throws IOException {
+    public void blocksAreAnywhereAndAsLongAsTheOptionSays() throws IOException {
         Configuration small = new Configuration();
         small.set(TideOptions.SPLIT_BYTES, "1MiB");
         write("file", 2_500_000);
@@ -239,14 +282,8 @@ public class TestTideFileSystem {
             BlockLocation[] all = own.getFileBlockLocations(status, 0, status.getLen());
             assertEquals(3, all.length);
             assertEquals(2_500_000 - (2 << 20), all[2].getLength());
-            var here = java.net.InetAddress.getLocalHost();
-            List<String> hosts = List.of(all[0].getHosts());
-            assertEquals(here.getCanonicalHostName(), hosts.get(0));
+            assertArrayEquals("no preference", new String[] {"localhost"}, all[0].getHosts());
             assertArrayEquals(all[0].getHosts(), all[0].getNames());
-            assertTrue("by address too: " + hosts, hosts.stream().anyMatch(
-                    name -> name.matches("[0-9.]+") || name.contains(":")));
-            assertTrue(here.isLoopbackAddress() || hosts.contains(here.getHostAddress()));
-            assertEquals("a name once", hosts.size(), Set.copyOf(hosts).size());
             BlockLocation[] part = own.getFileBlockLocations(status, (1 << 20) + 5, 10);
             assertEquals(1, part.length);
             assertEquals(1 << 20, part[0].getOffset());

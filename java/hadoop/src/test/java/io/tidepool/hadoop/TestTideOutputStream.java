@@ -85,33 +85,17 @@ public class TestTideOutputStream {
         }
         try (var stream = scene.append("/log")) {
             stream.write(new byte[] {3, 4});
-            assertFalse(stream.hasCapability(StreamCapabilities.ABORTABLE_STREAM));
-            assertThrows(UnsupportedOperationException.class, stream::abort);
         }
         assertArrayEquals(new byte[] {1, 2, 3, 4}, scene.onPfs("/log"));
     }
 
+    /** A file is seen as it is written, so nothing of it could be taken back. */
     @Test
-    public void whatIsAbortedIsGone() throws IOException {
-        var path = scene.node.pfs().resolve("aborted");
-        TideOutputStream stream = scene.create("/aborted", null);
-        assertTrue(stream.hasCapability(StreamCapabilities.ABORTABLE_STREAM));
-        stream.write(new byte[3 << 20]);
-        assertTrue(Files.exists(path));
-        var result = stream.abort();
-        assertFalse(result.alreadyClosed());
-        assertNull(result.anyCleanupException());
-        assertFalse(Files.exists(path));
-        assertTrue(stream.abort().alreadyClosed());
-        stream.close();
-        assertThrows(IOException.class, () -> stream.write(1));
-        // A name that means another file by now is left alone.
-        TideOutputStream replaced = scene.create("/aborted", null);
-        replaced.write(1);
-        Files.delete(path);
-        Files.write(path, new byte[] {9});
-        replaced.abort();
-        assertArrayEquals(new byte[] {9}, Files.readAllBytes(path));
+    public void streamsDoNotClaimToBeAbortable() throws IOException {
+        try (TideOutputStream stream = scene.create("/visible", null)) {
+            assertFalse(stream.hasCapability(StreamCapabilities.ABORTABLE_STREAM));
+            assertFalse((Object) stream instanceof org.apache.hadoop.fs.Abortable);
+        }
     }
 
     @Test
@@ -174,6 +158,8 @@ public class TestTideOutputStream {
                 stream.close();
             });
             assertTrue(error.toString(), error.getMessage().contains("No space left"));
+            var again = assertThrows("whoever missed it", IOException.class, stream::close);
+            assertTrue(again.toString(), again.getMessage().contains("No space left"));
             stream.close();
         }
     }

@@ -1,0 +1,165 @@
+/*
+ * A node that is stopped and not dead: threads that have nothing to do with it go on, resident bytes
+ * are read, and names are changed and files opened without it.
+ */
+package io.tidepool.hadoop;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.junit.Test;
+
+public class TestNodeHangs {
+
+    private static final int LENGTH = 8 << 20;
+    private static final int COLD_LENGTH = 64 << 20;
+    private static final int READERS = 8;
+    private static final int STEP = 100_000;
+    private static final long HANGS_MS = 12_000;
+    /** Far below how long the node hangs, and far beyond what anybody waits for it. */
+    private static final long LONG_MS = 8_000;
+
+    private final AtomicBoolean done = new AtomicBoolean();
+    /** The longest that each kind of step took, in microseconds. */
+    private final Map<String, Long> longest = new ConcurrentHashMap<>();
+
+    private void time(String kind, Callable<?> step) throws Exception {
+        long begun = System.nanoTime();
+        step.call();
+        longest.merge(kind, (System.nanoTime() - begun) / 1000, Math::max);
+    }
+
+    private static void signal(TestNode node, String signal) throws Exception {
+        String process = Long.toString(node.processId());
+        assertEquals(0, new ProcessBuilder("kill", signal, process).start().waitFor());
+        for (int round = 0; round < 1_000 && signal.equals("-STOP"); round++) {
+            var threads = new ProcessBuilder("sh", "-c", "cat /proc/" + process + "/task/*/stat"
+                    + " | grep -vc ') T '").start();
+            String moving = new String(threads.getInputStream().readAllBytes()).trim();
+            if (moving.equals("0")) {
+                return;
+            }
+            Thread.sleep(5);
+        }
+    }
+
+    /** Reads resident bytes, at positions and at the cursor. */
+    private Void readOn(Scene scene, int seed) throws Exception {
+        byte[] bytes = new byte[STEP];
+        try (var stream = scene.open("/warm")) {
+            while (!done.get()) {
+                stream.seek(0);
+                for (int at = 0; at + STEP < LENGTH && !done.get(); at += STEP) {
+                    int from = at;
+                    time("resident read", () -> {
+                        if (seed % 2 == 0) {
+                            stream.readFully(from, bytes, 0, STEP);
+                        } else {
+                            assertEquals(STEP, stream.readNBytes(bytes, 0, STEP));
+                        }
+                        return null;
+                    });
+                    assertEquals(-1, Scene.difference(1, at, bytes, STEP));
+                }
+                stream.setDropBehind(seed % 3 == 0);
+            }
+        }
+        return null;
+    }
+
+    /** Changes names, and opens what it made. */
+    private Void change(FileSystem system) throws Exception {
+        Path one = new Path("/one");
+        Path two = new Path("/two");
+        while (!done.get()) {
+            try (FSDataOutputStream out = system.create(one)) {
+                out.write(7);
+            }
+            time("rename", () -> system.rename(one, two));
+            time("open", () -> {
+                system.open(two).close();
+                return null;
+            });
+            time("delete", () -> system.delete(two, false));
+        }
+        return null;
+    }
+
+    /** Has nothing to do with tide://. */
+    private Void allocate() throws Exception {
+        while (!done.get()) {
+            time("elsewhere", () -> new byte[1 << 16]);
+        }
+        return null;
+    }
+
+    @Test
+    public void nobodyWaitsLongForANodeThatHangs() throws Exception {
+        ExecutorService threads = Executors.newCachedThreadPool();
+        try (var scene = Scene.start("256MiB")) {
+            scene.make("/warm", 1, LENGTH);
+            scene.make("/cold", 2, COLD_LENGTH);
+            try (var warm = scene.open("/warm")) {
+                warm.readAllBytes();
+            }
+            Configuration configuration = new Configuration();
+            scene.node.options().forEach(configuration::set);
+            FileSystem system = FileSystem.newInstance(
+                    java.net.URI.create("tide:///"), configuration);
+            TideInputStream cold = scene.open("/cold");
+            List<Future<Void>> all = new ArrayList<>();
+            for (int reader = 0; reader < READERS; reader++) {
+                int seed = reader;
+                all.add(threads.submit(() -> readOn(scene, seed)));
+            }
+            all.add(threads.submit(this::allocate));
+            Thread.sleep(1_000);
+            Map<String, Long> before = new TreeMap<>(longest);
+            signal(scene.node, "-STOP");
+            longest.clear();
+            Future<Integer> waits = threads.submit(() -> cold.read(new byte[1 << 20]));
+            all.add(threads.submit(() -> change(system)));
+            time("new file system", () -> {
+                FileSystem.newInstance(java.net.URI.create("tide:///"), configuration).close();
+                return null;
+            });
+            Thread.sleep(HANGS_MS / 2);
+            assertFalse("it waits for the node", waits.isDone());
+            time("getPos", () -> cold.getPos());
+            time("close", () -> {
+                cold.close();
+                return null;
+            });
+            Thread.sleep(HANGS_MS / 2);
+            Map<String, Long> found = new TreeMap<>(longest);
+            done.set(true);
+            for (Future<Void> each : all) {
+                each.get();
+            }
+            signal(scene.node, "-CONT");
+            waits.get();
+            system.close();
+            System.out.println("longest while the node hung, in microseconds: " + found
+                    + ", before: " + before);
+            found.forEach((kind, took) -> assertTrue(kind, took < 1_000 * LONG_MS));
+        } finally {
+            done.set(true);
+            threads.shutdown();
+        }
+    }
+}
