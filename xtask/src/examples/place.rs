@@ -85,6 +85,8 @@ impl Place {
         self.hadoop.add_jar(&jar);
         self.hadoop.site.set("fs.tide.socket", node.socket.display());
         self.hadoop.site.set("fs.tide.pfs", self.data().display());
+        // All workers are here, so that locality can be shown.
+        self.hadoop.site.set("fs.tide.host.names", self.hadoop.host.clone());
         // Clients of YARN ask for this before they open a file system, which would tell it.
         self.hadoop.site.set("fs.AbstractFileSystem.tide.impl", "io.tidepool.hadoop.Tide");
         self.node = Some(Arc::new(Mutex::new(node)));
