@@ -137,10 +137,17 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(
     mode: jint,
 ) {
     at_place(&mut env, client, &path, |_, client, place| {
-        let mode = Mode::from_raw_mode(mode.cast_unsigned() & 0o7777);
-        telling(&client.client, place, true, || rustix::fs::chmod(&place.lower, mode))
+        telling(&client.client, place, true, || set_mode(&place.lower, mode.cast_unsigned()))
             .doing("setting the mode of", place)
     })
+}
+
+/// Sets the mode. The set-group-id bit of a directory stays: Hadoop cannot name it, and the groups
+/// of what is made below depend on it.
+fn set_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
+    let stat = rustix::fs::stat(path)?;
+    let kept = if is_directory(&stat) { stat.st_mode & libc::S_ISGID } else { 0 };
+    rustix::fs::chmod(path, Mode::from_raw_mode((mode & 0o7777) | kept))
 }
 
 /// Sets owner and group; -1 leaves one of them.
@@ -241,6 +248,20 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_truncate<'local>(
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn directories_keep_the_bit_that_hands_their_group_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let (inner, file) = (directory.path().join("inner"), directory.path().join("file"));
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(&file, b"").unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        for path in [&inner, &file] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o2755)).unwrap();
+            set_mode(path, 0o775).unwrap();
+        }
+        assert_eq!((mode(&inner), mode(&file)), (0o2775, 0o775));
+    }
 
     #[test]
     fn directories_have_the_mode_that_was_asked_for() {

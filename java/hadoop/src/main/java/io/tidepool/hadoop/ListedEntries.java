@@ -7,7 +7,6 @@ package io.tidepool.hadoop;
 
 import java.io.Closeable;
 import java.io.IOException;
-import java.lang.ref.Cleaner;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.NoSuchElementException;
@@ -20,7 +19,6 @@ final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
     private static final int HEADER_BYTES = 16;
     private static final int COUNT_AT = 8;
     private static final int IS_LIST_AT = 12;
-    private static final Cleaner CLEANER = Cleaner.create();
 
     /** Gives the rest of a list back once, whoever comes first. */
     private static final class Rest implements Runnable {
@@ -69,7 +67,7 @@ final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
         this.isList = header.get(IS_LIST_AT) != 0;
         this.rest = new Rest(header.getLong(0));
         if (header.getLong(0) != 0) {
-            CLEANER.register(this, rest);
+            Leaks.CLEANER.register(this, rest);
         }
         take(piece);
     }

@@ -4,6 +4,7 @@
  */
 package io.tidepool.hadoop;
 
+import java.io.Closeable;
 import java.io.IOException;
 import java.util.NoSuchElementException;
 import org.apache.hadoop.fs.BlockLocation;
@@ -12,7 +13,7 @@ import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.PathFilter;
 import org.apache.hadoop.fs.RemoteIterator;
 
-final class LocatedEntries implements RemoteIterator<LocatedFileStatus> {
+final class LocatedEntries implements RemoteIterator<LocatedFileStatus>, Closeable {
 
     private final TideFileSystem system;
     private final ListedEntries entries;
@@ -62,6 +63,13 @@ final class LocatedEntries implements RemoteIterator<LocatedFileStatus> {
             }
         }
         return next != null;
+    }
+
+    /** Ends the list, whose end nobody wants to see. */
+    @Override
+    public void close() {
+        entries.close();
+        next = null;
     }
 
     @Override

@@ -32,6 +32,7 @@ final class NativeLibrary {
     static final String PATH_PROPERTY = "io.tidepool.library.path";
 
     private static final String NAME = "libtidepool_java.so";
+    private static final String LOADING = "while loading the native library";
 
     private static IOException failure;
     private static boolean loaded;
@@ -65,7 +66,7 @@ final class NativeLibrary {
 
     private static void loadOnce() throws IOException {
         String named = System.getProperty(PATH_PROPERTY);
-        Path source = named == null ? unpack() : Path.of(named).toAbsolutePath();
+        Path source = named == null ? unpackOrRefuse() : Path.of(named).toAbsolutePath();
         if (!Files.isRegularFile(source)) {
             throw refusal(source + " is no file");
         }
@@ -95,7 +96,7 @@ final class NativeLibrary {
     }
 
     private static IOException refusal(String why) {
-        return new IOException("while loading the native library: " + why + " (set -D"
+        return new IOException(LOADING + ": " + why + " (set -D"
                 + PATH_PROPERTY + "=FILE to a libtidepool_java.so of this release and machine, or "
                 + "-Djava.io.tmpdir=DIRECTORY to a place where programs may run)");
     }
@@ -113,6 +114,16 @@ final class NativeLibrary {
         } finally {
             // What is loaded stays loaded without its name.
             Files.deleteIfExists(name);
+        }
+    }
+
+    /** As {@link #unpack}, with what to do about a directory that is missing, full or read-only. */
+    private static Path unpackOrRefuse() throws IOException {
+        try {
+            return unpack();
+        } catch (IOException error) {
+            boolean isTold = String.valueOf(error.getMessage()).startsWith(LOADING);
+            throw isTold ? error : refusal("it cannot be unpacked: " + error);
         }
     }
 

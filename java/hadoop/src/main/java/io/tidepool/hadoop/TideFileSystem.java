@@ -6,6 +6,7 @@
  */
 package io.tidepool.hadoop;
 
+import java.io.Closeable;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
@@ -459,17 +460,26 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     @Override
     public RemoteIterator<FileStatus> listStatusIterator(Path path) throws IOException {
         ListedEntries entries = entries(path, PIECE_ENTRIES_MAX);
-        return new RemoteIterator<FileStatus>() {
-            @Override
-            public boolean hasNext() throws IOException {
-                return entries.hasNext();
-            }
+        return new Statuses(entries);
+    }
 
-            @Override
-            public FileStatus next() throws IOException {
-                return entries.next();
-            }
-        };
+    /** Entries as Hadoop's iterators are, with an end for who does not want all of them. */
+    private record Statuses(ListedEntries entries)
+            implements RemoteIterator<FileStatus>, Closeable {
+        @Override
+        public boolean hasNext() throws IOException {
+            return entries.hasNext();
+        }
+
+        @Override
+        public FileStatus next() throws IOException {
+            return entries.next();
+        }
+
+        @Override
+        public void close() {
+            entries.close();
+        }
     }
 
     @Override

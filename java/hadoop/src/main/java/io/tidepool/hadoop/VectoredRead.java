@@ -10,6 +10,7 @@ import static org.apache.hadoop.fs.VectoredReadUtils.validateRangeRequest;
 import java.io.EOFException;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
@@ -66,14 +67,20 @@ final class VectoredRead {
     private ByteBuffer[] allocateAll(
             List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate) {
         ByteBuffer[] buffers = new ByteBuffer[ranges.size()];
-        for (int index = 0; index < buffers.length; index++) {
-            int length = ranges.get(index).getLength();
-            ByteBuffer buffer = allocate.apply(length);
-            if (buffer.capacity() - buffer.position() < length || buffer.isReadOnly()) {
-                throw new IllegalArgumentException(
-                        "the allocator gave " + buffer + " for " + length + " bytes");
+        try {
+            for (int index = 0; index < buffers.length; index++) {
+                int length = ranges.get(index).getLength();
+                ByteBuffer buffer = allocate.apply(length);
+                buffers[index] = buffer;
+                if (buffer.capacity() - buffer.position() < length || buffer.isReadOnly()) {
+                    throw new IllegalArgumentException(
+                            "the allocator gave " + buffer + " for " + length + " bytes");
+                }
+                buffer.limit(buffer.position() + length);
             }
-            buffers[index] = buffer.limit(buffer.position() + length);
+        } catch (RuntimeException | Error error) {
+            Arrays.stream(buffers).filter(Objects::nonNull).forEach(release);
+            throw error;
         }
         return buffers;
     }

@@ -22,7 +22,9 @@ import java.nio.file.attribute.BasicFileAttributes;
 import java.util.List;
 import java.util.jar.JarEntry;
 import java.util.jar.JarOutputStream;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
+import org.junit.Assume;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -119,6 +121,34 @@ public class TestNativeLibrary {
         for (int round = 0; round < 3; round++) {
             loadInOwnClasses();
         }
+    }
+
+    @Test
+    public void aPlaceThatCannotBeUnpackedToIsNamedWithTheRemedy() throws Exception {
+        String missing = folder.getRoot().toPath().resolve("missing").toString();
+        String before = System.setProperty("java.io.tmpdir", missing);
+        try {
+            String text = assertThrows(IOException.class, () -> loadFrom(null)).getMessage();
+            assertTrue(text, text.startsWith("while loading the native library")
+                    && text.contains(missing) && text.contains("-Djava.io.tmpdir"));
+        } finally {
+            System.setProperty("java.io.tmpdir", before);
+        }
+    }
+
+    /** The guide says which releases of Linux this is; it must not become a later one unseen. */
+    @Test
+    public void noLaterLibraryOfTheSystemIsNeededThanTheGuideSays() throws Exception {
+        Assume.assumeTrue("no readelf", Files.isExecutable(Path.of("/usr/bin/readelf")));
+        Path ours = folder.getRoot().toPath().resolve("needs.so");
+        try (InputStream stream = NativeLibrary.class.getResourceAsStream("/" + ENTRY)) {
+            Files.copy(stream, ours);
+        }
+        Process reader = new ProcessBuilder("readelf", "-V", ours.toString()).start();
+        String text = new String(reader.getInputStream().readAllBytes());
+        int highest = Pattern.compile("GLIBC_2\\.(\\d+)").matcher(text).results()
+                .mapToInt(found -> Integer.parseInt(found.group(1))).max().orElseThrow();
+        assertTrue("glibc 2." + highest, highest <= 34);
     }
 
     @Test

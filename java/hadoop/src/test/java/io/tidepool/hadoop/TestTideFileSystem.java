@@ -223,6 +223,18 @@ public class TestTideFileSystem {
         assertEquals(20, Files.size(below("one")));
     }
 
+    @Test
+    public void listsThatNobodyWantsToTheEndAreClosed() throws IOException {
+        for (int number = 0; number < 5_000; number++) {
+            Files.createFile(below("file-" + number));
+        }
+        for (var list : List.of(system.listStatusIterator(BASE), system.listLocatedStatus(BASE))) {
+            assertTrue(list.hasNext());
+            ((java.io.Closeable) list).close();
+            assertFalse(list.hasNext());
+        }
+    }
+
     /** Older releases of Hadoop look at all signatures when they look for file systems. */
     @Test
     public void signaturesNameNoClassThatOldReleasesLack() {

@@ -60,6 +60,26 @@ public class TestTideInputStream {
     }
 
     @Test
+    public void buffersAreReleasedWhereTheAllocatorGivesNoMore() throws Exception {
+        List<ByteBuffer> given = new ArrayList<>();
+        List<ByteBuffer> released = new ArrayList<>();
+        List<FileRange> ranges = List.of(FileRange.createFileRange(0, 10),
+                FileRange.createFileRange(20, 10), FileRange.createFileRange(40, 10));
+        scene.make("/ranges", 1, 100);
+        try (var stream = scene.open("/ranges")) {
+            assertThrows(IllegalStateException.class, () -> stream.readVectored(ranges, length -> {
+                if (given.size() == 2) {
+                    throw new IllegalStateException("no more");
+                }
+                given.add(ByteBuffer.allocate(length));
+                return given.get(given.size() - 1);
+            }, released::add));
+        }
+        assertEquals(2, given.size());
+        assertEquals(given, released);
+    }
+
+    @Test
     public void theCursorReadsEveryByteWhateverTheSteps() throws IOException {
         for (String buffer : new String[] {"0", "4096", "64KiB"}) {
             var options = Map.of(TideOptions.READ_BUFFER_BYTES, buffer);
