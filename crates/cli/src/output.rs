@@ -95,6 +95,12 @@ pub fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 
+/// A number and its noun, which takes an `s` where it is not 1.
+pub fn count(number: u64, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
+}
+
 /// A share as people read it; `-` where there is nothing to share.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}%", share(part, whole) * 100.0) }
@@ -124,6 +130,7 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!(percent(1, 3), "33.3%");
         assert_eq!(percent(0, 0), "-");
+        assert_eq!((count(1, "file"), count(2, "file")), ("1 file".into(), "2 files".into()));
         assert_eq!(duration(59), "59 s");
         assert_eq!(duration(61), "1 min 1 s");
         assert_eq!(duration(90_061), "1 d 1 h");

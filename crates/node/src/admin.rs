@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
-    StoreStatus,
+    StoreStatus, hit_ratio,
 };
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::table::BlockState;
@@ -117,8 +117,8 @@ impl Node {
             served,
             asked_bytes: ledger.asked_bytes.get(),
             failed_bytes: ledger.failed_bytes.get(),
-            hit_ratio: (served.total() > 0)
-                .then(|| 1.0 - served.pfs as f64 / served.total() as f64),
+            hit_ratio: hit_ratio(&served, ledger.passthrough_lent_bytes.get()),
+            probes: ledger.probes(),
             written_bytes: ledger.written_bytes.get(),
             pfs_read_bytes: ledger.pfs_read_bytes.get(),
             pfs_written_bytes: ledger.pfs_written_bytes.get(),

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tidepool_proto::admin::TransferStatus;
+use tidepool_proto::admin::{ProbeStatus, TransferStatus};
 use tidepool_proto::{BytesByLevel, Level};
 
 /// One monotonic counter.
@@ -35,6 +35,9 @@ pub struct Ledger {
     /// Bytes of reads that ended in an error.
     pub failed_bytes: Counter,
     served: [Counter; 5],
+    probed: [Counter; 5],
+    /// Those of probes among the opens that the kernel reads by itself.
+    pub probe_passthrough_opens: Counter,
     /// Bytes that clients wrote.
     pub written_bytes: Counter,
     /// Bytes read from the PFS for whatever reason.
@@ -82,12 +85,12 @@ impl Ledger {
     /// Records a finished read.
     pub fn served(&self, levels: &BytesByLevel) {
         self.asked_bytes.add(levels.total());
-        for (counter, level) in self.served.iter().zip(Level::ALL) {
-            let bytes = levels.get(level);
-            if bytes > 0 {
-                counter.add(bytes);
-            }
-        }
+        add(&self.served, levels);
+    }
+
+    /// Records a finished read of a probe, which is nobody's work.
+    pub fn probed(&self, levels: &BytesByLevel) {
+        add(&self.probed, levels);
     }
 
     /// Records a read of `bytes` that ended in an error.
@@ -98,12 +101,33 @@ impl Ledger {
 
     /// Bytes served so far, by level.
     pub fn served_by_level(&self) -> BytesByLevel {
-        let mut levels = BytesByLevel::default();
-        for (counter, level) in self.served.iter().zip(Level::ALL) {
-            levels.add(level, counter.get());
-        }
-        levels
+        by_level(&self.served)
     }
+
+    /// Reads of probes so far.
+    pub fn probes(&self) -> ProbeStatus {
+        ProbeStatus {
+            served: by_level(&self.probed),
+            passthrough_opens: self.probe_passthrough_opens.get(),
+        }
+    }
+}
+
+fn add(counters: &[Counter; 5], levels: &BytesByLevel) {
+    for (counter, level) in counters.iter().zip(Level::ALL) {
+        let bytes = levels.get(level);
+        if bytes > 0 {
+            counter.add(bytes);
+        }
+    }
+}
+
+fn by_level(counters: &[Counter; 5]) -> BytesByLevel {
+    let mut levels = BytesByLevel::default();
+    for (counter, level) in counters.iter().zip(Level::ALL) {
+        levels.add(level, counter.get());
+    }
+    levels
 }
 
 #[cfg(test)]

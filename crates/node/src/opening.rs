@@ -180,7 +180,7 @@ impl Node {
             append: request.append,
             created: request.created,
         };
-        let handle = Handle::new(&self.core, file.clone(), content, opened);
+        let mut handle = Handle::new(&self.core, file.clone(), content, opened);
         handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
             let _changing = file.gate.write();

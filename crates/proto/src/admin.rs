@@ -128,8 +128,11 @@ pub struct Status {
     pub asked_bytes: u64,
     /// Bytes of reads that ended in an error.
     pub failed_bytes: u64,
-    /// Share of served bytes that did not come from the PFS; absent before the first read.
+    /// Share of what was read that did not come from the PFS, by [`hit_ratio`]; absent before the
+    /// first read.
     pub hit_ratio: Option<f64>,
+    /// Reads of `tidepool doctor`, which no other counter of reads has.
+    pub probes: ProbeStatus,
     /// Bytes written by clients.
     pub written_bytes: u64,
     /// Bytes read from the PFS by fills and bypassing reads.
@@ -156,6 +159,25 @@ pub struct Status {
     pub degraded: Vec<String>,
 }
 
+/// Share of what was read that did not come from the PFS. What the kernel reads by itself is told
+/// to nobody: each open of a wholly resident file, `lent_bytes` together, counts as one read of it.
+pub fn hit_ratio(served: &BytesByLevel, lent_bytes: u64) -> Option<f64> {
+    let all = served.total() + lent_bytes;
+    (all > 0).then(|| 1.0 - served.pfs as f64 / all as f64)
+}
+
+/// Begin of the names of files with which `tidepool doctor` examines a node.
+pub const PROBE_PREFIX: &str = ".tidepool-doctor-";
+
+/// What became of reads of files whose names begin with [`PROBE_PREFIX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeStatus {
+    /// Bytes served, by level.
+    pub served: BytesByLevel,
+    /// Opens answered with a segment that the kernel reads by itself.
+    pub passthrough_opens: u64,
+}
+
 /// What happened to transfers of a node since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferStatus {
@@ -172,6 +194,7 @@ pub struct TransferStatus {
     /// Opens answered with a segment that the kernel reads by itself.
     pub passthrough_opens: u64,
     /// Length of the files behind those opens; what was read of them is not reported to the node.
+    /// The hit ratio counts each as read once.
     pub passthrough_lent_bytes: u64,
     /// Opens that found the cached version out of date.
     pub versions_superseded: u64,

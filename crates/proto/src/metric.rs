@@ -180,7 +180,8 @@ const PLAIN: [MetricSpec; 47] = metrics! {
     "tidepool_passthrough_opens_total" Counter "" |s| s.transfers.passthrough_opens,
         "Opens answered with a segment that the kernel reads by itself.";
     "tidepool_passthrough_lent_bytes_total" Counter "bytes" |s| s.transfers.passthrough_lent_bytes,
-        "Length of the files behind those opens; reads of them are not reported to the node.";
+        "Length of the files behind those opens; reads of them are not reported to the node, and \
+         the hit ratio counts each open as one read.";
     "tidepool_versions_superseded_total" Counter "" |s| s.transfers.versions_superseded,
         "Opens that found the cached version out of date.";
     "tidepool_spilled_bytes_total" Counter "bytes" |s| s.transfers.spilled_bytes,

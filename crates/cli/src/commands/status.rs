@@ -7,7 +7,7 @@ use tidepool_proto::{Error, ErrorKind, Level, Result};
 use crate::arguments::Facts;
 use crate::connection::SocketArgument;
 use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, percent, size};
+use crate::output::{self, Colour, coloured, count, percent, size};
 
 /// Runs `status`.
 pub fn status(facts: &Facts) -> Result<Outcome> {
@@ -126,13 +126,26 @@ fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
 }
 
 fn traffic_rows(status: &Status) -> Vec<(&'static str, String)> {
+    let lent_bytes = status.transfers.passthrough_lent_bytes;
     let hit_ratio = status.hit_ratio.map_or("no reads yet".to_owned(), |ratio| {
-        format!("{:.1}% of {} served", ratio * 100.0, size(status.served.total()))
+        let about = if lent_bytes > 0 { "about " } else { "" };
+        let read = size(status.served.total() + lent_bytes);
+        format!("{about}{:.1}% of {read} read", ratio * 100.0)
     });
     let levels = Level::ALL.iter().filter(|level| status.served.get(**level) > 0);
-    let levels: Vec<String> = levels
+    let mut levels: Vec<String> = levels
         .map(|level| format!("{} {}", level.name(), size(status.served.get(*level))))
         .collect();
+    if lent_bytes > 0 {
+        levels.insert(
+            0,
+            format!(
+                "kernel by itself {} ({} of cached files, each counted as one read)",
+                size(lent_bytes),
+                count(status.transfers.passthrough_opens, "open")
+            ),
+        );
+    }
     let mut rows = vec![("hit ratio", hit_ratio)];
     if !levels.is_empty() {
         rows.push(("by level", levels.join(", ")));

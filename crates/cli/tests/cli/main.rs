@@ -1,5 +1,6 @@
 //! Runs of the real program: usage, exit codes, generated files, and a node from start to stop.
 
+mod answers;
 mod control;
 mod generated;
 mod logging;

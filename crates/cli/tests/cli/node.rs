@@ -13,7 +13,7 @@ use super::{run, stderr, stdout, tidepool};
 /// A daemon over a directory of its own; stopped and removed at the end.
 pub struct Daemon {
     directory: tempfile::TempDir,
-    mounted: bool,
+    pub mounted: bool,
 }
 
 impl Daemon {

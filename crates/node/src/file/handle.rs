@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::io::IoSlice;
 use tidepool_pfs::{Hearing, LowerFile};
+use tidepool_proto::admin::PROBE_PREFIX;
 use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
     ReadMode, ReadOutcome, Result, Version, WriteMode,
@@ -36,6 +37,8 @@ pub struct Handle {
     pub(super) read_ahead: Mutex<ReadAhead>,
     /// What is read and written by this open is worth keeping.
     pub(super) keeps: Arc<AtomicBool>,
+    /// It is a file of `tidepool doctor`, whose reads are counted apart.
+    of_probe: bool,
 }
 
 /// What `Handle::new` needs beside the file.
@@ -81,6 +84,7 @@ impl Handle {
             hearing,
             read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window)),
             keeps: Arc::new(AtomicBool::new(true)),
+            of_probe: false,
         }
     }
 
@@ -277,8 +281,14 @@ impl OpenFile for Handle {
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
         let user = (!is_operator(self.user_id)).then_some(self.user_id);
         let lent = self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))?;
-        self.core.ledger.passthrough_opens.add(1);
-        self.core.ledger.passthrough_lent_bytes.add(self.content.size());
+        let ledger = &self.core.ledger;
+        if self.of_probe {
+            ledger.probe_passthrough_opens.add(1);
+            return Some(lent);
+        }
+        ledger.passthrough_opens.add(1);
+        ledger.passthrough_lent_bytes.add(self.content.size());
+        self.content.count_read(self.content.size());
         Some(lent)
     }
 
@@ -295,7 +305,7 @@ impl OpenFile for Handle {
     }
 
     fn count_mapped(&self, bytes: u64) {
-        self.core.ledger.served(&BytesByLevel::of(Level::Mapped, bytes));
+        self.count_served(&BytesByLevel::of(Level::Mapped, bytes));
         self.content().count_read(bytes);
     }
 
@@ -366,13 +376,22 @@ impl Handle {
     }
 
     /// Notes the name for the list of cached files, where the file may come to be in it.
-    pub(crate) fn note_path(&self) {
+    pub(crate) fn note_path(&mut self) {
         let packed = self.content.size() <= self.core.config.small_file_bytes_max;
         if packed && !self.access.writes() {
             return;
         }
         if let Some(path) = self.lower.relative_path_known() {
+            let name = path.file_name().unwrap_or_default();
+            self.of_probe = name.as_encoded_bytes().starts_with(PROBE_PREFIX.as_bytes());
             self.file.inner.lock().opened_as = path;
+        }
+    }
+
+    pub(super) fn count_served(&self, levels: &BytesByLevel) {
+        match self.of_probe {
+            true => self.core.ledger.probed(levels),
+            false => self.core.ledger.served(levels),
         }
     }
 

@@ -66,7 +66,7 @@ impl Handle {
             None => (self.read_from_pfs(offset, length, sink), length),
         };
         match &result {
-            Ok(outcome) => self.core.ledger.served(&outcome.levels),
+            Ok(outcome) => self.count_served(&outcome.levels),
             Err(_) => self.core.ledger.failed(length as u64),
         }
         result

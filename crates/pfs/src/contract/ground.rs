@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidepool_proto::admin::PROBE_PREFIX;
+
 use super::{ContractOptions, Outcome};
 use crate::features::Features;
 use crate::lower::LowerStore;
 use crate::posix::{FileSystem, PosixOptions, PosixStore};
-
-const PREFIX: &str = ".tidepool-doctor-";
 
 /// What a check found.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ fn host() -> String {
 
 /// Removes what suites that were killed on this host left in `root`.
 fn remove_stale(root: &Path) {
-    let mine = format!("{PREFIX}{}-", host());
+    let mine = format!("{PROBE_PREFIX}{}-", host());
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -126,7 +126,7 @@ impl Ground {
         PosixStore::open(root, PosixOptions { probe: false, ..PosixOptions::default() })
             .map_err(|error| fail(error.to_string()))?;
         remove_stale(root);
-        let directory = root.join(format!("{PREFIX}{}-{}", host(), std::process::id()));
+        let directory = root.join(format!("{PROBE_PREFIX}{}-{}", host(), std::process::id()));
         fs::create_dir(&directory).map_err(|error| fail(error.to_string()))?;
         let keeper =
             Arc::new(Keeper { directory: directory.clone(), removed: AtomicBool::new(false) });

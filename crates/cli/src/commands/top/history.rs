@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use serde::Serialize;
-use tidepool_proto::admin::Status;
+use tidepool_proto::admin::{Status, hit_ratio};
 use tidepool_proto::files::CachedFile;
 use tidepool_proto::{BytesByLevel, Level};
 
@@ -18,7 +18,10 @@ pub struct Rates {
     pub interval_s: f64,
     /// Bytes served by each level.
     pub served_bytes_per_s: BytesByLevel,
-    /// Share of the bytes served since the last look that did not come from the PFS.
+    /// Length of the files opened since the last look that the kernel reads by itself.
+    pub kernel_bytes_per_s: u64,
+    /// Share of the bytes read since the last look that did not come from the PFS; what the kernel
+    /// reads by itself counts once an open.
     pub hit_ratio: Option<f64>,
     /// Bytes read from the PFS.
     pub pfs_read_bytes_per_s: u64,
@@ -131,14 +134,18 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
     for level in Level::ALL {
         served.add(level, per_second(before.served.get(level), after.served.get(level)));
     }
-    let all = after.served.total().saturating_sub(before.served.total());
     let control = &after.control;
     let governed = control.report.as_ref().filter(|_| control.lease == "governed");
-    let missed = after.served.pfs.saturating_sub(before.served.pfs);
+    let lent = |status: &Status| status.transfers.passthrough_lent_bytes;
+    let mut since = BytesByLevel::default();
+    for level in Level::ALL {
+        since.add(level, after.served.get(level).saturating_sub(before.served.get(level)));
+    }
     Rates {
         interval_s: seconds,
         served_bytes_per_s: served,
-        hit_ratio: (all > 0).then(|| 1.0 - missed as f64 / all as f64),
+        kernel_bytes_per_s: per_second(lent(before), lent(after)),
+        hit_ratio: hit_ratio(&since, lent(after).saturating_sub(lent(before))),
         pfs_read_bytes_per_s: per_second(before.pfs_read_bytes, after.pfs_read_bytes),
         pfs_written_bytes_per_s: per_second(before.pfs_written_bytes, after.pfs_written_bytes),
         written_bytes_per_s: per_second(before.written_bytes, after.written_bytes),

@@ -1,0 +1,54 @@
+//! What a node and its commands say about it is so.
+
+use super::node::{Daemon, settle};
+use super::{stderr, stdout};
+
+const MIB: usize = 1 << 20;
+
+/// The share that `status` shows.
+fn hit_ratio(daemon: &Daemon) -> f64 {
+    daemon.json(&["status"])["hit_ratio"].as_f64().unwrap()
+}
+
+#[test]
+fn the_hit_ratio_counts_what_the_kernel_reads_by_itself() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    daemon.write("data", 20 * MIB);
+    settle();
+    let bytes = std::fs::read(daemon.path("pfs/data")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(std::fs::read(daemon.path("mnt/data")).unwrap(), bytes);
+    }
+    let ratio = hit_ratio(&daemon);
+    assert!((ratio - 2.0 / 3.0).abs() < 0.02, "1 of 3 reads came from the PFS: {ratio}");
+    let text = stdout(&daemon.run(&["status"]));
+    assert!(text.contains("66.7% of 60MiB read"), "{text}");
+    let status = daemon.json(&["status"]);
+    if status["transfers"]["passthrough_opens"] != 0 {
+        assert!(text.contains("kernel by itself 40MiB (2 opens"), "{text}");
+        let top = daemon.run(&["top", "--json", "1"]);
+        assert!(stdout(&top).contains(&format!("\"read_bytes\":{}", 60 * MIB)), "{}", stdout(&top));
+    }
+}
+
+#[test]
+fn doctor_leaves_neither_counts_of_reads_nor_its_probe() {
+    let daemon = Daemon::start(&[]);
+    daemon.write("data", 8 * MIB);
+    settle();
+    assert!(daemon.run(&["load", daemon.path("pfs/data").to_str().unwrap()]).status.success());
+    let before = daemon.json(&["status"]);
+    let examined = daemon.run(&["doctor"]);
+    assert!(stdout(&examined).contains("bytes verified"), "{}", stderr(&examined));
+    let after = daemon.json(&["status"]);
+    for key in ["asked_bytes", "served", "hit_ratio"] {
+        assert_eq!(before[key], after[key], "{key}");
+    }
+    assert_ne!(before["probes"], after["probes"], "counted apart");
+    assert_eq!(before["store"]["resident_bytes"], after["store"]["resident_bytes"]);
+    let top = stdout(&daemon.run(&["top", "--json", "1"]));
+    assert!(!top.contains(".tidepool-doctor-"), "{top}");
+}
