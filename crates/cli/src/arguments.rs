@@ -88,7 +88,18 @@ pub enum NodeCommand {
     /// Whether a node answers, and where
     Status(Facts),
     /// Finish owed writes and take no new opens
-    Drain(Facts),
+    Drain(DrainArguments),
+}
+
+/// Arguments of `node drain`.
+#[derive(Args, Clone, Debug)]
+pub struct DrainArguments {
+    /// Take new opens again
+    #[arg(long)]
+    pub undo: bool,
+    /// The node, and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
 }
 
 /// Arguments of commands that print facts of the node.

@@ -1,6 +1,7 @@
 //! What the node answers to the command line.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tidepool_proto::admin::{
@@ -44,6 +45,9 @@ impl AdminService for Node {
                 Error::new(ErrorKind::Protocol, "answering the command line", "no descriptor came")
             })
         };
+        if let Some(change) = request.change() {
+            tracing::info!(user_id, "asked for: {change}");
+        }
         Ok(match request {
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
@@ -88,6 +92,10 @@ impl AdminService for Node {
                 self.core.governor.set(&name, &value)?;
                 AdminReply::Done
             }
+            AdminRequest::Resume => {
+                self.resume();
+                AdminReply::Done
+            }
         })
     }
 
@@ -119,6 +127,7 @@ impl Node {
             failed_bytes: ledger.failed_bytes.get(),
             hit_ratio: hit_ratio(&served, ledger.passthrough_lent_bytes.get()),
             probes: ledger.probes(),
+            draining: core.draining.load(Ordering::Acquire),
             written_bytes: ledger.written_bytes.get(),
             pfs_read_bytes: ledger.pfs_read_bytes.get(),
             pfs_written_bytes: ledger.pfs_written_bytes.get(),

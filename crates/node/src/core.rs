@@ -150,7 +150,7 @@ impl Core {
     pub fn check_open(&self) -> Result<()> {
         if self.draining.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::NodeUnavailable, "opening a file", "draining")
-                .remedy("start the node again, or use the path on the PFS"));
+                .remedy("`tidepool node drain --undo`, or use the path on the PFS"));
         }
         Ok(())
     }

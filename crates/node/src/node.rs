@@ -151,6 +151,11 @@ impl Node {
         })
     }
 
+    /// Takes new opens again after a drain.
+    pub fn resume(&self) {
+        self.core.draining.store(false, Ordering::Release);
+    }
+
     /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once
     /// a second. Waits for no file.
     pub fn keep_up(&self) {

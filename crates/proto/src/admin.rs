@@ -7,6 +7,7 @@ use crate::control::{ControlStatus, Govern, Governed};
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
+use crate::size::ByteSize;
 
 /// A request of the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,26 @@ pub enum AdminRequest {
         /// How many, up to [`FILES_MAX`](crate::files::FILES_MAX).
         count: u32,
     },
+    /// Takes new opens again after a drain.
+    Resume,
+}
+
+impl AdminRequest {
+    /// What it changes for everybody, in words; `None` where it changes nothing.
+    pub fn change(&self) -> Option<String> {
+        Some(match self {
+            AdminRequest::EvictAll => "evict all".to_owned(),
+            AdminRequest::Resize { capacity_bytes } => {
+                format!("resize to {}", ByteSize(*capacity_bytes))
+            }
+            AdminRequest::SetPolicy { policy } => format!("policy {policy}"),
+            AdminRequest::Drain { stop: false } => "drain".to_owned(),
+            AdminRequest::Drain { stop: true } => "stop".to_owned(),
+            AdminRequest::SetControl { name, value } => format!("{name} = {value}"),
+            AdminRequest::Resume => "end of the drain".to_owned(),
+            _ => return None,
+        })
+    }
 }
 
 /// The answer to a request.
@@ -133,6 +154,8 @@ pub struct Status {
     pub hit_ratio: Option<f64>,
     /// Reads of `tidepool doctor`, which no other counter of reads has.
     pub probes: ProbeStatus,
+    /// The node takes no new opens: it was drained.
+    pub draining: bool,
     /// Bytes written by clients.
     pub written_bytes: u64,
     /// Bytes read from the PFS by fills and bypassing reads.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, Status};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::arguments::{Facts, StopArguments};
+use crate::arguments::{DrainArguments, Facts, StopArguments};
 use crate::busy::{User, users_of};
 use crate::exit::Outcome;
 use crate::output;
@@ -176,26 +176,39 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
 
 #[derive(Serialize)]
 struct DrainReport {
+    draining: bool,
     dirty_bytes: u64,
     memory_only_bytes: u64,
 }
 
 /// Runs `node drain`.
-pub fn drain(facts: &Facts) -> Result<Outcome> {
+pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
+    let facts = &arguments.facts;
     let node = facts.socket.connect();
+    if arguments.undo {
+        node.order(AdminRequest::Resume, None)?;
+        return report_drain(&node.status()?, facts.json, "new opens are taken again");
+    }
     node.order(AdminRequest::Drain { stop: false }, None)?;
     let status = node.status()?;
+    let done = "drained: nothing is owed, new opens are refused until `node drain --undo`";
+    report_drain(&status, facts.json, done)
+}
+
+fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
     let report = DrainReport {
+        draining: status.draining,
         dirty_bytes: status.dirty_bytes,
         memory_only_bytes: status.memory_only_bytes,
     };
     let owed_bytes = report.dirty_bytes + report.memory_only_bytes;
-    if facts.json {
+    let is_done = owed_bytes == 0 || !report.draining;
+    if json {
         output::json(&report)?;
-    } else if owed_bytes == 0 {
-        output::line("drained: nothing is owed, new opens are refused");
+    } else if is_done {
+        output::line(done);
     } else {
         output::line(&format!("{} are still owed", output::size(owed_bytes)));
     }
-    Ok(if owed_bytes == 0 { Outcome::Done } else { Outcome::NotSo })
+    Ok(if is_done { Outcome::Done } else { Outcome::NotSo })
 }

@@ -52,6 +52,10 @@ fn print(status: &Status) {
     rows.push(("control", control(&status.control)));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
     rows.push(("owed", owed(status)));
+    if status.draining {
+        let text = "new opens are refused until `tidepool node drain --undo`";
+        rows.push(("draining", coloured(text, Colour::Warning)));
+    }
     for degraded in &status.degraded {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));
     }

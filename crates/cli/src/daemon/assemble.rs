@@ -243,6 +243,10 @@ impl Running {
 
     fn reload(&mut self) {
         notify("RELOADING=1");
+        // First: what follows belongs into the new file.
+        if let Err(error) = self.log.reopen() {
+            tracing::error!("the log goes on where it was: {error}");
+        }
         let applied = self.sources.read().and_then(|(wanted, warnings)| {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             reload::apply(&self.config, wanted, &*self.supervisor, &self.log)

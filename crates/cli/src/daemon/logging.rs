@@ -3,11 +3,14 @@
 //! A thread of its own writes the lines: a disk that stalls or a reader of standard error that
 //! sleeps must not hold up whoever logs. Lines that it cannot take in are dropped and counted.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::place::log_flags;
+use parking_lot::Mutex;
 use tidepool_proto::config::{LogFormat, LogLevel};
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 use tracing::level_filters::LevelFilter;
@@ -23,10 +26,54 @@ const LINES_WAITING_MAX: usize = 8192;
 pub struct Log {
     level: reload::Handle<LevelFilter, Registry>,
     dropped: ErrorCounter,
+    file: Option<LogFile>,
     _writing: WorkerGuard,
 }
 
+/// The file of the log, which may be moved away and made anew while it is written.
+#[derive(Clone)]
+struct LogFile {
+    path: PathBuf,
+    flags: i32,
+    file: Arc<Mutex<File>>,
+}
+
+impl LogFile {
+    fn open(path: &Path, flags: i32) -> Result<LogFile> {
+        let file = Arc::new(Mutex::new(open(path, flags)?));
+        Ok(LogFile { path: path.to_owned(), flags, file })
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.file.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.lock().flush()
+    }
+}
+
+fn open(path: &Path, flags: i32) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(flags);
+    options.open(path).map_err(|source| {
+        Error::pfs(format!("opening the log {}", path.display()), source)
+            .remedy("name another file by --log-file")
+    })
+}
+
 impl Log {
+    /// Opens the file anew, after it was moved away. The old one goes on where that fails.
+    pub fn reopen(&self) -> Result<()> {
+        if let Some(log) = &self.file {
+            let file = open(&log.path, log.flags)?;
+            *log.file.lock() = file;
+        }
+        Ok(())
+    }
+
     /// Logs from `level` on.
     pub fn set_level(&self, level: LogLevel) {
         // Fails only when the log is gone, at the end of the process.
@@ -50,18 +97,11 @@ pub fn never_waits(writer: impl Write + Send + 'static) -> (NonBlocking, WorkerG
 
 /// Starts the log that `config` wants.
 pub fn start(config: &NodeConfig) -> Result<Log> {
-    let (writer, writing) = match &config.log_file {
+    let path = config.log_file.as_ref();
+    let file = path.map(|path| LogFile::open(path, log_flags(path, &config.socket))).transpose()?;
+    let (writer, writing) = match &file {
         None => never_waits(std::io::stderr()),
-        Some(path) => {
-            let mut options = OpenOptions::new();
-            let flags = log_flags(path, &config.socket);
-            options.append(true).create(true).mode(0o640).custom_flags(flags);
-            let file = options.open(path).map_err(|source| {
-                Error::pfs(format!("opening the log {}", path.display()), source)
-                    .remedy("name another file by --log-file")
-            })?;
-            never_waits(file)
-        }
+        Some(file) => never_waits(file.clone()),
     };
     let (level, handle) = reload::Layer::new(filter(config.log_level));
     let dropped = writer.error_counter();
@@ -74,7 +114,7 @@ pub fn start(config: &NodeConfig) -> Result<Log> {
     started
         .map_err(|error| Error::new(ErrorKind::Internal, "starting the log", error.to_string()))?;
     log_panics();
-    Ok(Log { level: handle, dropped, _writing: writing })
+    Ok(Log { level: handle, dropped, file, _writing: writing })
 }
 
 /// A panic goes to the log like everything else, with its place.

@@ -52,3 +52,43 @@ fn doctor_leaves_neither_counts_of_reads_nor_its_probe() {
     let top = stdout(&daemon.run(&["top", "--json", "1"]));
     assert!(!top.contains(".tidepool-doctor-"), "{top}");
 }
+
+#[test]
+fn a_drained_node_says_so_and_takes_opens_again() {
+    let daemon = Daemon::start(&[]);
+    daemon.write("data", MIB);
+    assert!(daemon.run(&["node", "drain"]).status.success());
+    assert_eq!(daemon.json(&["status"])["draining"], true);
+    assert!(stdout(&daemon.run(&["status"])).contains("node drain --undo"));
+    let undone = daemon.json(&["node", "drain", "--undo"]);
+    assert_eq!(undone["draining"], false);
+    assert_eq!(daemon.json(&["status"])["draining"], false);
+    if daemon.mounted {
+        assert_eq!(std::fs::read(daemon.path("mnt/data")).unwrap().len(), MIB);
+    }
+}
+
+#[test]
+fn a_log_that_is_moved_away_is_made_anew_and_tells_who_changed_what() {
+    let place = tempfile::tempdir().unwrap();
+    let log = place.path().join("node.log");
+    let daemon = Daemon::start(&["--log-file", log.to_str().unwrap()]);
+    let moved = place.path().join("node.log.1");
+    std::fs::rename(&log, &moved).unwrap();
+    let node = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let node = rustix::process::Pid::from_raw(node).unwrap();
+    rustix::process::kill_process(node, rustix::process::Signal::HUP).unwrap();
+    while !log.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(daemon.run(&["policy", "lru"]).status.success());
+    let said = || std::fs::read_to_string(&log).unwrap();
+    let begun = std::time::Instant::now();
+    while !said().contains("asked for: policy lru") {
+        assert!(begun.elapsed().as_secs() < 60, "{}", said());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let line = said().lines().find(|line| line.contains("asked for")).unwrap().to_owned();
+    assert!(line.contains("user_id="), "{line}");
+    assert!(!std::fs::read_to_string(&moved).unwrap().contains("policy lru"));
+}

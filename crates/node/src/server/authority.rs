@@ -138,7 +138,8 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Govern(_)
         | AdminRequest::ControlStatus
         | AdminRequest::SetControl { .. }
-        | AdminRequest::Files { .. } => false,
+        | AdminRequest::Files { .. }
+        | AdminRequest::Resume => false,
     }
 }
 
@@ -149,7 +150,8 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Drain { .. }
         | AdminRequest::Govern(_)
-        | AdminRequest::SetControl { .. } => true,
+        | AdminRequest::SetControl { .. }
+        | AdminRequest::Resume => true,
         AdminRequest::Status
         | AdminRequest::Explain
         | AdminRequest::Load
