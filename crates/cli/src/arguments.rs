@@ -178,8 +178,11 @@ fn file_order() -> impl TypedValueParser<Value = FileOrder> {
 #[derive(Args, Debug)]
 pub struct ExplainArguments {
     /// Files: paths on the PFS, below the mount, or tide:///
-    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
+    /// How much of all files below directories is cached, and why the rest is not
+    #[arg(long, short)]
+    pub recursive: bool,
     /// Where the node is and how to print.
     #[command(flatten)]
     pub facts: Facts,

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use tidepool_client::{Client, ClientOptions};
@@ -93,12 +94,25 @@ impl Connection {
         }
     }
 
-    /// Brings a file in; `keep` pins it.
-    pub fn load(&self, file: BorrowedFd<'_>, keep: bool) -> Result<LoadReport> {
+    /// Brings a file in.
+    pub fn load(&self, file: BorrowedFd<'_>) -> Result<()> {
+        self.load_until(file, false, &AtomicBool::new(false)).map(drop)
+    }
+
+    /// Brings a file in; `keep` pins it. Waits no longer once `interrupted` is true: `None`.
+    pub fn load_until(
+        &self,
+        file: BorrowedFd<'_>,
+        keep: bool,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<LoadReport>> {
         let request = if keep { AdminRequest::Pin } else { AdminRequest::Load };
-        match self.ask(request, Some(file))? {
-            AdminReply::Loaded(report) => Ok(report),
-            other => Err(unexpected(&other)),
+        let mut go_on = || !interrupted.load(Ordering::Relaxed);
+        match self.client.admin_while(request, Some(file), &mut go_on)? {
+            None => Ok(None),
+            Some(AdminReply::Loaded(report)) => Ok(Some(report)),
+            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
+            Some(other) => Err(unexpected(&other)),
         }
     }
 

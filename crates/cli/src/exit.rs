@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use tidepool_proto::{Error, ErrorKind};
 
+use crate::interruption;
+
 /// All exit codes with their meaning, for the reference.
-pub const EXIT_CODES: [(u8, &str); 7] = [
+pub const EXIT_CODES: [(u8, &str); 8] = [
     (0, "done"),
     (1, "failed; or something asked for is not so, such as a file that is not resident after load"),
     (2, "usage: an argument, option or configuration entry is not valid"),
@@ -13,6 +15,7 @@ pub const EXIT_CODES: [(u8, &str); 7] = [
     (4, "a file or directory does not exist"),
     (5, "permission denied"),
     (6, "in use: the socket, mount point or PFS directory is taken, or a mount is busy"),
+    (interruption::EXIT_CODE, "interrupted by Ctrl-C or SIGTERM; what it made is gone again"),
 ];
 
 const ENOENT: i32 = 2;
@@ -50,6 +53,8 @@ pub enum Outcome {
     Done,
     /// It ran, but something asked for is not so; the output says what.
     NotSo,
+    /// It was asked to stop before its end.
+    Interrupted,
 }
 
 impl From<Outcome> for ExitCode {
@@ -57,6 +62,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => ExitCode::SUCCESS,
             Outcome::NotSo => ExitCode::from(1),
+            Outcome::Interrupted => ExitCode::from(interruption::EXIT_CODE),
         }
     }
 }

@@ -8,6 +8,7 @@ mod connection;
 mod daemon;
 mod exit;
 mod generate;
+mod interruption;
 mod machine;
 mod output;
 mod settings;
@@ -28,7 +29,8 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             output::note(&format!("tidepool: {error}"));
-            ExitCode::from(exit::code(&error))
+            let interrupted = interruption::came();
+            ExitCode::from(if interrupted { interruption::EXIT_CODE } else { exit::code(&error) })
         }
     }
 }

@@ -250,15 +250,28 @@ impl Client {
         request: AdminRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<AdminReply> {
+        let reply = self.admin_while(request, descriptor, &mut || true)?;
+        Ok(reply.expect("only who says no gives up"))
+    }
+
+    /// As [`Client::admin`], but the wait ends with `None` when `go_on`, asked now and then, says
+    /// no. The node goes on until it is done or this client and its clones are gone.
+    pub fn admin_while(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<BorrowedFd<'_>>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<AdminReply>> {
         let connection = {
             let mut attempts = self.link.attempts.lock();
             self.link.attempt(&mut attempts)?
         };
         let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-        let answer = connection.call(&Request::Admin(request), &[], &descriptors)?;
-        match answer.reply {
-            Reply::Admin(reply) => Ok(reply),
-            _ => Err(connection.unexpected("an administrative request").into()),
+        let request = Request::Admin(request);
+        match connection.call_while(&request, &descriptors, Some(go_on))?.map(|got| got.reply) {
+            None => Ok(None),
+            Some(Reply::Admin(reply)) => Ok(Some(reply)),
+            Some(_) => Err(connection.unexpected("an administrative request").into()),
         }
     }
 

@@ -183,9 +183,10 @@ impl Connection {
     pub(crate) fn call_while(
         &self,
         request: &Request,
+        descriptors: &[BorrowedFd<'_>],
         go_on: Option<GoOn<'_>>,
     ) -> Result<Option<Answer>, CallError> {
-        self.exchange(request, &[], &[], Instant::now() + self.request_timeout, go_on)
+        self.exchange(request, &[], descriptors, Instant::now() + self.request_timeout, go_on)
     }
 
     /// As `call`, without payload, but waits `patience` at most: `None` where the node did not

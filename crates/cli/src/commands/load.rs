@@ -1,5 +1,5 @@
 //! `tidepool load` and `tidepool pin`: brings files in, several at a time, and afterwards counts
-//! what really is resident. Exit code 1 if anything is not.
+//! what really is resident. Exit code 1 if anything is not. Ctrl-C ends the load in the node, too.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tidepool_proto::{Error, Result};
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::LoadArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
-use crate::output::{self, size};
+use crate::interruption;
+use crate::output::{self, count, size};
 use crate::target::{Roots, Target, files};
 
 /// How often the node is asked how far files under way are.
@@ -43,6 +44,10 @@ struct Report {
     resident_bytes: u64,
     read_bytes: u64,
     elapsed_ms: f64,
+    /// It was stopped before its end: what is resident is not verified, and counts what was begun.
+    interrupted: bool,
+    /// Files so small that they are packed, which `pin` cannot keep.
+    not_pinnable_files: usize,
     not_resident: Vec<Missing>,
 }
 
@@ -58,12 +63,16 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
         output::note(&format!("tidepool: {error}"));
     };
     let paths = files(&roots, &arguments.paths, arguments.recursive, &mut failed)?;
+    let interrupted = interruption::watch()?;
     let sizes = paths.iter().map(|path| std::fs::metadata(path).map_or(0, |facts| facts.len()));
-    let work = Work::new(&node, &paths, keep, sizes.sum());
+    let work = Work::new(&node, &paths, keep, sizes.sum(), &interrupted);
     if arguments.facts.json {
         work.progress.set_draw_target(ProgressDrawTarget::hidden());
     }
     work.run(arguments.jobs.into());
+    if work.is_interrupted() {
+        return work.give_up(begun, arguments.facts.json);
+    }
     // Loads that overlap cannot be told apart by the node, so its own counter is what counts.
     let read_bytes = node.status()?.pfs_read_bytes.saturating_sub(before.pfs_read_bytes);
     let report = work.verify(begun, read_bytes);
@@ -81,23 +90,33 @@ struct Work<'a> {
     node: &'a Connection,
     paths: &'a [PathBuf],
     keep: bool,
+    interrupted: &'a AtomicBool,
     next: AtomicUsize,
+    finished_files: AtomicUsize,
     finished_bytes: AtomicU64,
     under_way: Mutex<HashMap<usize, std::sync::Arc<Target>>>,
-    failures: Mutex<HashMap<usize, String>>,
+    failures: Mutex<HashMap<usize, Error>>,
     ended: AtomicBool,
     progress: ProgressBar,
 }
 
 impl<'a> Work<'a> {
-    fn new(node: &'a Connection, paths: &'a [PathBuf], keep: bool, total_bytes: u64) -> Work<'a> {
+    fn new(
+        node: &'a Connection,
+        paths: &'a [PathBuf],
+        keep: bool,
+        total_bytes: u64,
+        interrupted: &'a AtomicBool,
+    ) -> Work<'a> {
         let style = ProgressStyle::with_template(TEMPLATE).expect("the template is constant");
         let progress = ProgressBar::new(total_bytes).with_style(style);
         Work {
             node,
             paths,
             keep,
+            interrupted,
             next: AtomicUsize::new(0),
+            finished_files: AtomicUsize::new(0),
             finished_bytes: AtomicU64::new(0),
             under_way: Mutex::default(),
             failures: Mutex::default(),
@@ -141,11 +160,11 @@ impl<'a> Work<'a> {
     }
 
     fn load_some(&self) {
-        loop {
+        while !self.is_interrupted() {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = self.paths.get(index) else { return };
             if let Err(error) = self.load_one(index, path) {
-                lock(&self.failures).insert(index, error.to_string());
+                lock(&self.failures).insert(index, error);
             }
             lock(&self.under_way).remove(&index);
         }
@@ -154,9 +173,43 @@ impl<'a> Work<'a> {
     fn load_one(&self, index: usize, path: &Path) -> Result<()> {
         let target = std::sync::Arc::new(Target::open(path)?);
         lock(&self.under_way).insert(index, target.clone());
-        self.node.load(target.descriptor(), self.keep)?;
-        self.finished_bytes.fetch_add(target.size_bytes, Ordering::Relaxed);
+        if self.load_in(&target)? {
+            self.finished_bytes.fetch_add(target.size_bytes, Ordering::Relaxed);
+            self.finished_files.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// False where it was interrupted.
+    fn load_in(&self, target: &Target) -> Result<bool> {
+        let loaded = self.node.load_until(target.descriptor(), self.keep, self.interrupted)?;
+        Ok(loaded.is_some())
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Says how far it came. The node stops when this program's connection ends.
+    fn give_up(&self, begun: Instant, json: bool) -> Result<Outcome> {
+        let report = Report {
+            files: self.paths.len(),
+            resident_files: self.finished_files.load(Ordering::Relaxed),
+            size_bytes: self.progress.length().unwrap_or_default(),
+            resident_bytes: self.progress.position(),
+            elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+            interrupted: true,
+            ..Report::default()
+        };
+        if json {
+            output::json(&report)?;
+        }
+        output::note(&format!(
+            "interrupted at {} of {}; what came in stays cached, run it again to go on",
+            size(report.resident_bytes),
+            size(report.size_bytes)
+        ));
+        Ok(Outcome::Interrupted)
     }
 
     /// Asks the node of every file again: what came in early may be gone by now.
@@ -183,7 +236,11 @@ impl<'a> Work<'a> {
             report.size_bytes += size_bytes;
             report.resident_bytes += resident_bytes;
             match failures.get(&index) {
-                Some(failure) => why.clone_from(failure),
+                Some(failure) if self.keep && failure.kind() == ErrorKind::Unsupported => {
+                    report.not_pinnable_files += 1;
+                    continue;
+                }
+                Some(failure) => why = failure.to_string(),
                 None if resident_bytes >= size_bytes => {
                     report.resident_files += 1;
                     continue;
@@ -206,15 +263,22 @@ fn print(report: &Report, keep: bool) {
     let seconds = report.elapsed_ms / 1e3;
     let rate = (report.read_bytes as f64 / seconds.max(1e-3)) as u64;
     output::line(&format!(
-        "{} of {} files {}resident: {} of {}; {} read from the PFS in {seconds:.1} s ({}/s)",
+        "{} of {} {}resident: {} of {}; {} read from the PFS in {seconds:.1} s ({}/s)",
         report.resident_files,
-        report.files,
+        count(report.files as u64, "file"),
         if keep { "pinned and " } else { "" },
         size(report.resident_bytes),
         size(report.size_bytes),
         size(report.read_bytes),
         size(rate)
     ));
+    if report.not_pinnable_files > 0 {
+        output::note(&format!(
+            "not pinned: {} of at most `small_file_bytes_max`; they are packed together, and \
+             evicted like all others",
+            count(report.not_pinnable_files as u64, "small file")
+        ));
+    }
     for missing in report.not_resident.iter().take(NAMED_MAX) {
         output::note(&format!(
             "not resident: {} ({} of {}): {}",
@@ -226,6 +290,7 @@ fn print(report: &Report, keep: bool) {
     }
     if report.not_resident.len() > NAMED_MAX {
         let more = report.not_resident.len() - NAMED_MAX;
-        output::note(&format!("not resident: {more} more files (all with --json)"));
+        let more = count(more as u64, "more file");
+        output::note(&format!("not resident: {more} (all with --json)"));
     }
 }

@@ -114,8 +114,10 @@ fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
         size(store.bookkeeping_bytes)
     );
     let contents = format!(
-        "{} files in segments, {} packed, {} blocks evicted",
-        store.segments, store.small_files, store.evicted_blocks
+        "{} in segments, {} packed, {} evicted; of a data set: tidepool explain -r DIR",
+        count(store.segments, "file"),
+        store.small_files,
+        count(store.evicted_blocks, "block")
     );
     let block = size(store.block_bytes);
     let policy = match &store.policy_choice {

@@ -2,6 +2,7 @@
 
 mod answers;
 mod control;
+mod data_sets;
 mod generated;
 mod logging;
 mod node;

@@ -206,7 +206,7 @@ impl File {
             length: u32::try_from(length).unwrap_or(u32::MAX),
             want: Want::Resident,
         };
-        let Some(answer) = binding.connection.call_while(&request, go_on)? else {
+        let Some(answer) = binding.connection.call_while(&request, &[], go_on)? else {
             return Ok(Asked::GivenUp);
         };
         let step = match answer.reply {
@@ -362,7 +362,7 @@ fn read_inline(
     let length = buffer.len().min(REPLY_PAYLOAD_BYTES_MAX as usize);
     let request =
         Request::Read { handle: binding.handle, offset, length: length as u32, want: Want::Inline };
-    let Some(answer) = binding.connection.call_while(&request, go_on)? else {
+    let Some(answer) = binding.connection.call_while(&request, &[], go_on)? else {
         return Ok(Asked::GivenUp);
     };
     match answer.reply {

@@ -10,8 +10,9 @@ use tidepool_client::{Client, File, OpenOptions};
 use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
 
 use super::file::{Measured, median};
-use crate::commands::mountain::own_node::{OwnNode, Scratch, check};
+use crate::commands::mountain::own_node::{OwnNode, Scratch};
 use crate::connection::Connection;
+use crate::interruption::check;
 use crate::target::Target;
 
 /// Bytes of a read: the upper buffer of the papers.
@@ -93,7 +94,7 @@ pub fn load(connection: &Connection, path: &Path) -> Result<()> {
     let target = Target::open(path)?;
     // Stamps of a file just written may still be in motion, and then nothing is kept.
     for _ in 0..40 {
-        connection.load(target.descriptor(), false)?;
+        connection.load(target.descriptor())?;
         let facts = connection.explain(target.descriptor())?;
         if facts.current && facts.resident_bytes == facts.size_bytes {
             return Ok(());

@@ -19,15 +19,14 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use self::arguments::CalibrateArguments;
 use self::file::{Calibration, Measured, SPREAD_MAX, VERSION, Volume};
 use self::volume::Bounds;
-use crate::commands::mountain::own_node::interruption;
 use crate::exit::Outcome;
+use crate::interruption;
 use crate::output;
 
 /// Runs `calibrate`.
 pub fn calibrate(arguments: &CalibrateArguments) -> Result<Outcome> {
-    let interrupted = interruption()?;
     if let Some(address) = arguments.network_listen {
-        network::listen(address, &interrupted)?;
+        network::listen(address, &*interruption::watch()?)?;
         return Ok(Outcome::Done);
     }
     if let Some(path) = &arguments.output {
@@ -39,7 +38,8 @@ pub fn calibrate(arguments: &CalibrateArguments) -> Result<Outcome> {
         volume::check_room(directory, bounds.bytes, volume::fewer_bytes)?;
         permitted(directory, bounds.bytes, arguments.bytes_max.is_some())?;
     }
-    let found = measure(arguments, bounds, &interrupted)?;
+    // Only now: at the question Ctrl-C ends the program at once.
+    let found = measure(arguments, bounds, &*interruption::watch()?)?;
     if let Some(path) = &arguments.output {
         found.write(path)?;
     }

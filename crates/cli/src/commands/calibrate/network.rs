@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::file::Measured;
-use crate::commands::mountain::own_node::check;
+use crate::interruption::check;
 use crate::output;
 
 /// First bytes of a connection, so that a listener serves only its own kind.

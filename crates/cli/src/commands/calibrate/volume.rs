@@ -12,7 +12,7 @@ use rustix::fs::Advice;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::file::{Measured, Volume, median};
-use crate::commands::mountain::own_node::check;
+use crate::interruption::check;
 use crate::output;
 
 /// Bytes of one transfer: the lower buffer of the papers.

@@ -12,8 +12,9 @@ use tidepool_proto::{Error, Result};
 use super::ways::{Way, random};
 use super::{MIB, SPARE_BYTES};
 use crate::commands::calibrate::memory;
-use crate::commands::mountain::own_node::{Scratch, check};
+use crate::commands::mountain::own_node::Scratch;
 use crate::connection::Connection;
+use crate::interruption::check;
 use crate::output;
 use crate::target::{Roots, Target};
 

@@ -17,9 +17,10 @@ use self::files::Files;
 use self::report::{Report, Row};
 use self::ways::Way;
 use crate::commands::calibrate::{machine, volume};
-use crate::commands::mountain::own_node::{OwnNode, Scratch, check, interruption};
+use crate::commands::mountain::own_node::{OwnNode, Scratch};
 use crate::connection::Connection;
 use crate::exit::Outcome;
+use crate::interruption::{self, check};
 use crate::output;
 use crate::target::Roots;
 
@@ -48,7 +49,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<Outcome> {
     if size_bytes < SIZE_BYTES_MIN {
         return Err(Error::new(ErrorKind::InvalidInput, "reading --size", "it is less than 1MiB"));
     }
-    let interrupted = interruption()?;
+    let interrupted = interruption::watch()?;
     let before = machine::describe();
     let site = Site::open(arguments)?;
     let files = Files::create(&site.roots, &site.connection, size_bytes, &interrupted)?;

@@ -15,7 +15,7 @@ use tidepool_proto::{Error, Result};
 
 use super::arguments::Pattern;
 use super::files::{Files, PIECE_BYTES};
-use crate::commands::mountain::own_node::check;
+use crate::interruption::check;
 
 const RANDOM_BYTES: u64 = 4 << 10;
 /// Random reads a round from memory.

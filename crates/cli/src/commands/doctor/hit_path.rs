@@ -112,7 +112,7 @@ fn load(node: &Connection, probe: &Probe, findings: &mut Findings) -> Result<boo
     let target = Target::open(&probe.path)?;
     let mut explanation = None;
     for _ in 0..SETTLE_ATTEMPTS {
-        node.load(target.descriptor(), false)?;
+        node.load(target.descriptor())?;
         let facts = node.explain(target.descriptor())?;
         let resident = facts.current && facts.resident_bytes == facts.size_bytes;
         explanation = Some(facts);

@@ -8,16 +8,16 @@ mod mounts;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use tidepool_pfs::contract::{self, CheckResult, ContractOptions, Outcome as Found};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::DoctorArguments;
 use crate::exit::Outcome;
+use crate::interruption;
 use crate::output::{self, Colour, coloured};
 
 /// All findings about machine and node.
@@ -136,14 +136,10 @@ fn examine_pfs(directory: &Path, arguments: &DoctorArguments) -> Result<Outcome>
         let operation = format!("looking at {}", directory.display());
         return Err(Error::new(ErrorKind::InvalidInput, operation, "it is no directory"));
     }
-    let cancel = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, cancel.clone())
-            .map_err(|source| Error::pfs("listening to signals", source))?;
-    }
+    let cancel = interruption::watch()?;
     let options = ContractOptions {
         speed_bytes: arguments.speed_bytes.0,
-        cancel: Some(cancel),
+        cancel: Some(Arc::clone(&cancel)),
         ..ContractOptions::default()
     };
     let json = arguments.facts.json;
@@ -158,6 +154,10 @@ fn examine_pfs(directory: &Path, arguments: &DoctorArguments) -> Result<Outcome>
     } else {
         output::line(&format!("{} ({})", report.root, report.fs_type));
         summarise(&report.checks);
+    }
+    if cancel.load(Ordering::Relaxed) {
+        output::note("interrupted: what was skipped is not known");
+        return Ok(Outcome::Interrupted);
     }
     Ok(if report.count(Found::Failed) == 0 { Outcome::Done } else { Outcome::NotSo })
 }

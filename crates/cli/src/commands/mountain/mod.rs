@@ -20,7 +20,7 @@ use tidepool_proto::admin::Status;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use self::arguments::{MountainArguments, Via};
-use self::own_node::{OwnNode, Scratch, interruption};
+use self::own_node::{OwnNode, Scratch};
 use self::reading::{REQUEST_BYTES, Reader, probe};
 use self::results::{Point, Results, Settings, ShareCheck, VERSION, median_error};
 use self::shares::Readers;
@@ -28,6 +28,7 @@ use crate::commands::calibrate::file::median;
 use crate::commands::calibrate::{machine, memory, volume};
 use crate::connection::SocketArgument;
 use crate::exit::Outcome;
+use crate::interruption;
 use crate::output;
 use crate::target::Roots;
 
@@ -54,7 +55,7 @@ struct Site {
 
 /// Runs `bench mountain`.
 pub fn mountain(arguments: &MountainArguments) -> Result<Outcome> {
-    let interrupted = interruption()?;
+    let interrupted = interruption::watch()?;
     let directory = &arguments.output;
     std::fs::create_dir_all(directory)
         .map_err(|source| Error::pfs(format!("making {}", directory.display()), source))?;

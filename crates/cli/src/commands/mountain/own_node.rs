@@ -5,8 +5,6 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -55,27 +53,6 @@ impl Drop for Scratch {
             crate::output::note(&format!("left behind: {}: {error}", self.0.display()));
         }
     }
-}
-
-/// Turns true at the first Ctrl-C or request to end; the second one ends at once.
-pub fn interruption() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let failed = |source| Error::pfs("waiting for signals", source);
-        // Registered first, so that the first signal finds the flag down and only raises it.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
-            .map_err(failed)?;
-        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(failed)?;
-    }
-    Ok(flag)
-}
-
-/// The error of a measurement that was interrupted.
-pub fn check(interrupted: &AtomicBool) -> Result<()> {
-    if interrupted.load(Ordering::Relaxed) {
-        return Err(Error::new(ErrorKind::TimedOut, "measuring", "interrupted"));
-    }
-    Ok(())
 }
 
 /// A running node. It ends when this drops.

@@ -11,10 +11,10 @@ use tidepool_proto::admin::{AdminRequest, Status};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::arguments::Via;
-use super::own_node::check;
 use crate::commands::calibrate::file::median;
 use crate::commands::calibrate::memory::{load, small_reads};
 use crate::connection::Connection;
+use crate::interruption::check;
 use crate::target::Target;
 
 /// Bytes of a read: the upper buffer of the papers.

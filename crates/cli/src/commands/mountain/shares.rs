@@ -10,11 +10,12 @@ use tidepool_model::{
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::own_node::{Scratch, check};
+use super::own_node::Scratch;
 use super::reading::{Pass, Reader, SECONDS_MIN, library_pass};
 use super::results::ShareCheck;
 use crate::commands::calibrate::file::median;
 use crate::commands::calibrate::memory::{fill, load};
+use crate::interruption::check;
 
 /// Files of a reader; shares are multiples of one part.
 const PARTS: usize = 4;

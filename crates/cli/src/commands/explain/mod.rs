@@ -1,11 +1,13 @@
 //! `tidepool explain`: everything the node knows of files.
 
-use tidepool_proto::Result;
+mod directory;
+
 use tidepool_proto::admin::Explanation;
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::ExplainArguments;
 use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, percent, size};
+use crate::output::{self, Colour, coloured, count, percent, size};
 use crate::target::{Roots, Target};
 
 /// Characters of the residency map on one line.
@@ -17,9 +19,18 @@ const MAP_LINES_MAX: usize = 16;
 pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
     let roots = Roots::of(&node.status()?);
+    if arguments.recursive {
+        return directory::explain(arguments, &node, &roots);
+    }
     let mut explanations = Vec::with_capacity(arguments.paths.len());
     for named in &arguments.paths {
-        let target = Target::open(&roots.locate(named)?)?;
+        let path = roots.locate(named)?;
+        if path.is_dir() {
+            let operation = format!("looking at {}", named.display());
+            return Err(Error::new(ErrorKind::InvalidInput, operation, "it is a directory")
+                .remedy("add -r to see how much of it is cached"));
+        }
+        let target = Target::open(&path)?;
         explanations.push(node.explain(target.descriptor())?);
     }
     if arguments.facts.json {
@@ -45,14 +56,16 @@ fn print(file: &Explanation) {
         seconds(&file.modified_ns),
         seconds(&file.changed_ns)
     );
-    let current = if file.current || file.cached_as == "none" { "" } else { " (out of date)" };
-    let resident = format!(
-        "{} of {} ({}) as {}{current}",
-        size(file.resident_bytes),
-        size(file.size_bytes),
-        percent(file.resident_bytes, file.size_bytes),
-        file.cached_as
-    );
+    let current = if file.current { "" } else { " (out of date)" };
+    let resident = match file.cached_as.as_str() {
+        "none" => "not cached".to_owned(),
+        kind => format!(
+            "{} of {} ({}) as {kind}{current}",
+            size(file.resident_bytes),
+            size(file.size_bytes),
+            percent(file.resident_bytes, file.size_bytes)
+        ),
+    };
     let mut rows =
         vec![("version", version), ("resident", resident), ("next read", file.next_read.clone())];
     rows.extend(file.why_not.iter().map(|why| ("why not", coloured(why, Colour::Warning))));
@@ -60,7 +73,7 @@ fn print(file: &Explanation) {
         rows.push(("holders", file.holders.join(", ")));
     }
     let pinned = if file.pinned { "yes" } else { "no" };
-    rows.push(("pinned", format!("{pinned}, {} open handles", file.open_handles)));
+    rows.push(("pinned", format!("{pinned}, {}", count(file.open_handles, "open handle"))));
     rows.push(("owed", size(file.dirty_bytes)));
     let rank = file.policy_rank.map(|rank| format!(", rank {rank:.2} (0 goes first)"));
     rows.push(("policy", format!("{}{}", file.policy, rank.unwrap_or_default())));
