@@ -20,10 +20,10 @@ use super::endpoint::Endpoint;
 use super::limits::{raise_descriptors, server_limits};
 use super::logging::{self, Log};
 use super::notify::notify;
-use super::reload;
 use super::start::Sources;
 use super::summary::Summary;
 use super::supervisor::Supervisor;
+use super::{reload, root};
 use crate::exit::Outcome;
 
 /// What ends or changes a running node.
@@ -32,6 +32,8 @@ enum Event {
     Reload,
     /// Somebody else unmounted.
     MountGone,
+    /// The PFS directory is not the one of the start, in words, or it is again.
+    Root(Option<String>),
 }
 
 /// A node with all its front ends.
@@ -46,6 +48,8 @@ pub struct Running {
     log: Log,
     events: Receiver<Event>,
     summary: Summary,
+    /// What is wrong with the PFS directory, as `status` has it.
+    root_note: Option<String>,
 }
 
 /// Starts everything that `config` asks for; on an error, what was started is taken down again.
@@ -73,6 +77,8 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
         let watched = mount.when_gone(move || drop(sender.send(Event::MountGone)));
         watched.map_err(|source| Error::pfs("watching the mount", source))?;
     }
+    let told = sender.clone();
+    root::watch(&config.pfs, move |change| told.send(Event::Root(change)).is_ok())?;
     surround(&node, &server, &config, mount.as_ref(), sender);
     supervisor.start_control()?;
     // The working directory must not keep another file system busy.
@@ -88,6 +94,7 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     #[rustfmt::skip]
     let running = Running {
         config, sources, node, supervisor, server, mount, endpoint, log, events, summary,
+        root_note: None,
     };
     Ok(running)
 }
@@ -219,6 +226,7 @@ impl Running {
             match self.events.recv() {
                 Ok(Event::Reload) => self.reload(),
                 Ok(Event::MountGone) => self.mount_gone(),
+                Ok(Event::Root(change)) => self.root_changed(change),
                 Ok(Event::Stop(reason)) => break reason,
                 Err(_) => break "no one can ask for anything any more",
             }
@@ -238,6 +246,18 @@ impl Running {
         self.node.surround(|surroundings| {
             surroundings.mount = None;
             surroundings.notes.push(line);
+        });
+    }
+
+    fn root_changed(&mut self, change: Option<String>) {
+        match &change {
+            Some(line) => tracing::warn!("{line}"),
+            None => tracing::info!("the PFS directory is the one of the start again"),
+        }
+        let before = std::mem::replace(&mut self.root_note, change.clone());
+        self.node.surround(|surroundings| {
+            surroundings.notes.retain(|note| Some(note) != before.as_ref());
+            surroundings.notes.extend(change);
         });
     }
 

@@ -9,6 +9,7 @@ pub mod logging;
 mod notify;
 mod place;
 mod reload;
+mod root;
 mod start;
 mod summary;
 mod supervisor;

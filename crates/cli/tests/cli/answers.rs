@@ -92,3 +92,25 @@ fn a_log_that_is_moved_away_is_made_anew_and_tells_who_changed_what() {
     assert!(line.contains("user_id="), "{line}");
     assert!(!std::fs::read_to_string(&moved).unwrap().contains("policy lru"));
 }
+
+#[test]
+fn a_node_says_that_its_directory_was_made_anew() {
+    let daemon = Daemon::start(&[]);
+    let degraded = || daemon.json(&["status"])["degraded"].to_string();
+    let until = |said: &dyn Fn() -> bool| {
+        let begun = std::time::Instant::now();
+        while !said() {
+            assert!(begun.elapsed().as_secs() < 60, "{}", degraded());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    let (pfs, away) = (daemon.path("pfs"), daemon.path("away"));
+    std::fs::rename(&pfs, &away).unwrap();
+    until(&|| degraded().contains("pfs is gone: "));
+    std::fs::create_dir(&pfs).unwrap();
+    until(&|| degraded().contains("leads to another directory now: restart the node"));
+    assert!(!degraded().contains("is gone"), "{}", degraded());
+    std::fs::remove_dir(&pfs).unwrap();
+    std::fs::rename(&away, &pfs).unwrap();
+    until(&|| !degraded().contains("pfs"));
+}
