@@ -4,7 +4,8 @@
 #
 # Remove this file from slurm.conf to keep the cache warm between jobs. Owed writes are finished
 # before the node ends; if that fails (a full PFS), the node goes on, this script says so in the
-# system log, and the machine is drained by its exit code so that nobody pulls the plug.
+# system log, and the machine is drained by its exit code so that nobody pulls the plug. Where a
+# program is still in the mount the node goes on as well, and the machine is not drained.
 
 # Slurm gives no PATH, and the default of some shells ends in the working directory.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
@@ -24,6 +25,13 @@ jobs=$(printf '%s\n' "$listed" | grep -v '^[[:space:]]*$' | grep -vcx "$SLURM_JO
 
 if output=$(tidepool node stop --socket "$socket" --wait 30 2>&1); then
     logger -t tidepool-epilog -- "$output"
+    exit 0
+else
+    code=$?
+fi
+if [ "$code" -eq 6 ]; then
+    # A program that the job left is still in the mount: no reason to drain the machine.
+    logger -p daemon.warning -t tidepool-epilog -- "the node goes on: $output"
     exit 0
 fi
 logger -p daemon.err -t tidepool-epilog -- "$output"

@@ -241,7 +241,7 @@ pub struct UnpinArguments {
 #[derive(Args, Debug)]
 pub struct ResizeArguments {
     /// New capacity, such as 8GiB, 0, or 60% of the memory that the node may use
-    #[arg(value_name = "SIZE")]
+    #[arg(value_name = "SIZE", allow_negative_numbers = true)]
     pub size: MemorySize,
     /// Where the node is and how to print.
     #[command(flatten)]

@@ -123,7 +123,13 @@ fn attach_by_helper(config: &MountConfig) -> io::Result<OwnedFd> {
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let child = command.stderr(std::process::Stdio::piped()).spawn()?;
+    let spawned = command.stderr(std::process::Stdio::piped()).spawn();
+    let child = spawned.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            io::Error::other(format!("only root mounts without {HELPER}, which is not installed"))
+        }
+        _ => error,
+    })?;
     drop(theirs);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output()?;

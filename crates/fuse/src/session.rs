@@ -167,20 +167,26 @@ fn raise_descriptor_limit() -> usize {
 }
 
 fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
-    let remedy = match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            "the kernel's FUSE device is missing: load the module `fuse` or pass /dev/fuse in"
-        }
+    let without = "; without a mount the library and Hadoop work as well";
+    let (place, remedy) = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => (
+            "/dev/fuse".to_owned(),
+            "load the kernel's module `fuse`, or pass the device into the container",
+        ),
         Some(libc::EACCES) => {
-            "mount as root, or let users open the device (`chmod 666 /dev/fuse`); without a mount \
-             the library, Python and Hadoop work as well"
+            ("/dev/fuse".to_owned(), "mount as root, or let users open it (`chmod 666 /dev/fuse`)")
         }
-        _ => "mount as root, or install fuse3 and check user_allow_other in /etc/fuse.conf",
+        _ => (
+            config.mount_point.display().to_string(),
+            "mount as root, or install fuse3 and check user_allow_other in /etc/fuse.conf",
+        ),
     };
-    let place = config.mount_point.display();
-    let failed = |detail| Error::new(ErrorKind::Unsupported, OPERATION, detail).remedy(remedy);
+    let failed = |detail| {
+        let remedy = format!("{remedy}{without}");
+        Error::new(ErrorKind::Unsupported, OPERATION, detail).remedy(remedy)
+    };
     match error.raw_os_error() {
-        Some(_) => failed(place.to_string()).caused_by(error),
+        Some(_) => failed(place).caused_by(error),
         // What the helper said: a cause without a number does not reach the starting process.
         None => failed(format!("{place}: {error}")),
     }

@@ -40,6 +40,9 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let trimmed = text.trim();
+        if trimmed.starts_with('-') {
+            return Err(invalid(text, "is negative"));
+        }
         let digits_end =
             trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, suffix) = trimmed.split_at(digits_end);
@@ -143,6 +146,7 @@ impl FromStr for MemorySize {
         };
         match number.trim().parse::<f64>() {
             Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(MemorySize::Percent(percent)),
+            Ok(percent) if percent > 100.0 => Err(invalid(text, "is more than 100%")),
             _ => Err(invalid(text, "is not a percentage between 0% and 100%")),
         }
     }
@@ -187,8 +191,11 @@ mod tests {
     #[test]
     fn percentages_are_bounded() {
         assert_eq!("60%".parse::<MemorySize>().unwrap().resolve(1000), 600);
-        for text in ["101%", "-1%", "%", "nan%"] {
+        for text in ["101%", "-1%", "%", "nan%", "-1", "-2GiB"] {
             assert!(text.parse::<MemorySize>().is_err(), "{text}");
         }
+        let said = |text: &str| text.parse::<MemorySize>().unwrap_err().to_string();
+        assert!(said("200%").contains("`200%` is more than 100%"), "{}", said("200%"));
+        assert!(said("-1").contains("`-1` is negative"), "{}", said("-1"));
     }
 }

@@ -42,7 +42,7 @@ pub fn evict(arguments: &EvictArguments) -> Result<Outcome> {
             Err(error) => return Err(error),
         }
     }
-    let what = format!("{} files", total.files);
+    let what = output::count(total.files as u64, "file");
     print(arguments, &what, total, complete)
 }
 

@@ -12,20 +12,31 @@ use crate::output::{self, Colour, coloured, size};
 /// Runs `resize`.
 pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
-    let capacity_bytes = match arguments.size {
+    let status = node.status()?;
+    let wanted_bytes = match arguments.size {
         MemorySize::Bytes(bytes) => bytes,
         share @ MemorySize::Percent(_) => {
-            let status = node.status()?;
-            let limit = machine::memory_limit_of(status.process_id)?;
-            let block_bytes = status.store.block_bytes.max(1);
-            share.resolve(limit.bytes) / block_bytes * block_bytes
+            share.resolve(machine::memory_limit_of(status.process_id)?.bytes)
         }
     };
+    let block_bytes = status.store.block_bytes.max(1);
+    let capacity_bytes = wanted_bytes / block_bytes * block_bytes;
+    if capacity_bytes < wanted_bytes {
+        let (wanted, block) = (size(wanted_bytes), size(block_bytes));
+        let capacity = size(capacity_bytes);
+        output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
+    }
     let report = node.free(AdminRequest::Resize { capacity_bytes }, None)?;
     if arguments.facts.json {
         output::json(&report)?;
     } else {
-        print_freed("capacity", &report);
+        output::line(&format!(
+            "capacity is now {}, {} in use ({} freed in {:.1} ms)",
+            size(report.capacity_bytes),
+            size(report.resident_bytes),
+            size(report.freed_bytes),
+            report.elapsed_ms
+        ));
     }
     if report.capacity_bytes < capacity_bytes {
         output::note(&format!(

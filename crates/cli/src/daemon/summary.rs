@@ -87,14 +87,15 @@ impl Summary {
             output::coloured(mark, Colour::Faint)
         };
         let pages = if self.huge_pages { "2 MiB pages" } else { "4 KiB pages" };
-        let memory = format!(
-            "{} ({} of {}, {}){}",
-            output::size(self.capacity_bytes),
-            self.memory,
-            output::size(self.memory_limit_bytes),
-            self.memory_limit,
-            by_default(&["memory"])
-        );
+        let capacity = output::size(self.capacity_bytes);
+        let limit = output::size(self.memory_limit_bytes);
+        let asked = match &self.memory {
+            share if share.ends_with('%') => format!("{share} of {limit}"),
+            bytes if *bytes == capacity => format!("of {limit}"),
+            bytes => format!("{bytes} in whole blocks, of {limit}"),
+        };
+        let default = by_default(&["memory"]);
+        let memory = format!("{capacity} ({asked}, {}){default}", self.memory_limit);
         let block = output::size(self.block_bytes);
         let modes = format!("read {}, write {}", self.read_mode, self.write_mode);
         let mut rows = vec![

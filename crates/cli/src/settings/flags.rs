@@ -38,6 +38,8 @@ fn argument(spec: &'static OptionSpec) -> Arg {
         } else {
             spec.kind.placeholder()
         })
+        // Refused by the grammar of the option, which says more than clap could.
+        .allow_negative_numbers(true)
         .action(ArgAction::Set);
     let arg = match spec.kind {
         OptionKind::Switch => {

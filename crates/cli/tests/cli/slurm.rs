@@ -99,6 +99,16 @@ fn a_node_that_cannot_stop_drains_the_machine() {
 }
 
 #[test]
+fn a_mount_in_use_keeps_the_node_and_drains_nothing() {
+    let stage = Stage::new();
+    stage.put("squeue.says", "7\n");
+    stage.put("tidepool.stop.exit", "6");
+    let (code, calls) = stage.run("epilog.sh");
+    assert_eq!(code, 0, "{calls}");
+    assert!(calls.contains("the node goes on"), "{calls}");
+}
+
+#[test]
 fn the_prolog_starts_a_node_where_there_is_none() {
     let stage = Stage::new();
     stage.put("tidepool.status.exit", "1");

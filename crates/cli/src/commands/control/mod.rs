@@ -13,12 +13,14 @@ mod simulation_arguments;
 mod status;
 mod tune;
 
-use tidepool_proto::admin::{AdminReply, AdminRequest};
+use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry};
 use tidepool_proto::control::ControlStatus;
+use tidepool_proto::option::{OptionKind, option};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::connection::Connection;
 use crate::exit::Outcome;
+use crate::output;
 use arguments::ControlCommand;
 
 /// Runs a command of the memory control.
@@ -32,6 +34,17 @@ pub fn control(command: &ControlCommand) -> Result<Outcome> {
         ControlCommand::Replay(arguments) => replay::replay(arguments),
         ControlCommand::Tune(arguments) => tune::tune(arguments),
     }
+}
+
+/// A setting as people read it: sizes with their unit.
+fn setting(entry: &ConfigEntry) -> String {
+    let kind = option(&entry.name).map(|spec| spec.kind);
+    let is_size = matches!(kind, Some(OptionKind::Bytes { .. } | OptionKind::Memory));
+    let value = match entry.value.parse::<u64>() {
+        Ok(bytes) if is_size => output::size(bytes),
+        _ => entry.value.clone(),
+    };
+    format!("{} = {value}", entry.name)
 }
 
 fn ask(node: &Connection) -> Result<ControlStatus> {

@@ -21,7 +21,7 @@ pub fn set(arguments: &SetArguments) -> Result<Outcome> {
     if arguments.facts.json {
         output::json(&entry)?;
     } else {
-        output::line(&format!("{} = {}", entry.name, entry.value));
+        output::line(&super::setting(&entry));
     }
     for warning in &status.warnings {
         output::note(&format!("warning: {warning}"));

@@ -38,10 +38,7 @@ fn print(status: &ControlStatus) {
     }
     rows.push(("history", history(status)));
     for setting in status.settings.iter().filter(|setting| setting.origin != "default") {
-        rows.push((
-            "setting",
-            format!("{} = {} ({})", setting.name, setting.value, setting.origin),
-        ));
+        rows.push(("setting", format!("{} ({})", super::setting(setting), setting.origin)));
     }
     for warning in &status.warnings {
         rows.push(("warning", coloured(warning, Colour::Warning)));
