@@ -79,6 +79,8 @@ impl Node {
             start.arg("--mount").arg(&self.mount);
         }
         start.arg("--socket").arg(&self.socket).args(&self.options.arguments);
+        // Only who asks for the control has the size of the store change.
+        start.env("TIDEPOOL_CONTROL", "off");
         let (binary, socket, mount) =
             (self.binary.clone(), self.socket.clone(), self.mount.clone());
         let process_id = Arc::new(AtomicU32::new(0));

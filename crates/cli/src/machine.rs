@@ -39,6 +39,11 @@ pub fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
+/// Bytes of memory that can be had without pushing anything out.
+pub fn available_bytes() -> Option<u64> {
+    memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+}
+
 /// The lowest of the machine's memory and the limits of the control groups this process is in.
 pub fn memory_limit() -> Result<MemoryLimit> {
     limit_of(Path::new("/proc/self"))

@@ -26,7 +26,7 @@ impl Served {
     fn start(directory: &Path) -> Served {
         let socket = socket(directory);
         let mut config = tidepool_proto::resolve::defaults(directory, &socket, CAPACITY).unwrap();
-        config.control.memory_min_bytes = Some(MINIMUM);
+        config.control.memory_min_bytes = MINIMUM;
         let node = Node::start(config).unwrap();
         let limits = ServerLimits::default();
         let server = Server::start(&socket, node.clone(), node.clone(), limits).unwrap();

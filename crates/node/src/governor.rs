@@ -66,7 +66,7 @@ impl Governor {
     pub fn new(store: Arc<Store>, config: &NodeConfig) -> Governor {
         let ours = |entry: &&ConfigEntry| is_setting(&entry.name);
         let entries = config.entries.iter().filter(ours).cloned().collect();
-        let memory_min_bytes = config.control.memory_min_bytes.unwrap_or(0);
+        let memory_min_bytes = config.control.memory_min_bytes;
         let page = store.control_page();
         page.capacity_min_bytes.store(memory_min_bytes, Ordering::Relaxed);
         page.settings_generation.store(1, Ordering::Relaxed);

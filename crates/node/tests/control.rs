@@ -17,7 +17,7 @@ const LEASE_MS: u64 = 60_000;
 /// A node with a guaranteed part, and a store full of clean blocks.
 fn full() -> Fixture {
     let fixture = Fixture::with(|config| {
-        config.control.memory_min_bytes = Some(MINIMUM);
+        config.control.memory_min_bytes = MINIMUM;
         let lease = config.entries.iter_mut().find(|entry| entry.name == "control_lease_ms");
         lease.unwrap().value = LEASE_MS.to_string();
     });

@@ -133,10 +133,10 @@ pub struct UserQuota {
 /// Memory control of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlConfig {
-    /// Whether the node runs a controller; see [`ControlConfig::is_wanted`].
-    pub control: Feature,
-    /// Guaranteed part of the store in bytes, if one is set.
-    pub memory_min_bytes: Option<u64>,
+    /// Whether the node runs a controller.
+    pub is_on: bool,
+    /// Guaranteed part of the store in bytes, [`memory_min_default_bytes`] where none is set.
+    pub memory_min_bytes: u64,
     /// Time without a word of the controller after which it counts as dead, in milliseconds.
     pub lease_ms: u64,
     /// File of other stores that the controller governs too.
@@ -145,16 +145,10 @@ pub struct ControlConfig {
     pub parameters: Vec<ControlSetting>,
 }
 
-impl ControlConfig {
-    /// Whether the node runs a controller: `auto` does where a guaranteed part is set, because
-    /// only then has the operator said how low the store may go.
-    pub fn is_wanted(&self) -> bool {
-        match self.control {
-            Feature::On => true,
-            Feature::Auto => self.memory_min_bytes.is_some(),
-            Feature::Off => false,
-        }
-    }
+/// The guaranteed part of a store where none is set: small enough that no job misses it, and enough
+/// for what programs use all the time.
+pub fn memory_min_default_bytes(capacity_bytes: u64) -> u64 {
+    (capacity_bytes / 10).min(1 << 30)
 }
 
 /// Configuration of a node, validated.

@@ -381,12 +381,13 @@ table! {
     pfs_has_no_other_writers: OptionKind::Switch, "", Some("false"), false,
         "Cache although writes move no time stamps on this PFS. Changes by anybody who does not \
          write through this node are then never seen: wrong bytes are read, without an error.";
-    control: OptionKind::Choice(FEATURES), "", Some("auto"), true,
+    control: OptionKind::Choice(&["on", "off"]), "", Some("on"), true,
         "Follow the memory demand of jobs: the store shrinks when they need memory and grows back \
-         after. `auto`: where `memory_min` is set.";
+         after. `off` keeps the store at its size, whatever jobs need.";
     memory_min: OptionKind::Memory, "bytes or %", None, true,
         "Guaranteed part of the store: a controller never takes it below, and without a living \
-         controller it falls to it; pinned bytes stay in any case. 0 where it is not set.";
+         controller it falls to it; pinned bytes stay in any case. Not set: a tenth of `memory`, \
+         1GiB at most.";
     control_lease_ms: OptionKind::Count { min: 100, max: 60_000 }, "ms", Some("1000"), true,
         "Time without a word of the controller after which the store falls to its guaranteed part.";
     control_policy: OptionKind::Choice(CONTROL_POLICY_NAMES), "", Some("tidepool"), true,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::admin::ConfigEntry;
 use crate::config::{
     Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
-    StripeHints, UserQuota,
+    StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::error::{Error, ErrorKind, Result};
@@ -45,28 +45,30 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
     let entries = entries(&options);
-    let control = control_config(&options, machine)?;
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
+    let memory_asked: MemorySize = o.required("memory", &options.memory)?;
+    let capacity_bytes = capacity(memory_asked, &options.memory, block_bytes, machine)?;
+    let control = control_config(&options, machine, capacity_bytes)?;
     #[rustfmt::skip]
     let RawOptions {
-        pfs, memory, mount, socket, foreground, policy, read_mode, write_mode, block_bytes,
+        pfs, mount, socket, foreground, policy, read_mode, write_mode,
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
         passthrough, direct_io, huge_pages, backing, pinned_share_max, client_descriptors_max,
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
         log_format, log_file, fault,
-        // Those of the memory control are taken by `control_config`.
+        // Taken above, and by `control_config`.
+        memory: _, block_bytes: _,
         control: _, memory_min: _, control_lease_ms: _, controlled_stores: _,
         control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
         control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
     } = options;
-    let o = Reader { specs: OPTIONS, place: "option" };
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
-    let block_bytes = o.bytes("block_bytes", &block_bytes)?;
-    let memory_asked: MemorySize = o.required("memory", &memory)?;
     let config = NodeConfig {
-        capacity_bytes: capacity(memory_asked, &memory, block_bytes, machine)?,
+        capacity_bytes,
         rules: resolve_rules(rules, &pfs)?,
         pfs,
         memory: memory_asked,
@@ -158,12 +160,19 @@ fn entries(options: &RawOptions) -> Vec<ConfigEntry> {
     OPTIONS.iter().map(entry).collect()
 }
 
-fn control_config(options: &RawOptions, machine: &Machine) -> Result<ControlConfig> {
+fn control_config(
+    options: &RawOptions,
+    machine: &Machine,
+    capacity_bytes: u64,
+) -> Result<ControlConfig> {
     let o = Reader { specs: OPTIONS, place: "option" };
     let memory_min: Option<MemorySize> = o.optional("memory_min", &options.memory_min)?;
     Ok(ControlConfig {
-        control: o.required("control", &options.control)?,
-        memory_min_bytes: memory_min.map(|size| size.resolve(machine.memory_bytes)),
+        is_on: o.required::<Feature>("control", &options.control)? == Feature::On,
+        memory_min_bytes: memory_min.map_or_else(
+            || memory_min_default_bytes(capacity_bytes),
+            |size| size.resolve(machine.memory_bytes),
+        ),
         lease_ms: o.required("control_lease_ms", &options.control_lease_ms)?,
         parameters: control_parameters(options)?,
         stores_file: path(&o, "controlled_stores", &options.controlled_stores, machine)?,
@@ -285,7 +294,8 @@ fn check_relations(config: &NodeConfig) -> Result<()> {
         set => set,
     };
     check_lease(config.control.lease_ms, interval_ms)?;
-    if let Some(bytes) = config.control.memory_min_bytes.filter(|it| *it > config.capacity_bytes) {
+    let bytes = config.control.memory_min_bytes;
+    if bytes > config.capacity_bytes {
         let (min, memory) = (ByteSize(bytes), ByteSize(config.capacity_bytes));
         let detail = format!("{min} is more than the store of {memory}");
         return refuse("memory_min", detail, "lower it or raise memory");

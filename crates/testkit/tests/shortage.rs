@@ -48,7 +48,9 @@ fn memory_only_bytes_outlive_a_job_that_takes_the_memory() {
         Ok(group) => group,
         Err(missing) => return print_skip("memory_only_bytes_outlive_a_job", &missing),
     };
-    let arguments = ["--memory-min", "0", "--write-mode", "memory"].map(str::to_owned).into();
+    let arguments = ["--control", "on", "--memory-min", "0", "--write-mode", "memory"]
+        .map(str::to_owned)
+        .into();
     let memory = "400MiB".into();
     let node = Node::start(NodeSpec { memory, arguments, ..NodeSpec::default() }).unwrap();
     let process_id = node.process_id().unwrap();

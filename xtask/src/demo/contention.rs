@@ -169,6 +169,8 @@ pub fn run(
         let arguments = match is_fixed {
             true => vec!["--control".to_owned(), "off".to_owned()],
             false => vec![
+                "--control".to_owned(),
+                "on".to_owned(),
                 "--memory-min".to_owned(),
                 SPARE_BYTES.to_string(),
                 "--control-headroom-bytes".to_owned(),

@@ -94,6 +94,7 @@ impl Rig {
             fs::write(lower.join(name(index)), content::of(index, usize::try_from(FILE_BYTES)?))?;
         }
         let settings = [
+            ["--control", "on"],
             ["--memory-min", "0"],
             ["--control-hold-ms", "50"],
             ["--control-hold-max-ms", "100"],

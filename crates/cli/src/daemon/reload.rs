@@ -47,7 +47,7 @@ pub fn apply(
             }
             "memory_min" => {
                 let bytes = wanted.control.memory_min_bytes;
-                set_control(node, name, &bytes.unwrap_or(0).to_string())?;
+                set_control(node, name, &bytes.to_string())?;
                 in_force.control.memory_min_bytes = bytes;
             }
             // All that is left are settings of the memory control.

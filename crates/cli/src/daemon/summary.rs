@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_proto::NodeConfig;
 use tidepool_proto::admin::Status;
 
+use crate::machine::available_bytes;
 use crate::output::{self, Colour};
 
 /// What a node runs with.
@@ -27,6 +28,12 @@ pub struct Summary {
     pub memory_limit_bytes: u64,
     /// What sets that limit, in words.
     pub memory_limit: String,
+    /// Whether the store gives memory back to jobs by itself.
+    pub control: bool,
+    /// What it keeps in any case, in bytes.
+    pub memory_min_bytes: u64,
+    /// Bytes that programs can have without swapping, at the start; absent where not known.
+    pub available_bytes: Option<u64>,
     /// Block size in bytes.
     pub block_bytes: u64,
     /// Whether memory comes in 2 MiB pages.
@@ -64,6 +71,9 @@ impl Summary {
             capacity_bytes: config.capacity_bytes,
             memory_limit_bytes: limit.0,
             memory_limit: limit.1.to_owned(),
+            control: config.control.is_on,
+            memory_min_bytes: config.control.memory_min_bytes,
+            available_bytes: available_bytes(),
             block_bytes: config.block_bytes,
             huge_pages: status.store.huge_pages,
             backing: status.store.backing.clone(),
@@ -75,6 +85,23 @@ impl Summary {
             defaults: defaults.map(|entry| entry.name.clone()).collect(),
             degraded: status.degraded.clone(),
         }
+    }
+
+    /// What jobs may count on, and a warning where the machine has no room for it now.
+    fn control_words(&self) -> String {
+        let (kept_bytes, mut words) = match self.control {
+            true => {
+                let min = output::size(self.memory_min_bytes);
+                (self.memory_min_bytes, format!("on: jobs get the memory back, down to {min}"))
+            }
+            false => (self.capacity_bytes, "off: jobs do not get the memory back".to_owned()),
+        };
+        if let Some(available) = self.available_bytes.filter(|bytes| *bytes < kept_bytes) {
+            let available = output::size(available);
+            words += &format!(", and only {available} of the machine are available now");
+            return output::coloured(&words, Colour::Warning);
+        }
+        words
     }
 
     /// Prints it for people.
@@ -102,6 +129,7 @@ impl Summary {
             ("mount", self.mount.clone().unwrap_or_else(|| "none".to_owned())),
             ("socket", format!("{}{}", self.socket, by_default(&["socket"]))),
             ("memory", memory),
+            ("control", format!("{}{}", self.control_words(), by_default(&["control"]))),
             ("store", format!("blocks of {block} in {pages} of {}", self.backing)),
             ("policy", format!("{}{}", self.policy, by_default(&["policy"]))),
             ("modes", format!("{modes}{}", by_default(&["read_mode", "write_mode"]))),

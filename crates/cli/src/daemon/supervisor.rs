@@ -46,7 +46,7 @@ impl Supervisor {
                 }
             }));
         });
-        let wanted = self.control.lock().is_wanted();
+        let wanted = self.control.lock().is_on;
         if wanted { self.controller.want(true, &self.node) } else { Ok(()) }
     }
 
@@ -68,11 +68,10 @@ impl Supervisor {
         let request = AdminRequest::SetControl { name: name.to_owned(), value: value.clone() };
         self.node.admin(request, None, 0)?;
         match name {
-            "memory_min" => control.memory_min_bytes = value.parse().ok(),
-            "control" => control.control = value.parse()?,
+            "control" => control.is_on = value == "on",
             _ => {}
         }
-        if control.is_wanted() {
+        if control.is_on {
             return self.controller.want(true, &self.node);
         }
         self.controller.want(false, &self.node)?;

@@ -1,18 +1,19 @@
 //! The memory control by the real program: a node, the controller it starts, and operators.
 
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::node::{Daemon, runs, settle};
-use super::{run, stderr, stdout};
+use super::{run, stderr, stdout, tidepool};
 
 const MINIMUM: u64 = 8 << 20;
 const MEMORY: u64 = 64 << 20;
 
 fn governed(extra: &[&str]) -> Daemon {
-    let daemon = Daemon::start(&[&["--memory-min", "8MiB"], extra].concat());
+    let daemon = Daemon::start(&[&["--control", "on", "--memory-min", "8MiB"], extra].concat());
     until(&daemon, "a controller", |status| status["report"]["decisions"].as_u64() > Some(0));
     daemon
 }
@@ -118,9 +119,42 @@ fn a_node_with_a_guaranteed_part_governs_itself() {
     assert!(!runs(process.as_raw_nonzero().get() as u64), "the controller ends with its node");
 }
 
+/// A node as somebody starts it who says nothing of the control, beside that of `daemon`.
+fn start_beside(daemon: &Daemon, name: &str) -> (String, PathBuf) {
+    let socket = daemon.path(name);
+    let mut command = tidepool();
+    command.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(daemon.path("pfs"));
+    let output = command.arg("--socket").arg(&socket).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    (stdout(&output), socket)
+}
+
 #[test]
-fn without_a_guaranteed_part_nothing_governs_until_it_is_switched_on() {
-    let daemon = Daemon::start(&[]);
+fn nodes_govern_themselves_by_default_also_two_in_one_directory() {
+    let daemon = governed(&[]);
+    let (said, socket) = start_beside(&daemon, "second.sock");
+    let status_of_second = || {
+        let output =
+            tidepool().args(["control", "status", "--json", "--socket"]).arg(&socket).output();
+        serde_json::from_slice::<Value>(&output.unwrap().stdout).unwrap()
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while status_of_second()["lease"] != "governed" && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (first, second) = (status(&daemon), status_of_second());
+    let stopped = tidepool().args(["node", "stop", "--socket"]).arg(&socket).output().unwrap();
+    assert!(stopped.status.success(), "{}", stderr(&stopped));
+    assert!(said.contains("control   on: jobs get the memory back, down to 6.40MiB"), "{said}");
+    assert_eq!(second["guaranteed_bytes"], MEMORY / 10);
+    for status in [first, second] {
+        assert_eq!((&status["lease"], &status["restarts"]), (&"governed".into(), &0.into()));
+    }
+}
+
+#[test]
+fn nothing_governs_where_the_control_is_off_until_it_is_switched_on() {
+    let daemon = Daemon::start(&["--control", "off"]);
     let off = status(&daemon);
     assert_eq!((off["enabled"].as_bool(), off["lease"].as_str()), (Some(false), Some("never")));
     set(&daemon, "control", "on");

@@ -40,8 +40,3 @@ pub fn busy(machine: &Machine) -> Option<String> {
         )
     })
 }
-
-/// Bytes of memory that can be had without pushing anything out.
-pub fn available_bytes() -> Option<u64> {
-    memory_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
-}

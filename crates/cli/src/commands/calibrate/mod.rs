@@ -160,7 +160,7 @@ fn memory_bytes(bytes: u64) -> Result<u64> {
     let refuse = |detail: String, remedy: String| {
         Err(Error::new(ErrorKind::InvalidInput, "reading --memory-bytes", detail).remedy(remedy))
     };
-    let most = machine::available_bytes().unwrap_or_default() / 8;
+    let most = crate::machine::available_bytes().unwrap_or_default() / 8;
     if bytes > most {
         let most = output::size(most / MIB * MIB);
         return refuse(format!("{} asked for", output::size(bytes)), format!("give up to {most}"));

@@ -88,7 +88,7 @@ impl Site {
             return Ok(Site { connection, roots, _own: None, _scratch: None });
         };
         check_room(pfs, bytes)?;
-        check_store(machine::available_bytes().unwrap_or(u64::MAX) / 2, arguments.size.0)?;
+        check_store(crate::machine::available_bytes().unwrap_or(u64::MAX) / 2, arguments.size.0)?;
         let pfs = pfs
             .canonicalize()
             .map_err(|source| Error::pfs(format!("opening {}", pfs.display()), source))?;

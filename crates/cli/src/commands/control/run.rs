@@ -54,10 +54,10 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
         // The receiver is gone only when the process is ending anyway.
         let _ = sender.send(Wake::SettingsChanged);
     });
-    let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
+    let _lock = NodeLock::take(&beside(&socket, ".control"), &socket)?;
     let mut notes = prepare_process();
     let others = open_stores(&configured.unwrap_or_default(), &mut notes);
-    let limits = LimitsFile::begin(&socket.with_file_name("control.limits"), &others)?;
+    let limits = LimitsFile::begin(&beside(&socket, ".limits"), &others)?;
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
     actuators.extend(others);
     let (generation, text) = store.settings();
@@ -78,10 +78,12 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// One controller for all nodes whose sockets share a directory: several on one machine would each
-/// give back the same bytes.
-fn lock_path(socket: &Path) -> PathBuf {
-    socket.with_file_name("control.lock")
+/// A file of the node at `socket`. Nodes of one machine have a controller each: they do not swing
+/// against each other, and at worst each gives back what one of them would have had to.
+fn beside(socket: &Path, suffix: &str) -> PathBuf {
+    let mut path = socket.to_owned().into_os_string();
+    path.push(suffix);
+    path.into()
 }
 
 fn journal(path: &Path) -> Result<Box<dyn Record>> {

@@ -143,7 +143,7 @@ fn large_enough(capacity: u64) -> Result<()> {
 
 /// Refuses a store that would push other work out of memory.
 fn has_memory(capacity: u64) -> Result<()> {
-    let available = machine::available_bytes().unwrap_or(u64::MAX);
+    let available = crate::machine::available_bytes().unwrap_or(u64::MAX);
     if capacity <= available / 2 {
         return Ok(());
     }

@@ -82,6 +82,8 @@ impl OwnNode {
         let mut command = Command::new(program);
         command.args(["node", "start", "--foreground", "--pfs"]).arg(pfs);
         command.arg("--memory").arg(capacity_bytes.to_string());
+        // What is measured shall not change its size meanwhile.
+        command.args(["--control", "off"]);
         command.arg("--socket").arg(&socket).arg("--log-file").arg(&log).args(options);
         let mount = mounted.then(|| scratch.path().join("mount"));
         if let Some(mount) = &mount {

@@ -50,7 +50,7 @@ final class TestNode implements Closeable {
     void restart() throws IOException {
         List<String> command = new ArrayList<>(List.of(BINARY, "node", "start", "--foreground"));
         command.addAll(List.of("--pfs", pfs().toString(), "--memory", memory));
-        command.addAll(List.of("--socket", socket().toString()));
+        command.addAll(List.of("--socket", socket().toString(), "--control", "off"));
         command.addAll(Arrays.asList(arguments));
         Files.deleteIfExists(socket());
         process = new ProcessBuilder(command)
@@ -88,7 +88,7 @@ final class TestNode implements Closeable {
     String ask(String... words) throws IOException {
         List<String> command = new ArrayList<>(List.of(BINARY));
         command.addAll(Arrays.asList(words));
-        command.addAll(List.of("--socket", socket().toString()));
+        command.addAll(List.of("--socket", socket().toString(), "--control", "off"));
         Process asked = new ProcessBuilder(command).redirectErrorStream(true).start();
         String text = new String(asked.getInputStream().readAllBytes());
         int status = wait(asked);
