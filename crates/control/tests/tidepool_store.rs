@@ -170,6 +170,6 @@ fn where_control_is_off_or_nobody_serves_it_says_so() {
     served.set("control", "off");
     let error = TidepoolStore::attach(&socket(directory.path()), None).err().unwrap();
     assert!(error.to_string().contains("`control` is off"), "{error}");
-    served.set("control", "auto");
+    served.set("control", "on");
     attach(directory.path());
 }

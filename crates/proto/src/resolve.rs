@@ -47,8 +47,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let entries = entries(&options);
     let o = Reader { specs: OPTIONS, place: "option" };
     let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
-    let memory_asked: MemorySize = o.required("memory", &options.memory)?;
-    let capacity_bytes = capacity(memory_asked, &options.memory, block_bytes, machine)?;
+    let memory = o.required("memory", &options.memory)?;
+    let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
     #[rustfmt::skip]
     let RawOptions {
@@ -58,11 +58,10 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         user_pinned_bytes_max, client_requests_max, user_connections_max,
         timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
         log_format, log_file, fault,
-        // Taken above, and by `control_config`.
-        memory: _, block_bytes: _,
-        control: _, memory_min: _, control_lease_ms: _, controlled_stores: _,
-        control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
-        control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
+        // Taken above.
+        memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
+        controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes:
+        _, control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
     } = options;
@@ -71,7 +70,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         capacity_bytes,
         rules: resolve_rules(rules, &pfs)?,
         pfs,
-        memory: memory_asked,
+        memory,
         mount: path(&o, "mount", &mount, machine)?,
         socket: path(&o, "socket", &socket, machine)?.ok_or_else(|| o.missing("socket", ""))?,
         foreground: o.required::<Switch>("foreground", &foreground)?.0,

@@ -67,9 +67,8 @@ impl Supervisor {
         self.check_parameters(name, &value)?;
         let request = AdminRequest::SetControl { name: name.to_owned(), value: value.clone() };
         self.node.admin(request, None, 0)?;
-        match name {
-            "control" => control.is_on = value == "on",
-            _ => {}
+        if name == "control" {
+            control.is_on = value == "on";
         }
         if control.is_on {
             return self.controller.want(true, &self.node);

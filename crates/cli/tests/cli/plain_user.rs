@@ -23,7 +23,7 @@ user sh -c 'echo written through the mount > mnt/there'
 cat pfs/there
 user ./tidepool doctor --socket s --json > doctor.json
 if cat mnt/here 2>/dev/null; then echo "root reads the mount of another user"; exit 9; fi
-process=$(user ./tidepool status --socket s --json | sed -n 's/.*"process_id": *\([0-9]*\).*/\1/p')
+process=$(user ./tidepool status --socket s --json | sed -n 's/^  "process_id": *\([0-9]*\).*/\1/p')
 kill -KILL "$process" || exit 8
 start
 user cat mnt/here
