@@ -17,6 +17,7 @@ mod mapreduce;
 mod mountain;
 mod plan;
 mod plan_advice;
+mod plan_doubt;
 mod quantity;
 mod sensitivity;
 mod throughput;
@@ -32,6 +33,7 @@ pub use plan::{
     Workload, plan,
 };
 pub use plan_advice::Advice;
+pub use plan_doubt::{Doubt, Rate, plan_in_doubt};
 pub use quantity::{Bytes, BytesPerSecond, NodeCount, Seconds, Share};
 pub use sensitivity::{Input, Sensitivity, sensitivities};
 pub use throughput::{Direction, Limit, Resource, Storage, aggregate, per_node};

@@ -9,10 +9,11 @@ use crate::throughput::Resource;
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The simplest storage that is within the asked gain of the fastest one.
-    pub use_storage: StorageChoice,
-    /// Whether a memory level is worth having.
-    pub worth_it: bool,
+    /// The simplest storage that is within the asked gain of the fastest one; nothing where the
+    /// rates are too doubtful to say.
+    pub use_storage: Option<StorageChoice>,
+    /// Whether a memory level is worth having; nothing where the rates are too doubtful to say.
+    pub worth_it: Option<bool>,
     /// Time on the next best without Tidepool over the time with it.
     pub speedup: f64,
     /// The advice and its reason, one or two sentences.
@@ -34,22 +35,24 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
     let without = [Some(pfs), page_cache, hdfs];
     let next_best = without.into_iter().flatten().map(|choice| choice.total.get());
     let speedup = ratio(next_best.fold(f64::INFINITY, f64::min), two_level.total);
+    let advice = |storage, text| Advice {
+        use_storage: Some(storage),
+        worth_it: Some(storage == StorageChoice::TwoLevel),
+        speedup,
+        text,
+    };
     if let Some(hdfs) =
         hdfs.filter(|hdfs| hdfs.total.get() * (1.0 + input.worth) < two_level.total.get())
     {
-        return Advice {
-            use_storage: StorageChoice::Hdfs,
-            worth_it: false,
-            speedup,
-            text: format!(
-                "Not worth it: HDFS on local disks (nodes: {}) takes {}, Tidepool here {}. \
-                 The limit is the {}.",
-                input.workload.nodes,
-                hdfs.total,
-                two_level.total,
-                limit(two_level)
-            ),
-        };
+        let text = format!(
+            "Not worth it: HDFS on local disks (nodes: {}) takes {}, Tidepool here {}. The limit \
+             is the {}.",
+            input.workload.nodes,
+            hdfs.total,
+            two_level.total,
+            limit(two_level)
+        );
+        return advice(StorageChoice::Hdfs, text);
     }
     if close(pfs) {
         let text = format!(
@@ -58,7 +61,7 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
             two_level.total,
             why_not(input, two_level)
         );
-        return Advice { use_storage: StorageChoice::Pfs, worth_it: false, speedup, text };
+        return advice(StorageChoice::Pfs, text);
     }
     if let Some(page_cache) = page_cache.filter(|choice| close(choice)) {
         let text = format!(
@@ -66,7 +69,7 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
              fits in the memory that jobs leave.",
             page_cache.total, two_level.total
         );
-        return Advice { use_storage: StorageChoice::PageCache, worth_it: false, speedup, text };
+        return advice(StorageChoice::PageCache, text);
     }
     let text = format!(
         "Worth it: {} instead of {} on the next best, {speedup:.1} times as fast, with {:.0}% of \
@@ -76,7 +79,7 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
         two_level.hits.get() * 100.0,
         limit(two_level)
     );
-    Advice { use_storage: StorageChoice::TwoLevel, worth_it: true, speedup, text }
+    advice(StorageChoice::TwoLevel, text)
 }
 
 fn ratio(time: f64, base: Seconds) -> f64 {

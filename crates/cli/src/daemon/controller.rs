@@ -16,6 +16,8 @@ use tidepool_node::Node;
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{Error, NodeConfig, Result};
 
+use crate::commands::control::lock_path;
+
 /// How often a living controller is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Leases without a word after which a controller that still runs is replaced.
@@ -97,6 +99,8 @@ impl Controller {
         self.shared.end_child();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
+            // Nobody else controls a node that ends; where the file stays, it does no harm.
+            let _ = std::fs::remove_file(lock_path(&self.shared.socket));
         }
     }
 }

@@ -145,6 +145,7 @@ fn nodes_govern_themselves_by_default_also_two_in_one_directory() {
     let (first, second) = (status(&daemon), status_of_second());
     let stopped = tidepool().args(["node", "stop", "--socket"]).arg(&socket).output().unwrap();
     assert!(stopped.status.success(), "{}", stderr(&stopped));
+    assert!(!daemon.path("second.sock.control").exists(), "nothing of the controller is left");
     assert!(said.contains("control   on: jobs get the memory back, down to 6.40MiB"), "{said}");
     assert_eq!(second["guaranteed_bytes"], MEMORY / 10);
     for status in [first, second] {

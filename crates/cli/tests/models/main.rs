@@ -121,6 +121,53 @@ fn pictures_and_reports_are_written_or_the_failure_is_told() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("missing/plan.html"));
 }
 
+/// A file as `calibrate` writes it; `memory` is its lowest, median and highest rate.
+fn calibration(directory: &Path, memory: [f64; 3], one_thread: f64) -> String {
+    let measured = |[lowest, median, highest]: [f64; 3]| {
+        format!(
+            "bytes_per_second = {median:?}\nlowest = {lowest:?}\nhighest = {highest:?}\n\
+             repeats = 3\nstreams = 4\nhow = \"example\"\n"
+        )
+    };
+    let same = |rate: f64| measured([rate; 3]);
+    let (memory, one_thread) = (measured(memory), same(one_thread));
+    let (pfs, network) = (same(560e6), same(10e9));
+    let text = format!(
+        "version = 1\ntaken_s = 1\ntidepool = \"0\"\nwarnings = [\"it was busy\"]\n[machine]\n\
+         host = \"h\"\nkernel = \"6\"\nprocessor = \"p\"\nprocessors = 4\n\
+         memory_bytes = 68719476736\nload = 0.0\n[memory]\n{memory}[memory_one_stream]\n\
+         {one_thread}[network]\n{network}[pfs]\ndirectory = \"/pfs\"\nfile_system = \"lustre\"\n\
+         direct = true\nlatency_us = 400.0\n[pfs.read]\n{pfs}[pfs.write]\n{pfs}"
+    );
+    let file = directory.join("calibration.toml");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_bad_calibration_gives_no_verdict_and_its_warnings_come_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("plan.html");
+    let plan = |file: &str, more: &[&str]| {
+        let workload = ["plan", "--set", "50GB", "--passes", "10", "--no-page-cache", "--json"];
+        let rates = ["--calibration", file, "--report", report.to_str().unwrap()];
+        json(&[&workload[..], &rates, more].concat())["advice"].clone()
+    };
+    let noisy = calibration(directory.path(), [484e6, 584e6, 3630e6], 600e6);
+    let unsure = plan(&noisy, &[]);
+    assert!(unsure["worth_it"].is_null() && unsure["use_storage"].is_null(), "{unsure}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    let place = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words}: {page}"));
+    assert!(place("it was busy") < place("Cannot say"));
+    assert_eq!(plan(&noisy, &["--memory", "3.63GB/s"])["worth_it"], true);
+    assert_eq!(plan(&noisy, &["--memory", "584MB/s"])["worth_it"], false);
+    let slow = calibration(directory.path(), [580e6, 584e6, 590e6], 1310e6);
+    let text = plan(&slow, &[])["text"].to_string();
+    assert!(text.contains("slower than with one (1.31 GB/s)"), "{text}");
+    let good = calibration(directory.path(), [3600e6, 3630e6, 3700e6], 1310e6);
+    assert_eq!(plan(&good, &[])["worth_it"], true);
+}
+
 #[test]
 fn a_calibration_is_written_read_back_and_told_apart_on_another_machine() {
     let directory = tempfile::tempdir().unwrap();

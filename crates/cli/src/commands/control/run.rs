@@ -54,7 +54,7 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
         // The receiver is gone only when the process is ending anyway.
         let _ = sender.send(Wake::SettingsChanged);
     });
-    let _lock = NodeLock::take(&beside(&socket, ".control"), &socket)?;
+    let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
     let mut notes = prepare_process();
     let others = open_stores(&configured.unwrap_or_default(), &mut notes);
     let limits = LimitsFile::begin(&beside(&socket, ".limits"), &others)?;
@@ -78,8 +78,13 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// A file of the node at `socket`. Nodes of one machine have a controller each: they do not swing
-/// against each other, and at worst each gives back what one of them would have had to.
+/// The lock of the controller of the node at `socket`. Nodes of one machine have a controller each:
+/// they do not swing against each other, and at worst each gives back what one of them would have
+/// had to.
+pub fn lock_path(socket: &Path) -> PathBuf {
+    beside(socket, ".control")
+}
+
 fn beside(socket: &Path, suffix: &str) -> PathBuf {
     let mut path = socket.to_owned().into_os_string();
     path.push(suffix);

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tidepool_model::{
-    Bytes, BytesPerSecond, Cluster, Extensions, Latency, LocalDisk, NodeCount, Pfs, Seconds, Share,
+    Bytes, BytesPerSecond, Cluster, Doubt, Extensions, Latency, LocalDisk, NodeCount, Pfs, Seconds,
+    Share,
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::doubts;
 use crate::commands::calibrate::file::Calibration;
 use crate::output;
 
@@ -132,6 +134,10 @@ pub struct Inputs {
     pub origin: Option<Origin>,
     /// The calibration, for further facts.
     pub calibration: Option<Calibration>,
+    /// Rates of the calibration that were measured too badly to decide by.
+    pub doubts: Vec<Doubt>,
+    /// What the rates of the calibration say that cannot be.
+    pub contradictions: Vec<String>,
 }
 
 fn missing(flag: &str, what: &str) -> Error {
@@ -266,6 +272,7 @@ impl InputArguments {
         }
         let calibration = self.calibration.as_deref().map(Calibration::read).transpose()?;
         let mut origin = None;
+        let (mut doubts, mut contradictions) = (Vec::new(), Vec::new());
         if let Some(calibration) = &calibration {
             let mut found = calibration.origin();
             if rates.pfs.is_none() && rates.data_nodes.is_none() && calibration.pfs.is_some() {
@@ -274,13 +281,15 @@ impl InputArguments {
                         .to_owned(),
                 );
             }
+            doubts = doubts::doubts(calibration, &rates)?;
+            contradictions = doubts::contradictions(calibration, &rates)?;
             rates = rates.or(calibration.rates()?);
             for note in &found.notes {
                 output::note(&format!("calibration: {note}"));
             }
             origin = Some(found);
         }
-        Ok(Inputs { cluster: rates.cluster()?, origin, calibration })
+        Ok(Inputs { cluster: rates.cluster()?, origin, calibration, doubts, contradictions })
     }
 }
 

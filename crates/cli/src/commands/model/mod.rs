@@ -5,6 +5,7 @@ mod aggregate;
 pub mod arguments;
 pub mod chart;
 mod crossover;
+mod doubts;
 pub mod inputs;
 mod mapreduce;
 mod throughput;

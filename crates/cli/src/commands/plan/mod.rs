@@ -7,7 +7,8 @@ mod report;
 
 use serde::Serialize;
 use tidepool_model::{
-    Access, Bytes, Demand, DemandTrace, NodeCount, Plan, PlanInput, Seconds, Workload, plan as make,
+    Access, Bytes, Demand, DemandTrace, NodeCount, Plan, PlanInput, Seconds, Workload,
+    plan_in_doubt,
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -44,7 +45,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<Outcome> {
         worth: arguments.worth,
         target: given.target_seconds.map(Seconds::new).transpose()?,
     };
-    let found = make(&input)?;
+    let found = plan_in_doubt(&input, &inputs.doubts, &inputs.contradictions)?;
     if let Some(path) = &arguments.report {
         let page = report::page(&input, &found, inputs.origin.as_ref())?;
         std::fs::write(path, page)

@@ -16,7 +16,8 @@ const POINTS: u32 = 48;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1000px;margin:24px auto;color:#222}\
     h1{font-size:22px;margin:0 0 6px}.advice{background:#eef4f8;border-left:5px solid #0072b2;\
-    padding:10px 14px;font-size:16px}table{border-collapse:collapse;width:100%;margin:14px 0}\
+    padding:10px 14px;font-size:16px}.warning{background:#fdf1e3;border-left:5px solid #d55e00;\
+    padding:4px 14px;margin:4px 0}table{border-collapse:collapse;width:100%;margin:14px 0}\
     th,td{border-bottom:1px solid #ccc;padding:5px 8px;text-align:right}th:first-child,\
     td:first-child{text-align:left}svg{width:100%;height:auto}.small{color:#555;font-size:12px}\
     @media print{body{margin:0;font-size:11px}@page{size:A4;margin:12mm}}";
@@ -35,6 +36,9 @@ pub fn page(input: &PlanInput, found: &Plan, origin: Option<&Origin>) -> Result<
         // Writing to a string cannot fail.
         let _ = writeln!(html, "{text}");
     };
+    for note in origin.iter().flat_map(|origin| &origin.notes) {
+        put(format!("<p class=\"warning\">Calibration: {}.</p>", escaped(note)));
+    }
     put(format!("<p>{}</p>", escaped(&workload(input))));
     put(format!("<p class=\"advice\">{}</p>", escaped(&found.advice.text)));
     put(table(found));
@@ -189,7 +193,7 @@ fn inputs(input: &PlanInput, origin: Option<&Origin>) -> String {
         text += &format!("Local disks {} read, {} written. ", disk.read, disk.write);
     }
     if let Some(origin) = origin {
-        text += &format!("Calibrated on {}. {} ", origin.host, origin.notes.join(". "));
+        text += &format!("Calibrated on {}. ", origin.host);
     }
     let worth = input.worth * 100.0;
     text += &format!("Policy {}. A gain below {worth:.0}% is not worth it.", input.policy.name());
