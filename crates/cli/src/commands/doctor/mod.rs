@@ -67,9 +67,10 @@ fn print(check: &CheckResult) {
         Found::Failed => ("failed  ", Colour::Bad),
         Found::Skipped => ("skipped ", Colour::Faint),
     };
-    output::line(&format!("{}  {:<26}  {}", coloured(mark, colour), check.name, check.measured));
+    let head = format!("{}  {:<26}  ", coloured(mark, colour), check.name);
+    output::hanging(&head, &check.measured);
     if !check.consequence.is_empty() {
-        output::line(&format!("{:38}{}", "", coloured(&check.consequence, Colour::Faint)));
+        output::hanging(&" ".repeat(38), &coloured(&check.consequence, Colour::Faint));
     }
 }
 
@@ -100,6 +101,8 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
             (hit_path::Proof::default(), None)
         }
     };
+    // Who names a node means that one; else the machine is what can be examined.
+    let unreachable = unreachable.filter(|_| arguments.facts.socket.socket.is_some());
     let healthy = !findings.has(Found::Failed) && unreachable.is_none();
     if arguments.facts.json {
         output::json(&Report {
@@ -112,7 +115,6 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
         summarise(&findings.checks);
     }
     match unreachable {
-        // The exit code says that nothing is proven, though the machine was examined.
         Some(error) => Err(error),
         None => Ok(if healthy { Outcome::Done } else { Outcome::NotSo }),
     }
