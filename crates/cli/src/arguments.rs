@@ -18,8 +18,8 @@ use crate::commands::plan::arguments::PlanArguments;
 use crate::connection::SocketArgument;
 use crate::settings::NodeFlags;
 
-const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed or not so, 2 usage, 3 no node answers, \
-    4 no such file, 5 permission denied, 6 in use.";
+const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed, or the answer is no, 2 usage, \
+    3 no node answers, 4 no such file, 5 permission denied, 6 in use, 130 interrupted.";
 
 /// A memory level on this node over a parallel file system (PFS)
 #[derive(Debug, Parser)]
@@ -36,11 +36,11 @@ pub enum Command {
     /// Start, stop and look after the node on this machine
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Facts and counters of the node
+    /// Show the state and counters of the node
     Status(Facts),
     /// Live view of the node
     Top(TopArguments),
-    /// Everything the node knows of files: version, residency, holders, why not cached
+    /// Show whether files are cached, which version, where, and why not
     Explain(ExplainArguments),
     /// Bring files into memory, and verify that they are there
     Load(LoadArguments),
@@ -57,7 +57,7 @@ pub enum Command {
     /// Memory control: what it does and why, and how to change it
     #[command(subcommand)]
     Control(ControlCommand),
-    /// Prove the way of a hit and examine this machine, or examine a PFS directory
+    /// Check that cached reads take the fast path, and check this machine or a PFS directory
     Doctor(DoctorArguments),
     /// Effective configuration with units, origins and documentation
     Config(Box<ConfigArguments>),
@@ -71,8 +71,8 @@ pub enum Command {
     Model(ModelCommand),
     /// Predict a workload on each storage, and what nodes and memory it needs
     Plan(Box<PlanArguments>),
-    /// Metrics of the node in the text format of Prometheus
-    Metrics(SocketArgument),
+    /// Print the metrics of the node in the text format of Prometheus
+    Metrics(Facts),
     /// Print generated files: reference, man pages, completion
     #[command(hide = true, subcommand)]
     Generate(GenerateCommand),
@@ -125,6 +125,9 @@ pub struct StartArguments {
     /// Descriptor to report readiness to; for the daemon that `node start` starts
     #[arg(long, hide = true, value_name = "NUMBER")]
     pub ready_descriptor: Option<i32>,
+    /// --log-file is the default; for the daemon that `node start` starts
+    #[arg(long, hide = true)]
+    pub default_log: bool,
 }
 
 /// Arguments of `node stop`.
@@ -153,7 +156,7 @@ pub struct TopArguments {
     /// Where the node is.
     #[command(flatten)]
     pub socket: SocketArgument,
-    /// Seconds between two looks
+    /// Refresh interval in seconds
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
     /// Show this many cached files

@@ -37,8 +37,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
-        calibrate, compare, config, control, doctor, explain, files, load, model, mountain, node,
-        plan, status, store, top,
+        calibrate, compare, config, control, doctor, explain, files, load, metrics, model,
+        mountain, node, plan, status, store, top,
     };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
@@ -62,7 +62,7 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Calibrate(arguments) => calibrate::calibrate(&arguments),
         Command::Model(command) => model::model(&command),
         Command::Plan(arguments) => plan::plan(&arguments),
-        Command::Metrics(socket) => status::metrics(&socket),
+        Command::Metrics(facts) => metrics::metrics(&facts),
         Command::Generate(what) => generate::generate(&what),
     }
 }

@@ -5,6 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use tidepool_proto::{ByteSize, Error, Result};
 
+/// Columns that broken lines need beside what they stand below.
+const COLUMNS_OF_TEXT_MIN: usize = 24;
+/// Where broken lines begin on a terminal that has no room for that.
+const INDENT_MIN: usize = 4;
+
 /// Prints a line to standard output; a reader that went away ends the program quietly.
 pub fn line(text: &str) {
     if let Err(error) = writeln!(io::stdout().lock(), "{text}") {
@@ -66,8 +71,38 @@ pub fn pairs(rows: &[(&str, String)]) {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, value) in rows {
         let padding = " ".repeat(width - name.chars().count());
-        line(&format!("{}{padding}  {value}", coloured(name, Colour::Faint)));
+        hanging(&format!("{}{padding}  ", coloured(name, Colour::Faint)), value);
     }
+}
+
+/// A line that begins with `head`. On a terminal that is too narrow the rest is broken between
+/// words and goes on below its own beginning, or below `head` where that leaves no room.
+pub fn hanging(head: &str, text: &str) {
+    match columns() {
+        Some(columns) => line(&wrapped(head, text, columns)),
+        None => line(&format!("{head}{text}")),
+    }
+}
+
+fn wrapped(head: &str, text: &str, columns: usize) -> String {
+    let indent = textwrap::core::display_width(head);
+    let indent = if indent + COLUMNS_OF_TEXT_MIN > columns { INDENT_MIN } else { indent };
+    let below = " ".repeat(indent);
+    let options = textwrap::Options::new(columns)
+        .initial_indent(head)
+        .subsequent_indent(&below)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .break_words(false);
+    textwrap::fill(text, options)
+}
+
+/// Width of the terminal that standard output is, if it is one.
+fn columns() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let (columns, _) = ratatui::crossterm::terminal::size().ok()?;
+    (columns > 0).then_some(columns.into())
 }
 
 /// A table with aligned columns; `right` says which columns hold numbers.
@@ -134,6 +169,18 @@ mod tests {
         assert_eq!(duration(59), "59 s");
         assert_eq!(duration(61), "1 min 1 s");
         assert_eq!(duration(90_061), "1 d 1 h");
+    }
+
+    #[test]
+    fn long_values_are_broken_between_words() {
+        let text = "one two three four five six seven eight nine ten";
+        let broken = "name  one two three four five six\n      seven eight nine ten";
+        assert_eq!(wrapped("name  ", text, 36), broken);
+        let faint = "\u{1b}[2mname\u{1b}[0m  ";
+        assert!(wrapped(faint, text, 36).ends_with("\n      seven eight nine ten"));
+        let narrow = wrapped("a rather long name  ", text, 40);
+        assert_eq!(narrow.lines().nth(1), Some("    six seven eight nine ten"), "{narrow}");
+        assert_eq!(wrapped("name  ", "short", 36), "name  short");
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub(crate) struct Connection {
 
 fn unreachable(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::NodeUnavailable, "talking to the node", detail)
-        .remedy("start one (`tidepool node start`), or pass the right --socket")
+        .remedy("start one by `tidepool node start`, or pass the right --socket")
 }
 
 impl Connection {
@@ -91,6 +91,10 @@ impl Connection {
         retry_interval: Duration,
     ) -> Result<Arc<Connection>, Error> {
         let failed = |error: rustix::io::Errno| {
+            let nobody = [rustix::io::Errno::NOENT, rustix::io::Errno::CONNREFUSED];
+            if nobody.contains(&error) {
+                return unreachable(format!("no node is running at {}", path.display()));
+            }
             unreachable(format!("no node answers at {}", path.display())).caused_by(error)
         };
         let flags = SocketFlags::CLOEXEC;

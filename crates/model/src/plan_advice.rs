@@ -72,8 +72,8 @@ pub(crate) fn advise(input: &PlanInput, choices: &[Choice]) -> Advice {
         return advice(StorageChoice::PageCache, text);
     }
     let text = format!(
-        "Worth it: {} instead of {} on the next best, {speedup:.1} times as fast, with {:.0}% of \
-         the later reads from memory. Then the limit is the {}.",
+        "Worth it: {}, against {} on the next best storage: {speedup:.1} times as fast, with \
+         {:.0}% of the later reads from memory. Then the limit is the {}.",
         two_level.total,
         next_best_name(choices),
         two_level.hits.get() * 100.0,

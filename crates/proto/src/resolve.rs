@@ -15,8 +15,8 @@ use crate::config::{
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::option::{
-    OPTIONS, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions, RawQuota, RawRule,
-    Setting, Switch,
+    OPTIONS, OptionKind, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions,
+    RawQuota, RawRule, Setting, Switch,
 };
 use crate::size::{ByteSize, MemorySize};
 
@@ -44,7 +44,7 @@ pub struct Machine {
 pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
-    let entries = entries(&options);
+    let entries = entries(&options, machine);
     let o = Reader { specs: OPTIONS, place: "option" };
     let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
     let memory = o.required("memory", &options.memory)?;
@@ -145,18 +145,28 @@ fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
     }
 }
 
-fn entries(options: &RawOptions) -> Vec<ConfigEntry> {
+fn entries(options: &RawOptions, machine: &Machine) -> Vec<ConfigEntry> {
     let entry = |spec: &OptionSpec| {
         let setting = options.get(spec.name);
         ConfigEntry {
             name: spec.name.to_owned(),
-            value: setting.map(|setting| setting.text.clone()).unwrap_or_default(),
+            value: setting.map(|setting| shown(spec, setting, machine)).unwrap_or_default(),
             unit: spec.unit.to_owned(),
             origin: setting.map_or("default", |setting| setting.origin.name()).to_owned(),
             doc: spec.doc.to_owned(),
         }
     };
     OPTIONS.iter().map(entry).collect()
+}
+
+/// A value as operators see it: what is relative to the working directory is of no use elsewhere.
+fn shown(spec: &OptionSpec, setting: &Setting, machine: &Machine) -> String {
+    match spec.kind {
+        OptionKind::Path => {
+            machine.working_directory.join(&setting.text).to_string_lossy().into_owned()
+        }
+        _ => setting.text.clone(),
+    }
 }
 
 fn control_config(

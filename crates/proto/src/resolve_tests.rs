@@ -82,6 +82,8 @@ fn options_must_fit_each_other() {
 fn relative_paths_start_at_the_working_directory_but_not_in_a_file() {
     let config = resolve(raw(&[("mount", "tide")]), &machine()).unwrap();
     assert_eq!(config.mount.unwrap(), Path::new("/work/tide"));
+    let shown = config.entries.iter().find(|entry| entry.name == "mount").unwrap();
+    assert_eq!(shown.value, "/work/tide", "operators stand elsewhere");
     let mut raw = raw(&[]);
     let origin = Origin::File { path: PathBuf::from("/etc/t.toml"), line: 3 };
     raw.options.mount = Some(Setting { text: "tide".to_owned(), origin });

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod explain;
 pub mod files;
 pub mod load;
+pub mod metrics;
 pub mod model;
 pub mod mountain;
 pub mod node;

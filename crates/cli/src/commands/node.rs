@@ -53,8 +53,8 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
         output::json(&report)?;
     } else {
         let written = match report.owed_bytes_before {
-            0 => "nothing was owed".to_owned(),
-            bytes => format!("{} were owed and are on the PFS", output::size(bytes)),
+            0 => "nothing was left to write".to_owned(),
+            bytes => format!("{} were written to the PFS first", output::size(bytes)),
         };
         output::line(&format!("node {} stopped; {written}", report.process_id));
     }
@@ -191,7 +191,7 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
     }
     node.order(AdminRequest::Drain { stop: false }, None)?;
     let status = node.status()?;
-    let done = "drained: nothing is owed, new opens are refused until `node drain --undo`";
+    let done = "drained: all data is on the PFS, new opens are refused until `node drain --undo`";
     report_drain(&status, facts.json, done)
 }
 
@@ -208,7 +208,7 @@ fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
     } else if is_done {
         output::line(done);
     } else {
-        output::line(&format!("{} are still owed", output::size(owed_bytes)));
+        output::line(&format!("{} of data are still unwritten", output::size(owed_bytes)));
     }
     Ok(if is_done { Outcome::Done } else { Outcome::NotSo })
 }

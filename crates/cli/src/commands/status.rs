@@ -1,11 +1,10 @@
-//! `tidepool status` and `tidepool metrics`: facts and counters of the node.
+//! `tidepool status`: facts and counters of the node.
 
-use tidepool_proto::admin::{AdminReply, AdminRequest, Status, TransferStatus};
+use tidepool_proto::admin::{Status, TransferStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
-use tidepool_proto::{Error, ErrorKind, Level, Result};
+use tidepool_proto::{Level, Result};
 
 use crate::arguments::Facts;
-use crate::connection::SocketArgument;
 use crate::exit::Outcome;
 use crate::output::{self, Colour, coloured, count, percent, size};
 
@@ -18,17 +17,6 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
         print(&status)
     }
     Ok(Outcome::Done)
-}
-
-/// Runs `metrics`.
-pub fn metrics(socket: &SocketArgument) -> Result<Outcome> {
-    match socket.connect().ask(AdminRequest::Metrics, None)? {
-        AdminReply::Metrics(text) => {
-            output::line(text.trim_end());
-            Ok(Outcome::Done)
-        }
-        _ => Err(Error::new(ErrorKind::Protocol, "asking for metrics", "the answer is none")),
-    }
 }
 
 fn print(status: &Status) {
@@ -51,7 +39,7 @@ fn print(status: &Status) {
     rows.push(("transfers since start", transfers(&status.transfers)));
     rows.push(("control", control(&status.control)));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
-    rows.push(("owed", owed(status)));
+    rows.push(("unwritten data", owed(status)));
     if status.draining {
         let text = "new opens are refused until `tidepool node drain --undo`";
         rows.push(("draining", coloured(text, Colour::Warning)));
@@ -65,13 +53,14 @@ fn print(status: &Status) {
 fn transfers(transfers: &TransferStatus) -> String {
     let TransferStatus { fills, fills_joined, fills_discarded, fills_not_admitted, .. } = transfers;
     format!(
-        "{fills} blocks brought in, {} asked for by read-ahead; {fills_joined} requests joined \
-         one, {fills_discarded} thrown away, {fills_not_admitted} not kept; {} passthrough opens \
-         of {}, {} versions superseded, {} written down",
+        "{} brought in, {} asked for by read-ahead; {fills_joined} requests \
+         coalesced, {fills_discarded} discarded, {fills_not_admitted} not admitted; {} of {}, {} \
+         superseded, {} written down",
+        count(*fills, "block"),
         transfers.read_ahead_blocks,
-        transfers.passthrough_opens,
+        count(transfers.passthrough_opens, "passthrough open"),
         size(transfers.passthrough_lent_bytes),
-        transfers.versions_superseded,
+        count(transfers.versions_superseded, "version"),
         size(transfers.spilled_bytes)
     )
 }
@@ -171,14 +160,14 @@ fn traffic_rows(status: &Status) -> Vec<(&'static str, String)> {
 
 fn owed(status: &Status) -> String {
     if status.dirty_bytes == 0 && status.memory_only_bytes == 0 {
-        return "nothing".to_owned();
+        return "none".to_owned();
     }
     let age = status.dirty_age_ms.map(|age| format!(", oldest {age} ms")).unwrap_or_default();
     let text = format!(
-        "{} to the PFS{age}; {} in {} files in memory only",
+        "{} under way to the PFS{age}; {} in {} in memory only",
         size(status.dirty_bytes),
         size(status.memory_only_bytes),
-        status.memory_only_files
+        count(status.memory_only_files, "file")
     );
     coloured(&text, Colour::Warning)
 }

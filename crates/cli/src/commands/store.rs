@@ -23,6 +23,11 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     let capacity_bytes = wanted_bytes / block_bytes * block_bytes;
     if capacity_bytes < wanted_bytes {
         let (wanted, block) = (size(wanted_bytes), size(block_bytes));
+        if capacity_bytes == 0 {
+            let detail = format!("{wanted} is less than one block of {block}");
+            return Err(Error::new(ErrorKind::InvalidInput, "resizing the store", detail)
+                .remedy("ask for at least one block, or for 0 to empty it"));
+        }
         let capacity = size(capacity_bytes);
         output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
     }

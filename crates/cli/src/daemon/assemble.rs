@@ -19,6 +19,7 @@ use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 use super::endpoint::Endpoint;
 use super::limits::{raise_descriptors, server_limits};
 use super::logging::{self, Log};
+use super::mount_point::MountPoint;
 use super::notify::notify;
 use super::start::Sources;
 use super::summary::Summary;
@@ -44,6 +45,8 @@ pub struct Running {
     supervisor: Arc<Supervisor>,
     server: Arc<Server>,
     mount: Option<Mount>,
+    /// Removed again where the start made it, after the mount.
+    mount_point: Option<MountPoint>,
     endpoint: Option<Endpoint>,
     log: Log,
     events: Receiver<Event>,
@@ -58,9 +61,7 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     raise_descriptors();
     let (sender, events) = channel();
     listen_to_signals(sender.clone())?;
-    if let Some(mount_point) = &config.mount {
-        prepare_mount_point(mount_point)?;
-    }
+    let mount_point = config.mount.as_deref().map(MountPoint::prepare).transpose()?;
     let node = Node::start(config.clone())?;
     let supervisor = Arc::new(Supervisor::new(node.clone(), &config));
     let limits = server_limits(&config.client_limits);
@@ -85,16 +86,20 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     let _ = std::env::set_current_dir("/");
     let machine = sources.machine();
     let limit = (machine.memory_bytes, machine.memory_limit.as_str());
-    let summary = Summary::new(&config, &node.status(), limit);
+    let notes = mount_point.iter().flat_map(MountPoint::notes).collect();
+    let summary = Summary::new(&config, &node.status(), limit, notes);
     tracing::info!(pfs = summary.pfs, socket = summary.socket, mount = summary.mount, "serving");
     for degraded in &summary.degraded {
         tracing::warn!("degraded: {degraded}");
     }
+    for note in &summary.notes {
+        tracing::warn!("{note}");
+    }
     notify("READY=1");
     #[rustfmt::skip]
     let running = Running {
-        config, sources, node, supervisor, server, mount, endpoint, log, events, summary,
-        root_note: None,
+        config, sources, node, supervisor, server, mount, mount_point, endpoint, log, events,
+        summary, root_note: None,
     };
     Ok(running)
 }
@@ -139,29 +144,6 @@ fn require(feature: Feature, name: &str, present: bool) -> Result<()> {
     let detail = format!("`{name}` is `on`, but this machine lacks it");
     Err(Error::new(ErrorKind::Unsupported, "starting the node", detail)
         .remedy("`tidepool doctor` says why; use `auto` to go on without it"))
-}
-
-/// A directory to mount at: made if it is missing. A dead mount on it stays until the new one is
-/// ready.
-fn prepare_mount_point(mount_point: &Path) -> Result<()> {
-    let operation = || format!("preparing the mount point {}", mount_point.display());
-    let missing = std::fs::symlink_metadata(mount_point)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    if missing {
-        return std::fs::create_dir_all(mount_point)
-            .map_err(|source| Error::pfs(operation(), source));
-    }
-    if tidepool_fuse::is_stale(mount_point)? {
-        tracing::warn!(mount = %mount_point.display(), "a node that died left its mount");
-        return Ok(());
-    }
-    let metadata =
-        std::fs::metadata(mount_point).map_err(|source| Error::pfs(operation(), source))?;
-    if metadata.is_dir() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidInput, operation(), "it is no directory")
-        .remedy("give --mount a directory, or a path that does not exist yet"))
 }
 
 fn surround(
@@ -272,7 +254,10 @@ impl Running {
             reload::apply(&self.config, wanted, &*self.supervisor, &self.log)
         });
         match applied {
-            Ok(in_force) => self.config = in_force,
+            Ok(in_force) => {
+                self.supervisor.reloaded(&in_force);
+                self.config = in_force;
+            }
             Err(error) => tracing::error!("the configuration stays as it is: {error}"),
         }
         notify("READY=1");
@@ -289,6 +274,7 @@ impl Running {
         }
         self.supervisor.stop_control();
         drop(self.mount);
+        drop(self.mount_point);
         drop(self.endpoint);
         self.server.stop();
         // What programs went on to write until their front end was gone.

@@ -74,7 +74,6 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     command
         .arg0("tidepool")
         .args(std::env::args_os().skip(1))
-        .arg("--foreground=true")
         .arg(format!("--ready-descriptor={}", report.as_raw_fd()))
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(failed)?)
@@ -82,7 +81,7 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     if config.log_file.is_none() {
         let mut flag = std::ffi::OsString::from("--log-file=");
         flag.push(&log_file);
-        command.arg(flag);
+        command.arg(flag).arg("--default-log");
     }
     let log_bytes = std::fs::metadata(&log_file).map_or(0, |facts| facts.len());
     let kept = report.as_raw_fd();

@@ -1,4 +1,4 @@
-//! The Prometheus endpoint: answers `GET /metrics` and nothing else.
+//! The Prometheus endpoint: answers `GET /metrics`, and at `/` says that it does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,6 +58,11 @@ fn answer(request: Request, node: &dyn AdminService) {
             Ok(_) => plain("the node answered something else\n".to_owned(), 500),
             Err(error) => plain(format!("{error}\n"), 500),
         },
+        (Method::Get, "/") => {
+            let header = Header::from_bytes("Content-Type", "text/html; charset=utf-8");
+            let page = "<title>Tidepool node</title><a href=\"/metrics\">metrics</a>\n";
+            plain(page.to_owned(), 200).with_header(header.expect("the header is plain ASCII"))
+        }
         (Method::Get, _) => plain("only /metrics is here\n".to_owned(), 404),
         _ => plain("only GET is answered\n".to_owned(), 405),
     };

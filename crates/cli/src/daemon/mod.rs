@@ -6,6 +6,7 @@ mod detach;
 mod endpoint;
 mod limits;
 pub mod logging;
+mod mount_point;
 mod notify;
 mod place;
 mod reload;

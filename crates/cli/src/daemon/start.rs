@@ -1,5 +1,6 @@
 //! `tidepool node start`: validates the configuration, then serves here or in a daemon.
 
+use tidepool_proto::admin::ConfigEntry;
 use tidepool_proto::resolve::{Machine, resolve};
 use tidepool_proto::{NodeConfig, Result};
 
@@ -16,21 +17,28 @@ use crate::settings::{NodeFlags, gather};
 pub struct Sources {
     flags: NodeFlags,
     machine: Machine,
+    /// The log was named by the program that started the daemon, not by its user.
+    default_log: bool,
 }
 
 impl Sources {
     /// Remembers flags; paths are made absolute now, before the working directory changes.
-    pub fn new(mut flags: NodeFlags) -> Result<Sources> {
+    pub fn new(mut flags: NodeFlags, default_log: bool) -> Result<Sources> {
         let machine = machine()?;
         flags.config = flags.config.map(|path| machine.working_directory.join(path));
-        Ok(Sources { flags, machine })
+        Ok(Sources { flags, machine, default_log })
     }
 
     /// Reads file and environment again and validates everything.
     pub fn read(&self) -> Result<(NodeConfig, Vec<String>)> {
         let file = self.flags.config.as_deref();
         let (raw, warnings) = gather(file, std::env::vars_os(), &self.flags.options)?;
-        Ok((resolve(raw, &self.machine)?, warnings))
+        let mut config = resolve(raw, &self.machine)?;
+        let is_log = |entry: &&mut ConfigEntry| self.default_log && entry.name == "log_file";
+        if let Some(log) = config.entries.iter_mut().find(is_log) {
+            log.origin = "default".to_owned();
+        }
+        Ok((config, warnings))
     }
 
     /// Facts of the machine.
@@ -42,7 +50,7 @@ impl Sources {
 /// Runs `node start`.
 pub fn start(arguments: StartArguments) -> Result<Outcome> {
     let readiness = arguments.ready_descriptor.map(Readiness::adopt).transpose()?;
-    let sources = Sources::new(arguments.flags)?;
+    let sources = Sources::new(arguments.flags, arguments.default_log)?;
     match readiness {
         Some(readiness) => {
             let served = serve_in_daemon(sources, &readiness);

@@ -54,11 +54,18 @@ pub struct Summary {
     pub defaults: Vec<String>,
     /// What this machine lacks, one line each.
     pub degraded: Vec<String>,
+    /// What whoever started the node may not have meant.
+    pub notes: Vec<String>,
 }
 
 impl Summary {
     /// Of a node with `config` that answered `status`.
-    pub fn new(config: &NodeConfig, status: &Status, limit: (u64, &str)) -> Summary {
+    pub fn new(
+        config: &NodeConfig,
+        status: &Status,
+        limit: (u64, &str),
+        notes: Vec<String>,
+    ) -> Summary {
         let text = |path: &std::path::PathBuf| path.display().to_string();
         let defaults = config.entries.iter().filter(|entry| entry.origin == "default");
         Summary {
@@ -84,6 +91,7 @@ impl Summary {
             log_file: config.log_file.as_ref().map(text),
             defaults: defaults.map(|entry| entry.name.clone()).collect(),
             degraded: status.degraded.clone(),
+            notes,
         }
     }
 
@@ -140,6 +148,9 @@ impl Summary {
         }
         for degraded in &self.degraded {
             rows.push(("degraded", output::coloured(degraded, Colour::Warning)));
+        }
+        for note in &self.notes {
+            rows.push(("note", output::coloured(note, Colour::Warning)));
         }
         output::pairs(&rows);
     }

@@ -11,6 +11,7 @@ use tidepool_node::{Node, check_setting};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, ConfigEntry};
 use tidepool_proto::config::ControlConfig;
 use tidepool_proto::control::{ControlSetting, ControlStatus, parameter_options};
+use tidepool_proto::option::{OptionKind, option};
 use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, NodeConfig, Result};
 
 use super::controller::Controller;
@@ -19,7 +20,8 @@ use crate::machine::memory_limit;
 /// The node as the socket and the metrics see it.
 pub struct Supervisor {
     node: Arc<Node>,
-    configured_capacity_bytes: u64,
+    /// Values and their origins as of the start or the latest reload.
+    configured: Mutex<(u64, Vec<ConfigEntry>)>,
     controller: Controller,
     control: Mutex<ControlConfig>,
 }
@@ -29,7 +31,7 @@ impl Supervisor {
     pub fn new(node: Arc<Node>, config: &NodeConfig) -> Supervisor {
         Supervisor {
             node,
-            configured_capacity_bytes: config.capacity_bytes,
+            configured: Mutex::new((config.capacity_bytes, config.entries.clone())),
             controller: Controller::new(config),
             control: Mutex::new(config.control.clone()),
         }
@@ -89,8 +91,14 @@ impl Supervisor {
         parameters(&settings)?.check(&facts(&status)).map(drop)
     }
 
+    /// A changed configuration was taken over: its values are no changes by command.
+    pub fn reloaded(&self, config: &NodeConfig) {
+        *self.configured.lock() = (config.capacity_bytes, config.entries.clone());
+    }
+
     /// Values that were changed by command show as such.
-    fn present(&self, mut entries: Vec<ConfigEntry>) -> Vec<ConfigEntry> {
+    fn present(&self) -> Vec<ConfigEntry> {
+        let (capacity_bytes, mut entries) = self.configured.lock().clone();
         let status = self.node.status();
         let store = status.store;
         let mut overlay = |name: &str, value: String, unchanged: &dyn Fn(&str) -> bool| {
@@ -104,10 +112,14 @@ impl Supervisor {
         overlay("policy", policy.clone(), &|value| value == policy);
         // What a controller does below its ceiling is no change of the configuration.
         let ceiling = status.control.ceiling_bytes;
-        let started_with = self.configured_capacity_bytes;
-        overlay("memory", ByteSize(ceiling).to_string(), &|_| ceiling == started_with);
+        overlay("memory", ByteSize(ceiling).to_string(), &|_| ceiling == capacity_bytes);
         for setting in status.control.settings {
-            overlay(&setting.name, setting.value.clone(), &|value| value == setting.value);
+            let bytes = bytes_of(&setting.name, &setting.value);
+            let unchanged = |value: &str| {
+                value == setting.value || bytes.is_some() && bytes_of(&setting.name, value) == bytes
+            };
+            let value = bytes.map_or(setting.value.clone(), |bytes| ByteSize(bytes).to_string());
+            overlay(&setting.name, value, &unchanged);
         }
         entries
     }
@@ -144,7 +156,7 @@ impl AdminService for Supervisor {
             return Ok(AdminReply::Done);
         }
         match self.node.admin_while(request, descriptor, user_id, go_on)? {
-            AdminReply::Config(entries) => Ok(AdminReply::Config(self.present(entries))),
+            AdminReply::Config(_) => Ok(AdminReply::Config(self.present())),
             reply => Ok(reply),
         }
     }
@@ -152,6 +164,16 @@ impl AdminService for Supervisor {
     fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
         self.node.control_pages(fence)
     }
+}
+
+/// The value of an option that is a size.
+fn bytes_of(name: &str, value: &str) -> Option<u64> {
+    let kind = option(name)?.kind;
+    if !matches!(kind, OptionKind::Bytes { .. } | OptionKind::Memory) {
+        return None;
+    }
+    let total_bytes = memory_limit().ok()?.bytes;
+    value.trim().parse::<MemorySize>().ok().map(|size| size.resolve(total_bytes))
 }
 
 fn parameters_of(status: &ControlStatus) -> Vec<ControlSetting> {

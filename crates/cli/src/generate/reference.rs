@@ -176,16 +176,20 @@ fn describe(text: &mut String, command: &mut clap::Command) {
 
 fn example() -> String {
     let mut text = String::from(
-        "# Configuration of a Tidepool node, with all options at their defaults.\n\
+        "# Configuration of a Tidepool node. Set the first two for your site; all \
+         others are at their defaults.\n\
          # Made by `tidepool generate docs`; copy it, and take the `#` away where you change a \
          value.\n\
          # Use: tidepool node start --config FILE\n",
     );
-    for spec in OPTIONS {
+    let (first, others): (Vec<&OptionSpec>, Vec<&OptionSpec>) =
+        OPTIONS.iter().partition(|spec| ["pfs", "mount"].contains(&spec.name));
+    for spec in first.into_iter().chain(others) {
         put!(text, "\n# {}", wrapped(spec.doc));
         put!(text, "# Valid: {}.{}", spec.kind.valid(), if spec.live { " Live." } else { "" });
         match (spec.name, spec.default) {
             ("pfs", _) => put!(text, "pfs = \"/lustre/project\""),
+            ("mount", _) => put!(text, "mount = \"/mnt/tide\""),
             (_, Some(default)) => put!(text, "#{} = {}", spec.name, toml_value(spec, default)),
             (_, None) => put!(text, "#{} = {}", spec.name, toml_value(spec, sample(spec))),
         }

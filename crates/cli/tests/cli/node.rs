@@ -245,6 +245,7 @@ fn size_and_policy_change_while_it_runs() {
     assert_eq!(report["capacity_bytes"], 32 << 20);
     assert_eq!(daemon.json(&["status"])["store"]["capacity_bytes"], 32 << 20);
     assert_eq!(daemon.run(&["resize", "1000TiB"]).status.code(), Some(2));
+    assert_eq!(daemon.run(&["resize", "3MB"]).status.code(), Some(2), "less than a block");
     assert_eq!(daemon.json(&["policy", "lfu"])["policy"], "lfu");
     assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lfu");
     let entries = daemon.json(&["config"]);
@@ -257,16 +258,23 @@ fn size_and_policy_change_while_it_runs() {
         (Some("32MiB"), Some("live change"))
     );
     assert_eq!(entry("policy")["value"], "lfu");
+    // What the program adds for the daemon that it starts is not its user's.
+    assert_eq!(
+        (&entry("foreground")["value"], &entry("foreground")["origin"]),
+        (&"false".into(), &"default".into())
+    );
+    assert_eq!(entry("log_file")["origin"], "default");
 }
 
 #[test]
 fn a_changed_file_is_taken_at_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("node.toml");
-    std::fs::write(&file, "policy = \"lru\"\n").unwrap();
+    std::fs::write(&file, "policy = \"lru\"\nmemory_min = \"4MiB\"\n").unwrap();
     let daemon = Daemon::start(&["--config", file.to_str().unwrap()]);
     assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lru");
-    std::fs::write(&file, "policy = \"s3fifo\"\ntransfers = 3\n").unwrap();
+    let changed = "memory_min = \"8MiB\"\npolicy = \"s3fifo\"\ntransfers = 3\n";
+    std::fs::write(&file, changed).unwrap();
     let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
     let process = rustix::process::Pid::from_raw(process_id).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
@@ -274,6 +282,14 @@ fn a_changed_file_is_taken_at_sighup() {
         if stdout(&daemon.run(&["policy"])).trim() == "s3fifo" {
             let log = daemon.log();
             assert!(log.contains("needs a restart") && log.contains("transfers"), "{log}");
+            let config = daemon.json(&["config"]);
+            let entries = config.as_array().unwrap().iter();
+            let origins = entries.filter(|entry| {
+                ["policy", "memory_min"].contains(&entry["name"].as_str().unwrap())
+            });
+            for entry in origins {
+                assert_eq!(entry["origin"], "file", "{entry}");
+            }
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));

@@ -3,11 +3,10 @@
 //! It measures nothing: it is given the facts.
 
 use serde::{Deserialize, Serialize};
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{ByteSize, Error, ErrorKind, Result};
 
 use super::analysis::{behaviour, gain_margin, monotone_limit, stability_limit};
 use super::{Behaviour, ControlPolicy, Parameters, headroom_bytes};
-use crate::Bytes;
 
 /// Margin of the gain that is recommended.
 const MARGIN: f64 = 3.0;
@@ -58,8 +57,9 @@ fn refuse(parameter: &str, detail: String, remedy: String) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("checking {parameter}"), detail).remedy(remedy)
 }
 
-fn size(bytes: u64) -> Bytes {
-    Bytes::whole(bytes)
+/// As everywhere where memory is meant: in binary units.
+fn size(bytes: u64) -> ByteSize {
+    ByteSize(bytes)
 }
 
 impl Parameters {

@@ -168,7 +168,7 @@ impl Striping for NoStriping {
         let note = match self.fs_type.as_str() {
             "fuse.mfs" | "fuse.mfsmount" => "MooseFS keeps files in chunks of 64 MiB",
             "fuse.glusterfs" => "GlusterFS places files or shards by hash",
-            _ => "this type of file system tells nothing of striping",
+            _ => "it does not report striping",
         };
         Layout::unknown(&self.fs_type, note)
     }

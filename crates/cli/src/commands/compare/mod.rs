@@ -10,6 +10,7 @@ mod ways;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use self::arguments::{CompareArguments, Pattern};
@@ -52,12 +53,16 @@ pub fn compare(arguments: &CompareArguments) -> Result<Outcome> {
     let interrupted = interruption::watch()?;
     let before = machine::describe();
     let site = Site::open(arguments)?;
-    let files = Files::create(&site.roots, &site.connection, size_bytes, &interrupted)?;
     let patterns = if arguments.pattern.is_empty() { &ALL[..] } else { &arguments.pattern };
+    let progress = progress(arguments);
+    progress.set_message("writing files");
+    let files = Files::create(&site.roots, &site.connection, size_bytes, &interrupted)?;
+    progress.set_length((files.ways().len() * patterns.len()) as u64 * u64::from(arguments.rounds));
     let mut rows = Vec::new();
     for pattern in ALL.into_iter().filter(|pattern| patterns.contains(pattern)) {
-        rows.extend(measure(&files, pattern, arguments.rounds, &interrupted)?);
+        rows.extend(measure(&files, pattern, arguments.rounds, &interrupted, &progress)?);
     }
+    progress.finish_and_clear();
     let report = Report {
         load_after: machine::describe().load,
         machine: before,
@@ -73,6 +78,17 @@ pub fn compare(arguments: &CompareArguments) -> Result<Outcome> {
         report.print();
     }
     Ok(Outcome::Done)
+}
+
+/// How far it is, on standard error where that is a terminal. Drawn between measurements only.
+fn progress(arguments: &CompareArguments) -> ProgressBar {
+    let progress = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{bar:20} {pos} of {len}  {msg}");
+    progress.set_style(style.expect("the template is valid"));
+    if arguments.facts.json {
+        progress.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    progress
 }
 
 impl Site {
@@ -123,6 +139,7 @@ fn measure(
     pattern: Pattern,
     rounds: u32,
     interrupted: &AtomicBool,
+    progress: &ProgressBar,
 ) -> Result<Vec<Row>> {
     let ways = files.ways();
     let mut rates = vec![Vec::with_capacity(rounds as usize); ways.len()];
@@ -130,7 +147,9 @@ fn measure(
         for turn in 0..ways.len() {
             check(interrupted)?;
             let index = (round + turn) % ways.len();
+            progress.set_message(format!("{} by {}", pattern.name(), ways[index].name()));
             rates[index].push(ways::rate(files, ways[index], pattern, round as u64, interrupted)?);
+            progress.inc(1);
         }
     }
     let of = |way: Way| ways.iter().position(|other| *other == way).map(|index| &rates[index]);

@@ -6,7 +6,7 @@ use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus};
 use super::decisions;
 use crate::arguments::Facts;
 use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, duration, size};
+use crate::output::{self, Colour, coloured, count, duration, size};
 
 /// Decisions shown below the facts.
 const DECISIONS_SHOWN: usize = 5;
@@ -94,7 +94,10 @@ fn report_rows(status: &ControlStatus, report: &ControlReport) -> Vec<(&'static 
         ),
         ("target", format!("{} for all stores: {}", size(report.target_bytes), report.reason)),
         ("headroom", format!("{} kept free above the demand", size(report.headroom_bytes))),
-        ("policy", format!("{}, {} decisions, {}", report.policy, report.decisions, report.level)),
+        (
+            "policy",
+            format!("{}, {}, {}", report.policy, count(report.decisions, "decision"), report.level),
+        ),
     ];
     if report.reaction_us_max > 0 {
         let (median, max) = (report.reaction_us_median, report.reaction_us_max);
@@ -119,12 +122,12 @@ fn report_rows(status: &ControlStatus, report: &ControlReport) -> Vec<(&'static 
 
 fn history(status: &ControlStatus) -> String {
     format!(
-        "{} attached, {} leases of {} ms ran out, {} restarts, {} refused, {} foreign changes",
-        status.attachments,
-        status.expirations,
+        "{}, {} of {} ms expired, {}, {} refused, {}",
+        count(status.attachments, "attachment"),
+        count(status.expirations, "lease"),
         status.lease_ms,
-        status.restarts,
+        count(status.restarts, "restart"),
         status.refusals,
-        status.foreign_changes
+        count(status.foreign_changes, "foreign change")
     )
 }

@@ -74,7 +74,11 @@ fn print(file: &Explanation) {
     }
     let pinned = if file.pinned { "yes" } else { "no" };
     rows.push(("pinned", format!("{pinned}, {}", count(file.open_handles, "open handle"))));
-    rows.push(("owed", size(file.dirty_bytes)));
+    let unwritten = match file.dirty_bytes {
+        0 => "none".to_owned(),
+        bytes => size(bytes),
+    };
+    rows.push(("unwritten data", unwritten));
     let rank = file.policy_rank.map(|rank| format!(", rank {rank:.2} (0 goes first)"));
     rows.push(("policy", format!("{}{}", file.policy, rank.unwrap_or_default())));
     rows.extend(file.policy_choice.iter().map(|choice| ("", choice.words())));

@@ -111,7 +111,7 @@ fn print(report: &Report) {
             cells
         })
         .collect();
-    let header = ["storage", "map", "shuffle", "reduce", "job", "longest phase is held by"];
+    let header = ["storage", "map", "shuffle", "reduce", "job", "bottleneck of the longest phase"];
     output::table(&header, &[false, true, true, true, true, false], &rows);
     for path in &report.pictures {
         output::line(&format!("picture: {}", path.display()));

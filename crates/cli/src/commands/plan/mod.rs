@@ -158,6 +158,9 @@ pub fn remarks(input: &PlanInput, found: &Plan) -> Vec<String> {
     for (what, crossover) in crossovers {
         if let Some(crossover) = crossover {
             let text = match crossover.nodes {
+                Some(count) if count.get() == 1 => {
+                    format!("HDFS on local disks is ahead of {what} from one node on.")
+                }
                 Some(count) => {
                     format!("HDFS on local disks overtakes {what} from {count} nodes on.")
                 }

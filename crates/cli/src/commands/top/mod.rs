@@ -85,14 +85,20 @@ fn watch(
     history: &mut History,
 ) -> std::io::Result<()> {
     let mut trouble: Option<String> = None;
+    let mut help = false;
     let mut next = Instant::now() + source.interval;
     loop {
-        terminal.draw(|frame| view::draw(frame, history, source.order, trouble.as_deref()))?;
+        let choice = view::Choice { order: source.order, help };
+        terminal.draw(|frame| view::draw(frame, history, choice, trouble.as_deref()))?;
         while event::poll(next.saturating_duration_since(Instant::now()))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => {
                     let interrupt = key.code == KeyCode::Char('c')
                         && key.modifiers.contains(KeyModifiers::CONTROL);
+                    if !interrupt && (help || key.code == KeyCode::Char('?')) {
+                        help = !help;
+                        break;
+                    }
                     if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                         return Ok(());
                     }

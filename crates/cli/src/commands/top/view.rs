@@ -4,17 +4,17 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Clear, Gauge, Paragraph, Row, Sparkline, Table};
 use tidepool_proto::Level;
 use tidepool_proto::admin::Status;
 use tidepool_proto::control::ALARMS;
 use tidepool_proto::files::FileOrder;
 
 use super::history::{FileRate, History, Rates};
-use crate::output::{duration, percent, share, size};
+use crate::output::{count, duration, percent, share, size};
 
 /// Width of names before the curves.
-const NAME_COLUMNS: u16 = 36;
+const NAME_COLUMNS: u16 = 38;
 
 fn colour(level: Level) -> Color {
     match level {
@@ -26,33 +26,108 @@ fn colour(level: Level) -> Color {
     }
 }
 
-/// Draws the latest look at the node, with the files in their `order`; `trouble` is why there is no
-/// newer one.
-pub fn draw(frame: &mut Frame<'_>, history: &History, order: FileOrder, trouble: Option<&str>) {
+/// What a viewer chose to see.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice {
+    /// Which files come first.
+    pub order: FileOrder,
+    /// Whether the keys are explained.
+    pub help: bool,
+}
+
+/// Lines of a box with its border, for the traffic and for the head of the files and two of them.
+const TRAFFIC_LINES: u16 = 7;
+const FILES_LINES_MIN: u16 = 5;
+
+/// Draws the latest look at the node; `trouble` is why there is no newer one. Where the window is
+/// low, the files go before the traffic, and what is wrong with the node before both.
+pub fn draw(frame: &mut Frame<'_>, history: &History, choice: Choice, trouble: Option<&str>) {
     let notes = history.status().degraded.len().min(4) as u16;
+    let series = series(history);
+    let levels = series.len().max(1) as u16 + 2;
+    let area = frame.area();
+    let left = area.height.saturating_sub(2 + 3 + levels + notes + 1);
+    let traffic = if left >= TRAFFIC_LINES + FILES_LINES_MIN { TRAFFIC_LINES } else { 0 };
     let [head, gauges, levels, traffic, degraded, files, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(3),
-        Constraint::Length(2 * Level::ALL.len() as u16 + 2),
-        Constraint::Length(7),
+        Constraint::Length(levels),
+        Constraint::Length(traffic),
         Constraint::Length(notes),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
-    .areas(frame.area());
+    .areas(area);
     draw_head(frame, head, history.status());
     draw_gauges(frame, gauges, history);
-    draw_levels(frame, levels, history);
+    draw_levels(frame, levels, history, &series);
     draw_traffic(frame, traffic, history.status(), &history.latest());
     let lines =
         history.status().degraded.iter().map(|note| Line::from(format!("degraded: {note}")));
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).yellow(), degraded);
-    draw_files(frame, files, history.files(), order);
+    draw_files(frame, files, history.files(), choice.order);
     let foot_line = match trouble {
         Some(trouble) => Line::from(trouble.to_owned()).red(),
-        None => Line::from("q quit  files by: m memory, r reads").dim(),
+        None => Line::from("q quit  ? help  files by: m memory, r reads").dim(),
     };
     frame.render_widget(foot_line, foot);
+    if choice.help {
+        draw_help(frame, area);
+    }
+}
+
+const HELP: [&str; 12] = [
+    "q, Esc   quit",
+    "m, r     files with most bytes in memory, or read most, first",
+    "?        this help",
+    "",
+    "kernel   opens of cached files that the kernel reads by itself;",
+    "         each counts once with the length of its file",
+    "mapped   read by programs from the node's memory directly",
+    "store    sent by the node from its memory",
+    "buffer   from a buffer of the client library",
+    "pfs      from the PFS: not cached",
+    "A low window shows less: the boxes of traffic and files go first.",
+    "`tidepool status` has all figures, `tidepool explain` those of a file.",
+];
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let wide = HELP.iter().map(|line| line.len()).max().unwrap_or(0) as u16 + 2;
+    let (width, height) = (wide.min(area.width), (HELP.len() as u16 + 2).min(area.height));
+    let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+    let place = Rect { x: area.x + x, y: area.y + y, width, height };
+    frame.render_widget(Clear, place);
+    let block = Block::bordered().title(" any key closes this ");
+    frame.render_widget(Paragraph::new(HELP.map(Line::from).to_vec()).block(block), place);
+}
+
+/// Where bytes came from.
+struct Series {
+    name: &'static str,
+    colour: Color,
+    total_bytes: u64,
+    rate: fn(&Rates, Option<Level>) -> u64,
+    level: Option<Level>,
+}
+
+/// Those that served anything.
+fn series(history: &History) -> Vec<Series> {
+    let status = history.status();
+    let kernel = Series {
+        name: "kernel",
+        colour: Color::LightGreen,
+        total_bytes: status.transfers.passthrough_lent_bytes,
+        rate: |rates, _| rates.kernel_bytes_per_s,
+        level: None,
+    };
+    let levels = Level::ALL.map(|level| Series {
+        name: level.name(),
+        colour: colour(level),
+        total_bytes: status.served.get(level),
+        rate: |rates, level| level.map_or(0, |level| rates.served_bytes_per_s.get(level)),
+        level: Some(level),
+    });
+    [kernel].into_iter().chain(levels).filter(|series| series.total_bytes > 0).collect()
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Status) {
@@ -68,8 +143,12 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Status) {
     ]);
     let mount = status.mount.as_deref().unwrap_or("not mounted");
     let second = Line::from(format!(
-        "{mount}  policy {}  read {}  write {}  {} open files  {} clients",
-        status.store.policy, status.read_mode, status.write_mode, status.open_files, status.clients
+        "{mount}  policy {}  read {}  write {}  {}  {}",
+        status.store.policy,
+        status.read_mode,
+        status.write_mode,
+        count(status.open_files, "open file"),
+        count(status.clients, "client")
     ));
     frame.render_widget(Paragraph::new(vec![title, second.dim()]), area);
 }
@@ -97,30 +176,35 @@ fn draw_gauges(frame: &mut Frame<'_>, area: Rect, history: &History) {
     frame.render_widget(hits, right);
 }
 
-fn draw_levels(frame: &mut Frame<'_>, area: Rect, history: &History) {
+fn draw_levels(frame: &mut Frame<'_>, area: Rect, history: &History, series: &[Series]) {
     let block = Block::bordered().title(" bytes served by level ");
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let rows = Layout::vertical([Constraint::Length(2); Level::ALL.len()]).split(inner);
+    if series.is_empty() {
+        frame.render_widget(Line::from("nothing was read yet").dim(), inner);
+        return;
+    }
     let curve_columns = usize::from(inner.width.saturating_sub(NAME_COLUMNS));
-    let curves = Level::ALL
-        .map(|level| history.curve(curve_columns, |rates| rates.served_bytes_per_s.get(level)));
-    // One scale for all levels, so that the curves can be compared.
+    let curve =
+        |series: &Series| history.curve(curve_columns, |rates| (series.rate)(rates, series.level));
+    let curves: Vec<Vec<u64>> = series.iter().map(curve).collect();
+    // One scale for all, so that the curves can be compared.
     let highest = curves.iter().flatten().copied().max().unwrap_or(0).max(1);
-    let served = &history.status().served;
-    for ((level, curve), row) in Level::ALL.iter().zip(&curves).zip(rows.iter()) {
+    let total_bytes = series.iter().map(|series| series.total_bytes).sum();
+    for ((series, curve), row) in series.iter().zip(&curves).zip(inner.rows()) {
         let [name, line] =
-            Layout::horizontal([Constraint::Length(NAME_COLUMNS), Constraint::Min(0)]).areas(*row);
-        let rate = history.latest().served_bytes_per_s.get(*level);
-        let total = served.get(*level);
-        let text = Paragraph::new(vec![
-            Line::from(format!("{:<7} {:>12}/s", level.name(), size(rate))).fg(colour(*level)),
-            Line::from(format!("        {:>12} {}", size(total), percent(total, served.total())))
-                .dim(),
-        ]);
-        frame.render_widget(text, name);
+            Layout::horizontal([Constraint::Length(NAME_COLUMNS), Constraint::Min(0)]).areas(row);
+        let rate = (series.rate)(&history.latest(), series.level);
+        let text = format!(
+            "{:<6} {:>10}/s {:>10} {:>6}",
+            series.name,
+            size(rate),
+            size(series.total_bytes),
+            percent(series.total_bytes, total_bytes)
+        );
+        frame.render_widget(Line::from(text).fg(series.colour), name);
         let sparkline =
-            Sparkline::default().data(curve).max(highest).style(Style::new().fg(colour(*level)));
+            Sparkline::default().data(curve).max(highest).style(Style::new().fg(series.colour));
         frame.render_widget(sparkline, line);
     }
 }
@@ -175,11 +259,13 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rate
             size(status.failed_bytes)
         )),
         Line::from(format!(
-            "store     {} segments, {} packed files, {} blocks/s evicted",
-            status.store.segments, status.store.small_files, rates.evicted_blocks_per_s
+            "store     {}, {}, {} blocks/s evicted",
+            count(status.store.segments, "segment"),
+            count(status.store.small_files, "packed file"),
+            rates.evicted_blocks_per_s
         )),
         Line::from(format!(
-            "owed      {} to the PFS{age}; {} in memory only",
+            "unwritten {} under way to the PFS{age}; {} in memory only",
             size(status.dirty_bytes),
             size(status.memory_only_bytes)
         )),
@@ -200,6 +286,10 @@ mod tests {
     use tidepool_proto::files::CachedFile;
 
     fn drawn(width: u16, height: u16, trouble: Option<&str>) -> String {
+        drawn_as(width, height, Choice { order: FileOrder::Read, help: false }, trouble)
+    }
+
+    fn drawn_as(width: u16, height: u16, choice: Choice, trouble: Option<&str>) -> String {
         let mut status = Status { process_id: 7, pfs: "/lustre".into(), ..Status::default() };
         status.store.capacity_bytes = 8 << 30;
         status.store.resident_bytes = 2 << 30;
@@ -220,7 +310,7 @@ mod tests {
         status.hit_ratio = Some(0.75);
         history.add(look(status, begun + Duration::from_secs(1)));
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &history, FileOrder::Read, trouble)).unwrap();
+        terminal.draw(|frame| draw(frame, &history, choice, trouble)).unwrap();
         terminal.backend().to_string()
     }
 
@@ -232,6 +322,25 @@ mod tests {
         for fact in node.into_iter().chain(files) {
             assert!(screen.contains(fact), "{fact} is missing in\n{screen}");
         }
+    }
+
+    #[test]
+    fn a_low_window_shows_the_levels_that_served_and_files() {
+        let screen = drawn(60, 15, None);
+        for fact in ["store", "pfs", "now 75.0%", "set/part", "q quit"] {
+            assert!(screen.contains(fact), "{fact} is missing in\n{screen}");
+        }
+        for empty in ["mapped", "peer", "buffer", "transfers"] {
+            assert!(!screen.contains(empty), "{empty} takes room in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn keys_are_explained_when_asked() {
+        let choice = Choice { order: FileOrder::Read, help: true };
+        let screen = drawn_as(100, 40, choice, None);
+        assert!(screen.contains("this help") && screen.contains("any key closes"), "{screen}");
+        drawn_as(3, 2, choice, None);
     }
 
     #[test]
