@@ -11,6 +11,7 @@ mod generate;
 mod interruption;
 mod machine;
 mod output;
+mod pictures;
 mod settings;
 mod target;
 

@@ -11,7 +11,7 @@ use crate::environment;
 use crate::process;
 
 /// Crates of the product and the crates of ours they may use. `*` is any.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("tidepool-proto", &[]),
     ("tidepool-store", &["tidepool-proto"]),
     ("tidepool-pfs", &["tidepool-proto"]),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("tidepool-node", &["tidepool-proto", "tidepool-store", "tidepool-pfs", "tidepool-model"]),
     ("tidepool-fuse", &["tidepool-proto", "tidepool-pfs"]),
     ("tidepool-java", &["tidepool-proto", "tidepool-pfs", "tidepool-client"]),
+    ("tidepool-report", &[]),
     ("tidepool-cli", &["*"]),
     ("tidepool-testkit", &["*"]),
     ("xtask", &["*"]),

@@ -1,6 +1,7 @@
 //! Memory control without a node: simulations, logs of decisions, recommendations.
 
 use serde_json::Value;
+use tidepool_report::legible;
 
 use crate::{json, refused, run};
 
@@ -32,7 +33,14 @@ fn policies_are_simulated_side_by_side_and_drawn() {
         assert_eq!(over(0), 0);
         assert!(over(2) > 1_000_000_000, "a fixed size is above memory");
         assert!(reports[0]["timeline"].as_array().unwrap().len() > 100);
-        assert!(std::fs::read(&picture).unwrap().starts_with(begin), "{ending}");
+        let content = std::fs::read(&picture).unwrap();
+        assert!(content.starts_with(begin), "{ending}");
+        if let Ok(svg) = String::from_utf8(content) {
+            assert_eq!(legible::faults(&svg), Vec::<String>::new());
+            let mean = reports[2]["measures"]["stored_mean_bytes"].as_f64().unwrap() / 1e9;
+            let title = format!("store of {mean:.1} GB on average");
+            assert!(legible::texts(&svg).join(" ").contains(&title), "{title}");
+        }
     }
     let text = run(&["control", "simulate", &trace, "--memory", "100GB"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();

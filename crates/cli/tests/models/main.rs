@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use tidepool_report::legible;
 
 /// The inputs of the paper.
 const PAPER: [&str; 10] = [
@@ -101,8 +102,16 @@ fn pictures_and_reports_are_written_or_the_failure_is_told() {
     let pictures = directory.path().join("pictures");
     let to = pictures.to_str().unwrap();
     json(&with_paper(&["model", "aggregate"], &["--pictures", to, "--json"]));
-    assert!(pictures.join("aggregate-throughput.svg").exists());
-    assert!(pictures.join("aggregate-throughput.png").exists());
+    json(&with_paper(
+        &["model", "mapreduce"],
+        &["--input-size", "256GB", "--pictures", to, "--json"],
+    ));
+    for name in ["aggregate-throughput", "mapreduce"] {
+        let svg = std::fs::read_to_string(pictures.join(format!("{name}.svg"))).unwrap();
+        assert_eq!(legible::faults(&svg), Vec::<String>::new(), "{name}");
+        assert!(legible::texts(&svg).join(" ").contains("50 % in memory"), "{name}");
+        assert!(pictures.join(format!("{name}.png")).exists(), "{name}");
+    }
     let report = directory.path().join("plan.html");
     let workload = ["--set", "3TB", "--passes", "10", "--nodes", "16", "--memory-per-node"];
     let plan = |report: &Path| {
@@ -116,6 +125,16 @@ fn pictures_and_reports_are_written_or_the_failure_is_told() {
     assert_eq!(found["hdfs_over_pfs"]["nodes"], 43, "as `model crossover` says");
     let page = std::fs::read_to_string(&report).unwrap();
     assert!(page.contains("<svg") && page.contains("Worth it"));
+    // Two pictures, each for wide and for narrow paper.
+    let svgs: Vec<&str> = page.split("<svg").skip(1).collect();
+    assert_eq!(svgs.len(), 4);
+    for svg in svgs {
+        let svg = format!("<svg{}</svg>", svg.split("</svg>").next().unwrap());
+        assert_eq!(legible::faults(&svg), Vec::<String>::new());
+        let all = legible::texts(&svg).join(" ");
+        let total = found["choices"][0]["total"].as_f64().unwrap();
+        assert!(all.contains(&format!("{total:.0} s")), "{total}: {all}");
+    }
     let output = plan(&directory.path().join("missing/plan.html"));
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("missing/plan.html"));

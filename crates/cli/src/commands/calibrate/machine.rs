@@ -1,6 +1,8 @@
-//! Describes this machine, and says whether it is quiet enough to measure on. Reads `/proc` only.
+//! Describes this machine. Reads `/proc` only.
 
 use std::fs;
+
+use tidepool_report::bustle;
 
 use super::file::Machine;
 use crate::machine::memory_field;
@@ -19,24 +21,8 @@ pub fn describe() -> Machine {
         host: text(system.nodename()),
         kernel: text(system.release()),
         processor: processor.unwrap_or_else(|| text(system.machine())),
-        processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+        processors: bustle::processors(),
         memory_bytes: memory_field(&memory, "MemTotal").unwrap_or_default(),
-        load: load().unwrap_or_default(),
+        load: bustle::load().unwrap_or_default(),
     }
-}
-
-/// Processes that wanted a processor during the last minute.
-fn load() -> Option<f64> {
-    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
-}
-
-/// A warning if others use the processors.
-pub fn busy(machine: &Machine) -> Option<String> {
-    let share = machine.load / f64::from(machine.processors.max(1));
-    (share > 0.5).then(|| {
-        format!(
-            "the machine was busy: a load of {:.1} on {} processors",
-            machine.load, machine.processors
-        )
-    })
 }

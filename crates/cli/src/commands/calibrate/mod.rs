@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_report::bustle::Watch;
 
 use self::arguments::CalibrateArguments;
 use self::file::{Calibration, Measured, SPREAD_MAX, VERSION, Volume};
@@ -107,7 +108,7 @@ fn measure(
     interrupted: &AtomicBool,
 ) -> Result<Calibration> {
     let machine = machine::describe();
-    let mut warnings: Vec<String> = machine::busy(&machine).into_iter().collect();
+    let watch = Watch::start();
     let announce = |what: &str| output::note(&format!("measuring {what} ..."));
     let mut found = Calibration {
         version: VERSION,
@@ -149,8 +150,7 @@ fn measure(
         let (streams, repeats) = (bounds.streams, bounds.repeats);
         found.network = Some(network::measure(address, streams, repeats, span, interrupted)?);
     }
-    warnings.extend(doubts(&found));
-    found.warnings = warnings;
+    found.warnings = watch.end().note().into_iter().chain(doubts(&found)).collect();
     Ok(found)
 }
 

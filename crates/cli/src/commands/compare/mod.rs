@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_report::bustle::Watch;
 
 use self::arguments::{CompareArguments, Pattern};
 use self::files::Files;
@@ -40,7 +41,7 @@ const ALL: [Pattern; 4] = [Pattern::Sequential, Pattern::Random, Pattern::Scan, 
 struct Site {
     connection: Connection,
     roots: Roots,
-    _own: Option<OwnNode>,
+    own: Option<OwnNode>,
     _scratch: Option<Scratch>,
 }
 
@@ -52,7 +53,12 @@ pub fn compare(arguments: &CompareArguments) -> Result<Outcome> {
     }
     let interrupted = interruption::watch()?;
     let before = machine::describe();
+    let mut watch = Watch::start();
     let site = Site::open(arguments)?;
+    let node = site.connection.status()?.process_id;
+    if site.own.is_none() {
+        watch.begin(node);
+    }
     let patterns = if arguments.pattern.is_empty() { &ALL[..] } else { &arguments.pattern };
     let progress = progress(arguments);
     progress.set_message("writing files");
@@ -63,8 +69,13 @@ pub fn compare(arguments: &CompareArguments) -> Result<Outcome> {
         rows.extend(measure(&files, pattern, arguments.rounds, &interrupted, &progress)?);
     }
     progress.finish_and_clear();
+    if site.own.is_none() {
+        watch.finish(node);
+    }
+    let bustle = watch.end();
     let report = Report {
-        load_after: machine::describe().load,
+        load_after: bustle.load_at_end,
+        bustle,
         machine: before,
         pfs_file_system: volume::file_system(&site.roots.pfs),
         size_bytes,
@@ -101,7 +112,7 @@ impl Site {
             let roots = Roots::of(&status);
             check_room(&roots.pfs, bytes)?;
             check_store(status.store.capacity_bytes, arguments.size.0)?;
-            return Ok(Site { connection, roots, _own: None, _scratch: None });
+            return Ok(Site { connection, roots, own: None, _scratch: None });
         };
         check_room(pfs, bytes)?;
         check_store(crate::machine::available_bytes().unwrap_or(u64::MAX) / 2, arguments.size.0)?;
@@ -111,7 +122,7 @@ impl Site {
         let scratch = Scratch::below(&pfs)?;
         let own = OwnNode::start(scratch.path(), bytes + SPARE_BYTES, true, &[])?;
         let roots = Roots { pfs: scratch.path().to_owned(), mount: own.mount().map(PathBuf::from) };
-        Ok(Site { connection: own.connect(), roots, _own: Some(own), _scratch: Some(scratch) })
+        Ok(Site { connection: own.connect(), roots, own: Some(own), _scratch: Some(scratch) })
     }
 }
 

@@ -2,11 +2,11 @@
 //! that slows down meanwhile slows both sides of a ratio.
 
 use serde::Serialize;
+use tidepool_report::bustle::Bustle;
 
 use super::arguments::Pattern;
 use super::ways::{Way, operation_bytes};
 use crate::commands::calibrate::file::{Machine, median};
-use crate::commands::calibrate::machine;
 use crate::output;
 
 /// Median and spread of the rounds.
@@ -83,6 +83,8 @@ pub struct Report {
     pub machine: Machine,
     /// Processes that wanted a processor during the last minute of the run.
     pub load_after: f64,
+    /// What the machine did meanwhile.
+    pub bustle: Bustle,
     /// Type of the file system of the PFS directory.
     pub pfs_file_system: String,
     /// Bytes that each pattern read or wrote.
@@ -120,7 +122,7 @@ impl Report {
         for skipped in &self.skipped {
             output::note(&format!("not measured: {skipped}"));
         }
-        if let Some(busy) = machine::busy(machine) {
+        if let Some(busy) = self.bustle.note() {
             output::note(&format!("warning: {busy}"));
         }
     }

@@ -7,7 +7,7 @@ use tidepool_model::Bytes;
 use tidepool_model::control::{Journal, Replay};
 use tidepool_proto::{Error, Result};
 
-use super::pictures::{self, Moment};
+use super::pictures::{self, Course, Moment};
 use super::simulation_arguments::ReplayArguments;
 use crate::exit::Outcome;
 use crate::output;
@@ -36,7 +36,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
     let journal = read(&arguments.log)?;
     let replay = journal.replay();
     if let Some(path) = &arguments.picture {
-        pictures::write(path, vec![("decisions".to_owned(), moments(&journal))])?;
+        pictures::write(path, vec![course(&journal)])?;
     }
     let same = replay.mismatches.is_empty();
     let report = Report { from_start: journal.from_start, cut_bytes: journal.cut_bytes, replay };
@@ -57,6 +57,20 @@ fn moments(journal: &Journal) -> Vec<Moment> {
         free_bytes: entry.snapshot.available_bytes.unwrap_or(0),
     };
     journal.entries.iter().map(moment).collect()
+}
+
+fn course(journal: &Journal) -> Course {
+    let moments = moments(journal);
+    let stored = || moments.iter().map(|moment| moment.stored_bytes);
+    let size = |bytes: Option<u64>| Bytes::whole(bytes.unwrap_or_default());
+    let title = format!(
+        "Recorded memory control: {} decisions, store from {} to {}",
+        journal.entries.len(),
+        size(stored().min()),
+        size(stored().max())
+    );
+    let total = journal.entries.iter().map(|entry| entry.snapshot.memory_total_bytes);
+    Course { title, memory_bytes: total.max().unwrap_or_default(), moments }
 }
 
 fn print(report: &Report) {

@@ -11,7 +11,7 @@ use tidepool_model::control::{
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::pictures::{self, Moment};
+use super::pictures::{self, Course, Moment};
 use super::simulation_arguments::{SimulateArguments, policy_name, with_settings};
 use crate::commands::calibrate::machine;
 use crate::exit::Outcome;
@@ -59,8 +59,13 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<Outcome> {
                 .map_err(|source| Error::pfs(format!("writing {}", path.display()), source))?;
         }
         let moments = moments(&run);
-        reports.push(report(&simulation, &run, pictures::thinned(moments.clone(), MOMENTS)));
-        courses.push((policy_name(policy), moments));
+        let report = report(&simulation, &run, pictures::thinned(moments.clone(), MOMENTS));
+        courses.push(Course {
+            title: title(&report.policy, &report.measures),
+            memory_bytes: simulation.plant.memory_total.demand_bytes(0),
+            moments,
+        });
+        reports.push(report);
     }
     if let Some(path) = &arguments.picture {
         pictures::write(path, courses)?;
@@ -157,6 +162,16 @@ fn report(simulation: &Simulation, run: &Run, timeline: Vec<Moment>) -> Report {
         alarms,
         timeline,
     }
+}
+
+/// A run in one sentence.
+fn title(policy: &str, measures: &Measures) -> String {
+    format!(
+        "Policy {policy}: {} above the node's memory; store of {} on average, {} filled anew",
+        milliseconds(Some(measures.over_memory_ns)),
+        size(measures.stored_mean_bytes),
+        size(measures.filled_bytes)
+    )
 }
 
 /// One line of the table: what it is, and its value for a run.

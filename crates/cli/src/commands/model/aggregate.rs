@@ -1,19 +1,20 @@
 //! `tidepool model aggregate`: the curves of figure 2-7, for reads and writes.
 
-use plotters::chart::SeriesLabelPosition;
 use serde::Serialize;
 use tidepool_model::{
     BytesPerSecond, Cluster, Direction, NodeCount, Pfs, Share, Storage, aggregate as all_nodes,
     read_crossover, write_crossover,
 };
 use tidepool_proto::Result;
+use tidepool_report::axis::Axis;
+use tidepool_report::chart::{Arrangement, Line, Panel, Picture, Stroke};
+use tidepool_report::text::number;
 
 use super::arguments::AggregateArguments;
-use super::chart::{self, Axis, Panel, Series, Stroke};
 use super::inputs::Origin;
-use super::shares;
+use super::{display_name, shares};
 use crate::exit::Outcome;
-use crate::output;
+use crate::{output, pictures};
 
 /// Points of a curve.
 const POINTS: u32 = 200;
@@ -26,6 +27,9 @@ const BEYOND: f64 = 1.2;
 #[derive(Clone, Debug, Serialize)]
 struct Curve {
     name: String,
+    /// What people read.
+    #[serde(skip)]
+    label: String,
     /// Which PFS of several; 0 for storages without one.
     #[serde(skip)]
     pfs: usize,
@@ -39,6 +43,9 @@ struct Side {
     direction: Direction,
     nodes: Vec<u32>,
     curves: Vec<Curve>,
+    /// Where HDFS overtakes which storage, one sentence for each PFS.
+    #[serde(skip)]
+    crossings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,8 +76,8 @@ pub fn aggregate(arguments: &AggregateArguments) -> Result<Outcome> {
         pictures: Vec::new(),
     };
     if let Some(directory) = &arguments.pictures {
-        let svg = picture(&report.sides)?;
-        report.pictures = chart::write(directory, "aggregate-throughput", &svg)?.to_vec();
+        let picture = picture(&report.sides);
+        report.pictures = pictures::write(directory, "aggregate-throughput", &picture)?;
     }
     if arguments.json {
         output::json(&report)?;
@@ -99,31 +106,74 @@ fn side(
     nodes[0] = 1;
     nodes.dedup();
     nodes.retain(|count| *count > 0);
+    let curves = curves(clusters, hits, direction, &nodes)?;
+    let crossings = clusters.iter().filter(|cluster| cluster.disk.is_some());
+    let crossings = crossings.map(|cluster| crossing(cluster, hits, direction));
+    Ok(Side { direction, nodes, curves, crossings: crossings.collect::<Result<_>>()? })
+}
+
+fn curves(
+    clusters: &[Cluster],
+    hits: &[Share],
+    direction: Direction,
+    nodes: &[u32],
+) -> Result<Vec<Curve>> {
     let mut curves = Vec::new();
-    let mut add = |name: String, pfs, kind, cluster: &Cluster, storage| -> Result<()> {
+    let mut add = |names: (String, String), pfs, kind, cluster: &Cluster, storage| -> Result<()> {
         let rate = |count: &u32| -> Result<f64> {
             Ok(all_nodes(cluster, storage, direction, NodeCount::new(*count)?)?.rate.get())
         };
         let bytes_per_second = nodes.iter().map(rate).collect::<Result<_>>()?;
-        curves.push(Curve { name, pfs, kind, bytes_per_second });
+        let (name, label) = names;
+        curves.push(Curve { name, label, pfs, kind, bytes_per_second });
         Ok(())
     };
     if clusters[0].disk.is_some() {
-        add("HDFS".to_owned(), 0, 0, &clusters[0], Storage::HdfsLocal)?;
+        let names = ("HDFS".to_owned(), "HDFS on local disks".to_owned());
+        add(names, 0, 0, &clusters[0], Storage::HdfsLocal)?;
     }
     for (index, cluster) in clusters.iter().enumerate() {
-        let label = pfs_label(&cluster.pfs, direction)?;
+        let rate = pfs_label(&cluster.pfs, direction)?;
         if direction == Direction::Write {
-            add(format!("PFS {label}, two-level"), index, 1, cluster, Storage::Pfs)?;
+            let label = format!("PFS of {rate}, bare and with Tidepool");
+            let names = (format!("PFS {rate}, two-level"), label);
+            add(names, index, 1, cluster, Storage::Pfs)?;
             continue;
         }
-        add(format!("PFS {label}"), index, 1, cluster, Storage::Pfs)?;
+        let names = (format!("PFS {rate}"), format!("bare PFS of {rate}"));
+        add(names, index, 1, cluster, Storage::Pfs)?;
         for (kind, hits) in hits.iter().enumerate() {
-            let name = format!("two-level {label}, f = {}", chart::number(hits.get()));
-            add(name, index, kind + 2, cluster, Storage::TwoLevel { hits: *hits })?;
+            let share = number(hits.get() * 100.0);
+            let label = match clusters.len() {
+                1 => display_name("two-level", Some(hits.get())),
+                _ => format!("Tidepool on PFS of {rate}, {share} % in memory"),
+            };
+            let names = (format!("two-level {rate}, f = {}", number(hits.get())), label);
+            add(names, index, kind + 2, cluster, Storage::TwoLevel { hits: *hits })?;
         }
     }
-    Ok(Side { direction, nodes, curves })
+    Ok(curves)
+}
+
+/// From how many nodes on HDFS is faster than a PFS and than Tidepool over it.
+fn crossing(cluster: &Cluster, hits: &[Share], direction: Direction) -> Result<String> {
+    let rate = pfs_label(&cluster.pfs, direction)?;
+    let from = |nodes: Option<NodeCount>| match nodes {
+        Some(nodes) => format!("from {nodes} nodes on"),
+        None => "never".to_owned(),
+    };
+    if direction == Direction::Write {
+        let nodes = from(write_crossover(cluster)?.nodes);
+        return Ok(format!("HDFS is faster than a PFS of {rate}, bare or with Tidepool, {nodes}"));
+    }
+    let nodes = from(read_crossover(cluster, Share::NONE)?.nodes);
+    let mut text = format!("HDFS is faster than a bare PFS of {rate} {nodes}");
+    for (index, hits) in hits.iter().enumerate() {
+        let nodes = from(read_crossover(cluster, *hits)?.nodes);
+        let than = if index == 0 { ", than Tidepool with" } else { ", with" };
+        text += &format!("{than} {} % in memory {nodes}", number(hits.get() * 100.0));
+    }
+    Ok(text)
 }
 
 fn pfs_label(pfs: &Pfs, direction: Direction) -> Result<String> {
@@ -140,7 +190,7 @@ fn pfs_label(pfs: &Pfs, direction: Direction) -> Result<String> {
             BytesPerSecond::new(disk.min(*network).get() * count.as_f64())?
         }
     };
-    Ok(format!("{} GB/s", chart::number(rate.get() / 1e9)))
+    Ok(format!("{} GB/s", number(rate.get() / 1e9)))
 }
 
 /// Nodes up to a little beyond the last crossover, or 64 where there is none.
@@ -161,34 +211,35 @@ fn interesting(clusters: &[Cluster], hits: &[Share], direction: Direction) -> Re
     Ok(if last < 2 { 64 } else { most.ceil() as u32 })
 }
 
-fn picture(sides: &[Side]) -> Result<String> {
+fn picture(sides: &[Side]) -> Picture {
     let panels: Vec<Panel> = sides.iter().map(panel).collect();
-    chart::panels(&panels, (1400, 600))
+    Picture::of(&panels, Arrangement::Below)
 }
 
 fn panel(side: &Side) -> Panel {
-    let what = if side.direction == Direction::Read { "read" } else { "write" };
-    let series: Vec<Series> = side
+    let what = if side.direction == Direction::Read { "Reading" } else { "Writing" };
+    let lines: Vec<Line> = side
         .curves
         .iter()
-        .map(|curve| Series {
-            name: curve.name.clone(),
+        .map(|curve| Line {
+            name: curve.label.clone(),
             points: points(&side.nodes, &curve.bytes_per_second),
             colour: curve.kind,
             // The second PFS has the same colours, dashed.
             stroke: if curve.pfs % 2 == 0 { Stroke::Solid } else { Stroke::Dashed },
         })
         .collect();
-    let most = series.iter().flat_map(|one| &one.points).map(|(_, y)| *y).fold(0.0, f64::max);
+    let most = lines.iter().flat_map(|one| &one.points).map(|(_, y)| *y).fold(0.0, f64::max);
     let nodes = side.nodes.last().map_or(1.0, |last| f64::from(*last));
-    Panel {
-        title: format!("Aggregate {what} throughput"),
-        x: Axis::linear("compute nodes", 0.0..nodes),
-        y: Axis::linear("GB/s", 0.0..Panel::room_above(most, series.len())),
-        bars: Vec::new(),
-        series,
-        legend: SeriesLabelPosition::UpperLeft,
-    }
+    let title = match side.crossings.first() {
+        Some(first) => format!("{what} with all nodes: {first}"),
+        None => format!("{what} with all nodes at the same time, without local disks"),
+    };
+    let x = Axis::from_zero("compute nodes", nodes).whole();
+    let mut panel = Panel::new(title, x, Axis::from_zero("GB/s of all nodes together", most));
+    panel.lines = lines;
+    panel.notes = side.crossings.iter().skip(1).map(|text| format!("{text}.")).collect();
+    panel.note("Higher is better. By the model, not measured.")
 }
 
 fn points(nodes: &[u32], rates: &[f64]) -> Vec<(f64, f64)> {
@@ -199,7 +250,7 @@ fn print(side: &Side) {
     let what = if side.direction == Direction::Read { "reads" } else { "writes" };
     output::line(&format!("aggregate of {what} in GB/s"));
     let mut header = vec!["nodes"];
-    header.extend(side.curves.iter().map(|curve| curve.name.as_str()));
+    header.extend(side.curves.iter().map(|curve| curve.label.as_str()));
     let step = side.nodes.len().div_ceil(ROWS).max(1);
     let last = side.nodes.len() - 1;
     let rows: Vec<Vec<String>> = side

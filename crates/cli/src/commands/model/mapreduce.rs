@@ -1,17 +1,17 @@
 //! `tidepool model mapreduce`: equations (3-8) to (3-13) for a job on each storage.
 
-use plotters::chart::SeriesLabelPosition;
 use serde::Serialize;
 use tidepool_model::{Cluster, Job, JobCost, PhaseCost, Share, Storage, job_cost};
 use tidepool_proto::Result;
+use tidepool_report::axis::Axis;
+use tidepool_report::chart::{self, Arrangement, Figure, Panel, Picture};
 
 use super::arguments::MapreduceArguments;
-use super::chart::{self, Axis, Bar, Panel, Series, Stroke};
 use super::inputs::Origin;
 use super::throughput::storages;
-use super::{shares, time};
+use super::{display_name, shares, time};
 use crate::exit::Outcome;
-use crate::output;
+use crate::{output, pictures};
 
 /// A job on one storage. The names are stable.
 #[derive(Debug, Serialize)]
@@ -25,10 +25,7 @@ struct Row {
 
 impl Row {
     fn name(&self) -> String {
-        match self.f {
-            Some(hits) => format!("{}, f = {}", self.storage, chart::number(hits)),
-            None => self.storage.to_owned(),
-        }
+        display_name(self.storage, self.f)
     }
 
     fn phases(&self) -> [(&'static str, PhaseCost); 3] {
@@ -82,8 +79,7 @@ pub fn mapreduce(arguments: &MapreduceArguments) -> Result<Outcome> {
         pictures: Vec::new(),
     };
     if let Some(directory) = &arguments.pictures {
-        let svg = picture(&report)?;
-        report.pictures = chart::write(directory, "mapreduce", &svg)?.to_vec();
+        report.pictures = pictures::write(directory, "mapreduce", &picture(&report))?;
     }
     if arguments.json {
         output::json(&report)?;
@@ -119,31 +115,30 @@ fn print(report: &Report) {
 }
 
 /// A bar a storage, stacked from the phases.
-fn picture(report: &Report) -> Result<String> {
-    let mut bars = Vec::new();
-    for (case, row) in report.rows.iter().enumerate() {
-        let mut from = 0.0;
-        for (colour, (_, phase)) in (1..).zip(row.phases()) {
-            let to = from + phase.total().get();
-            bars.push(Bar { case, from, to, colour });
-            from = to;
-        }
-    }
-    let entry = |(name, colour): (&str, usize)| Series {
-        name: name.to_owned(),
-        points: Vec::new(),
-        colour,
-        stroke: Stroke::Solid,
+fn picture(report: &Report) -> Picture {
+    let phase = |index: usize, name| {
+        let seconds = report.rows.iter().map(|row| row.phases()[index].1.total().get());
+        (name, index + 1, seconds.collect::<Vec<_>>())
     };
-    let series: Vec<Series> = [("map", 1), ("shuffle", 2), ("reduce", 3)].map(entry).to_vec();
     let most = report.rows.iter().map(|row| row.total_s).fold(0.0, f64::max);
-    let panel = Panel {
-        title: format!("MapReduce job on {} nodes", report.nodes),
-        x: Axis::cases("storage", report.rows.iter().map(Row::name).collect()),
-        y: Axis::linear("seconds", 0.0..most * 1.05),
-        bars,
-        series,
-        legend: SeriesLabelPosition::UpperRight,
+    let by_time = |one: &&Row, other: &&Row| one.total_s.total_cmp(&other.total_s);
+    let told = |row: Option<&Row>| {
+        row.map_or_else(String::new, |row| format!("{} ({})", row.name(), time(row.total_s)))
     };
-    chart::panels(&[panel], (1200, 560))
+    let title = format!(
+        "MapReduce job on {} nodes: fastest {}, slowest {}",
+        report.nodes,
+        told(report.rows.iter().min_by(by_time)),
+        told(report.rows.iter().max_by(by_time))
+    );
+    let names = report.rows.iter().map(Row::name).collect();
+    let y = Axis::from_zero("seconds", most * 1.08);
+    let mut panel = Panel::new(title, Axis::cases("", names), y);
+    panel.bars = chart::stacked(&[phase(0, "map"), phase(1, "shuffle"), phase(2, "reduce")]);
+    let figure = |(case, row): (u32, &Row)| Figure {
+        at: (f64::from(case), row.total_s),
+        text: time(row.total_s),
+    };
+    panel.figures = (0..).zip(&report.rows).map(figure).collect();
+    Picture::of(&[panel.note("Lower is better. By the model, not measured.")], Arrangement::Below)
 }

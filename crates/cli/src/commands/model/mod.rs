@@ -3,7 +3,6 @@
 
 mod aggregate;
 pub mod arguments;
-pub mod chart;
 mod crossover;
 mod doubts;
 pub mod inputs;
@@ -12,6 +11,7 @@ mod throughput;
 
 use tidepool_model::{NodeCount, Share};
 use tidepool_proto::Result;
+use tidepool_report::text::number;
 
 use crate::exit::Outcome;
 use arguments::ModelCommand;
@@ -37,6 +37,23 @@ fn shares(given: &[Share], usual: &[f64]) -> Result<Vec<Share>> {
     Ok(shares)
 }
 
+/// What people call a storage of the models, with f spelled out.
+fn display_name(storage: &str, hits: Option<f64>) -> String {
+    let name = match storage {
+        "hdfs-local" => "HDFS, local blocks",
+        "hdfs-remote" => "HDFS, remote blocks",
+        "pfs" => "bare PFS",
+        "memory-local" => "memory alone, local",
+        "memory-remote" => "memory alone, remote",
+        "two-level" => "Tidepool",
+        other => other,
+    };
+    match hits {
+        Some(hits) => format!("{name}, {} % in memory", number(hits * 100.0)),
+        None => name.to_owned(),
+    }
+}
+
 /// A number of nodes for a table.
 fn count(nodes: Option<NodeCount>) -> String {
     nodes.map_or_else(|| "never".to_owned(), |nodes| nodes.to_string())
@@ -46,7 +63,8 @@ fn count(nodes: Option<NodeCount>) -> String {
 pub fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
-        seconds if seconds < 7200.0 => format!("{seconds:.0} s"),
+        // Seconds up to ten hours, so that times beside each other can be compared.
+        seconds if seconds < 36_000.0 => format!("{seconds:.0} s"),
         seconds => format!("{:.1} h", seconds / 3600.0),
     }
 }

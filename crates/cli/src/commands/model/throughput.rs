@@ -10,7 +10,7 @@ use tidepool_proto::Result;
 
 use super::arguments::{DerivedHits, ThroughputArguments};
 use super::inputs::Origin;
-use super::shares;
+use super::{display_name, shares};
 use crate::exit::Outcome;
 use crate::output;
 
@@ -109,12 +109,8 @@ fn print(report: &Report) {
         .iter()
         .map(|row| {
             let aggregate = tidepool_model::BytesPerSecond::new(row.aggregate_bytes_per_second);
-            let storage = match row.f {
-                Some(hits) => format!("{}, f = {hits:.3}", row.storage),
-                None => row.storage.clone(),
-            };
             vec![
-                storage,
+                display_name(&row.storage, row.f),
                 if row.direction == Direction::Read { "read" } else { "write" }.to_owned(),
                 row.per_node.rate.to_string(),
                 aggregate.map(|rate| rate.to_string()).unwrap_or_default(),
@@ -126,7 +122,7 @@ fn print(report: &Report) {
     let header = ["storage", "direction", "one node", &all, "limited by"];
     output::table(&header, &[false, false, true, true, false], &rows);
     for sensitive in &report.sensitivities {
-        output::line(&format!("\nreads from two levels, f = {:.3}:", sensitive.f));
+        output::line(&format!("\nreads by {}:", display_name("two-level", Some(sensitive.f))));
         let rows: Vec<Vec<String>> = sensitive
             .inputs
             .iter()
@@ -136,7 +132,7 @@ fn print(report: &Report) {
                 vec![one.input.name().to_owned(), elasticity, doubled]
             })
             .collect();
-        let header = ["input", "1% more gives", "twice (f: half-way to 1) gives"];
+        let header = ["input", "1% more gives", "twice (share in memory: half-way to all) gives"];
         output::table(&header, &[false, true, true], &rows);
     }
 }

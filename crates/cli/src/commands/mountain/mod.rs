@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tidepool_model::{BytesPerSecond, predict};
 use tidepool_proto::admin::Status;
 use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_report::bustle::Watch;
 
 use self::arguments::{MountainArguments, Via};
 use self::own_node::{OwnNode, Scratch};
@@ -211,6 +212,10 @@ fn run(
         }
         None => first(site, settings, interrupted)?,
     };
+    let mut watch = Watch::start();
+    if site.own.is_none() {
+        watch.begin(site.status.process_id);
+    }
     results.write(directory)?;
     points(arguments, site, &mut results, interrupted)?;
     if !arguments.no_shares && results.shares.is_empty() {
@@ -221,6 +226,13 @@ fn run(
         } else {
             output::note("equation (7) is checked with --pfs and --via library only");
         }
+    }
+    if site.own.is_none() {
+        watch.finish(site.status.process_id);
+    }
+    if let Some(busy) = watch.end().note() {
+        results.warnings.push(busy);
+        results.write(directory)?;
     }
     Ok(results)
 }
@@ -235,10 +247,8 @@ fn first(site: &Site, settings: Settings, interrupted: &AtomicBool) -> Result<Re
     site.reader.evict(&path)?;
     remove(&path)?;
     let machine = machine::describe();
-    if let Some(busy) = machine::busy(&machine) {
-        output::note(&format!("warning: {busy}"));
-    }
-    Ok(Results { settings, machine, probe, points: Vec::new(), shares: Vec::new() })
+    let (points, shares, warnings) = (Vec::new(), Vec::new(), Vec::new());
+    Ok(Results { settings, machine, probe, points, shares, warnings })
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -367,6 +377,9 @@ fn shares(
 }
 
 fn print(results: &Results, paths: &[PathBuf], json: bool) -> Result<()> {
+    for warning in &results.warnings {
+        output::note(&format!("warning: {warning}"));
+    }
     if json {
         return output::json(results);
     }

@@ -88,6 +88,9 @@ pub struct Results {
     pub points: Vec<Point>,
     /// Checks of equation (7).
     pub shares: Vec<ShareCheck>,
+    /// Why figures may not hold, one sentence for each time that it was measured.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// The middle of the errors without their signs, and none of none.
@@ -221,7 +224,7 @@ pub mod tests {
             }
         }
         let machine = crate::commands::calibrate::machine::describe();
-        Results { settings, machine, probe, points, shares: Vec::new() }
+        Results { settings, machine, probe, points, shares: Vec::new(), warnings: Vec::new() }
     }
 
     #[test]

@@ -2,68 +2,86 @@
 //! on a logarithmic scale, so that both ridges show. Colours are those of viridis, which rise in
 //! lightness with the value and suit all kinds of colour vision.
 
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, IntoDrawingArea};
-use plotters::element::{PathElement, Polygon, Text};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{BLACK, Color, IntoTextStyle, RGBColor, ShapeStyle, TextStyle, WHITE};
-use plotters_svg::SVGBackend;
-use tidepool_proto::Result;
-
-use crate::commands::model::chart::{LABEL_FONT, TITLE_FONT, drawing};
-
-const SIZE: (i32, i32) = (1100, 760);
-/// The far corner of the floor: smallest data, no skip.
-const ORIGIN: (f64, f64) = (500.0, 400.0);
-/// From there to the largest data, along the floor.
-const TO_LARGE: (f64, f64) = (-330.0, 190.0);
-/// From there to the largest skip, along the floor.
-const TO_SKIPS: (f64, f64) = (450.0, 130.0);
-/// Height of the highest value.
-const HEIGHT: f64 = 320.0;
+use tidepool_report::canvas::{Anchor, Canvas, Colour, EDGE, GRID, INK, Place, SOFT};
+use tidepool_report::chart::Paper;
+use tidepool_report::text::number;
 
 /// Viridis, from the lowest to the highest value.
-const COLOURS: [(u8, u8, u8); 9] = [
-    (68, 1, 84),
-    (71, 44, 122),
-    (59, 81, 139),
-    (44, 113, 142),
-    (33, 144, 141),
-    (39, 173, 129),
-    (92, 200, 99),
-    (170, 220, 50),
-    (253, 231, 37),
+const COLOURS: [Colour; 9] = [
+    [68, 1, 84],
+    [71, 44, 122],
+    [59, 81, 139],
+    [44, 113, 142],
+    [33, 144, 141],
+    [39, 173, 129],
+    [92, 200, 99],
+    [170, 220, 50],
+    [253, 231, 37],
 ];
+/// Of the line where something ends.
+const LINE: Colour = [196, 30, 30];
+const MARGIN: f64 = 12.0;
 
 /// Values over two rising axes of cases.
-pub struct Surface<'a> {
-    /// Above the picture.
-    pub title: &'a str,
+#[derive(Clone, Debug)]
+pub struct Surface {
+    /// What it shows, and the result.
+    pub title: String,
+    /// What else must be known.
+    pub notes: Vec<String>,
     /// Data sizes, as texts.
     pub sizes: Vec<String>,
     /// Skips, as texts.
     pub skips: Vec<String>,
     /// Value of a size and a skip; the outer index is the size. Above zero.
     pub values: Vec<Vec<f64>>,
-    /// What the values are, with the unit.
-    pub unit: &'a str,
+    /// The unit of the values.
+    pub unit: String,
+    /// A line across the surface at a place among the sizes, and what it means.
+    pub line: Option<(f64, String)>,
 }
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Places on the paper, and the scale of the values.
-struct View {
+struct View<'a> {
+    paper: &'a Paper,
     low: f64,
     high: f64,
+    /// The far corner of the floor: smallest data, no skip.
+    origin: Place,
+    /// From there to the largest data, along the floor.
+    to_large: Place,
+    /// From there to the largest skip, along the floor.
+    to_skips: Place,
+    /// Height of the highest value.
+    height: f64,
 }
 
-impl View {
-    fn of(surface: &Surface<'_>) -> Self {
+impl<'a> View<'a> {
+    /// For a paper on which the surface begins at `top`.
+    fn of(surface: &Surface, paper: &'a Paper, top: f64) -> Self {
         let all = || surface.values.iter().flatten().copied().filter(|value| *value > 0.0);
         let low = all().fold(f64::INFINITY, f64::min).log10().floor();
         let high = all().fold(0.0, f64::max).log10();
-        // Room above the summit, and a scale even where all values are the same.
-        View { low: if low.is_finite() { low } else { 0.0 }, high: (high + 0.05).max(low + 0.5) }
+        let low = if low.is_finite() { low } else { 0.0 };
+        let width =
+            |texts: &[String]| texts.iter().map(|text| paper.label.width(text)).fold(0.0, f64::max);
+        let left = MARGIN + paper.label.width("0.05") + 12.0;
+        let span = paper.width - left - width(&surface.sizes) - MARGIN - 16.0;
+        // On narrow paper it stands steeper, or nothing could be told apart.
+        let steep = if paper.is_narrow() { 1.9 } else { 1.0 };
+        let to_large = (-0.42 * span, 0.24 * span * steep);
+        let to_skips = (0.58 * span, 0.16 * span * steep);
+        let height = 0.4 * span * steep.min(1.6);
+        View {
+            paper,
+            low,
+            // Room above the summit, and a scale even where all values are the same.
+            high: (high + 0.05).max(low + 0.5),
+            origin: (left + 0.42 * span, top + height),
+            to_large,
+            to_skips,
+            height,
+        }
     }
 
     /// From 0 to 1.
@@ -72,20 +90,33 @@ impl View {
     }
 
     /// `large` and `skip` from 0 to 1 along the floor, `up` from 0 to 1.
-    fn place(large: f64, skip: f64, up: f64) -> (i32, i32) {
-        let x = ORIGIN.0 + large * TO_LARGE.0 + skip * TO_SKIPS.0;
-        let y = ORIGIN.1 + large * TO_LARGE.1 + skip * TO_SKIPS.1 - up * HEIGHT;
-        (x.round() as i32, y.round() as i32)
+    fn place(&self, large: f64, skip: f64, up: f64) -> Place {
+        let x = self.origin.0 + large * self.to_large.0 + skip * self.to_skips.0;
+        let y = self.origin.1 + large * self.to_large.1 + skip * self.to_skips.1;
+        (x, y - up * self.height)
+    }
+
+    /// Whole powers of ten on the scale, and those between that people read as round.
+    fn marks(&self) -> Vec<f64> {
+        let decades = (self.low as i32..=self.high.ceil() as i32).map(|power| 10_f64.powi(power));
+        let marks = decades.flat_map(|decade| [decade, 2.0 * decade, 5.0 * decade]);
+        let inside = self.low - 1e-9..=self.high;
+        let marks: Vec<f64> = marks.filter(|mark| inside.contains(&mark.log10())).collect();
+        let apart = self.height / (self.high - self.low) * 2_f64.log10();
+        let has_room = apart > self.paper.label.line_height();
+        // Where there is no room, the powers alone.
+        let kept = |mark: &f64| has_room || (mark.log10() - mark.log10().round()).abs() < 1e-9;
+        marks.into_iter().filter(kept).collect()
     }
 }
 
-fn colour(share: f64) -> RGBColor {
+fn colour(share: f64) -> Colour {
     let place = share.clamp(0.0, 1.0) * (COLOURS.len() - 1) as f64;
     let below = (place.floor() as usize).min(COLOURS.len() - 2);
     let part = place - below as f64;
     let mix = |from: u8, to: u8| (f64::from(from) * (1.0 - part) + f64::from(to) * part) as u8;
     let (from, to) = (COLOURS[below], COLOURS[below + 1]);
-    RGBColor(mix(from.0, to.0), mix(from.1, to.1), mix(from.2, to.2))
+    std::array::from_fn(|index| mix(from[index], to[index]))
 }
 
 fn along(index: usize, count: usize) -> f64 {
@@ -93,141 +124,195 @@ fn along(index: usize, count: usize) -> f64 {
 }
 
 /// The surface as SVG text.
-pub fn svg(surface: &Surface<'_>) -> Result<String> {
-    let mut text = String::new();
+pub fn svg(surface: &Surface, paper: &Paper) -> String {
+    let mut canvas = Canvas::default();
+    let top = words(&mut canvas, surface, paper);
+    let view = View::of(surface, paper, top);
+    walls(&mut canvas, &view);
+    quads(&mut canvas, &view, surface);
+    if let Some((at, text)) = &surface.line {
+        mark_line(&mut canvas, &view, surface, (*at, text));
+    }
+    labels(&mut canvas, &view, surface);
+    scale(&mut canvas, &view, surface);
+    let lowest = view.place(1.0, 1.0, 0.0).1.max(view.place(1.0, 0.0, 0.0).1);
+    canvas.finish(paper.width, lowest + 4.2 * paper.label.line_height(), &surface.title)
+}
+
+/// Title and notes; returns where the surface begins.
+fn words(canvas: &mut Canvas, surface: &Surface, paper: &Paper) -> f64 {
+    let width = paper.width - 2.0 * MARGIN;
+    let mut y = MARGIN;
+    let titles = paper.title.wrapped(&surface.title, width).into_iter();
+    let notes = surface.notes.iter().flat_map(|note| paper.label.wrapped(note, width));
+    for (text, font, ink) in titles
+        .map(|text| (text, paper.title, INK))
+        .chain(notes.map(|text| (text, paper.label, SOFT)))
     {
-        let size = (SIZE.0 as u32, SIZE.1 as u32);
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE).map_err(drawing)?;
-        let view = View::of(surface);
-        walls(&area, &view)?;
-        quads(&area, &view, surface)?;
-        labels(&area, surface)?;
-        scale(&area, &view, surface)?;
-        area.present().map_err(drawing)?;
+        canvas.text((MARGIN, y + font.line_height() / 2.0), &text, font, ink, Anchor::Start);
+        y += font.line_height();
     }
-    Ok(text)
+    // What the line means stands below.
+    y + 2.0 * paper.label.line_height()
 }
 
-fn line(area: &Area<'_>, points: Vec<(i32, i32)>, style: ShapeStyle) -> Result<()> {
-    area.draw(&PathElement::new(points, style)).map_err(drawing)
-}
-
-fn write(
-    area: &Area<'_>,
-    text: &str,
-    at: (i32, i32),
-    across: HPos,
-    font: (&'static str, i32),
-) -> Result<()> {
-    let style: TextStyle<'_> = font.into_text_style(area).pos(Pos::new(across, VPos::Center));
-    area.draw(&Text::new(text.to_owned(), at, style)).map_err(drawing)
-}
-
-/// Whole powers of ten on the scale, and those between that people read as round.
-fn marks(view: &View) -> Vec<f64> {
-    let decades = (view.low as i32..=view.high.ceil() as i32).map(|power| 10_f64.powi(power));
-    let marks = decades.flat_map(|decade| [decade, 2.0 * decade, 5.0 * decade]);
-    marks.filter(|mark| (view.low - 1e-9..=view.high).contains(&mark.log10())).collect()
-}
-
-fn walls(area: &Area<'_>, view: &View) -> Result<()> {
-    let thin = BLACK.mix(0.15).stroke_width(1);
-    for mark in marks(view) {
+fn walls(canvas: &mut Canvas, view: &View<'_>) {
+    let at = |(large, skip), up| view.place(large, skip, up);
+    for mark in view.marks() {
         let up = view.scaled(mark);
-        let corners = [(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)];
-        let points = corners.map(|(large, skip)| View::place(large, skip, up)).to_vec();
-        line(area, points, thin)?;
+        canvas.rule(at((1.0, 0.0), up), at((0.0, 0.0), up), GRID, 1.0);
+        canvas.rule(at((0.0, 0.0), up), at((0.0, 1.0), up), GRID, 1.0);
     }
-    for (large, skip) in [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)] {
-        let ends = vec![View::place(large, skip, 0.0), View::place(large, skip, 1.0)];
-        line(area, ends, BLACK.mix(0.4).stroke_width(1))?;
+    for corner in [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)] {
+        canvas.rule(at(corner, 0.0), at(corner, 1.0), EDGE, 1.0);
     }
     let floor = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)];
-    let floor = floor.map(|(large, skip)| View::place(large, skip, 0.0)).to_vec();
-    line(area, floor, BLACK.mix(0.6).stroke_width(1))
+    for side in floor.windows(2) {
+        canvas.rule(at(side[0], 0.0), at(side[1], 0.0), EDGE, 1.0);
+    }
 }
 
 /// From the back to the front, so that what is near covers what is far.
-fn quads(area: &Area<'_>, view: &View, surface: &Surface<'_>) -> Result<()> {
+fn quads(canvas: &mut Canvas, view: &View<'_>, surface: &Surface) {
     let (rows, columns) = (surface.sizes.len(), surface.skips.len());
     let corner = |row: usize, column: usize| {
         let up = view.scaled(surface.values[row][column]);
-        (View::place(along(row, rows), along(column, columns), up), up)
+        (view.place(along(row, rows), along(column, columns), up), up)
     };
     for row in 0..rows.saturating_sub(1) {
         for column in 0..columns.saturating_sub(1) {
             let corners = [(0, 0), (1, 0), (1, 1), (0, 1)]
                 .map(|(down, right)| corner(row + down, column + right));
             let mean = corners.iter().map(|(_, up)| up).sum::<f64>() / 4.0;
-            let mut points: Vec<(i32, i32)> = corners.iter().map(|(point, _)| *point).collect();
-            area.draw(&Polygon::new(points.clone(), colour(mean).filled())).map_err(drawing)?;
-            points.push(points[0]);
-            line(area, points, BLACK.mix(0.55).stroke_width(1))?;
+            canvas.polygon(&corners.map(|(point, _)| point), colour(mean), [60, 70, 80]);
         }
     }
-    Ok(())
 }
 
-fn labels(area: &Area<'_>, surface: &Surface<'_>) -> Result<()> {
-    write(area, surface.title, (SIZE.0 / 2, 26), HPos::Center, TITLE_FONT)?;
-    let tick = BLACK.mix(0.6).stroke_width(1);
+/// A line over the surface, with its words above the left wall, where nothing else is.
+fn mark_line(canvas: &mut Canvas, view: &View<'_>, surface: &Surface, (at, text): (f64, &str)) {
+    let (rows, columns) = (surface.sizes.len(), surface.skips.len());
+    let below = (at.floor().max(0.0) as usize).min(rows.saturating_sub(1));
+    let above = (below + 1).min(rows.saturating_sub(1));
+    let part = at - below as f64;
+    let large = at / (rows.max(2) - 1) as f64;
+    let places: Vec<Place> = (0..columns)
+        .map(|column| {
+            let up = |row: usize| view.scaled(surface.values[row][column]);
+            let height = up(below) * (1.0 - part) + up(above) * part;
+            view.place(large, along(column, columns), height)
+        })
+        .collect();
+    for piece in places.windows(2) {
+        canvas.rule(piece[0], piece[1], LINE, 3.0);
+    }
+    let Some(first) = places.first() else { return };
+    let font = view.paper.label;
+    let top = view.place(0.0, 0.0, 1.0).1 - font.line_height();
+    let left = view.place(1.0, 0.0, 0.0).0;
+    canvas.text((left, top), text, font, LINE, Anchor::Start);
+    let begin = (first.0, top + font.line_height() * 0.7);
+    canvas.dotted_rule(begin, *first, LINE, 1.5);
+}
+
+fn labels(canvas: &mut Canvas, view: &View<'_>, surface: &Surface) {
+    let font = view.paper.label;
+    let line = font.line_height();
+    let mut end = f64::NEG_INFINITY;
     for (column, skip) in surface.skips.iter().enumerate() {
-        let (x, y) = View::place(1.0, along(column, surface.skips.len()), 0.0);
-        line(area, vec![(x, y), (x - 6, y + 8)], tick)?;
-        write(area, skip, (x - 10, y + 20), HPos::Center, LABEL_FONT)?;
+        let (x, y) = view.place(1.0, along(column, surface.skips.len()), 0.0);
+        canvas.rule((x, y), (x - 5.0, y + 6.0), EDGE, 1.0);
+        let half = font.width(skip) / 2.0;
+        // Labels that would touch the one before are left out.
+        if x - 14.0 - half > end + 4.0 {
+            end = x - 14.0 + half;
+            canvas.text((x - 14.0, y + 6.0 + line * 0.6), skip, font, SOFT, Anchor::Middle);
+        }
     }
+    let mut bottom = f64::NEG_INFINITY;
     for (row, size) in surface.sizes.iter().enumerate() {
-        let (x, y) = View::place(along(row, surface.sizes.len()), 1.0, 0.0);
-        line(area, vec![(x, y), (x + 9, y + 4)], tick)?;
-        write(area, size, (x + 14, y + 8), HPos::Left, LABEL_FONT)?;
+        let (x, y) = view.place(along(row, surface.sizes.len()), 1.0, 0.0);
+        canvas.rule((x, y), (x + 7.0, y + 3.0), EDGE, 1.0);
+        if y + 4.0 > bottom + line * 0.85 {
+            bottom = y + 4.0;
+            canvas.text((x + 10.0, y + 4.0), size, font, SOFT, Anchor::Start);
+        }
     }
-    let (x, y) = View::place(1.0, 0.5, 0.0);
-    write(area, "skip after each read of 1 MiB", (x - 60, y + 62), HPos::Center, LABEL_FONT)?;
-    let (x, y) = View::place(0.5, 1.0, 0.0);
-    write(area, "data size", (x + 90, y + 30), HPos::Left, LABEL_FONT)
+    let (skips, sizes) = ("skip after each read", "size of the file");
+    if view.paper.is_narrow() {
+        // There is room below everything only.
+        let lowest = view.place(1.0, 1.0, 0.0).1 + 2.2 * line;
+        let (right, front) = (format!("to the right: {skips}"), format!("to the front: {sizes}"));
+        canvas.text((MARGIN, lowest), &right, font, SOFT, Anchor::Start);
+        canvas.text((MARGIN, lowest + line), &front, font, SOFT, Anchor::Start);
+    } else {
+        let (x, y) = view.place(1.0, 0.5, 0.0);
+        canvas.text((x - 50.0, y + 3.0 * line), skips, font, SOFT, Anchor::End);
+        let (x, y) = view.place(0.5, 1.0, 0.0);
+        canvas.text((x + 90.0, y + 2.5 * line), sizes, font, SOFT, Anchor::Start);
+    }
 }
 
-fn scale(area: &Area<'_>, view: &View, surface: &Surface<'_>) -> Result<()> {
-    let (x, top) = View::place(1.0, 0.0, 1.0);
-    for mark in marks(view) {
-        let (_, y) = View::place(1.0, 0.0, view.scaled(mark));
-        line(area, vec![(x - 6, y), (x, y)], BLACK.mix(0.6).stroke_width(1))?;
-        let text = crate::commands::model::chart::number(mark);
-        write(area, &text, (x - 10, y), HPos::Right, LABEL_FONT)?;
+fn scale(canvas: &mut Canvas, view: &View<'_>, surface: &Surface) {
+    let font = view.paper.label;
+    let (x, top) = view.place(1.0, 0.0, 1.0);
+    for mark in view.marks() {
+        let (_, y) = view.place(1.0, 0.0, view.scaled(mark));
+        canvas.rule((x - 5.0, y), (x, y), EDGE, 1.0);
+        canvas.text((x - 8.0, y), &number(mark), font, SOFT, Anchor::End);
     }
-    write(area, surface.unit, (x, top - 22), HPos::Center, LABEL_FONT)
+    canvas.text((MARGIN, top - font.line_height()), &surface.unit, font, SOFT, Anchor::Start);
 }
 
 #[cfg(test)]
 mod tests {
+    use tidepool_report::legible::{faults, texts};
+
     use super::*;
+
+    fn surface() -> Surface {
+        Surface {
+            title: "a mountain".to_owned(),
+            notes: vec!["a note".to_owned()],
+            sizes: ["1 MiB", "2 MiB", "4 MiB"].map(str::to_owned).to_vec(),
+            skips: ["none", "64 KiB"].map(str::to_owned).to_vec(),
+            values: vec![vec![8.0, 7.0], vec![0.9, 0.8], vec![0.4, 0.3]],
+            unit: "GB/s".to_owned(),
+            line: Some((0.5, "the store ends here".to_owned())),
+        }
+    }
 
     #[test]
     fn all_labels_and_cells_are_there() {
-        let surface = Surface {
-            title: "a mountain",
-            sizes: ["1MiB", "2MiB", "4MiB"].map(str::to_owned).to_vec(),
-            skips: ["none", "64KiB"].map(str::to_owned).to_vec(),
-            values: vec![vec![8.0, 7.0], vec![0.9, 0.8], vec![0.4, 0.3]],
-            unit: "GB/s",
-        };
-        let text = svg(&surface).unwrap();
-        for label in ["a mountain", "1MiB", "4MiB", "64KiB", "GB/s", "0.5", "data size"] {
-            assert!(text.contains(label), "{label}");
+        for paper in [Paper::WIDE, Paper::NARROW] {
+            let text = svg(&surface(), &paper);
+            assert_eq!(faults(&text), Vec::<String>::new());
+            let found = texts(&text);
+            for label in [
+                "a mountain",
+                "a note",
+                "1 MiB",
+                "4 MiB",
+                "64 KiB",
+                "GB/s",
+                "0.5",
+                "the store ends here",
+            ] {
+                assert!(found.iter().any(|text| text == label), "{label}: {found:?}");
+            }
+            assert_eq!(text.matches("<polygon").count(), 2, "a cell between each four points");
         }
-        assert_eq!(text.matches("<polygon").count(), 2, "a cell between each four points");
     }
 
     #[test]
     fn one_value_has_a_scale_too() {
-        let surface = Surface {
-            title: "flat",
+        let one = Surface {
             sizes: vec!["1".to_owned()],
             skips: vec!["0".to_owned()],
             values: vec![vec![1.0]],
-            unit: "GB/s",
+            line: Some((0.0, "the store ends here".to_owned())),
+            ..surface()
         };
-        assert!(svg(&surface).unwrap().contains("flat"));
+        assert!(svg(&one, &Paper::WIDE).contains("a mountain"));
     }
 }

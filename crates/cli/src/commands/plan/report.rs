@@ -1,54 +1,39 @@
 //! The report of a plan: one HTML page with its pictures inside, that prints on one sheet.
 
-use std::fmt::Write;
-
-use plotters::chart::SeriesLabelPosition;
 use tidepool_model::{Access, Bytes, Demand, Plan, PlanInput, StorageChoice, plan as make};
 use tidepool_proto::Result;
+use tidepool_report::axis::Axis;
+use tidepool_report::chart::{self, Arrangement, Figure, Line, Mark, Panel, Picture, Side, Stroke};
+use tidepool_report::page;
+use tidepool_report::text::number;
 
 use super::{HEADER, remarks, rows};
-use crate::commands::model::chart::{self, Axis, Bar, Panel, Series, Stroke};
 use crate::commands::model::inputs::Origin;
 use crate::commands::model::time;
 
 /// Points of the curve over memory.
 const POINTS: u32 = 48;
 
-const STYLE: &str = "body{font:14px/1.45 sans-serif;max-width:1000px;margin:24px auto;color:#222}\
-    h1{font-size:22px;margin:0 0 6px}.advice{background:#eef4f8;border-left:5px solid #0072b2;\
-    padding:10px 14px;font-size:16px}.warning{background:#fdf1e3;border-left:5px solid #d55e00;\
-    padding:4px 14px;margin:4px 0}table{border-collapse:collapse;width:100%;margin:14px 0}\
-    th,td{border-bottom:1px solid #ccc;padding:5px 8px;text-align:right}th:first-child,\
-    td:first-child{text-align:left}svg{width:100%;height:auto}.small{color:#555;font-size:12px}\
-    @media print{body{margin:0;font-size:11px}@page{size:A4;margin:12mm}}";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// The page.
 pub fn page(input: &PlanInput, found: &Plan, origin: Option<&Origin>) -> Result<String> {
-    let mut html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Tidepool plan</title>\
-         <style>{STYLE}</style>\n<h1>Tidepool plan</h1>\n"
-    );
-    let mut put = |text: String| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(html, "{text}");
-    };
+    let mut body = String::new();
     for note in origin.iter().flat_map(|origin| &origin.notes) {
-        put(format!("<p class=\"warning\">Calibration: {}.</p>", escaped(note)));
+        body += &page::warning(&format!("Calibration: {}.", note.trim_end_matches('.')));
     }
-    put(format!("<p>{}</p>", escaped(&workload(input))));
-    put(format!("<p class=\"advice\">{}</p>", escaped(&found.advice.text)));
-    put(table(found));
-    put(chart::panels(&[totals(found), over_memory(input)?], (1200, 460))?);
+    body += &page::main_sentence(&page::escaped(&found.advice.text));
+    body += &paragraph("", &workload(input));
+    body += &page::figure(&Picture::of(&[totals(found)], Arrangement::Below));
+    body += &page::table(&HEADER.map(str::to_owned), &rows(found));
+    body += &page::figure(&Picture::of(&[over_memory(input)?], Arrangement::Below));
     for line in remarks(input, found) {
-        put(format!("<p>{}</p>", escaped(&line)));
+        body += &paragraph("", &line);
     }
-    put(format!("<p class=\"small\">{}</p>", escaped(&inputs(input, origin))));
-    html.push_str("</html>\n");
-    Ok(html)
+    body += &paragraph(" class=\"small\"", &inputs(input, origin));
+    Ok(page::page("Tidepool plan", &body))
+}
+
+fn paragraph(class: &str, text: &str) -> String {
+    format!("<p{class}>{}</p>\n", page::escaped(text))
 }
 
 fn workload(input: &PlanInput) -> String {
@@ -77,51 +62,44 @@ fn workload(input: &PlanInput) -> String {
     )
 }
 
-fn table(found: &Plan) -> String {
-    let row = |tag: &str, cells: Vec<String>| {
-        let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)));
-        format!("<tr>{}</tr>", cells.collect::<String>())
-    };
-    let header = row("th", HEADER.map(str::to_owned).to_vec());
-    let body: String = rows(found).into_iter().map(|cells| row("td", cells)).collect();
-    format!("<table>{header}{body}</table>")
-}
-
-/// The phases of each storage as stacked bars.
-fn totals(found: &Plan) -> Panel {
-    const NAMES: [&str; 3] = ["first pass", "later passes", "writes"];
-    let mut bars = Vec::new();
-    for (case, choice) in found.choices.iter().enumerate() {
-        let mut from = 0.0;
-        for phase in &choice.phases {
-            let place = NAMES.iter().position(|name| *name == phase.name).unwrap_or_default();
-            let to = from + phase.time.get();
-            bars.push(Bar { case, from, to, colour: place + 1 });
-            from = to;
-        }
-    }
-    let entry = |(colour, name): (usize, &str)| Series {
-        name: name.to_owned(),
-        points: Vec::new(),
-        colour,
-        stroke: Stroke::Solid,
-    };
-    let most = found.choices.iter().map(|choice| choice.total.get()).fold(0.0, f64::max);
-    let short = |storage: StorageChoice| match storage {
+/// What fits below a bar.
+fn short(storage: StorageChoice) -> &'static str {
+    match storage {
         StorageChoice::Pfs => "bare PFS",
         StorageChoice::PageCache => "page cache",
         StorageChoice::Hdfs => "HDFS",
         StorageChoice::TwoLevel => "Tidepool",
-    };
-    let cases = found.choices.iter().map(|choice| short(choice.storage).to_owned()).collect();
-    Panel {
-        title: "Time on each storage".to_owned(),
-        x: Axis::cases("storage", cases),
-        y: Axis::linear("seconds", 0.0..Panel::room_above(most, NAMES.len())),
-        bars,
-        series: (1..).zip(NAMES).map(entry).collect(),
-        legend: SeriesLabelPosition::UpperRight,
     }
+}
+
+/// The phases of each storage as stacked bars.
+fn totals(found: &Plan) -> Panel {
+    let choices = &found.choices;
+    let phase = |index: usize, name: &'static str| {
+        let seconds = choices.iter().map(|choice| {
+            let phase = choice.phases.iter().find(|phase| phase.name == name);
+            phase.map_or(0.0, |phase| phase.time.get())
+        });
+        (name, index, seconds.collect::<Vec<_>>())
+    };
+    let most = choices.iter().map(|choice| choice.total.get()).fold(0.0, f64::max);
+    let told = choices
+        .iter()
+        .map(|choice| format!("{} {}", short(choice.storage), time(choice.total.get())));
+    let title = format!("Time on each storage: {}", told.collect::<Vec<_>>().join(", "));
+    let names = choices.iter().map(|choice| short(choice.storage).to_owned()).collect();
+    let y = Axis::from_zero("seconds", most * 1.08);
+    let mut panel = Panel::new(title, Axis::cases("", names), y);
+    panel.bars =
+        chart::stacked(&[phase(1, "first pass"), phase(2, "later passes"), phase(3, "writes")]);
+    let figure =
+        |(case, total): (u32, f64)| Figure { at: (f64::from(case), total), text: time(total) };
+    panel.figures =
+        (0..).zip(choices.iter().map(|choice| choice.total.get())).map(figure).collect();
+    panel.note(match found.advice.worth_it {
+        Some(_) => "Lower is better. By the model, not measured.",
+        None => "Lower is better, but the rates below these times are in doubt.",
+    })
 }
 
 /// The total over the memory of a node, from none to what holds a node's part beside the jobs.
@@ -133,7 +111,7 @@ fn over_memory(input: &PlanInput) -> Result<Panel> {
         Demand::Trace(trace) => trace.most().get(),
     };
     let most = (1.15 * (part + taken)).max(workload.memory_per_node.get());
-    let mut lines: Vec<Series> = Vec::new();
+    let mut lines: Vec<Line> = Vec::new();
     for step in 0..=POINTS {
         let memory = most * f64::from(step) / f64::from(POINTS);
         let mut at = input.clone();
@@ -141,8 +119,8 @@ fn over_memory(input: &PlanInput) -> Result<Panel> {
         at.target = None;
         for (index, choice) in make(&at)?.choices.iter().enumerate() {
             if lines.len() <= index {
-                lines.push(Series {
-                    name: choice.storage.name().to_owned(),
+                lines.push(Line {
+                    name: short(choice.storage).to_owned(),
                     points: Vec::new(),
                     colour: index,
                     stroke: if choice.storage == StorageChoice::TwoLevel {
@@ -156,23 +134,37 @@ fn over_memory(input: &PlanInput) -> Result<Panel> {
         }
     }
     let highest = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(0.0, f64::max);
-    let entries = lines.len() + 1;
-    // The present memory, as a line from bottom to top.
-    let here = workload.memory_per_node.get() / 1e9;
-    lines.push(Series {
-        name: "memory given".to_owned(),
-        points: vec![(here, 0.0), (here, highest)],
-        colour: 7,
-        stroke: Stroke::Solid,
-    });
-    Ok(Panel {
-        title: "Time over memory".to_owned(),
-        x: Axis::linear("memory of a node in GB, jobs included", 0.0..most / 1e9),
-        y: Axis::linear("seconds", 0.0..Panel::room_above(highest, entries)),
-        bars: Vec::new(),
-        series: lines,
-        legend: SeriesLabelPosition::UpperRight,
-    })
+    let x = Axis::linear("memory of a node in GB, jobs included", 0.0..most / 1e9);
+    let title = format!(
+        "Time over the memory of a node: Tidepool {}",
+        lines.iter().find(|line| line.name == "Tidepool").map_or_else(String::new, |line| {
+            let ends = line.points.first().zip(line.points.last());
+            ends.map_or_else(String::new, |(first, last)| {
+                format!(
+                    "{} with none, {} with {} GB",
+                    time(first.1),
+                    time(last.1),
+                    number(last.0.round())
+                )
+            })
+        })
+    );
+    let mut panel = Panel::new(title, x, Axis::from_zero("seconds", highest));
+    panel.lines = lines;
+    let holds = (part + taken) / 1e9;
+    panel.marks = vec![
+        Mark {
+            at: workload.memory_per_node.get() / 1e9,
+            text: format!("as planned: {}", workload.memory_per_node),
+            side: Side::Middle,
+        },
+        Mark {
+            at: holds,
+            text: format!("a node's part fits: {}", Bytes::new(part + taken)?),
+            side: Side::Middle,
+        },
+    ];
+    Ok(panel.note("Lower is better. By the model, not measured."))
 }
 
 fn inputs(input: &PlanInput, origin: Option<&Origin>) -> String {

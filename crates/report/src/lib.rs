@@ -1,0 +1,13 @@
+//! What reports of measurements share: charts that are understood at a glance, as SVG and PNG,
+//! pages of HTML around them, and a word on whether the machine was quiet enough for the figures.
+//! Knows nothing of what is reported.
+
+pub mod axis;
+pub mod bustle;
+pub mod canvas;
+pub mod chart;
+pub mod legible;
+pub mod page;
+#[cfg(feature = "png")]
+pub mod png;
+pub mod text;
