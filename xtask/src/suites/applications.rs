@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::process;
 
 /// Those that take seconds.
-const SHORT: [&str; 6] = ["moments", "git", "lld", "jvm", "arrow", "attributes"];
+const SHORT: [&str; 7] = ["moments", "git", "lld", "jvm", "arrow", "epochs", "attributes"];
 /// Those by command alone.
 const LONG: [&str; 6] = ["cargo", "numbers", "sqlite", "netcdf", "mpi", "postgresql"];
 /// Names and versions of the Python packages.

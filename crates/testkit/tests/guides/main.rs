@@ -17,7 +17,7 @@ use blocks::Block;
 use list::{List, Page};
 
 /// Pages, and directories of them.
-const PAGES: [&str; 2] = ["README.md", "docs/guide"];
+const PAGES: [&str; 3] = ["README.md", "docs/FAQ.md", "docs/guide"];
 
 fn main() {
     let arguments = Arguments::from_args();
