@@ -217,6 +217,9 @@ pub struct ExampleOptions {
     /// Empty the page cache of the data before this step.
     #[arg(long, value_name = "STEP")]
     pub forget_before: Option<String>,
+    /// Another version of what it runs on: hadoop.version=3.3.6, spark.version or flink.version.
+    #[arg(long, value_name = "NAME=VERSION")]
+    pub with: Vec<String>,
     /// Where the figures go, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -12,16 +12,17 @@ use crate::environment;
 use crate::outcome::Outcome;
 use crate::process;
 use crate::skips::ExpectedSkips;
-use crate::{demo, examples, java, rust_tests, suites, tidy, vm};
+use crate::{demo, examples, java, rust_tests, suites, tidy, versions, vm};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("tests", rust_tests::run),
     ("java", |_| java::test()),
+    ("versions", |options| versions::run(options.long)),
     ("tidy", |_| Ok(vec![tidy::run()?])),
     ("suites", run_suites),
     ("applications", run_applications),
@@ -128,6 +129,7 @@ fn run_examples(options: &TestOptions) -> Result<Vec<Outcome>> {
                 turmoil: true,
                 seed: None,
                 forget_before: None,
+                with: Vec::new(),
                 json: None,
             },
         );

@@ -26,6 +26,7 @@ mod shaping;
 mod skips;
 mod suites;
 mod tidy;
+mod versions;
 mod vm;
 
 use clap::Parser;

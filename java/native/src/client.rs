@@ -168,9 +168,20 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_pfsRoot<'local>(
 ) -> JString<'local> {
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let root = unsafe { of(handle) }.client.pfs_root()?;
+        let root = unsafe { of(handle) }.client.pfs_root().map_err(with_option)?;
         Ok(env.new_string(root.to_string_lossy())?)
     })
+}
+
+/// An unknown root, with the words that a user of Hadoop has for it.
+fn with_option(error: Error) -> Error {
+    if error.kind() != ErrorKind::InvalidInput {
+        return error;
+    }
+    error.remedy(
+        "set fs.tide.pfs, which is spark.hadoop.fs.tide.pfs in Spark, to the directory, or start \
+         the node",
+    )
 }
 
 /// Sizes of an open with these options on top of the client's: read buffer, write buffer, split, in

@@ -184,6 +184,7 @@ fn mapreduce(
                     pfs: Some(disk.directory.clone()),
                     turmoil: false,
                     seed: None,
+                    with: Vec::new(),
                     forget_before: way.cold.then(|| stage.to_owned()),
                     json: None,
                 },

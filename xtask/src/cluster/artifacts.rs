@@ -2,9 +2,10 @@
 //! only where a source is newer than what was built or a jar has gone from the local repository.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::{environment, process};
 
@@ -22,18 +23,39 @@ pub struct Project {
     pub dependencies: String,
 }
 
+/// Versions that are to be others than those the projects name, as `property=version`.
+static VERSIONS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Has all projects of this run be built with these versions.
+pub fn use_versions(versions: &[String]) -> Result<()> {
+    for version in versions {
+        let known = ["hadoop.version=", "spark.version=", "flink.version="];
+        let is_known = known.iter().any(|name| version.starts_with(name));
+        ensure!(is_known, "--with {version}: it takes {}VERSION", known.join("VERSION, "));
+    }
+    // Set once a run, before the first project.
+    let _ = VERSIONS.set(versions.to_vec());
+    Ok(())
+}
+
 /// Builds `examples/NAME` where need be.
 pub fn project(name: &str) -> Result<Project> {
     let root = environment::checkout().join("examples");
     let project = root.join(name);
-    let target = project.join("target");
+    let versions = VERSIONS.get().map_or(&[][..], Vec::as_slice);
+    let variant = match versions {
+        [] => String::new(),
+        versions => format!("/{}", versions.join("-")),
+    };
+    let target = project.join(format!("target{variant}"));
     let list = target.join("class-path");
     if !is_current(&list, &[&root.join("pom.xml"), &project.join("pom.xml"), &project.join("src")])
     {
         eprintln!("x: building examples/{name} (the first time it downloads what it runs on)");
         let pom = root.join("pom.xml");
         let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
-        maven.arg(&pom).args(["-pl", name, "package"]);
+        maven.arg(&pom).args(["-pl", name, "package"]).arg(format!("-Dvariant={variant}"));
+        maven.args(versions.iter().map(|version| format!("-D{version}")));
         process::show(&mut maven).context(NEEDS_MAVEN)?;
         // Maven leaves a list alone that has not changed; its time tells when it was true.
         std::fs::File::options().append(true).open(&list)?.set_modified(SystemTime::now())?;
@@ -42,6 +64,22 @@ pub fn project(name: &str) -> Result<Project> {
         .with_context(|| format!("{}: not made by Maven", list.display()))?;
     let jar = target.join(format!("examples-{name}-1.jar"));
     Ok(Project { jar, target, dependencies: dependencies.trim().to_owned() })
+}
+
+/// The class path of `examples/NAME` with another value of a property of its: a version of what it
+/// runs on. Nothing is compiled anew.
+pub fn class_path_with(name: &str, property: &str, value: &str) -> Result<String> {
+    let root = environment::checkout().join("examples");
+    let list = root.join(name).join("target").join(format!("class-path-{value}"));
+    if !is_current(&list, &[&root.join("pom.xml"), &root.join(name).join("pom.xml")]) {
+        let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
+        maven.arg(root.join("pom.xml")).args(["-pl", name, "dependency:build-classpath"]);
+        maven.arg(format!("-D{property}={value}")).arg("-DincludeScope=runtime");
+        maven.arg(format!("-Dmdep.outputFile={}", list.display()));
+        process::show(&mut maven).context(NEEDS_MAVEN)?;
+    }
+    let text = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
+    Ok(text.trim().to_owned())
 }
 
 /// The jar of `tide://`, built with its native library. `TIDEPOOL_JAR` names another one.

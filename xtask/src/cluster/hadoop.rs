@@ -1,6 +1,7 @@
 //! Hadoop: its configuration and class path, HDFS with one data node, YARN with one node manager,
 //! and programs that run on them.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -150,6 +151,42 @@ pub struct Hdfs {
     pub uri: String,
     _data_node: Daemon,
     _name_node: Daemon,
+    _sockets: Scratch,
+}
+
+/// A directory for the socket of HDFS, which takes none below a directory that others may change,
+/// as they may `/tmp`: below `usual` where that will do, or below one that is this user's alone.
+fn socket_directory(usual: &Path) -> Result<Scratch> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let places = [
+        Some(usual.to_path_buf()),
+        variable("XDG_RUNTIME_DIR"),
+        Some(PathBuf::from("/run")),
+        variable("HOME").map(|home| home.join(".cache")),
+        variable("HOME"),
+    ];
+    let mut private = places.into_iter().flatten().filter(|place| is_private(place));
+    let found = private.find_map(|place| Scratch::below(&place).ok());
+    found.with_context(|| {
+        format!(
+            "{}: others may change a part of this path, and HDFS refuses its socket there; \
+             work in a checkout elsewhere, or set XDG_RUNTIME_DIR to a directory of your own",
+            usual.display()
+        )
+    })
+}
+
+/// Whether no other user but root may change any part of a path: what HDFS asks for.
+fn is_private(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    path.is_absolute()
+        && path.ancestors().all(|part| {
+            std::fs::metadata(part).is_ok_and(|facts| {
+                let others = facts.mode() & 0o002 != 0;
+                let group = facts.mode() & 0o020 != 0 && facts.gid() != 0;
+                facts.is_dir() && !others && !group && [0, own].contains(&facts.uid())
+            })
+        })
 }
 
 impl Hdfs {
@@ -158,8 +195,7 @@ impl Hdfs {
         let [rpc, http, stream, stream_http, stream_ipc] = free_ports()?;
         let host = "127.0.0.1";
         let directory = hadoop.directory.path().to_path_buf();
-        let run = directory.join("run");
-        std::fs::create_dir_all(&run)?;
+        let sockets = socket_directory(&directory)?;
         std::fs::create_dir_all(data)?;
         let site = &mut hadoop.site;
         site.set("dfs.replication", 1);
@@ -176,7 +212,7 @@ impl Hdfs {
         site.set("dfs.datanode.du.reserved", 0);
         site.set("dfs.namenode.safemode.extension", 0);
         site.set("dfs.client.read.shortcircuit", true);
-        site.set("dfs.domain.socket.path", run.join("data.sock").display());
+        site.set("dfs.domain.socket.path", sockets.path().join("data.sock").display());
         // By default a client waits 400 ms at every close for the last block to be reported.
         site.set("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", 5);
         // Checksums that do not depend on the sizes of blocks: those of other file systems compare.
@@ -192,7 +228,7 @@ impl Hdfs {
         let uri = format!("hdfs://{host}:{rpc}");
         let wait = ["-D", &format!("fs.defaultFS={uri}"), "-safemode", "wait"].map(String::from);
         hadoop.run("org.apache.hadoop.hdfs.tools.DFSAdmin", &wait)?;
-        Ok(Hdfs { uri, _data_node: data_node, _name_node: name_node })
+        Ok(Hdfs { uri, _data_node: data_node, _name_node: name_node, _sockets: sockets })
     }
 }
 
@@ -288,3 +324,17 @@ fn containers(hadoop: &mut Hadoop) -> Result<()> {
 }
 
 const FIFO: &str = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler";
+
+#[cfg(test)]
+mod tests {
+    use super::{is_private, socket_directory};
+
+    #[test]
+    fn no_socket_lies_where_others_may_change_the_path() {
+        let open = tempfile::tempdir().unwrap();
+        assert!(!is_private(&std::env::temp_dir()), "others may change /tmp");
+        assert!(!is_private(open.path()));
+        let found = socket_directory(open.path()).unwrap();
+        assert!(is_private(found.path()), "{found:?}");
+    }
+}

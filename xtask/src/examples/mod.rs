@@ -24,6 +24,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use crate::arguments::{ExampleOptions, Storage};
+use crate::cluster::artifacts;
 use crate::environment;
 
 /// What an example is.
@@ -109,8 +110,12 @@ pub fn run(options: &ExampleOptions) -> Result<()> {
         }
         return Ok(());
     };
+    artifacts::use_versions(&options.with)?;
     let report = report(name, options)?;
     println!("{report}");
+    for version in &options.with {
+        println!("  with {version}");
+    }
     if let Some(path) = &options.json {
         std::fs::write(path, serde_json::to_string_pretty(&report)?)
             .with_context(|| path.display().to_string())?;

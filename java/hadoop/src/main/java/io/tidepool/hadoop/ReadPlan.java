@@ -5,18 +5,12 @@
  */
 package io.tidepool.hadoop;
 
-import static org.apache.hadoop.fs.Options.OpenFileOptions.FS_OPTION_OPENFILE_BUFFER_SIZE;
-import static org.apache.hadoop.fs.Options.OpenFileOptions.FS_OPTION_OPENFILE_READ_POLICY;
-import static org.apache.hadoop.fs.Options.OpenFileOptions.FS_OPTION_OPENFILE_SPLIT_END;
-import static org.apache.hadoop.fs.Options.OpenFileOptions.FS_OPTION_OPENFILE_SPLIT_START;
-import static org.apache.hadoop.fs.Options.OpenFileOptions.FS_OPTION_OPENFILE_STANDARD_OPTIONS;
-
+import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.impl.FSBuilderSupport;
 
 /**
  * The plan of an open.
@@ -28,10 +22,19 @@ import org.apache.hadoop.fs.impl.FSBuilderSupport;
  */
 record ReadPlan(Pattern pattern, long start, long end, int bufferBytes) {
 
+    // Hadoop has names for them since 3.3.5 only.
+    private static final String OPEN = "fs.option.openfile.";
+    private static final String POLICY = OPEN + "read.policy";
+    private static final String BUFFER = OPEN + "buffer.size";
+    private static final String START = OPEN + "split.start";
+    private static final String END = OPEN + "split.end";
+    private static final String LENGTH = OPEN + "length";
+    private static final String FOOTER = OPEN + "footer.cache";
+
     /** Keys that an open understands: Hadoop's and ours. */
     static final Set<String> KNOWN = Stream.concat(
-            FS_OPTION_OPENFILE_STANDARD_OPTIONS.stream(), TideOptions.PER_OPEN.stream())
-            .collect(Collectors.toUnmodifiableSet());
+            List.of(POLICY, BUFFER, START, END, LENGTH, FOOTER).stream(),
+            TideOptions.PER_OPEN.stream()).collect(Collectors.toUnmodifiableSet());
 
     private static final int BUFFER_BYTES_MAX = 64 << 20;
 
@@ -40,17 +43,25 @@ record ReadPlan(Pattern pattern, long start, long end, int bufferBytes) {
 
     /** What the options of an open say. */
     static ReadPlan of(Configuration options) {
-        FSBuilderSupport numbers = new FSBuilderSupport(options);
-        long start = numbers.getPositiveLong(FS_OPTION_OPENFILE_SPLIT_START, 0);
-        long end = numbers.getPositiveLong(FS_OPTION_OPENFILE_SPLIT_END, -1);
-        long buffer = numbers.getPositiveLong(FS_OPTION_OPENFILE_BUFFER_SIZE, -1);
+        long start = number(options, START, 0);
+        long end = number(options, END, -1);
+        long buffer = number(options, BUFFER, -1);
         return new ReadPlan(pattern(options), start, end >= start ? end : -1,
                 (int) Math.min(buffer, BUFFER_BYTES_MAX));
     }
 
+    private static long number(Configuration options, String key, long otherwise) {
+        try {
+            long number = options.getLong(key, otherwise);
+            return number < 0 ? otherwise : number;
+        } catch (NumberFormatException none) {
+            return otherwise;
+        }
+    }
+
     /** Of the first policy of the list that is known. */
     private static Pattern pattern(Configuration options) {
-        for (String policy : options.getTrimmedStrings(FS_OPTION_OPENFILE_READ_POLICY)) {
+        for (String policy : options.getTrimmedStrings(POLICY)) {
             switch (policy.toLowerCase(Locale.ROOT)) {
                 case "sequential", "csv", "json", "avro":
                     return Pattern.SEQUENTIAL;

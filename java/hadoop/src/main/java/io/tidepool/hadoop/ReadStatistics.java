@@ -6,10 +6,12 @@ package io.tidepool.hadoop;
 
 import static org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.dynamicIOStatistics;
 
+import java.util.Arrays;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.stream.Stream;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsContext;
+import org.apache.hadoop.fs.statistics.IOStatisticsAggregator;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 
 final class ReadStatistics {
@@ -20,8 +22,23 @@ final class ReadStatistics {
     /** Levels in the order of the native library, nearest first. */
     private static final String[] LEVELS = {"mapped", "store", "peer", "buffer", "pfs"};
 
+    private static final String ZERO_COPY = "stream_read_bytes_zero_copy";
+
+    /** The counters of a stream. */
+    static final String[] NAMES = Stream.concat(
+            Stream.of(
+                    StreamStatisticNames.STREAM_READ_OPERATIONS,
+                    StreamStatisticNames.STREAM_READ_BYTES,
+                    StreamStatisticNames.STREAM_READ_VECTORED_OPERATIONS,
+                    StreamStatisticNames.STREAM_READ_VECTORED_INCOMING_RANGES,
+                    StreamStatisticNames.STREAM_READ_SEEK_OPERATIONS,
+                    ZERO_COPY),
+            Arrays.stream(LEVELS).map(level -> BYTES_FROM + level)).toArray(String[]::new);
+
     private final NativeFile file;
     private final FileSystem.Statistics whole;
+    private final OperationStatistics system;
+    private final IOStatisticsAggregator opener = OpenerStatistics.ofThisThread();
     private final LongAdder operations = new LongAdder();
     private final LongAdder bytes = new LongAdder();
     private final LongAdder vectored = new LongAdder();
@@ -30,9 +47,17 @@ final class ReadStatistics {
     private final LongAdder zeroCopyBytes = new LongAdder();
     private volatile long[] lastLevels = new long[LEVELS.length];
 
-    ReadStatistics(NativeFile file, FileSystem.Statistics whole) {
+    /**
+     * For one stream.
+     *
+     * @param whole counters of all file systems of the scheme, or {@code null}
+     * @param system those of its file system, or {@code null}
+     */
+    ReadStatistics(
+            NativeFile file, FileSystem.Statistics whole, OperationStatistics system) {
         this.file = file;
         this.whole = whole;
+        this.system = system;
     }
 
     /** Takes note of a read that came to so many bytes, or to the end of the file. */
@@ -44,9 +69,14 @@ final class ReadStatistics {
     private void bytesRead(long count) {
         if (count > 0) {
             bytes.add(count);
-            if (whole != null) {
-                whole.incrementBytesRead(count);
-            }
+            askedFor(count);
+        }
+    }
+
+    /** Counts for the thread that asks: Hadoop's counters of a task are those of its thread. */
+    private void askedFor(long count) {
+        if (whole != null) {
+            whole.incrementBytesRead(count);
         }
     }
 
@@ -55,8 +85,15 @@ final class ReadStatistics {
         ranges.add(count);
     }
 
-    void range(int count) {
-        bytesRead(count);
+    /** Takes note of a range of which so many bytes are here, and which another thread completes. */
+    void range(int held, int length) {
+        bytes.add(held);
+        askedFor(length);
+    }
+
+    /** Takes note of bytes of a range that came later, in whatever thread. */
+    void rangeGoesOn(int count) {
+        bytes.add(count);
     }
 
     void seek() {
@@ -74,10 +111,17 @@ final class ReadStatistics {
         levels();
     }
 
-    /** Called after the close: the thread's context hears of this stream. */
+    /** Called after the close: the thread that opened this, and the file system, hear of it. */
     void closed() {
-        if (bytes.sum() > 0) {
-            IOStatisticsContext.getCurrentIOStatisticsContext().getAggregator().aggregate(live());
+        if (bytes.sum() == 0) {
+            return;
+        }
+        IOStatistics all = live();
+        if (opener != null) {
+            opener.aggregate(all);
+        }
+        if (system != null) {
+            system.add(all);
         }
     }
 
@@ -118,7 +162,7 @@ final class ReadStatistics {
                 .withLongFunctionCounter(
                         StreamStatisticNames.STREAM_READ_SEEK_OPERATIONS, key -> seeks.sum())
                 .withLongFunctionCounter(
-                        "stream_read_bytes_zero_copy", key -> zeroCopyBytes.sum());
+                        ZERO_COPY, key -> zeroCopyBytes.sum());
         for (int index = 0; index < LEVELS.length; index++) {
             int level = index;
             builder.withLongFunctionCounter(BYTES_FROM + LEVELS[level], key -> level(level));

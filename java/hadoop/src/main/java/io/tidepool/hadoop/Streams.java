@@ -30,26 +30,28 @@ final class Streams {
 
     /** Opens a file for reading. */
     static FSDataInputStream open(NativeClient client, String path, Map<String, String> options,
-            ReadPlan reads, FileSystem.Statistics statistics) throws IOException {
+            ReadPlan reads, FileSystem.Statistics statistics, OperationStatistics system)
+            throws IOException {
         int buffer = client.sizes(options).readBufferBytes();
         boolean isOurs = options != null && options.containsKey(TideOptions.READ_BUFFER_BYTES);
         if (reads != null && reads.bufferBytes() >= 0 && !isOurs) {
             buffer = reads.bufferBytes();
         }
         NativeFile file = NativeFile.open(client, path, NativeFile.READ, 0, options, reads);
-        return new FSDataInputStream(new TideInputStream(file, buffer, statistics));
+        return new FSDataInputStream(new TideInputStream(file, buffer, statistics, system));
     }
 
     /** Opens a file for writing, as the flags of {@link NativeFile} say. */
     static FSDataOutputStream create(NativeClient client, String path, int flags, int mode,
-            Map<String, String> options, FileSystem.Statistics statistics) throws IOException {
+            Map<String, String> options, FileSystem.Statistics statistics,
+            OperationStatistics system) throws IOException {
         NativeClient.Sizes sizes = client.sizes(options);
         int open = flags | NativeFile.WRITE;
         NativeFile file = NativeFile.open(client, path, open, mode, options);
         boolean appends = (flags & NativeFile.APPEND) != 0;
         var kind = appends ? TideOutputStream.Kind.APPENDED : TideOutputStream.Kind.NEW;
         long start = appends ? file.sizeAtOpen() : 0;
-        TideOutputStream stream = new TideOutputStream(file, kind, start, sizes);
+        TideOutputStream stream = new TideOutputStream(file, kind, start, sizes, system);
         // Hadoop's wrapper counts for the whole file system.
         return new FSDataOutputStream(stream, statistics, start);
     }

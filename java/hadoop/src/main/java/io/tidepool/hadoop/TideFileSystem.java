@@ -6,7 +6,6 @@
  */
 package io.tidepool.hadoop;
 
-import java.io.Closeable;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
@@ -38,6 +37,7 @@ import org.apache.hadoop.fs.PathFilter;
 import org.apache.hadoop.fs.PathHandle;
 import org.apache.hadoop.fs.PathIOException;
 import org.apache.hadoop.fs.RemoteIterator;
+import org.apache.hadoop.fs.StorageStatistics;
 import org.apache.hadoop.fs.impl.AbstractFSBuilderImpl;
 import org.apache.hadoop.fs.impl.FileSystemMultipartUploaderBuilder;
 import org.apache.hadoop.fs.impl.OpenFileParameters;
@@ -80,6 +80,12 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     private TideFileSystem(boolean isSharing) {
         this.isSharing = isSharing;
     }
+
+    /**
+     * Has all configurations of the process name this class for its scheme: what loading it does.
+     * For programs that added the jar after Hadoop listed the file systems of the class path.
+     */
+    public static void makeKnown() {}
 
     /** One of many file systems with one client, which nobody will close. */
     static TideFileSystem sharing() {
@@ -150,9 +156,9 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     private FSDataInputStream open(Path path, Map<String, String> options, ReadPlan reads)
             throws IOException {
-        operations.count(OperationStatistics.OPEN);
         statistics.incrementReadOps(1);
-        return Streams.open(client, name(path), options, reads, statistics);
+        return operations.timed(OperationStatistics.OPEN, () -> Streams.open(
+                client, name(path), options, reads, statistics, operations));
     }
 
     @Override
@@ -214,7 +220,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     protected FSDataOutputStream primitiveCreate(Path path, FsPermission permission,
             EnumSet<CreateFlag> flags, int bufferBytes, short replication, long blockBytes,
             Progressable progress, Options.ChecksumOpt checksum) throws IOException {
-        return create(path, openFlags(path, flags), permission, true, null);
+        return create(path, OpenFlags.of(path, flags), permission, true, null);
     }
 
     @Override
@@ -233,32 +239,18 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     FSDataOutputStream create(Path path, EnumSet<CreateFlag> flags, FsPermission permission,
             boolean parents, Map<String, String> options) throws IOException {
         FsPermission masked = masked(permission, FsPermission.getFileDefault());
-        return create(path, openFlags(path, flags), masked, parents, options);
-    }
-
-    /** What the flags mean for an open of the parallel file system. */
-    private static int openFlags(Path path, EnumSet<CreateFlag> flags) throws IOException {
-        CreateFlag.validate(flags);
-        boolean exists = flags.contains(CreateFlag.APPEND) && !flags.contains(CreateFlag.CREATE)
-                || flags.contains(CreateFlag.OVERWRITE) && !flags.contains(CreateFlag.CREATE);
-        CreateFlag.validate(path, exists, flags);
-        int open = 0;
-        if (flags.contains(CreateFlag.APPEND)) {
-            open |= NativeFile.APPEND;
-        }
-        if (flags.contains(CreateFlag.OVERWRITE)) {
-            open |= NativeFile.TRUNCATE;
-        }
-        if (flags.contains(CreateFlag.CREATE)) {
-            open |= open == 0 ? NativeFile.CREATE_NEW : NativeFile.CREATE;
-        }
-        return open;
+        return create(path, OpenFlags.of(path, flags), masked, parents, options);
     }
 
     private FSDataOutputStream create(Path path, int flags, FsPermission permission,
             boolean parents, Map<String, String> options) throws IOException {
-        operations.count(OperationStatistics.CREATE);
         statistics.incrementWriteOps(1);
+        return operations.timed(OperationStatistics.CREATE,
+                () -> createWithParents(path, flags, permission, parents, options));
+    }
+
+    private FSDataOutputStream createWithParents(Path path, int flags, FsPermission permission,
+            boolean parents, Map<String, String> options) throws IOException {
         String name = name(path);
         try {
             return createThere(name, flags, permission, options);
@@ -291,26 +283,27 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     private FSDataOutputStream createThere(String name, int flags, FsPermission permission,
             Map<String, String> options) throws IOException {
         return Streams.create(
-                client, name, flags, permission.toShort(), options, statistics);
+                client, name, flags, permission.toShort(), options, statistics, operations);
     }
 
     @Override
     public FSDataOutputStream append(Path path, int bufferBytes, Progressable progress)
             throws IOException {
-        operations.count(OperationStatistics.APPEND);
         statistics.incrementWriteOps(1);
-        return Streams.create(client, name(path), NativeFile.APPEND, 0, null, statistics);
+        return operations.timed(OperationStatistics.APPEND, () -> Streams.create(
+                client, name(path), NativeFile.APPEND, 0, null, statistics, operations));
     }
 
     @Override
     public boolean truncate(Path path, long length) throws IOException {
-        operations.count(OperationStatistics.TRUNCATE);
         statistics.incrementWriteOps(1);
         if (length < 0) {
             throw new IllegalArgumentException(path + ": a file has no negative length");
         }
-        names.truncate(name(path), length);
-        return true;
+        return operations.timed(OperationStatistics.TRUNCATE, () -> {
+            names.truncate(name(path), length);
+            return true;
+        });
     }
 
     @Override
@@ -329,11 +322,12 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public boolean mkdirs(Path path, FsPermission permission) throws IOException {
-        operations.count(OperationStatistics.MKDIRS);
         statistics.incrementWriteOps(1);
         FsPermission masked = masked(permission, FsPermission.getDirDefault());
-        names.makeDirectories(name(path), masked.toShort());
-        return true;
+        return operations.timed(OperationStatistics.MKDIRS, () -> {
+            names.makeDirectories(name(path), masked.toShort());
+            return true;
+        });
     }
 
     /** With a permission that is final already; how FileContext makes directories. */
@@ -361,26 +355,28 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public boolean rename(Path source, Path target) throws IOException {
-        operations.count(OperationStatistics.RENAME);
         statistics.incrementWriteOps(1);
-        return names.moveTo(name(source), name(target));
+        return operations.timed(OperationStatistics.RENAME,
+                () -> names.moveTo(name(source), name(target)));
     }
 
     @Override
     @SuppressWarnings("deprecation")
     protected void rename(Path source, Path target, Options.Rename... options)
             throws IOException {
-        operations.count(OperationStatistics.RENAME);
         statistics.incrementWriteOps(1);
         boolean overwrite = Arrays.asList(options).contains(Options.Rename.OVERWRITE);
-        names.rename(name(source), name(target), overwrite);
+        operations.timed(OperationStatistics.RENAME, () -> {
+            names.rename(name(source), name(target), overwrite);
+            return null;
+        });
     }
 
     @Override
     public boolean delete(Path path, boolean recursive) throws IOException {
-        operations.count(OperationStatistics.DELETE);
         statistics.incrementWriteOps(1);
-        return names.remove(name(path), recursive);
+        return operations.timed(OperationStatistics.DELETE,
+                () -> names.remove(name(path), recursive));
     }
 
     @Override
@@ -440,10 +436,10 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     }
 
     private ListedEntries entries(Path path, int entriesMax) throws IOException {
-        operations.count(OperationStatistics.LIST);
         statistics.incrementReadOps(1);
         checkOpen();
-        return new ListedEntries(names, qualified(path), splitBytes, entriesMax);
+        return operations.timed(OperationStatistics.LIST,
+                () -> new ListedEntries(names, qualified(path), splitBytes, entriesMax));
     }
 
     @Override
@@ -459,27 +455,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public RemoteIterator<FileStatus> listStatusIterator(Path path) throws IOException {
-        ListedEntries entries = entries(path, PIECE_ENTRIES_MAX);
-        return new Statuses(entries);
-    }
-
-    /** Entries as Hadoop's iterators are, with an end for who does not want all of them. */
-    private record Statuses(ListedEntries entries)
-            implements RemoteIterator<FileStatus>, Closeable {
-        @Override
-        public boolean hasNext() throws IOException {
-            return entries.hasNext();
-        }
-
-        @Override
-        public FileStatus next() throws IOException {
-            return entries.next();
-        }
-
-        @Override
-        public void close() {
-            entries.close();
-        }
+        return new Statuses(entries(path, PIECE_ENTRIES_MAX));
     }
 
     @Override
@@ -532,12 +508,12 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public FileChecksum getFileChecksum(Path path, long length) throws IOException {
-        operations.count(OperationStatistics.CHECKSUM);
         TideFileStatus status = getFileStatus(path);
         if (status.isDirectory()) {
             throw new FileNotFoundException(path + ": while summing it: it is a directory");
         }
-        return new Checksums(getConf(), splitBytes).of(client, name(path), status.getLen(), length);
+        return operations.timed(OperationStatistics.CHECKSUM, () -> new Checksums(
+                getConf(), splitBytes).of(client, name(path), status.getLen(), length));
     }
 
     // Handles.
@@ -589,7 +565,15 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     }
 
     @Override
+    public StorageStatistics getStorageStatistics() {
+        return operations.storageStatistics();
+    }
+
+    @Override
     public void close() throws IOException {
+        if (client != null && !client.isClosed()) {
+            operations.log(getConf());
+        }
         try {
             super.close();
         } finally {
@@ -607,6 +591,6 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public String toString() {
-        return "TideFileSystem{" + ROOT + ", " + operations.statistics() + "}";
+        return "TideFileSystem{" + ROOT + ", " + operations + "}";
     }
 }

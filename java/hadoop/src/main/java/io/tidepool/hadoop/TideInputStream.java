@@ -58,12 +58,14 @@ final class TideInputStream extends FSInputStream
      *
      * @param bufferBytesMax shorter reads at the cursor go through a buffer that grows to this; 0
      *     has none
-     * @param whole counters of the file system, or {@code null}
+     * @param whole counters of all file systems of the scheme, or {@code null}
+     * @param system counters of its file system, or {@code null}
      */
-    TideInputStream(NativeFile file, int bufferBytesMax, FileSystem.Statistics whole) {
+    TideInputStream(NativeFile file, int bufferBytesMax, FileSystem.Statistics whole,
+            OperationStatistics system) {
         this.file = file;
         this.bufferBytesMax = bufferBytesMax;
-        this.statistics = new ReadStatistics(file, whole);
+        this.statistics = new ReadStatistics(file, whole, system);
         this.zeroCopy = new ZeroCopy(file, statistics);
         this.watch = Leaks.watch(this, file, "");
     }

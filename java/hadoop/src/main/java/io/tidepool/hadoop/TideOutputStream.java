@@ -41,14 +41,16 @@ final class TideOutputStream extends OutputStream
      *
      * @param position where the first byte goes: the length of a file that is appended to
      * @param sizes of the open: writes are gathered up to the size of the write buffer
+     * @param system counters of its file system, or {@code null}
      */
-    TideOutputStream(NativeFile file, Kind kind, long position, NativeClient.Sizes sizes) {
+    TideOutputStream(NativeFile file, Kind kind, long position, NativeClient.Sizes sizes,
+            OperationStatistics system) {
         this.file = file;
         this.kind = kind;
         this.position = position;
         this.sizes = sizes;
         this.pool = file.client().buffers;
-        this.statistics = new WriteStatistics();
+        this.statistics = new WriteStatistics(system);
         this.watch = Leaks.watch(this, file, "; what was not handed over yet is lost");
     }
 

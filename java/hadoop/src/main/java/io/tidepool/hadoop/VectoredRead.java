@@ -5,8 +5,6 @@
  */
 package io.tidepool.hadoop;
 
-import static org.apache.hadoop.fs.VectoredReadUtils.validateRangeRequest;
-
 import java.io.EOFException;
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -37,7 +35,7 @@ final class VectoredRead {
             throws IOException {
         int count = ranges.size();
         for (FileRange range : ranges) {
-            validateRangeRequest(range);
+            validate(range);
         }
         statistics.vectored(count);
         long[] offsets = new long[count];
@@ -61,6 +59,17 @@ final class VectoredRead {
         }
         for (int index = 0; index < count; index++) {
             finish(ranges.get(index), buffers[index], places[2 * index + 1]);
+        }
+    }
+
+    /** As Hadoop does, whose own method is another one in each of its versions. */
+    private static void validate(FileRange range) throws EOFException {
+        Objects.requireNonNull(range, "a range is null");
+        if (range.getLength() < 0) {
+            throw new IllegalArgumentException("the length is negative in " + range);
+        }
+        if (range.getOffset() < 0) {
+            throw new EOFException("the position is negative in " + range);
         }
     }
 
@@ -89,7 +98,7 @@ final class VectoredRead {
     private void finish(FileRange range, ByteBuffer buffer, int held) {
         int length = range.getLength();
         int done = Math.max(held, 0);
-        statistics.range(done);
+        statistics.range(done, length);
         CompletableFuture<ByteBuffer> data = new CompletableFuture<>();
         range.setData(data);
         if (done == length) {
@@ -118,7 +127,7 @@ final class VectoredRead {
                     throw new EOFException(FSExceptionMessages.EOF_IN_READ_FULLY);
                 }
                 from += bytes;
-                statistics.range(bytes);
+                statistics.rangeGoesOn(bytes);
             }
             data.complete(buffer);
         } catch (IOException | RuntimeException | Error error) {

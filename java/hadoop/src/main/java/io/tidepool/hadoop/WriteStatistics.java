@@ -8,16 +8,35 @@ import static org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.dynamicIO
 
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsContext;
+import org.apache.hadoop.fs.statistics.IOStatisticsAggregator;
 import org.apache.hadoop.fs.statistics.StoreStatisticNames;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 
 final class WriteStatistics {
 
+    /** The counters of a stream. */
+    static final String[] NAMES = {
+        StreamStatisticNames.STREAM_WRITE_BYTES,
+        StreamStatisticNames.STREAM_WRITE_EXCEPTIONS,
+        StoreStatisticNames.OP_HFLUSH,
+        StoreStatisticNames.OP_HSYNC,
+    };
+
+    private final OperationStatistics system;
+    private final IOStatisticsAggregator opener = OpenerStatistics.ofThisThread();
     private final LongAdder bytes = new LongAdder();
     private final LongAdder failures = new LongAdder();
     private final LongAdder flushes = new LongAdder();
     private final LongAdder syncs = new LongAdder();
+
+    /**
+     * For one stream.
+     *
+     * @param system counters of its file system, or {@code null}
+     */
+    WriteStatistics(OperationStatistics system) {
+        this.system = system;
+    }
 
     void written(int count) {
         bytes.add(count);
@@ -35,10 +54,17 @@ final class WriteStatistics {
         syncs.increment();
     }
 
-    /** Called after the close: the thread's context hears of this stream. */
+    /** Called after the close: the thread that opened this, and the file system, hear of it. */
     void closed() {
-        if (bytes.sum() > 0) {
-            IOStatisticsContext.getCurrentIOStatisticsContext().getAggregator().aggregate(live());
+        if (bytes.sum() == 0) {
+            return;
+        }
+        IOStatistics all = live();
+        if (opener != null) {
+            opener.aggregate(all);
+        }
+        if (system != null) {
+            system.add(all);
         }
     }
 

@@ -73,7 +73,7 @@ public final class ReadBenchmark {
 
     private FSDataInputStream open() throws IOException {
         NativeFile file = NativeFile.open(client, name, NativeFile.READ, 0, null);
-        return new FSDataInputStream(new TideInputStream(file, 64 << 10, statistics));
+        return new FSDataInputStream(new TideInputStream(file, 64 << 10, statistics, null));
     }
 
     private static long next(long state) {

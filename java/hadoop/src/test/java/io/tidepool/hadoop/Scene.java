@@ -80,21 +80,21 @@ final class Scene implements Closeable {
     TideInputStream open(String path, Map<String, String> options, FileSystem.Statistics whole)
             throws IOException {
         int buffer = client.sizes(options).readBufferBytes();
-        return new TideInputStream(file(path, options), buffer, whole);
+        return new TideInputStream(file(path, options), buffer, whole, null);
     }
 
     TideOutputStream create(String path, Map<String, String> options) throws IOException {
         int flags = NativeFile.WRITE | NativeFile.CREATE | NativeFile.TRUNCATE;
         NativeFile file = NativeFile.open(client, path, flags, 0644, options);
         var sizes = client.sizes(options);
-        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, sizes);
+        return new TideOutputStream(file, TideOutputStream.Kind.NEW, 0, sizes, null);
     }
 
     TideOutputStream append(String path) throws IOException {
         int flags = NativeFile.WRITE | NativeFile.APPEND;
         NativeFile file = NativeFile.open(client, path, flags, 0644, null);
         return new TideOutputStream(file, TideOutputStream.Kind.APPENDED, file.sizeAtOpen(),
-                client.sizes(null));
+                client.sizes(null), null);
     }
 
     byte[] onPfs(String path) throws IOException {

@@ -119,6 +119,6 @@ public class TestInterrupts {
     private static TideInputStream open(NativeClient client, String name) throws IOException {
         Map<String, String> none = null;
         NativeFile file = NativeFile.open(client, name, NativeFile.READ, 0, none);
-        return new TideInputStream(file, 4096, null);
+        return new TideInputStream(file, 4096, null, null);
     }
 }

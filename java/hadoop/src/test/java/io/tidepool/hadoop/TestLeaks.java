@@ -225,7 +225,7 @@ public class TestLeaks {
     public void aStreamOutlivesItsClient() throws Exception {
         NativeClient client = NativeClient.connect(scene.node.options());
         NativeFile file = NativeFile.open(client, "/file", NativeFile.READ, 0, null);
-        try (var stream = new TideInputStream(file, 4096, null)) {
+        try (var stream = new TideInputStream(file, 4096, null, null)) {
             var first = FileRange.createFileRange(0, 10);
             stream.readVectored(List.of(first), ByteBuffer::allocate);
             client.close();
