@@ -30,7 +30,7 @@ pub const CONTROL_POLICIES: [(&str, &str); 4] = [
 ];
 
 /// Names of the alarms of the control, with what each means.
-pub const ALARMS: [(&str, &str); 7] = [
+pub const ALARMS: [(&str, &str); 8] = [
     ("actuator-limited", "jobs take memory faster than the store can give it back"),
     ("sensor-disagreement", "two estimates of used memory differ by more than they should"),
     ("sensor-stale", "the memory of the node could not be read in time, or is implausible"),
@@ -46,6 +46,11 @@ pub const ALARMS: [(&str, &str); 7] = [
          the store",
     ),
     ("store-failed", "a store did not answer or missed its deadline"),
+    (
+        "growth-braked",
+        "there is room for the store to grow, and for a minute demand that grows, or tasks that \
+         stall, kept it from it",
+    ),
 ];
 
 /// Options that are parameters of the policies.

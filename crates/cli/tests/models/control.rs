@@ -32,6 +32,9 @@ fn policies_are_simulated_side_by_side_and_drawn() {
         let over = |index: usize| reports[index]["measures"]["over_memory_ns"].as_u64().unwrap();
         assert_eq!(over(0), 0);
         assert!(over(2) > 1_000_000_000, "a fixed size is above memory");
+        let killed = |index: usize| reports[index]["measures"]["shortages"].as_u64().unwrap();
+        assert_eq!((killed(0), killed(2)), (0, 1));
+        assert!(reports.as_array().unwrap().iter().all(|one| one["filled_by_asked"] == 0.0));
         assert!(reports[0]["timeline"].as_array().unwrap().len() > 100);
         let content = std::fs::read(&picture).unwrap();
         assert!(content.starts_with(begin), "{ending}");
@@ -57,6 +60,11 @@ fn a_log_is_replayed_cut_and_refused() {
     let whole = json(&["control", "replay", path, "--json"]);
     assert!(whole["decisions"].as_u64().unwrap() > 500);
     assert_eq!(whole["mismatches"], Value::Array(vec![]));
+    let entries = whole["entries"].as_array().unwrap();
+    assert_eq!(entries.len() as u64, whole["decisions"].as_u64().unwrap());
+    let shrinks = entries.iter().filter(|entry| entry["reason"] == "demand");
+    assert!(shrinks.count() > 0, "each decision has its reason");
+    assert!(entries[0]["target_bytes"].as_u64() > entries.last().unwrap()["target_bytes"].as_u64());
     let bytes = std::fs::read(&log).unwrap();
     std::fs::write(&log, &bytes[..bytes.len() - 5]).unwrap();
     let cut = json(&["control", "replay", path, "--json"]);

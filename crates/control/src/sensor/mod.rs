@@ -296,6 +296,7 @@ impl Sense for Sensors {
         });
         snapshot.free_bytes =
             counters.free.map(|free| free.saturating_add(self.zones.hidden_bytes));
+        snapshot.has_lists = self.has_zones;
         let zones = self.has_zones.then_some(&self.zones);
         snapshot.used_kinds_bytes = counters.used_kinds_bytes(zones);
         snapshot.pressure = self.pressure.read().and_then(pressure::parse);

@@ -88,4 +88,7 @@ pub enum Alarm {
     PageCacheStarved,
     /// A store missed its deadline.
     StoreFailed,
+    /// There is room for the stores to grow, and for a minute demand that grows, or tasks that
+    /// stall, kept them from it.
+    GrowthBraked,
 }

@@ -151,8 +151,13 @@ impl Emergency {
         } else if at >= self.until_ns {
             self.since_ns = None;
         }
-        // What was asked for and does not come is not made to come by asking for more.
-        let is_asked = snapshot.stores.iter().any(|store| store.failed) && bounds.under_way > 0;
+        // What was asked for and does not come is not made to come by asking for more, unless
+        // there is another store to ask.
+        let lacking = headroom.saturating_sub(left);
+        let is_asked = match snapshot.stores.len() {
+            1 => bounds.under_way > 0 && bounds.under_way >= lacking,
+            _ => snapshot.stores.iter().any(|store| store.failed) && bounds.under_way > 0,
+        };
         Now { active: self.since_ns.is_some(), late: cause && at > self.due_ns && !is_asked }
     }
 }

@@ -22,9 +22,14 @@ const GAP_DRIFT_S: f64 = 30.0;
 /// Rate at which freed pages leave the per-CPU lists at least.
 const HIDDEN_DRAIN_BYTES_PER_S: f64 = 4e6;
 /// What has not shown up this long after it was freed is hidden; the rest of what was freed is not.
+/// Where the lists are counted as available, nothing hides so long: what is missing is used.
 const FREED_SETTLED_NS: u64 = SECOND_NS / 5;
 /// Steepest growth of a demand that is believed: about what a node's memory can take.
 pub(super) const SLOPE_MAX_BYTES_PER_S: f64 = 64e9;
+/// Less than this part of the memory is hardly anything: half of the smallest headroom.
+const LOW_PART: u64 = 256;
+/// Share of time in which a task waited for memory that counts.
+const STALLED_SHARE: f64 = 0.01;
 /// The kernel keeps at most this part of a zone in per-CPU lists.
 const HIDDEN_PART: u64 = 8;
 
@@ -73,6 +78,9 @@ pub(super) struct Estimator {
     /// Bytes freed lately, which may hide.
     freed: f64,
     freed_ns: u64,
+    stalled_us: Option<u64>,
+    /// Since when hardly anything is available.
+    low_since_ns: Option<u64>,
     /// Since when available memory has jumped without corroboration.
     jumped_ns: Option<u64>,
     /// Since when the readings disagree.
@@ -201,12 +209,17 @@ impl Estimator {
     /// Freed bytes that available memory does not show: no more than were freed lately, and no
     /// more than the gap grew.
     fn hidden(&mut self, reading: &Reading, s: &Snapshot, dt_s: f64, allowed: i64) -> i64 {
+        let is_drained = self.is_drained(s, dt_s);
         let Some(kinds) = reading.kinds else { return 0 };
         let gap = (reading.main - kinds) as f64;
         let usual = *self.gap.get_or_insert(gap.max(-(allowed as f64)));
         let excess = (gap - usual).max(0.0);
         if let Some((last, before)) = self.last.and_then(|last| Some((last, last.kinds?))) {
             let freed = (last.stored - reading.stored).max(0) + (before - kinds).max(0);
+            if s.has_lists {
+                // What is freed all the time, or only seems to be, explains nothing older.
+                self.freed -= self.freed * (dt_s * 1e9 / FREED_SETTLED_NS as f64).min(1.0);
+            }
             self.freed = (self.freed - HIDDEN_DRAIN_BYTES_PER_S * dt_s).max(0.0);
             self.freed += freed as f64;
             if freed > 0 {
@@ -215,8 +228,25 @@ impl Estimator {
                 self.freed = self.freed.min(excess);
             }
             self.freed = self.freed.min((s.memory_total_bytes / HIDDEN_PART) as f64);
+            if is_drained {
+                self.freed = 0.0;
+            }
         }
         excess.min(self.freed) as i64
+    }
+
+    /// Whether nothing can hide any more: before tasks wait for memory, the kernel takes what is in
+    /// its lists. Where it does not count waits, a second of hardly any memory says the same.
+    fn is_drained(&mut self, s: &Snapshot, dt_s: f64) -> bool {
+        let some_us = s.pressure.map(|pressure| pressure.some_us);
+        let before = std::mem::replace(&mut self.stalled_us, some_us);
+        let low = s.available_bytes.is_some_and(|bytes| bytes < s.memory_total_bytes / LOW_PART);
+        self.low_since_ns = low.then(|| self.low_since_ns.unwrap_or(s.at_ns));
+        let Some(since) = self.low_since_ns else { return false };
+        match before.zip(some_us) {
+            Some((before, now)) => now.saturating_sub(before) as f64 > STALLED_SHARE * dt_s * 1e6,
+            None => s.at_ns.saturating_sub(since) > SECOND_NS,
+        }
     }
 
     /// Median of three; a rise that the second reading shares counts at once.

@@ -59,6 +59,12 @@ impl Hold {
         self.calm_since_ns = at;
     }
 
+    /// Notes that room was taken which nobody used yet. What was grown before still counts: a
+    /// demand that rises evenly takes the last unused bytes first.
+    pub(super) fn took_unused(&mut self, at: u64) {
+        self.last_shrink_ns = Some(at);
+    }
+
     /// Restarts the hold without counting it as flapping.
     pub(super) fn restart(&mut self, at: u64) {
         self.last_shrink_ns = Some(at);

@@ -1,6 +1,7 @@
 //! How high the stores may be now: the lowest of the node, of the control groups that hold store
 //! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink.
 
+use super::climb::Climb;
 use super::estimate::{Estimate, signed};
 use super::tidepool::Bounds;
 use super::{MemoryNode, Reason, Snapshot};
@@ -15,10 +16,21 @@ pub(super) struct Ceiling {
     pub reason: Reason,
 }
 
+/// How far a growing demand is foreseen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Foresight {
+    /// Time by which the slope is.
+    pub slope_s: f64,
+    /// Growth of the last second, and the time by which that is; 0 where nothing must be written.
+    pub climb_bytes_per_s: u64,
+    pub climb_s: f64,
+}
+
 /// Computes the ceilings.
 #[derive(Default)]
 pub(super) struct Ceilings {
     demands: [Option<u64>; REMEMBERED],
+    climbs: [Climb; REMEMBERED],
     /// The lowest ceiling of a control group; the largest number where there is none.
     pub limits_bytes: i64,
     /// A NUMA node has no room for growth.
@@ -29,27 +41,28 @@ pub(super) struct Ceilings {
 }
 
 impl Ceilings {
-    /// The lowest ceiling. `foresight_s` is the time by which the demand is foreseen.
+    /// The lowest ceiling.
     pub(super) fn lowest(
         &mut self,
         snapshot: &Snapshot,
         estimate: &Estimate,
         bounds: &Bounds,
         headroom: u64,
-        foresight_s: f64,
+        foresight: Foresight,
         dt_s: f64,
     ) -> Ceiling {
         let total = snapshot.memory_total_bytes;
         // The headroom is there for surprises: a quarter of it serves what is foreseen, so that a
         // short burst does not evict for growth that ends.
-        let ahead = (estimate.slope_bytes_per_s as f64 * foresight_s) as i64;
+        let ahead = (estimate.slope_bytes_per_s as f64 * foresight.slope_s) as i64;
+        let ahead = ahead.max((foresight.climb_bytes_per_s as f64 * foresight.climb_s) as i64);
         let ahead = (ahead - signed(headroom) / 4).max(0);
         let demand = signed(estimate.demand_bytes);
         let node = signed(total) - signed(headroom) - demand;
         let follows = node - ahead < signed(bounds.stored) && node >= signed(bounds.stored);
         let reason = if follows { Reason::Slope } else { Reason::Demand };
         let mut lowest = Ceiling { bytes: node - ahead, reason };
-        self.limits_bytes = self.limits(snapshot, headroom, ahead, foresight_s, dt_s);
+        self.limits_bytes = self.limits(snapshot, headroom, ahead, foresight, dt_s);
         if self.limits_bytes < lowest.bytes {
             lowest = Ceiling { bytes: self.limits_bytes, reason: Reason::Limit };
         }
@@ -60,7 +73,7 @@ impl Ceilings {
         lowest
     }
 
-    fn limits(&mut self, s: &Snapshot, headroom: u64, ahead: i64, ahead_s: f64, dt_s: f64) -> i64 {
+    fn limits(&mut self, s: &Snapshot, headroom: u64, ahead: i64, f: Foresight, dt_s: f64) -> i64 {
         let occupied = s.occupied_bytes();
         let mut lowest = i64::MAX;
         for (index, limit) in s.limits.iter().enumerate() {
@@ -73,8 +86,12 @@ impl Ceilings {
                 let rise = before.map_or(0, |before| demand.saturating_sub(before));
                 *before = Some(demand);
                 if rise > 0 && dt_s > 0.0 {
-                    own_ahead = ((rise as f64 / dt_s * ahead_s) as i64).min(ahead);
+                    own_ahead = ((rise as f64 / dt_s * f.slope_s) as i64).min(ahead);
                 }
+            }
+            if let Some(climb) = self.climbs.get_mut(index) {
+                let climb = climb.update(s.at_ns, demand, limit.limit_bytes / 200);
+                own_ahead = own_ahead.max(((climb as f64 * f.climb_s) as i64).min(ahead));
             }
             let headroom = headroom.min(limit.limit_bytes / 20);
             let ceiling = signed(limit.limit_bytes) - signed(headroom) - signed(demand);

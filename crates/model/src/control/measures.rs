@@ -47,6 +47,8 @@ pub struct Measures {
     pub stalled_some_ns: u64,
     /// Time in which all tasks waited for memory, in nanoseconds.
     pub stalled_full_ns: u64,
+    /// Times that memory ran out, where the kernel kills a process.
+    pub shortages: u64,
     /// Bytes swapped out.
     pub swapped_out_bytes: u64,
     /// Changes of a capacity.
@@ -71,6 +73,7 @@ impl Measures {
             stored_mean_bytes: mean as u64,
             stalled_some_ns: last.truth.stalled_some_ns,
             stalled_full_ns: last.truth.stalled_full_ns,
+            shortages: last.truth.shortages,
             swapped_out_bytes: last.truth.swapped_out_bytes,
             commands: run.commands,
             ..Measures::default()

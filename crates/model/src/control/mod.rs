@@ -7,6 +7,7 @@
 
 pub mod analysis;
 mod check;
+mod climb;
 mod decision;
 mod dynims;
 mod emergency;

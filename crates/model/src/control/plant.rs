@@ -46,6 +46,17 @@ pub struct PlantConfig {
     pub dirty: Option<Trace>,
     /// Swap in bytes, and its rate in bytes per second.
     pub swap: (u64, u64),
+    /// Share of what is swapped out that stays in memory, compressed.
+    pub swap_kept_share: f64,
+    /// Rate at which the kernel puts idle pages aside without need, in bytes per second; only
+    /// counted, as they are few.
+    pub swap_idle_bytes_per_s: u64,
+    /// Bytes that are not available and that no kind of page counts, over time: locked pages of
+    /// files, memory of drivers.
+    pub uncounted: Option<Trace>,
+    /// Rate at which jobs read files again that their own groups' limits pushed out, in bytes per
+    /// second.
+    pub group_refaults_bytes_per_s: u64,
     /// Control groups with limits.
     pub limits: Vec<LimitConfig>,
     /// NUMA nodes; none where memory is uniform.
@@ -105,7 +116,7 @@ pub struct StoreConfig {
     pub held_bytes: u64,
     /// Bytes to be written down before they can go.
     pub memory_only_bytes: u64,
-    /// Rate of that in bytes per second.
+    /// Rate of that in bytes per second; the controller hears of it once it was measured.
     pub spill_bytes_per_s: u64,
     /// Rate at which it fills up to its capacity, in bytes per second.
     pub fill_bytes_per_s: u64,
@@ -141,6 +152,10 @@ impl PlantConfig {
             page_cache: None,
             dirty: None,
             swap: (0, 0),
+            swap_kept_share: 0.0,
+            swap_idle_bytes_per_s: 0,
+            uncounted: None,
+            group_refaults_bytes_per_s: 0,
             limits: Vec::new(),
             memory_nodes: Vec::new(),
             stores: vec![StoreConfig::tidepool(store_bytes)],
@@ -199,6 +214,10 @@ pub struct Truth {
     pub hidden_bytes: u64,
     /// Bytes wanted and not got.
     pub short_bytes: u64,
+    /// Times that memory ran out, where the kernel kills a process.
+    pub shortages: u64,
+    /// Bytes of the stores that are nowhere else.
+    pub memory_only_bytes: u64,
     /// Bytes that the stores gave up so far.
     pub evicted_bytes: u64,
     /// Bytes that the stores took so far.
@@ -301,6 +320,8 @@ impl Plant {
     pub fn truth(&self) -> Truth {
         let filled_bytes = self.stores.iter().map(Store::filled_bytes).sum();
         let stored_bytes = self.stores.iter().map(Store::resident_bytes).sum();
-        Truth { stored_bytes, filled_bytes, ..self.memory.truth(&self.config) }
+        let memory_only_bytes = self.stores.iter().map(Store::memory_only_bytes).sum();
+        let truth = self.memory.truth(&self.config);
+        Truth { stored_bytes, filled_bytes, memory_only_bytes, ..truth }
     }
 }

@@ -16,6 +16,8 @@ pub struct Snapshot {
     /// Bytes that jobs could have without touching a store: `MemAvailable` plus free pages in
     /// per-CPU lists. `None`: unreadable or implausible.
     pub available_bytes: Option<u64>,
+    /// Whether the per-CPU lists were read, so that `available_bytes` has what is in them.
+    pub has_lists: bool,
     /// Bytes that nobody uses, not even as page cache: free pages and those in per-CPU lists.
     /// `None`: unreadable.
     pub free_bytes: Option<u64>,

@@ -7,11 +7,12 @@
 //! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
 //! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
+use super::climb::Climb;
 use super::emergency::{Emergency, Events};
 use super::estimate::{Estimate, Estimator, signed};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
-use super::limits::{Ceiling, Ceilings};
+use super::limits::{Ceiling, Ceilings, Foresight};
 use super::rest::rest_ms;
 use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState};
 
@@ -19,6 +20,8 @@ pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long an alarm of a moment stays visible.
 const ALARM_NS: u64 = SECOND_NS;
+/// Growth that is braked for this long although there is room is said.
+const BRAKED_NS: u64 = 60 * SECOND_NS;
 const SWAP_ALARM_NS: u64 = 10 * SECOND_NS;
 /// Time without a sensor after which stores fall to their guaranteed part.
 const BLIND_NS: u64 = SECOND_NS;
@@ -34,6 +37,7 @@ pub(super) struct Tidepool {
     hold: Hold,
     learned: Learned,
     ceilings: Ceilings,
+    climb: Climb,
     events: Events,
     emergency: Emergency,
     target_bytes: Option<u64>,
@@ -43,6 +47,8 @@ pub(super) struct Tidepool {
     last_ns: Option<u64>,
     limited_until_ns: u64,
     swapped_until_ns: u64,
+    /// Since when nothing but the brake keeps the stores from growing.
+    braked_since_ns: Option<u64>,
 }
 
 /// What the stores allow.
@@ -51,6 +57,8 @@ pub(super) struct Bounds {
     pub floor: u64,
     /// Nothing may be held above this.
     pub max: u64,
+    /// Bytes that must be written before they can go, or stay in any case.
+    pub kept: u64,
     /// Bytes held.
     pub stored: u64,
     /// Bytes of commands under way, by the stores or by the last target.
@@ -80,6 +88,7 @@ impl Bounds {
         let share = p.growth_band_share.max(0.0) * snapshot.memory_total_bytes as f64;
         Bounds {
             floor: floor.min(max),
+            kept: snapshot.sum(StoreState::floor_bytes),
             max,
             stored,
             under_way: outstanding.max(commanded),
@@ -102,8 +111,8 @@ fn action_s(p: &Parameters) -> f64 {
     p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
 }
 
-/// Time by which the demand is foreseen: until the next command has acted, and longer where the
-/// bytes that will be needed must be written first.
+/// Time by which a growth of the demand is foreseen beyond the next command, because the bytes that
+/// it will need must be written first.
 fn horizon_s(snapshot: &Snapshot, slope: u64) -> f64 {
     let unwritten = snapshot.sum(|store| store.memory_only_bytes);
     let spill = snapshot.sum(spill_bytes_per_s);
@@ -133,7 +142,12 @@ impl Policy for Tidepool {
         let in_use = snapshot.free_bytes.is_none_or(|free| free < headroom.saturating_mul(2));
         self.events.update(snapshot, in_use, dt_s);
         self.update_hold(at, &estimate, headroom, &bounds, p);
-        let foresight = action_s(p) + horizon_s(snapshot, estimate.slope_bytes_per_s);
+        let climb = self.climb.update(at, estimate.demand_bytes, bounds.band);
+        let foresight = Foresight {
+            slope_s: action_s(p) + horizon_s(snapshot, estimate.slope_bytes_per_s),
+            climb_bytes_per_s: climb,
+            climb_s: horizon_s(snapshot, climb),
+        };
         let ceiling = self.ceilings.lowest(snapshot, &estimate, &bounds, headroom, foresight, dt_s);
         let extra = self.learned.update(estimate.slope_bytes_per_s, dt_s, snapshot, p);
         let emergency =
@@ -164,6 +178,8 @@ impl Policy for Tidepool {
         // A resize by hand is no finding of ours.
         let is_lowered = last > bounds.max && matches!(reason, Reason::Steady | Reason::Hold);
         let reason = if is_lowered { Reason::Ceiling } else { reason };
+        let is_braked = reason == Reason::Brake;
+        self.braked_since_ns = is_braked.then(|| self.braked_since_ns.unwrap_or(at));
         self.target_bytes = Some(target);
         self.present_bytes = Some(present);
         let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
@@ -258,7 +274,7 @@ impl Tidepool {
         if target < b.stored {
             self.hold.shrunk(at, b.band, p);
         } else {
-            self.hold.restart(at);
+            self.hold.took_unused(at);
         }
         (target, to.reason)
     }
@@ -320,7 +336,9 @@ impl Tidepool {
         let at = snapshot.at_ns;
         let slope = estimate.slope_bytes_per_s;
         let shrinking = wanted.bytes < signed(bounds.stored);
-        if shrinking && release_bytes_per_s(snapshot).is_some_and(|rate| slope > rate) {
+        let is_unwritten = wanted.bytes < signed(bounds.kept);
+        let rate = give_bytes_per_s(snapshot, is_unwritten);
+        if shrinking && rate.is_some_and(|rate| slope > rate) {
             self.limited_until_ns = at.saturating_add(ALARM_NS);
         }
         let mut alarms = Vec::new();
@@ -336,9 +354,20 @@ impl Tidepool {
         raise(at < self.swapped_until_ns, Alarm::SwapOut);
         let is_ours = bounds.stored > bounds.floor;
         raise(is_ours && self.events.is_page_cache_starved(at), Alarm::PageCacheStarved);
+        let braked_ns = self.braked_since_ns.map_or(0, |since| at.saturating_sub(since));
+        raise(braked_ns > BRAKED_NS, Alarm::GrowthBraked);
         raise(snapshot.stores.iter().any(|store| store.failed), Alarm::StoreFailed);
         alarms
     }
+}
+
+/// Rate at which the next bytes come back; `None` where it is not known. Where they must be written
+/// first, that is the rate of writing them down.
+fn give_bytes_per_s(snapshot: &Snapshot, is_unwritten: bool) -> Option<u64> {
+    let release = release_bytes_per_s(snapshot);
+    let spill = snapshot.sum(|store| store.spill_bytes_per_s);
+    let spill = (is_unwritten && spill > 0).then_some(spill);
+    release.into_iter().chain(spill).min()
 }
 
 /// Growth of one decision. A pause of the controller is no reason to grow faster after it.

@@ -81,6 +81,12 @@ impl Trace {
         self.points.iter().map(|point| point.demand_bytes).max().unwrap_or(0)
     }
 
+    /// Bytes that jobs asked for in all: the sum of all rises.
+    pub fn asked_bytes(&self) -> u64 {
+        let rise = |pair: &[TracePoint]| pair[1].demand_bytes.saturating_sub(pair[0].demand_bytes);
+        self.points.windows(2).map(rise).fold(0, u64::saturating_add)
+    }
+
     /// When the demand changed for the last time, in nanoseconds; 0 where it never does.
     pub fn last_change_ns(&self) -> u64 {
         let changed = |pair: &&[TracePoint]| pair[0].demand_bytes != pair[1].demand_bytes;
@@ -119,6 +125,7 @@ mod tests {
             (trace.peak_bytes(), trace.duration_ns(), trace.last_change_ns()),
             (200, 30, 30)
         );
+        assert_eq!(trace.asked_bytes(), 100);
         let huge = Trace::new(vec![point(0, 0), point(u64::MAX, u64::MAX)]).unwrap();
         assert_eq!(huge.demand_bytes(1 << 40), 1 << 40, "no overflow");
     }

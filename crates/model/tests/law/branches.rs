@@ -2,7 +2,7 @@
 
 use tidepool_model::control::{
     Alarm, ControlPolicy, Level, Limit, MemoryNode, Parameters, Pressure, REST_MAX_MS, Reason,
-    policy,
+    StoreState, policy,
 };
 
 use crate::node::{BLOCK, GIB, Node, TOTAL, has};
@@ -150,7 +150,16 @@ fn an_emergency_refuses_writes_and_takes_more_only_when_it_lasts() {
     node.demand += 11 * GIB;
     let decision = node.tick();
     assert_eq!(decision.level, Level::Emergency);
-    assert_eq!(decision.target_bytes, TOTAL - node.headroom() - node.demand);
+    let target = TOTAL - node.headroom() - node.demand;
+    assert_eq!(decision.target_bytes, target);
+    assert_eq!(
+        node.run(2_000).target_bytes,
+        target,
+        "one store gives no more for being asked more"
+    );
+    // Another one may give in its place.
+    let other = StoreState { block_bytes: BLOCK, ..StoreState::default() };
+    node.snapshot.stores.push(other);
     let later = node.run(2_000);
     assert_eq!(later.reason, Reason::Emergency);
     assert_eq!(later.target_bytes, TOTAL - 2 * node.headroom() - node.demand);

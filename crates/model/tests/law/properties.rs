@@ -60,6 +60,7 @@ prop_compose! {
             memory_total_bytes: sensors.0,
             processors: Some(stores.len() as u32),
             available_bytes: sensors.1,
+            has_lists: counters.1 % 2 == 0,
             free_bytes: sensors.2,
             used_kinds_bytes: sensors.2,
             pressure: counters.0.map(|(some_us, full_us)| Pressure { some_us, full_us }),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidepool_model::Bytes;
-use tidepool_model::control::{Journal, Replay};
+use tidepool_model::control::{Decision, Journal, JournalEntry, Replay};
 use tidepool_proto::{Error, Result};
 
 use super::pictures::{self, Course, Moment};
@@ -22,6 +22,33 @@ struct Report {
     cut_bytes: usize,
     #[serde(flatten)]
     replay: Replay,
+    /// What the log holds, oldest first.
+    entries: Vec<Logged>,
+}
+
+/// A decision of the log and what it was made from. The names are stable.
+#[derive(Serialize)]
+struct Logged {
+    at_ns: u64,
+    available_bytes: Option<u64>,
+    stored_bytes: u64,
+    memory_only_bytes: u64,
+    #[serde(flatten)]
+    decision: Decision,
+}
+
+impl Logged {
+    fn of(entry: &JournalEntry) -> Self {
+        let snapshot = &entry.snapshot;
+        let memory_only_bytes = snapshot.stores.iter().map(|store| store.memory_only_bytes);
+        Logged {
+            at_ns: snapshot.at_ns,
+            available_bytes: snapshot.available_bytes,
+            stored_bytes: snapshot.stored_bytes(),
+            memory_only_bytes: memory_only_bytes.fold(0, u64::saturating_add),
+            decision: entry.decision.clone(),
+        }
+    }
 }
 
 /// Reads a log from a file.
@@ -39,8 +66,10 @@ pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
         pictures::write(path, vec![course(&journal)])?;
     }
     let same = replay.mismatches.is_empty();
-    let report = Report { from_start: journal.from_start, cut_bytes: journal.cut_bytes, replay };
+    let (from_start, cut_bytes) = (journal.from_start, journal.cut_bytes);
+    let mut report = Report { from_start, cut_bytes, replay, entries: Vec::new() };
     if arguments.json {
+        report.entries = journal.entries.iter().map(Logged::of).collect();
         output::json(&report)?;
     } else {
         print(&report);
@@ -49,7 +78,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<Outcome> {
 }
 
 fn moments(journal: &Journal) -> Vec<Moment> {
-    let moment = |entry: &tidepool_model::control::JournalEntry| Moment {
+    let moment = |entry: &JournalEntry| Moment {
         time_s: entry.snapshot.at_ns as f64 / 1e9,
         demand_bytes: entry.decision.demand_bytes,
         stored_bytes: entry.snapshot.stored_bytes(),

@@ -29,6 +29,8 @@ struct Report {
     parameters: Parameters,
     used_target_bytes: u64,
     measures: Measures,
+    /// Bytes that the store took, by the bytes that jobs asked for as the demand rose.
+    filled_by_asked: f64,
     /// Decisions with each alarm.
     alarms: BTreeMap<String, u64>,
     timeline: Vec<Moment>,
@@ -154,11 +156,14 @@ fn report(simulation: &Simulation, run: &Run, timeline: Vec<Moment>) -> Report {
         let name = serde_json::to_value(alarm).unwrap_or_default();
         *alarms.entry(name.as_str().unwrap_or_default().to_owned()).or_default() += 1;
     }
+    let measures = Measures::of(run, &goal);
+    let asked = simulation.demand.asked_bytes();
     Report {
         policy: policy_name(parameters.policy),
         parameters: parameters.clone(),
         used_target_bytes,
-        measures: Measures::of(run, &goal),
+        filled_by_asked: measures.filled_bytes as f64 / asked.max(1) as f64,
+        measures,
         alarms,
         timeline,
     }
@@ -177,18 +182,20 @@ fn title(policy: &str, measures: &Measures) -> String {
 /// One line of the table: what it is, and its value for a run.
 type Row = (&'static str, fn(&Report) -> String);
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 15] = [
     ("use above memory", |r| milliseconds(Some(r.measures.over_memory_ns))),
     ("highest excess above the target", |r| size(r.measures.excess_peak_bytes)),
     ("first byte back", |r| milliseconds(r.measures.first_byte_back_ns)),
     ("evicted", |r| size(r.measures.evicted_bytes)),
     ("needed for the highest demand", |r| size(r.measures.needed_bytes)),
     ("filled", |r| size(r.measures.filled_bytes)),
+    ("filled by asked for by jobs", |r| format!("{:.3}", r.filled_by_asked)),
     ("mean size of the store", |r| size(r.measures.stored_mean_bytes)),
     ("settled after the last change", |r| milliseconds(r.measures.settling_ns)),
     ("turns after that", |r| r.measures.sign_changes.to_string()),
     ("back at 90 % of its room", |r| milliseconds(r.measures.regrowth_ns)),
     ("tasks waited for memory", |r| milliseconds(Some(r.measures.stalled_some_ns))),
+    ("memory ran out, a process is killed", |r| r.measures.shortages.to_string()),
     ("commands", |r| r.measures.commands.to_string()),
     ("alarms", |r| {
         let names: Vec<&str> = r.alarms.keys().map(String::as_str).collect();

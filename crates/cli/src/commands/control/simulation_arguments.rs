@@ -61,7 +61,7 @@ pub struct ReplayArguments {
     /// Draw demand, store, target and free memory into this file, .svg or .png
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub picture: Option<PathBuf>,
-    /// Print JSON
+    /// Print JSON, with every decision of the log and its reason
     #[arg(long)]
     pub json: bool,
 }

@@ -32,6 +32,10 @@ pub enum FaultKind {
     ClockAhead(Duration),
     /// A store, by its number, gives memory back at this share of its rate.
     ReleaseShare(usize, f64),
+    /// The PFS takes memory-only bytes of a store, by its number, at this rate and no faster.
+    SpillRate(usize, u64),
+    /// The process of a store, by its number, does not run, and counts no time.
+    Stopped(usize),
     /// A store, by its number, does nothing on commands.
     CommandsLost(usize),
     /// A store, by its number, does not answer.
@@ -44,6 +48,8 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreFaults {
     pub(super) release_share: Option<f64>,
+    pub(super) spill_bytes_per_s: Option<u64>,
+    pub(super) stopped: bool,
     pub(super) commands_lost: bool,
     pub(super) release_bytes_per_s: Option<u64>,
 }
@@ -67,6 +73,10 @@ pub(super) fn at(faults: &[Fault], at_ns: u64, store: usize) -> StoreFaults {
             FaultKind::ReleaseShare(number, share) if number == store => {
                 found.release_share = Some(share);
             }
+            FaultKind::SpillRate(number, rate) if number == store => {
+                found.spill_bytes_per_s = Some(rate);
+            }
+            FaultKind::Stopped(number) if number == store => found.stopped = true,
             FaultKind::CommandsLost(number) | FaultKind::StoreSilent(number) if number == store => {
                 found.commands_lost = true;
             }

@@ -1,7 +1,7 @@
 //! Physical memory of the node: jobs, page cache, hidden free pages and swap share what the stores
 //! leave. Nobody is killed; who gets nothing waits, and the wait is counted.
 
-use super::{PAGE_BYTES, PlantConfig, Truth, moved};
+use super::{PAGE_BYTES, PlantConfig, Trace, Truth, moved};
 
 /// Share of the node's memory that is missing when all tasks wait, not only some.
 const ALL_WAIT_DIVISOR: u64 = 200;
@@ -14,10 +14,15 @@ pub(super) struct Memory {
     hidden_bytes: u64,
     clean_bytes: u64,
     dirty_bytes: u64,
+    /// Not available, and of no kind that is counted.
+    uncounted_bytes: u64,
     swapped_bytes: u64,
     total_bytes: u64,
     pub(super) evicted_bytes: u64,
     pub(super) swapped_out_bytes: u64,
+    idle_swapped_bytes: u64,
+    shortages: u64,
+    is_short: bool,
     pub(super) refaulted_bytes: u64,
     pub(super) some_ns: u64,
     pub(super) full_ns: u64,
@@ -34,14 +39,21 @@ impl Memory {
 
     /// Bytes used by nothing at all.
     pub(super) fn empty_bytes(&self, config: &PlantConfig) -> u64 {
-        let swapped = self.swapped_bytes;
+        let swapped = self.gained_bytes(config);
         let used = config.kernel_bytes
             + self.jobs_bytes
             + self.stored_bytes
             + self.hidden_bytes
             + self.clean_bytes
-            + self.dirty_bytes;
+            + self.dirty_bytes
+            + self.uncounted_bytes;
         (self.total_bytes + swapped).saturating_sub(used)
+    }
+
+    /// Bytes that swapping out has freed: what is compressed in memory takes its part of them.
+    fn gained_bytes(&self, config: &PlantConfig) -> u64 {
+        let kept = (self.swapped_bytes as f64 * config.swap_kept_share) as u64;
+        self.swapped_bytes.saturating_sub(kept)
     }
 
     /// Free bytes and clean file pages.
@@ -70,7 +82,12 @@ impl Memory {
     /// Bytes of pages that cannot be dropped.
     pub(super) fn used_kinds_bytes(&self, config: &PlantConfig) -> u64 {
         let used = config.kernel_bytes + self.jobs_bytes + self.stored_bytes + self.dirty_bytes;
-        used.saturating_sub(self.swapped_bytes)
+        used.saturating_sub(self.gained_bytes(config))
+    }
+
+    /// Pages swapped out since the start.
+    pub(super) fn swapped_pages(&self) -> u64 {
+        (self.swapped_out_bytes + self.idle_swapped_bytes) / PAGE_BYTES
     }
 
     pub(super) fn refaulted_pages(&self) -> u64 {
@@ -113,7 +130,11 @@ impl Memory {
         self.wanted_bytes = wanted_bytes;
         let drained = moved(config.hidden_drain_bytes_per_s, step_ns);
         self.hidden_bytes = self.hidden_bytes.saturating_sub(drained);
-        self.dirty_bytes = config.dirty.as_ref().map_or(0, |dirty| dirty.demand_bytes(now_ns));
+        let at = |trace: &Option<_>| trace.as_ref().map_or(0, |t: &Trace| t.demand_bytes(now_ns));
+        self.dirty_bytes = at(&config.dirty);
+        self.uncounted_bytes = at(&config.uncounted);
+        self.idle_swapped_bytes += moved(config.swap_idle_bytes_per_s, step_ns);
+        self.refaulted_bytes += moved(config.group_refaults_bytes_per_s, step_ns);
         if wanted_bytes < self.jobs_bytes {
             let exited = self.jobs_bytes - wanted_bytes;
             self.jobs_bytes = wanted_bytes;
@@ -137,8 +158,12 @@ impl Memory {
 
     /// Bytes used above the memory there is, after a module or a balloon took some.
     fn overcommitted_bytes(&self, config: &PlantConfig) -> u64 {
-        let used = config.kernel_bytes + self.jobs_bytes + self.stored_bytes + self.dirty_bytes;
-        used.saturating_sub(self.total_bytes + self.swapped_bytes)
+        let used = config.kernel_bytes
+            + self.jobs_bytes
+            + self.stored_bytes
+            + self.dirty_bytes
+            + self.uncounted_bytes;
+        used.saturating_sub(self.total_bytes + self.gained_bytes(config))
     }
 
     fn swap_out(&mut self, config: &PlantConfig, step_ns: u64, missing_bytes: u64) -> u64 {
@@ -150,6 +175,10 @@ impl Memory {
     }
 
     fn stall(&mut self, config: &PlantConfig, step_ns: u64, missing_bytes: u64) {
+        // With swap left a task waits for it; else nothing is to be had.
+        let is_short = missing_bytes > 0 && self.swapped_bytes >= config.swap.0;
+        self.shortages += u64::from(is_short && !self.is_short);
+        self.is_short = is_short;
         let reclaims = self.free_bytes(config) < config.watermark_bytes;
         if missing_bytes > 0 || reclaims {
             self.some_ns += if missing_bytes > 0 { step_ns } else { step_ns / 2 };
@@ -174,7 +203,12 @@ impl Memory {
     pub(super) fn truth(&self, config: &PlantConfig) -> Truth {
         Truth {
             memory_total_bytes: self.total_bytes,
-            demand_bytes: config.kernel_bytes + self.wanted_bytes + self.dirty_bytes,
+            demand_bytes: config.kernel_bytes
+                + self.wanted_bytes
+                + self.dirty_bytes
+                + self.uncounted_bytes,
+            shortages: self.shortages,
+            memory_only_bytes: 0,
             stored_bytes: self.stored_bytes,
             free_bytes: self.free_bytes(config),
             hidden_bytes: self.hidden_bytes,

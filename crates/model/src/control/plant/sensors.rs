@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::fault::{self, FaultKind};
 use super::memory::Memory;
 use super::store::Store;
-use super::{PAGE_BYTES, PlantConfig, ns};
+use super::{PlantConfig, ns};
 use crate::control::random::Random;
 use crate::control::{Limit, MemoryNode, Pressure, Snapshot};
 
@@ -95,10 +95,11 @@ impl Sensors {
             memory_total_bytes: memory.total_bytes(),
             processors: Some(config.processors),
             available_bytes: available,
+            has_lists: config.hidden_read.is_some(),
             free_bytes: Some(memory.empty_bytes(config) + memory.hidden_bytes()),
             used_kinds_bytes: used_kinds,
             pressure: Some(pressure),
-            swapped_out_pages: Some(memory.swapped_out_bytes / PAGE_BYTES),
+            swapped_out_pages: Some(memory.swapped_pages()),
             refaulted_pages: Some(memory.refaulted_pages()),
             limits: self.limits(config, now_ns, stored),
             memory_nodes: memory_nodes(config, now_ns, stored),
@@ -144,6 +145,8 @@ impl Sensors {
                     }
                 }
                 FaultKind::ReleaseShare(..)
+                | FaultKind::SpillRate(..)
+                | FaultKind::Stopped(_)
                 | FaultKind::CommandsLost(_)
                 | FaultKind::Fragmented(..) => {}
             }

@@ -26,8 +26,11 @@ pub(super) struct Store {
     owed_since_ns: Option<u64>,
     renewed_ns: u64,
     measured_bytes_per_s: f64,
-    /// Whether anything was written down yet, so that the rate of it is known.
-    spilled: bool,
+    /// Rate of writing down as it was measured; 0 while nothing was written.
+    spill_bytes_per_s: f64,
+    /// Whether its process does not run, and for how long it did not since the last command.
+    is_stopped: bool,
+    stopped_ns: u64,
     filled_bytes: u64,
     missed: bool,
 }
@@ -51,7 +54,9 @@ impl Store {
             owed_since_ns: None,
             renewed_ns: 0,
             measured_bytes_per_s: config.release_believed_bytes_per_s as f64,
-            spilled: false,
+            spill_bytes_per_s: 0.0,
+            is_stopped: false,
+            stopped_ns: 0,
             filled_bytes: 0,
             missed: false,
             config,
@@ -71,6 +76,10 @@ impl Store {
         self.capacity_bytes
     }
 
+    pub(super) fn memory_only_bytes(&self) -> u64 {
+        self.memory_only_bytes
+    }
+
     pub(super) fn filled_bytes(&self) -> u64 {
         self.filled_bytes
     }
@@ -81,7 +90,7 @@ impl Store {
     }
 
     pub(super) fn command(&mut self, now_ns: u64, capacity_bytes: u64, faults: &StoreFaults) {
-        self.renewed_ns = now_ns;
+        (self.renewed_ns, self.stopped_ns) = (now_ns, 0);
         if faults.commands_lost {
             // Asked and not answered: the deadline runs all the same.
             if capacity_bytes < self.ledger_bytes {
@@ -113,18 +122,21 @@ impl Store {
 
     /// Carries out commands for a step; returns the bytes that the system got back.
     pub(super) fn release(&mut self, now_ns: u64, step_ns: u64, faults: &StoreFaults) -> u64 {
+        self.is_stopped = faults.stopped;
+        if faults.stopped {
+            self.stopped_ns += step_ns;
+            return 0;
+        }
         while let Some(bytes) = due(&mut self.commands, now_ns) {
             self.capacity_bytes = bytes;
         }
-        let silence_ns = now_ns.saturating_sub(self.renewed_ns);
+        let silence_ns = now_ns.saturating_sub(self.renewed_ns + self.stopped_ns);
         if self.config.lease.is_some_and(|lease| silence_ns > ns(lease)) {
             self.commands.clear();
             self.capacity_bytes = self.config.capacity_min_bytes;
         }
         if self.ledger_bytes > self.capacity_bytes {
-            let spilled = moved(self.config.spill_bytes_per_s, step_ns).min(self.memory_only_bytes);
-            self.memory_only_bytes -= spilled;
-            self.spilled |= spilled > 0;
+            self.spill(step_ns, faults);
         }
         let least = self.config.capacity_min_bytes.min(self.capacity_bytes);
         let keep = self.whole_blocks(self.capacity_bytes).max(least).max(self.kept_bytes());
@@ -147,6 +159,17 @@ impl Store {
         self.late_bytes -= returned;
         self.watch(now_ns, faults);
         returned
+    }
+
+    /// Writes memory-only bytes down, and measures how fast that goes.
+    fn spill(&mut self, step_ns: u64, faults: &StoreFaults) {
+        let rate = faults.spill_bytes_per_s.unwrap_or(self.config.spill_bytes_per_s);
+        let spilled = moved(rate, step_ns).min(self.memory_only_bytes);
+        self.memory_only_bytes -= spilled;
+        if spilled > 0 {
+            let weight = if self.spill_bytes_per_s > 0.0 { RATE_WEIGHT } else { 1.0 };
+            self.spill_bytes_per_s += weight * (rate as f64 - self.spill_bytes_per_s);
+        }
     }
 
     fn whole_blocks(&self, bytes: u64) -> u64 {
@@ -175,6 +198,9 @@ impl Store {
 
     /// Fills toward the capacity for a step, within `room_bytes` of free memory.
     pub(super) fn fill(&mut self, step_ns: u64, room_bytes: u64) -> u64 {
+        if self.is_stopped {
+            return 0;
+        }
         let wanted = self.whole_blocks(self.capacity_bytes).saturating_sub(self.ledger_bytes);
         let filled = wanted.min(moved(self.config.fill_bytes_per_s, step_ns)).min(room_bytes);
         self.ledger_bytes += filled;
@@ -193,7 +219,7 @@ impl Store {
             held_bytes: self.config.held_bytes,
             memory_only_bytes: self.memory_only_bytes,
             release_bytes_per_s: self.measured_bytes_per_s as u64,
-            spill_bytes_per_s: if self.spilled { self.config.spill_bytes_per_s } else { 0 },
+            spill_bytes_per_s: self.spill_bytes_per_s as u64,
             speed: self.config.speed,
             block_bytes: self.config.block_bytes,
             outstanding_bytes: self.outstanding_bytes(),

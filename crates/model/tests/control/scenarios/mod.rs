@@ -3,5 +3,7 @@
 
 mod demand;
 mod faults;
+mod hostile;
 mod limits;
 mod stores;
+mod two_nodes;
