@@ -10,6 +10,7 @@ use tidepool_proto::admin::{PolicyChoice, PolicyRatio};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::cell::Cell;
+use crate::cells::CellRef;
 use crate::config::{Owner, PolicyKind, QuotaKey};
 use crate::content::{Content, State};
 use crate::policy::{Admission, Choice, Entries, Entry, NONE, Offer, Ranking, block_key};
@@ -114,13 +115,14 @@ impl Catalog {
 
     /// What a policy that chooses among others follows.
     pub fn choice(&self) -> Option<PolicyChoice> {
-        let Choice { chosen, would_hit } = self.ranking.choice()?;
+        let Choice { chosen, would_hit, reads } = self.ranking.choice()?;
         let ratio = |(kind, ratio): (PolicyKind, f64)| PolicyRatio {
             policy: kind.to_string(),
             would_hit_ratio: ratio,
         };
         let candidates = would_hit.into_iter().map(ratio).collect();
-        Some(PolicyChoice { chosen: chosen.to_string(), candidates })
+        let compared_reads = reads.round() as u64;
+        Some(PolicyChoice { chosen: chosen.to_string(), candidates, compared_reads })
     }
 
     pub fn live_contents(&self) -> u64 {
@@ -170,7 +172,8 @@ impl Catalog {
     pub fn enter(&mut self, content: &Content, state: &State, block: u64) {
         let cell = content.cells.get(block).expect("a resident block has a cell");
         let (slot, number) = (content.slot.load(Ordering::Relaxed), block as u32);
-        let index = self.ranking.insert(slot, number, content.owner, content.history);
+        let history = history_of(content, cell);
+        let index = self.ranking.insert(slot, number, content.owner, history);
         cell.entry.store(index, Ordering::Relaxed);
         if state.retired {
             self.ranking.supersede(index);
@@ -270,9 +273,9 @@ impl Catalog {
             }
             let entry = *self.ranking.entries().get(index);
             let content = content_of(&self.contents, entry.segment);
-            let cell = content.cells.get(u64::from(entry.block));
-            if cell.is_some_and(|cell| cell.word.take_touch()) {
-                self.ranking.touch(index);
+            let Some(cell) = content.cells.get(u64::from(entry.block)) else { continue };
+            if cell.word.take_touch() {
+                self.ranking.touch(index, history_of(content, cell));
             }
         }
         self.swept_tick = self.ranking.tick();
@@ -385,7 +388,9 @@ impl Catalog {
         let Catalog { ranking, contents, .. } = self;
         ranking.set_policy(kind, |entries, index| {
             let entry = entries.get(index);
-            block_key(content_of(contents, entry.segment).history, entry.block)
+            let content = content_of(contents, entry.segment);
+            let cell = content.cells.get(u64::from(entry.block));
+            block_key(history_of(content, cell.expect("a resident block has a cell")), entry.block)
         });
     }
 
@@ -405,6 +410,13 @@ impl Catalog {
         let contents: u64 = self.contents().map(|content| content.bookkeeping_bytes()).sum();
         own as u64 + contents + self.ranking.bookkeeping_bytes()
     }
+}
+
+/// What the policy knows a resident block by. A pack's block comes back with other files.
+fn history_of(content: &Content, cell: CellRef<'_>) -> u64 {
+    let is_pack = content.evicted_packs.is_some();
+    let use_number = if is_pack { cell.word.word().generation() } else { 0 };
+    content.history ^ use_number << 20
 }
 
 /// What the policy remembers a departing block by. A pack's block comes back with other files.

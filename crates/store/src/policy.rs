@@ -18,6 +18,7 @@ mod ranking;
 mod s3fifo;
 mod shadow;
 mod simulation;
+mod strain;
 #[cfg(test)]
 mod tests;
 
@@ -68,8 +69,8 @@ pub(crate) trait Policy: Send {
 
     /// A block was read; `reuse` is the number of ticks since its read before, and `None` at the
     /// first read after it came in and for further pieces of the same read. The entry's tick is
-    /// that of the last read that was no such piece.
-    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>);
+    /// that of the last read that was no such piece. `key` is that of the insertion.
+    fn hit(&mut self, entries: &mut Entries, index: u32, key: u64, reuse: Option<u32>);
 
     /// A block left for a reason other than selection.
     fn remove(&mut self, entries: &mut Entries, index: u32);

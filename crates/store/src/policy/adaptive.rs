@@ -8,15 +8,15 @@
 //! their first half and another in the second, so where changes follow each other, more is asked of
 //! the next. Memory and time for each block are bounded whatever the size of the store.
 
-use super::shadow::{KeyMap, Shadow};
+use std::collections::VecDeque;
+
+use super::shadow::Shadow;
 use super::{Admission, Entries, Offer, Offered, Policy, create};
 use crate::config::PolicyKind;
 
 /// The candidates. The first one decides until another proves better.
 pub(crate) const CANDIDATES: [PolicyKind; 5] =
     [PolicyKind::Cyclic, PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::S3Fifo, PolicyKind::Fixed];
-/// In the sample; a flag of the host's word.
-const SAMPLED: u16 = 1 << 8;
 /// Entries that a shadow holds: of smaller stores all, of larger ones this many or up to twice.
 const SHADOW_ENTRIES: u32 = 1024;
 /// The ratios that are told forget half after so many reads as the shadow holds entries.
@@ -28,6 +28,9 @@ const AHEAD_TURNOVERS_FIRST: f64 = 0.4;
 const AHEAD_TURNOVERS: f64 = 1.0;
 const AHEAD_TURNOVERS_MAX: f64 = 4.0;
 const CALM_TURNOVERS: f64 = 12.0;
+/// A block that is asked for again within so many others, or an eighth of the capacity, is one read
+/// in pieces, or one that read-ahead brought without room for it.
+const PIECES: u32 = 32;
 /// Hits of some files in a row are chance in a small store.
 const CHANCE_HITS: f64 = 64.0;
 /// What is less than this share of the reads is chance, and than this share of the best's hits.
@@ -49,8 +52,8 @@ pub(crate) struct Adaptive {
     wanted_turnovers: f64,
     /// Turnovers since the last change.
     calm_turnovers: f64,
-    /// Keys of the resident blocks of the sample, by index.
-    sampled: KeyMap<u64>,
+    /// The latest keys, as many as make one read in pieces.
+    latest: VecDeque<u64>,
     /// One key in 2^this is in the sample.
     sample_shift: u32,
     target_entries: u32,
@@ -69,7 +72,7 @@ impl Default for Adaptive {
             ahead: [0.0; CANDIDATES.len()],
             wanted_turnovers: AHEAD_TURNOVERS_FIRST,
             calm_turnovers: CALM_TURNOVERS,
-            sampled: KeyMap::default(),
+            latest: VecDeque::new(),
             sample_shift: 0,
             target_entries: 0,
             shadow_entries: 0,
@@ -85,16 +88,36 @@ impl Adaptive {
         (key >> 20) & ((1 << self.sample_shift) - 1) == 0
     }
 
-    /// New shadows for a sample of another share; what was counted stays.
+    /// New shadows for a sample of another share; what was counted is as if it were of that one.
     fn rebuild(&mut self) {
+        let before = self.sample_shift;
         self.sample_shift = (self.target_entries / SHADOW_ENTRIES).max(1).ilog2();
+        let scale = f64::from(before).exp2() / f64::from(self.sample_shift).exp2();
+        self.reads *= scale;
+        self.hits.iter_mut().chain(&mut self.ahead).for_each(|count| *count *= scale);
         self.shadow_entries = self.target_entries >> self.sample_shift;
         let shadow = |kind: &PolicyKind| Shadow::new(*kind, self.shadow_entries);
         self.shadows = CANDIDATES.iter().map(shadow).collect();
     }
 
+    /// Whether a key is another piece of a read that is counted.
+    fn is_piece(&mut self, key: u64) -> bool {
+        let most = PIECES.min(self.target_entries / 8) >> self.sample_shift;
+        let known = self.latest.contains(&key);
+        if !known {
+            self.latest.push_back(key);
+        }
+        while self.latest.len() > most as usize {
+            self.latest.pop_front();
+        }
+        known
+    }
+
     /// Shows a read to the shadows.
     fn note(&mut self, key: u64) {
+        if self.is_piece(key) {
+            return;
+        }
         let turnover = f64::from(self.shadow_entries.max(1));
         let keep = 0.5_f64.powf(1.0 / (turnover * HALF_LIFE_TURNOVERS));
         self.reads = self.reads * keep + 1.0;
@@ -112,20 +135,22 @@ impl Adaptive {
         self.compare(turnover);
     }
 
+    /// Chooses who is to take over, if anybody.
     fn compare(&mut self, turnover: f64) {
-        // The first of equals: the simpler one.
-        let numbers = (0..self.ahead.len()).rev();
-        let best = numbers.max_by(|a, b| self.ahead[*a].total_cmp(&self.ahead[*b]));
         let chance = if self.wanted_turnovers < AHEAD_TURNOVERS { 0.0 } else { CHANCE_HITS };
         let wanted = self.wanted_turnovers * turnover + chance;
         // A loop shows one candidate's hits in one part and another's in another: the one that
         // takes over is also better in the long run.
-        let is_better = |best: &usize| {
-            let margin = MARGIN_OF_BEST * self.hits[*best] + DRIFT * self.reads;
-            self.hits[*best] > self.hits[self.chosen] + margin
+        let is_better = |number: &usize| {
+            let margin = MARGIN_OF_BEST * self.hits[*number] + DRIFT * self.reads;
+            self.hits[*number] > self.hits[self.chosen] + margin
         };
-        let next = best.filter(|best| *best != self.chosen && self.ahead[*best] > wanted);
-        self.next = next.filter(is_better);
+        // The first of equals: the simpler one.
+        let numbers = (0..self.ahead.len()).rev();
+        self.next = numbers
+            .filter(|number| *number != self.chosen && self.ahead[*number] > wanted)
+            .filter(is_better)
+            .max_by(|a, b| self.hits[*a].total_cmp(&self.hits[*b]));
     }
 
     /// Hands what is resident to the policy that is to take over, in the old order of eviction.
@@ -180,43 +205,25 @@ impl Policy for Adaptive {
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64) {
         if self.is_sampled(key) {
             self.note(key);
-            entries.get_mut(index).flags |= SAMPLED;
-            self.sampled.insert(u64::from(index), key);
         }
         self.take_over(entries);
         self.active.insert(entries, index, key);
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>) {
-        if reuse.is_some()
-            && entries.get(index).flags & SAMPLED != 0
-            && let Some(key) = self.sampled.get(&u64::from(index))
-        {
-            self.note(*key);
+    fn hit(&mut self, entries: &mut Entries, index: u32, key: u64, reuse: Option<u32>) {
+        if reuse.is_some() && self.is_sampled(key) {
+            self.note(key);
         }
-        self.active.hit(entries, index, reuse);
+        self.active.hit(entries, index, key, reuse);
     }
 
     fn remove(&mut self, entries: &mut Entries, index: u32) {
-        if entries.get(index).flags & SAMPLED != 0 {
-            entries.get_mut(index).flags &= !SAMPLED;
-            self.sampled.remove(&u64::from(index));
-        }
         self.active.remove(entries, index);
     }
 
     fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>) {
         self.take_over(entries);
-        let sampled = &mut self.sampled;
-        self.active.select(entries, cheap_only, &mut |entries, index| {
-            let answer = offer(entries, index);
-            let entry = entries.get_mut(index);
-            if matches!(answer, Offer::Take(_)) && entry.flags & SAMPLED != 0 {
-                entry.flags &= !SAMPLED;
-                sampled.remove(&u64::from(index));
-            }
-            answer
-        });
+        self.active.select(entries, cheap_only, offer);
     }
 
     fn choice(&self) -> Option<Choice> {
@@ -225,13 +232,14 @@ impl Policy for Adaptive {
         Some(Choice {
             chosen: CANDIDATES[self.chosen],
             would_hit: candidates.map(|(kind, hits)| (*kind, ratio(hits))).collect(),
+            reads: self.reads,
         })
     }
 
     fn bookkeeping_bytes(&self) -> u64 {
-        let slot = size_of::<(u64, u64)>() + 1;
         let shadows: u64 = self.shadows.iter().map(Shadow::bookkeeping_bytes).sum();
-        shadows + (self.sampled.capacity() * slot) as u64 + self.active.bookkeeping_bytes()
+        let latest = (self.latest.capacity() * size_of::<u64>()) as u64;
+        shadows + latest + self.active.bookkeeping_bytes()
     }
 }
 
@@ -242,4 +250,6 @@ pub struct Choice {
     pub chosen: PolicyKind,
     /// Hit ratio of each candidate, by its shadow directory.
     pub would_hit: Vec<(PolicyKind, f64)>,
+    /// Reads of the sample that these are shares of; older ones count less.
+    pub reads: f64,
 }

@@ -9,6 +9,7 @@
 //! "was read after the coldest stable block". A loop that moved on is found by the same rule.
 
 use super::ghost::Ghosts;
+use super::strain::Strain;
 use super::{Admission, Entries, List, NONE, Offered, Policy};
 
 const STABLE: u32 = 1;
@@ -30,6 +31,8 @@ pub(crate) struct Cyclic {
     passing: List,
     ghosts: Ghosts,
     stable_max: u32,
+    passing_max: u32,
+    strain: Strain,
     now: u32,
 }
 
@@ -50,6 +53,12 @@ impl Cyclic {
         }
     }
 
+    /// Whether the host lately kept passing blocks, so that stable ones went.
+    fn is_strained(&mut self) -> bool {
+        let target_entries = self.stable_max.saturating_add(self.passing_max);
+        self.passing.len() >= self.passing_max && self.strain.lasts(self.now, target_entries)
+    }
+
     fn make_stable(&mut self, entries: &mut Entries, index: u32) {
         entries.get_mut(index).meta = STABLE;
         self.stable.push(entries, index);
@@ -66,6 +75,7 @@ impl Policy for Cyclic {
         let least = PASSING_LEAST.min(target_entries / 8).max(1);
         let passing = (target_entries / PASSING_SHARE).max(least);
         self.stable_max = target_entries.saturating_sub(passing);
+        self.passing_max = passing;
         self.ghosts.resize(target_entries.saturating_mul(GHOSTS_PER_TWO_ENTRIES) / 2);
     }
 
@@ -88,7 +98,8 @@ impl Policy for Cyclic {
     fn insert(&mut self, entries: &mut Entries, index: u32, key: u64) {
         self.now = entries.get(index).tick;
         let age = self.ghosts.recall(key, self.now);
-        if self.returns_early(entries, age) || self.stable.len() < self.stable_max {
+        let has_place = self.returns_early(entries, age) || self.stable.len() < self.stable_max;
+        if has_place && !self.is_strained() {
             self.make_stable(entries, index);
         } else {
             entries.get_mut(index).meta = 0;
@@ -96,12 +107,12 @@ impl Policy for Cyclic {
         }
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>) {
+    fn hit(&mut self, entries: &mut Entries, index: u32, _: u64, reuse: Option<u32>) {
         let entry = *entries.get(index);
         self.now = entry.tick;
         if entry.meta == STABLE {
             self.stable.refresh(entries, index);
-        } else if reuse.is_some() && reuse < self.coldest_age(entries) {
+        } else if reuse.is_some() && reuse < self.coldest_age(entries) && !self.is_strained() {
             self.passing.remove(entries, index);
             self.make_stable(entries, index);
         } else {
@@ -116,12 +127,18 @@ impl Policy for Cyclic {
     }
 
     fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>) {
-        let Cyclic { stable, passing, ghosts, now, .. } = self;
+        let Cyclic { stable, passing, ghosts, strain, now, .. } = self;
         let mut depart = |entries: &Entries, index: u32, key: u64| {
             ghosts.remember(key, entries.get(index).tick, *now);
         };
         if passing.offer_all(entries, offer, &mut depart) && !cheap_only {
-            stable.offer_all(entries, offer, &mut depart);
+            let refused = passing.len() > 0;
+            stable.offer_all(entries, offer, |entries, index, key| {
+                depart(entries, index, key);
+                if refused {
+                    strain.note(*now);
+                }
+            });
         }
     }
 

@@ -19,7 +19,7 @@ impl Policy for Fifo {
         self.queue.push(entries, index);
     }
 
-    fn hit(&mut self, _entries: &mut Entries, _index: u32, _reuse: Option<u32>) {}
+    fn hit(&mut self, _entries: &mut Entries, _index: u32, _: u64, _reuse: Option<u32>) {}
 
     fn remove(&mut self, entries: &mut Entries, index: u32) {
         self.queue.remove(entries, index);

@@ -5,6 +5,7 @@
 //! A block that was kept and not read for several turnovers gives its place to another, so that a
 //! job that moved on to other data gets a part of those.
 
+use super::strain::Strain;
 use super::{Admission, Entries, List, NONE, Offered, Policy};
 
 const KEPT: u32 = 1;
@@ -23,6 +24,9 @@ pub(crate) struct Fixed {
     /// By arrival or last read.
     passing: List,
     kept_max: u32,
+    passing_max: u32,
+    strain: Strain,
+    now: u32,
     forgotten_ticks: u32,
 }
 
@@ -32,10 +36,15 @@ impl Fixed {
         self.kept.push(entries, index);
     }
 
+    fn is_strained(&mut self) -> bool {
+        self.strain.lasts(self.now, self.kept_max.saturating_add(self.passing_max))
+    }
+
     /// Whether there is a place for one more, made by the coldest one where that is forgotten.
     fn has_place(&mut self, entries: &mut Entries, now: u32) -> bool {
+        self.now = now;
         if self.kept.len() < self.kept_max {
-            return true;
+            return self.passing.len() < self.passing_max || !self.is_strained();
         }
         let coldest = self.kept.first();
         if self.kept.len() > self.kept_max
@@ -56,6 +65,7 @@ impl Policy for Fixed {
         let least = PASSING_LEAST.min(target_entries / 8).max(1);
         let passing = (target_entries / PASSING_SHARE).max(least);
         self.kept_max = target_entries.saturating_sub(passing);
+        self.passing_max = passing;
         self.forgotten_ticks = target_entries.saturating_mul(FORGOTTEN_TURNOVERS);
     }
 
@@ -73,10 +83,10 @@ impl Policy for Fixed {
         }
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, _reuse: Option<u32>) {
+    fn hit(&mut self, entries: &mut Entries, index: u32, _: u64, _reuse: Option<u32>) {
         if entries.get(index).meta == KEPT {
             self.kept.refresh(entries, index);
-        } else if self.kept.len() < self.kept_max {
+        } else if self.kept.len() < self.kept_max && !self.is_strained() {
             self.passing.remove(entries, index);
             self.keep(entries, index);
         } else {
@@ -91,8 +101,14 @@ impl Policy for Fixed {
     }
 
     fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>) {
-        if self.passing.offer_all(entries, offer, |_, _, _| {}) && !cheap_only {
-            self.kept.offer_all(entries, offer, |_, _, _| {});
+        let Fixed { kept, passing, strain, now, .. } = self;
+        if passing.offer_all(entries, offer, |_, _, _| {}) && !cheap_only {
+            let refused = passing.len() > 0;
+            kept.offer_all(entries, offer, |_, _, _| {
+                if refused {
+                    strain.note(*now);
+                }
+            });
         }
     }
 }

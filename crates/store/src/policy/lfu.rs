@@ -44,7 +44,7 @@ impl Policy for Lfu {
         self.entries_held += 1;
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>) {
+    fn hit(&mut self, entries: &mut Entries, index: u32, _: u64, reuse: Option<u32>) {
         self.list(entries, index).remove(entries, index);
         let entry = entries.get_mut(index);
         entry.meta = (entry.meta + u32::from(reuse.is_some())).min(COUNT_MAX);

@@ -13,7 +13,7 @@ impl Policy for Lru {
         self.by_recency.push(entries, index);
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, _reuse: Option<u32>) {
+    fn hit(&mut self, entries: &mut Entries, index: u32, _: u64, _reuse: Option<u32>) {
         self.by_recency.refresh(entries, index);
     }
 

@@ -103,19 +103,20 @@ impl Ranking {
         index
     }
 
-    /// A block was read since it was last asked about.
-    pub fn touch(&mut self, index: u32) {
+    /// A block was read since it was last asked about. `history` is that of its insertion.
+    pub fn touch(&mut self, index: u32, history: u64) {
         let entry = self.entries.get_mut(index);
         if entry.flags & SUPERSEDED != 0 {
             return;
         }
         let first = entry.flags & UNREAD != 0;
+        let key = block_key(history, entry.block);
         let distance = self.tick.wrapping_sub(entry.tick);
         let pieces_ticks = PIECES_TICKS_MAX.min(self.target_entries / 8);
         if !first && distance <= pieces_ticks {
             // Another piece of the same read: recent, but no reuse. The tick stays, so that a
             // block that is read all the time counts again when the span is over.
-            self.policy.hit(&mut self.entries, index, None);
+            self.policy.hit(&mut self.entries, index, key, None);
             return;
         }
         entry.flags &= !UNREAD;
@@ -124,7 +125,7 @@ impl Ranking {
         }
         entry.tick = self.tick;
         let reuse = (!first).then_some(distance);
-        self.policy.hit(&mut self.entries, index, reuse);
+        self.policy.hit(&mut self.entries, index, key, reuse);
     }
 
     /// The block's segment is superseded: it goes before all that are not.

@@ -100,7 +100,7 @@ impl Policy for S3Fifo {
         self.queue(entries, index).push(entries, index);
     }
 
-    fn hit(&mut self, entries: &mut Entries, index: u32, reuse: Option<u32>) {
+    fn hit(&mut self, entries: &mut Entries, index: u32, _: u64, reuse: Option<u32>) {
         let entry = entries.get_mut(index);
         if reuse.is_some() && entry.meta & COUNT_MASK < COUNT_MAX {
             entry.meta += 1;

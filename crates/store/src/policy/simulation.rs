@@ -30,7 +30,7 @@ impl Simulation {
             self.insert(block, false);
         }
         if let Some(index) = self.resident.get(&block) {
-            self.ranking.touch(*index);
+            self.ranking.touch(*index, 0);
         }
         self.reads += 1;
         self.hits += u64::from(hit);

@@ -1,5 +1,6 @@
 //! Policies against plain reference implementations, and the behaviour each one is there for.
 
+mod attack;
 mod regret;
 
 use super::Simulation;

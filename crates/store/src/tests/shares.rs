@@ -65,3 +65,37 @@ fn nobody_keeps_more_than_his_share_from_others() {
         assert!((1..=CAPACITY_BLOCKS / 2).contains(&resident), "{policy:?}: {resident} blocks");
     }
 }
+
+/// Reads a block, bringing it in where it is not; whether it was there.
+fn visit(segment: &Segment, block: u64) -> bool {
+    let hit = segment.pin_block(block).is_some();
+    if !hit {
+        fill_clean(segment, block, 1);
+        drop(segment.pin_block(block));
+    }
+    hit
+}
+
+#[test]
+fn a_loop_beside_another_user_keeps_a_stable_part() {
+    for policy in [PolicyKind::Cyclic, PolicyKind::Fixed, PolicyKind::Adaptive] {
+        let store = store_with(64, policy);
+        let empty = |user_id| {
+            let owner = Owner { user_id, ..Owner::default() };
+            store.create_segment(48 * BLOCK, owner).expect("a segment")
+        };
+        let (looping, popular) = (empty(READER), empty(STREAMER));
+        let (mut hits, mut state) = (0, 1_u64);
+        for pass in 0..12 {
+            for block in 0..48 {
+                let hit = visit(&looping, block);
+                hits += u32::from(hit && pass >= 4);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let share = (state >> 33) as f64 / (1_u64 << 31) as f64;
+                visit(&popular, (share.powi(3) * 48.0) as u64);
+            }
+        }
+        let ratio = f64::from(hits) / (8.0 * 48.0);
+        assert!(ratio > 0.5, "{policy}: {ratio:.3} of a loop of which two thirds fit");
+    }
+}

@@ -159,3 +159,16 @@ fn readers_and_writers_of_small_files_agree_under_eviction() {
     assert_eq!((stats.resident_bytes, stats.small_files), (0, 0));
     assert!(stats.resident_bytes_peak <= 3 * BLOCK);
 }
+
+#[test]
+fn packs_of_files_that_are_read_once_count_as_no_hits() {
+    // A pack takes the block of one that went.
+    let store = store(8);
+    for inode in 0..2_000 {
+        assert!(insert(&store, inode, 100 << 10, 10));
+        assert!(holds(&store, inode, 100 << 10, 10));
+    }
+    let choice = store.stats().policy_choice.expect("the default says");
+    assert!(choice.compared_reads > 20, "{choice:?}");
+    assert!(choice.candidates.iter().all(|it| it.would_hit_ratio < 0.01), "{choice:?}");
+}
