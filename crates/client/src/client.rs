@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, Habit, Result};
 
 use crate::binding::OPEN_PATIENCE;
 use crate::connection::{Brief, Connection};
@@ -41,6 +41,8 @@ pub(crate) struct Link {
     pfs_root: OnceLock<PathBuf>,
     connection: ArcSwapOption<Connection>,
     attempts: Mutex<Attempts>,
+    /// Whether readers go on from the heads of files.
+    pub(crate) habit: Arc<Habit>,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +68,7 @@ impl Link {
             pfs_root,
             connection: ArcSwapOption::empty(),
             attempts: Mutex::default(),
+            habit: Arc::default(),
         }
     }
 

@@ -179,7 +179,7 @@ impl File {
             rebinding: Mutex::new(None),
             cursor: Mutex::new(0),
             appending: Mutex::new(()),
-            read_ahead: ReadAhead::new(&options.plan),
+            read_ahead: ReadAhead::new(&options.plan, Arc::clone(&link.habit)),
             keeps: AtomicBool::new(true),
             mapped_bytes: AtomicU64::new(0),
             writes,

@@ -1,8 +1,14 @@
 //! Notices sequential reading and says which range to ask the node for. Sends nothing itself, and
 //! costs a reader of resident bytes two loads and a store.
+//!
+//! Who begins inside of the file reads one block first, for a sample may be all that he wants; who
+//! begins at its head does where the latest readers of other heads went no further.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidepool_proto::Habit;
 
 use crate::options::{ReadPattern, ReadPlan};
 
@@ -18,13 +24,16 @@ const HEAD_BYTES: usize = 128 << 10;
 /// come of it is a hint too many or too few.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
-    /// The length of the first read decides nothing.
+    habit: Arc<Habit>,
+    /// The length of the first reads decides nothing.
     eager: bool,
     start: u64,
     end: u64,
     /// What a caller asked for; `u64::MAX` is what the plan says.
     asked_bytes_max: AtomicU64,
     planned_bytes_max: u64,
+    /// Where the present run of reads began.
+    run_start: AtomicU64,
     /// Where the last read ended.
     expected: AtomicU64,
     /// How far was asked for.
@@ -33,14 +42,17 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    pub(crate) fn new(plan: &ReadPlan) -> ReadAhead {
+    /// A fresh open. `habit` is what all opens share.
+    pub(crate) fn new(plan: &ReadPlan, habit: Arc<Habit>) -> ReadAhead {
         let random = plan.pattern == ReadPattern::Random;
         ReadAhead {
+            habit,
             eager: matches!(plan.pattern, ReadPattern::Sequential | ReadPattern::Whole),
             start: plan.start,
             end: plan.end.unwrap_or(u64::MAX),
             asked_bytes_max: AtomicU64::new(u64::MAX),
             planned_bytes_max: if random { 0 } else { WINDOW_BYTES_MAX },
+            run_start: AtomicU64::new(plan.start),
             expected: AtomicU64::new(plan.start),
             reached: AtomicU64::new(plan.start),
             window_bytes: AtomicU64::new(0),
@@ -62,6 +74,27 @@ impl ReadAhead {
         }
     }
 
+    /// Whether a reader that got to `end` may want no more.
+    fn may_be_a_sample(&self, end: u64, block_bytes: u64) -> bool {
+        let run_start = self.run_start.load(Ordering::Relaxed);
+        let goes_on = run_start == self.start && self.habit.goes_on();
+        let asked = self.asked_bytes_max.load(Ordering::Relaxed) != u64::MAX;
+        !goes_on && !asked && end.saturating_sub(run_start) <= block_bytes
+    }
+
+    /// Tells other opens whether this one went on from the head of the file.
+    fn end_run(&self, end: u64, block_bytes: u64) {
+        let run_start = self.run_start.load(Ordering::Relaxed);
+        if run_start == self.start && end > run_start {
+            self.habit.note(end - run_start > block_bytes);
+        }
+    }
+
+    /// The open is over.
+    pub(crate) fn end(&self, block_bytes: u64) {
+        self.end_run(self.expected.load(Ordering::Relaxed), block_bytes);
+    }
+
     /// What to ask for when a file is opened.
     pub(crate) fn at_open(&self, size: u64) -> Range<u64> {
         let target = self.start.saturating_add(WINDOW_BYTES_MAX).min(self.end).min(size);
@@ -76,6 +109,10 @@ impl ReadAhead {
         self.expected.store(end, Ordering::Relaxed);
         let window_bytes = self.window_bytes.load(Ordering::Relaxed);
         let looks_at_head = !self.eager && offset == self.start && length < HEAD_BYTES;
+        if expected != offset {
+            self.end_run(expected, block_bytes);
+            self.run_start.store(offset, Ordering::Relaxed);
+        }
         if expected != offset || length == 0 || looks_at_head {
             if window_bytes != 0 {
                 self.window_bytes.store(0, Ordering::Relaxed);
@@ -86,6 +123,9 @@ impl ReadAhead {
         let reached = self.reached.load(Ordering::Relaxed).max(end);
         // Asked for again when half of the window is read, so that the node is always ahead.
         if window_bytes != 0 && end + window_bytes / 2 < reached {
+            return None;
+        }
+        if !self.eager && self.may_be_a_sample(end, block_bytes) {
             return None;
         }
         let most = match self.asked_bytes_max.load(Ordering::Relaxed) {
@@ -108,7 +148,7 @@ mod tests {
 
     #[test]
     fn sequential_reads_are_kept_ahead_of() {
-        let ahead = ReadAhead::new(&ReadPlan::default());
+        let ahead = ReadAhead::new(&ReadPlan::default(), Arc::default());
         let mut reached = 0;
         for step in 0..512 {
             if let Some(range) = ahead.note(step * MIB, MIB as usize, 4 * MIB) {
@@ -131,7 +171,8 @@ mod tests {
 
     #[test]
     fn plans_and_limits_hold() {
-        let plan = |pattern, start, end| ReadAhead::new(&ReadPlan { pattern, start, end });
+        let plan =
+            |pattern, start, end| ReadAhead::new(&ReadPlan { pattern, start, end }, Arc::default());
         let random = plan(ReadPattern::Random, 0, None);
         assert_eq!((reached(&random, 0), random.advised_bytes_max()), (0, Some(0)));
         random.set_bytes_max(Some(8 * MIB));
@@ -146,15 +187,37 @@ mod tests {
         unknown.set_bytes_max(Some(0));
         assert_eq!((reached(&unknown, 0), unknown.advised_bytes_max()), (0, Some(0)));
         unknown.set_bytes_max(None);
-        assert!(reached(&unknown, 0) > 4 * MIB && unknown.advised_bytes_max().is_none());
+        assert!(reached(&unknown, 100 * MIB) > 104 * MIB);
+        assert!(unknown.advised_bytes_max().is_none());
         let whole = plan(ReadPattern::Whole, 0, None);
         assert_eq!(whole.at_open(10 * MIB), 0..10 * MIB);
         assert_eq!(whole.at_open(1 << 40), 0..WINDOW_BYTES_MAX);
     }
 
     #[test]
+    fn samples_are_not_read_ahead_of() {
+        let habit = Arc::<Habit>::default();
+        let asks = |first: u64, pieces: u64| {
+            let ahead = ReadAhead::new(&ReadPlan::default(), habit.clone());
+            let pieces = first * 4..first * 4 + pieces;
+            let asked = pieces.fold(false, |asked, it| {
+                asked | ahead.note(it * MIB, MIB as usize, 4 * MIB).is_some()
+            });
+            ahead.end(4 * MIB);
+            asked
+        };
+        assert!(!asks(3, 4), "one block inside of a file");
+        assert!(asks(3, 5), "who goes on");
+        assert!(asks(0, 4), "the head of a file, as far as is known");
+        (0..20).for_each(|_| _ = asks(0, 4));
+        assert!(!asks(0, 4), "when nobody went on");
+        (0..20).for_each(|_| assert!(asks(0, 8), "the one who does"));
+        assert!(asks(0, 2));
+    }
+
+    #[test]
     fn random_reads_ask_for_nothing() {
-        let ahead = ReadAhead::new(&ReadPlan::default());
+        let ahead = ReadAhead::new(&ReadPlan::default(), Arc::default());
         let asked = (0..1000u64)
             .filter(|step| ahead.note((step * 7919 + 13) % 1000 * MIB, 4096, 4 * MIB).is_some())
             .count();

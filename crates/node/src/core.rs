@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};
 use tidepool_proto::config::{DirectoryRule, NodeConfig};
-use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
+use tidepool_proto::{Error, ErrorKind, Habit, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
 use crate::changes::Changes;
@@ -37,6 +37,8 @@ pub struct Core {
     pub fills: FillPool,
     /// Blocks that pass through without being kept.
     pub transient: TransientBlocks,
+    /// Whether readers go on from the heads of files.
+    pub habit: Arc<Habit>,
     /// Counters.
     pub ledger: Ledger,
     /// Who hears of changes.

@@ -102,6 +102,7 @@ impl Node {
             files: FileTable::default(),
             fills: FillPool::default(),
             transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
+            habit: Arc::default(),
             ledger: Ledger::default(),
             changes: Changes::default(),
             pins: Arc::default(),

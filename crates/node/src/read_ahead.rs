@@ -2,6 +2,12 @@
 //!
 //! Pure: it sees offsets and lengths and returns ranges. Sequential readers get a window that
 //! doubles from two blocks up to the limit, strided ones the next strides, random ones nothing.
+//! Who begins inside of the file reads one block first, for a sample may be all that he wants; who
+//! begins at its head does where the latest readers of other heads went no further.
+
+use std::sync::Arc;
+
+use tidepool_proto::Habit;
 
 /// What the reads of a handle look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,11 @@ pub struct Range {
 /// State of one handle.
 #[derive(Debug)]
 pub struct ReadAhead {
+    habit: Arc<Habit>,
+    /// The reader reads what is resident by himself, so his habit does not show.
+    sees_misses_only: bool,
+    /// Where the present run of reads began.
+    run_start: u64,
     window_bytes_max: u64,
     block_bytes: u64,
     last_offset: u64,
@@ -46,9 +57,13 @@ const CONFIDENT: u32 = 2;
 const STRIDES_AHEAD: u64 = 4;
 
 impl ReadAhead {
-    /// A fresh handle: `window_bytes_max` limits what is asked for ahead of a sequential reader.
-    pub fn new(block_bytes: u64, window_bytes_max: u64) -> Self {
+    /// A fresh handle: `window_bytes_max` limits what is asked for ahead of a sequential reader,
+    /// `habit` is what all readers share.
+    pub fn new(block_bytes: u64, window_bytes_max: u64, habit: Arc<Habit>) -> Self {
         ReadAhead {
+            habit,
+            sees_misses_only: false,
+            run_start: 0,
             window_bytes_max,
             block_bytes,
             last_offset: 0,
@@ -60,6 +75,11 @@ impl ReadAhead {
             planned_end: 0,
             reads: 0,
         }
+    }
+
+    /// The reader reads what is resident by himself from now on.
+    pub fn see_misses_only(&mut self) {
+        self.sees_misses_only = true;
     }
 
     /// Limits what is asked for ahead from now on; 0 asks for nothing.
@@ -99,6 +119,8 @@ impl ReadAhead {
             self.last_end = self.last_end.max(offset + length);
             self.sequential(first)
         } else {
+            self.end_run();
+            self.run_start = offset;
             self.window_bytes = 0;
             self.planned_end = 0;
             self.jumps = self.jumps.saturating_add(1);
@@ -115,7 +137,18 @@ impl ReadAhead {
         ranges
     }
 
+    /// Tells the others whether this reader went on from the head of the file.
+    fn end_run(&mut self) {
+        if self.run_start == 0 && self.last_end > 0 && !self.sees_misses_only {
+            self.habit.note(self.last_end > self.block_bytes);
+        }
+    }
+
     fn sequential(&mut self, first: bool) -> Vec<Range> {
+        let goes_on = self.run_start == 0 && self.habit.goes_on();
+        if !goes_on && self.last_end - self.run_start <= self.block_bytes {
+            return Vec::new();
+        }
         let blocks = if first { self.block_bytes } else { self.window_bytes.max(self.block_bytes) };
         self.window_bytes = (2 * blocks).min(self.window_bytes_max);
         let start = self.planned_end.max(self.last_end);
@@ -142,15 +175,44 @@ impl ReadAhead {
     }
 }
 
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        self.end_run();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const BLOCK: u64 = 4 << 20;
 
+    fn fresh() -> ReadAhead {
+        ReadAhead::new(BLOCK, 16 * BLOCK, Arc::default())
+    }
+
+    /// What a reader of some pieces of 1 MiB asks for.
+    fn asks(habit: &Arc<Habit>, first: u64, pieces: u64) -> bool {
+        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK, habit.clone());
+        let pieces = first * 4..first * 4 + pieces;
+        pieces.fold(false, |asked, it| asked | !state.on_read(it << 20, 1 << 20).is_empty())
+    }
+
+    #[test]
+    fn samples_are_not_read_ahead_of() {
+        let habit = Arc::default();
+        assert!(!asks(&habit, 3, 4), "one block inside of a file");
+        assert!(asks(&habit, 3, 5), "who goes on");
+        assert!(asks(&habit, 0, 4), "the head of a file, as far as is known");
+        (0..20).for_each(|_| _ = asks(&habit, 0, 4));
+        assert!(!asks(&habit, 0, 4), "when nobody went on");
+        (0..20).for_each(|_| assert!(asks(&habit, 0, 8), "the one who does"));
+        assert!(asks(&habit, 0, 1));
+    }
+
     #[test]
     fn a_sequential_reader_gets_a_growing_window_without_gaps_or_repeats() {
-        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        let mut state = fresh();
         let mut planned_end = 0;
         for read in 0..200 {
             for range in state.on_read(read << 20, 1 << 20) {
@@ -165,7 +227,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_for_where_that_is_wanted() {
-        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        let mut state = fresh();
         assert!(!state.on_read(0, 1 << 20).is_empty());
         state.set_window_bytes_max(0);
         for read in 1..100 {
@@ -184,7 +246,7 @@ mod tests {
 
     #[test]
     fn neighbours_out_of_order_stay_sequential() {
-        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        let mut state = fresh();
         for read in [0u64, 2, 1, 3, 5, 4, 6, 7] {
             state.on_read(read << 20, 1 << 20);
             assert_eq!(state.pattern(), Pattern::Sequential);
@@ -193,7 +255,7 @@ mod tests {
 
     #[test]
     fn strides_are_found_and_random_reads_left_alone() {
-        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        let mut state = fresh();
         let stride = 64 << 20;
         let mut last = Vec::new();
         for read in 1..8 {
@@ -202,7 +264,7 @@ mod tests {
         assert_eq!(state.pattern(), Pattern::Strided(stride as i64));
         assert_eq!(last[0], Range { offset: 8 * stride, length: 1 << 20 });
 
-        let mut state = ReadAhead::new(BLOCK, 16 * BLOCK);
+        let mut state = fresh();
         let mut offset = 1u64;
         for _ in 0..50 {
             offset = offset.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -9,6 +9,7 @@ pub mod control;
 pub mod control_page;
 pub mod error;
 pub mod files;
+pub mod habit;
 pub mod hadoop;
 pub mod level;
 pub mod metric;
@@ -24,6 +25,7 @@ pub mod wire;
 
 pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};
+pub use habit::Habit;
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, Advice, ReadMode, WriteMode};
 pub use service::{

@@ -261,12 +261,22 @@ impl File {
         let guard = self.binding.load();
         let Some(binding) = guard.as_ref() else { return };
         let Some(segment) = binding.living_segment() else { return };
+        if segment.size() <= segment.block_bytes() {
+            return;
+        }
         let Some(range) = self.read_ahead.note(offset, length, segment.block_bytes()) else {
             return;
         };
         let end = range.end.min(segment.size());
         if range.start < end && segment.lacks_any(range.start, end) {
             self.hint(binding, range.start, end - range.start);
+        }
+    }
+
+    /// This open reads no more.
+    pub(super) fn end_reading(&self, binding: &Binding) {
+        if let Some(segment) = binding.living_segment() {
+            self.read_ahead.end(segment.block_bytes());
         }
     }
 

@@ -301,6 +301,7 @@ impl File {
             Ok(())
         };
         if let Some(binding) = self.binding_alive() {
+            self.end_reading(&binding);
             self.forget(&binding);
         }
         flushed

@@ -82,7 +82,7 @@ impl Handle {
             write_mode: opened.modes.1,
             append: opened.append,
             hearing,
-            read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window)),
+            read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window, core.habit.clone())),
             keeps: Arc::new(AtomicBool::new(true)),
             of_probe: false,
         }
@@ -320,7 +320,11 @@ impl OpenFile for Handle {
         if !eligible || (packed && content.segment().is_none()) {
             return Ok(None);
         }
-        content.segment_or_create(&self.core.store)?.hand_out()
+        let handed_out = content.segment_or_create(&self.core.store)?.hand_out()?;
+        if handed_out.is_some() {
+            self.read_ahead.lock().see_misses_only();
+        }
+        Ok(handed_out)
     }
 
     fn lower(&self) -> BorrowedFd<'_> {

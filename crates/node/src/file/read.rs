@@ -367,7 +367,8 @@ impl Handle {
         if self.read_mode != ReadMode::TwoLevel || content.is_memory_only() {
             return;
         }
-        if content.segment().is_some_and(|segment| segment.is_wholly_resident()) {
+        let one_block = content.size() <= self.core.block_bytes();
+        if one_block || content.segment().is_some_and(|segment| segment.is_wholly_resident()) {
             return;
         }
         let ranges = self.read_ahead.lock().on_read(offset, length as u64);
