@@ -266,17 +266,28 @@ pub struct PolicyChoice {
     pub chosen: String,
     /// Every candidate.
     pub candidates: Vec<PolicyRatio>,
+    /// Reads of a sample of the blocks that the ratios are of; older ones count less.
+    pub compared_reads: u64,
 }
 
 impl PolicyChoice {
-    /// What was chosen and what the others would have hit, on one line.
+    /// What was chosen and what the others would have hit, on one line, the best one first.
     pub fn words(&self) -> String {
-        let ratio = |it: &PolicyRatio| format!("{} {:.2}", it.policy, it.would_hit_ratio);
-        let ratios: Vec<String> = self.candidates.iter().map(ratio).collect();
+        let chosen = &self.chosen;
+        if self.compared_reads == 0 {
+            return format!("follows {chosen}; nothing to compare was read yet");
+        }
+        let percent = |it: &PolicyRatio| format!("{:.0}%", it.would_hit_ratio * 100.0);
+        let own = self.candidates.iter().find(|it| it.policy == *chosen);
+        let mut others: Vec<&PolicyRatio> =
+            self.candidates.iter().filter(|it| it.policy != *chosen).collect();
+        others.sort_by(|a, b| b.would_hit_ratio.total_cmp(&a.would_hit_ratio));
+        let others: Vec<String> =
+            others.into_iter().map(|it| format!("{} {}", it.policy, percent(it))).collect();
         format!(
-            "follows {}; of the latest reads would have hit: {}",
-            self.chosen,
-            ratios.join(", ")
+            "follows {chosen}, which would have hit {} of the latest reads ({})",
+            own.map_or("-".into(), percent),
+            others.join(", ")
         )
     }
 }
@@ -410,5 +421,29 @@ pub trait AdminService: Send + Sync + 'static {
     fn control_pages(&self, fence: u64) -> Result<[std::os::fd::OwnedFd; 2]> {
         let detail = format!("this node has no control page (fence {fence})");
         Err(crate::Error::new(ErrorKind::Unsupported, "governing the store", detail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PolicyChoice, PolicyRatio};
+
+    #[test]
+    fn a_choice_reads_as_a_sentence() {
+        let ratio = |policy: &str, would_hit_ratio| PolicyRatio {
+            policy: policy.to_owned(),
+            would_hit_ratio,
+        };
+        let choice = PolicyChoice {
+            chosen: "cyclic".into(),
+            candidates: vec![ratio("cyclic", 0.664), ratio("lru", 0.0), ratio("fixed", 0.655)],
+            compared_reads: 90,
+        };
+        assert_eq!(
+            choice.words(),
+            "follows cyclic, which would have hit 66% of the latest reads (fixed 66%, lru 0%)"
+        );
+        let fresh = PolicyChoice { compared_reads: 0, ..choice };
+        assert_eq!(fresh.words(), "follows cyclic; nothing to compare was read yet");
     }
 }

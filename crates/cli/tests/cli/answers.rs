@@ -114,3 +114,46 @@ fn a_node_says_that_its_directory_was_made_anew() {
     std::fs::rename(&away, &pfs).unwrap();
     until(&|| !degraded().contains("pfs"));
 }
+
+#[test]
+fn policy_and_explain_say_what_is_followed_and_what_the_others_would_have_hit() {
+    let daemon = Daemon::start(&[]);
+    let said = stdout(&daemon.run(&["policy"]));
+    assert_eq!(said, "adaptive: follows cyclic; nothing to compare was read yet\n");
+    if !daemon.mounted {
+        return;
+    }
+    // A loop over one and a half times the capacity, of which LRU keeps nothing.
+    let files: Vec<String> =
+        (0..6).map(|number| daemon.write(&format!("data-{number}"), 16 * MIB)).collect();
+    settle();
+    for _ in 0..8 {
+        for number in 0..files.len() {
+            let bytes = std::fs::read(daemon.path(&format!("mnt/data-{number}"))).unwrap();
+            assert_eq!(bytes.len(), 16 * MIB);
+        }
+    }
+    let report = daemon.json(&["policy"]);
+    assert_eq!(report["policy"], "adaptive");
+    let choice = &report["choice"];
+    let would_hit = |policy: &str| {
+        let candidates = choice["candidates"].as_array().unwrap();
+        let one = candidates.iter().find(|it| it["policy"] == policy).unwrap();
+        one["would_hit_ratio"].as_f64().unwrap()
+    };
+    let chosen = choice["chosen"].as_str().unwrap();
+    assert!(choice["compared_reads"].as_u64().unwrap() > 50, "{choice}");
+    assert!(would_hit(chosen) > 0.3 && would_hit("lru") < would_hit(chosen), "{choice}");
+    for text in [daemon.run(&["policy"]), daemon.run(&["explain", &files[0]])] {
+        let text = stdout(&text);
+        // Marks of reads may reach the policy between two looks, so the figures may differ.
+        let (before, after) = text.split_once(", which would have hit ").unwrap_or_default();
+        assert!(before.ends_with(&format!("follows {chosen}")), "{text}");
+        assert!(after.contains("% of the latest reads (") && after.contains("lru "), "{text}");
+    }
+    let explained = daemon.json(&["explain", &files[0]]);
+    assert_eq!(explained[0]["policy_choice"]["chosen"], choice["chosen"]);
+    let said = stdout(&daemon.run(&["policy", "lru"]));
+    assert_eq!(said, "lru\n", "it follows nothing");
+    assert!(daemon.json(&["policy"]).get("choice").is_none());
+}
