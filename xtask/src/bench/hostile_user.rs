@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::io::BufRead;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use super::pass_through::PassThrough;
 use super::row::{Goal, Row, median};
 use super::visitor::{BIG, SMALL};
-use super::{Bench, warm, write_file};
+use super::{Bench, open_to_all, warm, write_file};
 use crate::arguments::Taken;
 use crate::node::Node;
 use crate::{cleanup, environment, process};
@@ -219,8 +219,4 @@ fn visitor(user: u32) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.uid(user).gid(user).env("TIDEPOOL_BINARY", environment::binary()?);
     Ok(command)
-}
-
-fn open_to_all(directory: &Path) -> Result<()> {
-    Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
 }

@@ -3,6 +3,7 @@
 
 mod cold;
 mod control;
+mod eviction;
 mod hadoop;
 mod hostile_user;
 mod jobs;
@@ -18,6 +19,7 @@ mod small_files;
 pub mod visitor;
 mod warm;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -105,6 +107,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         many_files::run,
         hostile_user::run,
         scan::run,
+        eviction::run,
         node_facts::starting,
         control::large_pages,
         control::small_pages,
@@ -239,6 +242,11 @@ pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
     }
     file.sync_all()?;
     Ok(())
+}
+
+/// Lets other users find what is below a directory.
+fn open_to_all(directory: &Path) -> Result<()> {
+    Ok(std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?)
 }
 
 /// Drops the kernel's page cache of a file.

@@ -37,6 +37,10 @@ public final class FsBench {
     private static final int ROUNDS_TO_COMPILE = 20;
     private static final Configuration CONFIGURATION = new Configuration();
 
+    /** What {@code range} has open. */
+    private static Path rangePath;
+    private static FSDataInputStream rangeInput;
+
     private final Map<String, String> options = new HashMap<>();
     private final FileSystem files;
     private final Path path;
@@ -80,9 +84,28 @@ public final class FsBench {
             case "read-small" -> readSmall();
             case "create-small" -> createSmall();
             case "list" -> list();
+            case "range" -> range();
             case "delete" -> files.delete(path, true) ? 1 : 0;
             default -> throw new IllegalArgumentException("no operation " + operation);
         };
+    }
+
+    /** Reads {@code bytes} from {@code offset} on; the file stays open until another is read. */
+    private double range() throws IOException {
+        if (!path.equals(rangePath)) {
+            if (rangeInput != null) {
+                rangeInput.close();
+            }
+            rangeInput = files.open(path);
+            rangePath = path;
+        }
+        long bytes = number("bytes", PIECE);
+        byte[] piece = new byte[PIECE];
+        rangeInput.seek(number("offset", 0));
+        for (long left = bytes; left > 0; left -= PIECE) {
+            rangeInput.readFully(piece, 0, (int) Math.min(PIECE, left));
+        }
+        return bytes;
     }
 
     private long number(String name, long otherwise) {
