@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use tidepool_report::bustle::Watch;
 
 use super::measurement::{Counters, Served};
 use super::{Stage, size};
@@ -86,6 +87,9 @@ pub struct Job {
     pub refused_bytes: u64,
     /// Seconds that each burst took until it had what it got.
     pub burst_seconds: Vec<f64>,
+    /// When each burst was, and what it got.
+    #[serde(default)]
+    pub bursts: Vec<Burst>,
     /// Milliseconds until it had 16 MiB more, waiting included: half took at most these.
     pub part_ms_median: f64,
     /// 99 of 100 took at most these.
@@ -94,6 +98,17 @@ pub struct Job {
     pub part_ms_max: f64,
     /// Pages that the machine swapped out meanwhile.
     pub pages_swapped_out: u64,
+}
+
+/// A burst of the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// Seconds since the start.
+    pub started_s: f64,
+    /// Seconds until it had what it got.
+    pub seconds: f64,
+    /// What it got.
+    pub got_bytes: u64,
 }
 
 /// Memory at one moment, in bytes.
@@ -143,6 +158,7 @@ pub fn run(
     stage: &Stage,
     first: &Centroids,
     quick: bool,
+    watch: &mut Watch,
 ) -> Result<std::result::Result<Contention, String>> {
     let data_bytes = stage.data.bytes;
     let shares = match Shares::of(data_bytes, environment::memory_available_bytes()?) {
@@ -157,9 +173,9 @@ pub fn run(
     );
     let mut cases = Vec::new();
     for (name, memory_bytes, is_fixed) in [
-        ("static, room for the job", shares.small_bytes, true),
-        ("static, room for the data", shares.whole_bytes, true),
-        ("dynamic", shares.whole_bytes, false),
+        ("small fixed store", shares.small_bytes, true),
+        ("large fixed store", shares.whole_bytes, true),
+        ("store that follows", shares.whole_bytes, false),
     ] {
         // Anew, because other programs may have come or gone since.
         let shares = match Shares::of(data_bytes, environment::memory_available_bytes()?) {
@@ -179,6 +195,7 @@ pub fn run(
         };
         let node = stage.start_node(memory_bytes, arguments)?;
         let case = beside_job(stage, &node, first, (name, shares, quick)).context(name)?;
+        watch.finish(node.process_id()?);
         announce(&case);
         cases.push(case);
     }
@@ -209,7 +226,7 @@ fn beside_job(
     pass::run(&data, first, stage.threads, None)?;
     let trace = trace(shares.burst_bytes, quick);
     let swapped_before = swapped_out()?;
-    let started = Instant::now();
+    let (started, started_ns) = (Instant::now(), hog::now_ns());
     let now_s = || started.elapsed().as_secs_f64();
     let (iterations, report, samples) = std::thread::scope(|scope| {
         let options =
@@ -240,20 +257,34 @@ fn beside_job(
             sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
         anyhow::Ok((iterations, report, samples))
     })?;
-    let takes = trace.iter().zip(&report.steps);
-    let takes = takes.filter(|(step, _)| matches!(step, Step::Take { .. }));
-    let burst_seconds: Vec<f64> =
-        takes.map(|(_, (began, ended))| (ended - began) as f64 / 1e9).collect();
+    let bursts = bursts(&trace, &report, started_ns);
+    let burst_seconds: Vec<f64> = bursts.iter().map(|burst| burst.seconds).collect();
     let job = Job {
         asked_bytes: burst_seconds.len() as u64 * shares.burst_bytes,
         refused_bytes: report.refused_bytes,
         burst_seconds,
+        bursts,
         part_ms_median: report.parts.p50_us / 1e3,
         part_ms_p99: report.parts.p99_us / 1e3,
         part_ms_max: report.parts.max_us / 1e3,
         pages_swapped_out: swapped_out()? - swapped_before,
     };
     Ok(Case { name: name.to_owned(), iterations, job, samples })
+}
+
+/// The takes of a trace, as they came out.
+fn bursts(trace: &[Step], report: &hog::Report, started_ns: u64) -> Vec<Burst> {
+    let takes = trace.iter().zip(&report.steps);
+    let takes = takes.filter(|(step, _)| matches!(step, Step::Take { .. }));
+    let burst = |(_, (began, ended)): (&Step, &(u64, u64))| {
+        let held = report.held.iter().rev().find(|(at, _)| at <= ended);
+        Burst {
+            started_s: began.saturating_sub(started_ns) as f64 / 1e9,
+            seconds: (ended - began) as f64 / 1e9,
+            got_bytes: held.map_or(0, |(_, bytes)| *bytes),
+        }
+    };
+    takes.map(burst).collect()
 }
 
 fn sample(node: &Node, shares: &Shares, at_s: f64) -> Result<Sample> {
@@ -320,8 +351,63 @@ impl Case {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{LEFT_BYTES, Shares};
+pub mod tests {
+    use super::{
+        Burst, Case, Contention, Job, LEFT_BYTES, Sample, Shares, Step, TimedIteration, bursts, hog,
+    };
+
+    /// A small store that lets the job have a part, and one that follows it.
+    pub fn example() -> Contention {
+        const MIB: u64 = 1 << 20;
+        let shares =
+            Shares { burst_bytes: 1024 * MIB, pool_bytes: 2048 * MIB, ..Shares::default() };
+        let case = |name: &str, got_bytes: u64, every_s: f64| Case {
+            name: name.to_owned(),
+            iterations: (0..(20.0 / every_s) as u32)
+                .map(|number| TimedIteration {
+                    started_s: f64::from(number) * every_s,
+                    seconds: every_s,
+                    ..TimedIteration::default()
+                })
+                .collect(),
+            job: Job {
+                asked_bytes: 2048 * MIB,
+                refused_bytes: 1024 * MIB - got_bytes,
+                bursts: vec![
+                    Burst { started_s: 4.0, seconds: 0.03, got_bytes: 1024 * MIB },
+                    Burst { started_s: 12.0, seconds: 0.5, got_bytes },
+                ],
+                ..Job::default()
+            },
+            samples: (0..200_u32)
+                .map(|number| Sample {
+                    at_s: f64::from(number) / 10.0,
+                    demand_bytes: if number > 40 { 1024 * MIB } else { 10 * MIB },
+                    store_bytes: if number > 41 { 400 * MIB } else { 1300 * MIB },
+                    target_bytes: if number > 40 { 420 * MIB } else { 1400 * MIB },
+                    free_bytes: 100 * MIB,
+                })
+                .collect(),
+        };
+        let cases = vec![
+            case("small fixed store", 512 * MIB, 10.0),
+            case("store that follows", 1024 * MIB, 20.0 / 6.0),
+        ];
+        Contention { shares, cases }
+    }
+
+    #[test]
+    fn a_burst_knows_what_it_got() {
+        let take = Step::Take { bytes: 8, rate: 0 };
+        let report = hog::Report {
+            held: vec![(100, 0), (1_000_000_200, 4), (2_000_000_200, 8), (3_000_000_000, 0)],
+            steps: vec![(100, 1_000_000_100), (1_000_000_100, 2_000_000_300), (2_000_000_300, 0)],
+            ..hog::Report::default()
+        };
+        let found = bursts(&[Step::Hold(1000), take, Step::Release(8)], &report, 100);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].started_s, found[0].got_bytes), (1.0, 8));
+    }
 
     #[test]
     fn what_others_need_is_left_to_them() {

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tidepool_report::bustle::Bustle;
 
 use super::contention::Contention;
 use super::mountain::Mountain;
@@ -33,6 +34,9 @@ pub struct Measurement {
     /// Processes that wanted a processor in the minute before, and in the last one.
     #[serde(default)]
     pub load: (f64, f64),
+    /// What the machine did meanwhile.
+    #[serde(default)]
+    pub bustle: Option<Bustle>,
     /// Beside a job that takes memory.
     #[serde(default)]
     pub contention: Option<Contention>,
@@ -149,8 +153,31 @@ impl Measurement {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Counters, Served};
+pub mod tests {
+    use super::{Counters, Iteration, Measurement, Served, Side};
+
+    /// Three iterations that Tidepool makes four times as fast after the first.
+    pub fn example() -> Measurement {
+        let side = |seconds: [f64; 3], served: [Served; 3]| {
+            let iterations = seconds.into_iter().zip(served);
+            let iterations = iterations.map(|(seconds, served)| Iteration {
+                seconds,
+                served,
+                device_bytes: Some(9),
+            });
+            Side { iterations: iterations.collect() }
+        };
+        let pfs = Served { pfs: 1 << 30, ..Served::default() };
+        let memory = Served { mapped: 1 << 30, ..Served::default() };
+        Measurement {
+            setting: "a < b".into(),
+            data_bytes: 1 << 30,
+            bare: side([2.0; 3], [pfs; 3]),
+            tidepool: side([2.0, 0.5, 0.5], [pfs, memory, memory]),
+            same_result: true,
+            ..Measurement::default()
+        }
+    }
 
     #[test]
     fn every_byte_read_is_counted_once() {

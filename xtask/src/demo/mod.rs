@@ -5,7 +5,6 @@
 
 mod contention;
 mod measurement;
-mod memory_picture;
 mod mountain;
 mod pictures;
 mod report;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use tidepool_report::bustle::Watch;
 
 use self::measurement::{Counters, Iteration, Measurement, Served};
 use crate::arguments::DemoOptions;
@@ -80,16 +80,17 @@ pub fn run(options: &DemoOptions) -> Result<PathBuf> {
     let mut measurement = describe(&stage, options, iterations, memory_bytes);
     println!("{}\n", measurement.setting);
 
+    let mut watch = Watch::start();
     let first = pass::start(&stage.data)?;
     let bare_end = run_bare(&stage, &first, iterations, &mut measurement)?;
-    let tide_end = run_tidepool(&stage, &first, iterations, memory_bytes, &mut measurement)?;
+    let tide_end = run_tidepool(&stage, &first, memory_bytes, &mut measurement, &mut watch)?;
     if bare_end != tide_end {
         bail!("the two sides came to different results: bytes are not the same");
     }
     measurement.same_result = true;
     println!("{}", report::table(&measurement));
     std::fs::create_dir_all(&directory)?;
-    match contention::run(&stage, &first, options.quick)? {
+    match contention::run(&stage, &first, options.quick, &mut watch)? {
         Ok(contention) => measurement.contention = Some(contention),
         Err(why) => measurement.skip("static and dynamic sizing", &why),
     }
@@ -98,7 +99,8 @@ pub fn run(options: &DemoOptions) -> Result<PathBuf> {
         false => measurement.mountain = Some(mountain::run(&stage, &directory)?),
     }
     measurement.load.1 = environment::load()?;
-    println!("{}", report::further(&measurement));
+    measurement.bustle = Some(watch.end());
+    println!("{}\n{}", report::further(&measurement), report::quietness(&measurement));
     let page = report::write(&measurement, &directory)?;
     println!("\nreport: {}", page.display());
     Ok(page)
@@ -233,10 +235,11 @@ fn run_bare(
 fn run_tidepool(
     stage: &Stage,
     first: &Centroids,
-    iterations: u32,
     memory_bytes: u64,
     into: &mut Measurement,
+    watch: &mut Watch,
 ) -> Result<Centroids> {
+    let iterations = into.bare.iterations.len();
     let node = stage.start_node(memory_bytes, Vec::new())?;
     let data = stage.data.seen_at(&node.mount);
     let mut centroids = first.clone();
@@ -252,10 +255,11 @@ fn run_tidepool(
         let served = Served::between(&before, &after, into.data_bytes);
         before = after;
         let iteration = Iteration { seconds, served, device_bytes: lower };
-        announce("Tidepool", number, &iteration, into.data_bytes);
+        announce("Tidepool", number as u32, &iteration, into.data_bytes);
         into.tidepool.iterations.push(iteration);
     }
     let status = node.status()?;
+    watch.finish(node.process_id()?);
     into.resident_bytes_peak = status["store"]["resident_bytes_peak"].as_u64().unwrap_or(0);
     into.policy = status["store"]["policy"].as_str().unwrap_or("?").to_owned();
     into.daemon_hit_ratio = status["hit_ratio"].as_f64();

@@ -1,204 +1,262 @@
-//! The pictures of the demo, as SVG text.
+//! The pictures of the demo. Titles say the result, with figures of the data.
 
-use anyhow::{Result, anyhow};
-use plotters::chart::{ChartBuilder, SeriesLabelPosition};
-use plotters::coord::ranged1d::{IntoSegmentedCoord, SegmentValue};
-use plotters::drawing::IntoDrawingArea;
-use plotters::element::{Circle, Rectangle};
-use plotters::series::LineSeries;
-use plotters::style::{Color, RGBColor, WHITE};
-use plotters_svg::SVGBackend;
+use tidepool_report::axis::Axis;
+use tidepool_report::chart::{
+    self, Arrangement, Band, Figure, Line, Mark, Panel, Picture, Side as MarkSide, Stroke,
+};
+use tidepool_report::text::number;
 
-use super::measurement::{Measurement, Side};
+use super::contention::{Case, Contention, Sample};
+use super::measurement::{Iteration, Measurement, Side};
+use super::size;
 
-const SIZE: (u32, u32) = (900, 420);
-/// Of labels.
-pub const FONT: (&str, i32) = ("sans-serif", 15);
-/// Of titles.
-pub const TITLE: (&str, i32) = ("sans-serif", 20);
-/// Lines in the background.
-pub const GRID: RGBColor = RGBColor(213, 221, 229);
-const BARE: RGBColor = RGBColor(176, 112, 74);
-const TIDE: RGBColor = RGBColor(23, 118, 150);
-const MAPPED: RGBColor = RGBColor(23, 118, 150);
-const STORE: RGBColor = RGBColor(120, 190, 205);
-const PFS: RGBColor = RGBColor(176, 112, 74);
-
-/// A bar: number of the iteration, place within it from 0 to 1, from and to on the value axis.
-struct Bar {
-    number: u32,
-    place: (i32, i32),
-    from: f64,
-    to: f64,
-}
+/// Colours by their numbers.
+const TIDE: usize = 1;
+const BARE: usize = 2;
+const DAEMON: usize = 5;
+/// What leaves room for figures above bars.
+const ROOM: f64 = 1.08;
 
 /// Seconds of each iteration, both sides beside each other.
-pub fn iterations(measurement: &Measurement) -> Result<String> {
-    let bars = |side: &Side, place: (i32, i32)| -> Vec<Bar> {
-        (1..)
-            .zip(&side.iterations)
-            .map(|(number, iteration)| Bar { number, place, from: 0.0, to: iteration.seconds })
-            .collect()
+pub fn iterations(measurement: &Measurement) -> Picture {
+    let seconds = |side: &Side| -> Vec<f64> {
+        side.iterations.iter().map(|iteration| iteration.seconds).collect()
     };
-    bar_chart(
-        "Time of each iteration",
-        "seconds",
-        &[
-            ("bare PFS", BARE, bars(&measurement.bare, (-30, -1))),
-            ("Tidepool", TIDE, bars(&measurement.tidepool, (1, 30))),
-        ],
-    )
+    let (bare, tide) = (seconds(&measurement.bare), seconds(&measurement.tidepool));
+    let title = match (measurement.gain_after_first(), mean_later(&bare), mean_later(&tide)) {
+        (Some(gain), Some(bare), Some(tide)) => format!(
+            "Time of each iteration: from the second on bare PFS {bare:.2} s, Tidepool \
+             {tide:.2} s, {gain:.1} times as fast"
+        ),
+        _ => format!(
+            "Time of the iteration: {:.2} s on the bare PFS, {:.2} s with Tidepool",
+            measurement.bare.total_seconds(),
+            measurement.tidepool.total_seconds()
+        ),
+    };
+    let most = bare.iter().chain(&tide).copied().fold(0.0, f64::max);
+    let mut panel =
+        Panel::new(title, numbers(measurement), Axis::from_zero("seconds", most * ROOM));
+    panel.bars = chart::beside(&[("bare PFS", BARE, bare), ("Tidepool", TIDE, tide)]);
+    let tops = panel.bars.iter().flat_map(|bars| &bars.boxes);
+    panel.figures = tops
+        .map(|[left, right, _, high]| Figure {
+            at: (f64::midpoint(*left, *right), *high),
+            text: format!("{high:.2}"),
+        })
+        .collect();
+    Picture::of(&[panel.note("Lower is better.")], Arrangement::Below)
+}
+
+/// Mean of all but the first.
+fn mean_later(seconds: &[f64]) -> Option<f64> {
+    let later = seconds.get(1..).filter(|later| !later.is_empty())?;
+    Some(later.iter().sum::<f64>() / later.len() as f64)
+}
+
+fn numbers(measurement: &Measurement) -> Axis {
+    let numbers = 1..=measurement.tidepool.iterations.len();
+    Axis::cases("iteration", numbers.map(|number| number.to_string()).collect())
 }
 
 /// Bytes of each iteration on Tidepool, stacked by level.
-pub fn levels(measurement: &Measurement) -> Result<String> {
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let mut stacks: [Vec<Bar>; 3] = Default::default();
-    for (number, iteration) in (1..).zip(&measurement.tidepool.iterations) {
-        let served = iteration.served;
-        let mut from = 0.0;
-        for (stack, bytes) in stacks.iter_mut().zip([served.pfs, served.store, served.mapped]) {
-            let to = from + gib(bytes);
-            stack.push(Bar { number, place: (-28, 28), from, to });
-            from = to;
-        }
+pub fn levels(measurement: &Measurement) -> Picture {
+    let iterations = &measurement.tidepool.iterations;
+    let of = |bytes: fn(&Iteration) -> u64| -> Vec<f64> {
+        iterations.iter().map(|iteration| gib(bytes(iteration))).collect()
+    };
+    let percent = |iterations: &[Iteration]| {
+        let side = Side { iterations: iterations.to_vec() };
+        format!("{:.0} %", side.hit_ratio() * 100.0)
+    };
+    let (first, later) = iterations.split_at(1.min(iterations.len()));
+    let mut title = format!(
+        "Where Tidepool's bytes came from: {} of the first iteration from memory",
+        percent(first)
+    );
+    if !later.is_empty() {
+        title += &format!(", {} of the later ones", percent(later));
     }
-    let [pfs, store, mapped] = stacks;
-    bar_chart(
-        "Bytes of each iteration by level, Tidepool",
-        "GiB",
-        &[
-            ("PFS", PFS, pfs),
-            ("memory, through the daemon", STORE, store),
-            ("memory, without the daemon", MAPPED, mapped),
-        ],
-    )
+    let most = gib(measurement.data_bytes);
+    let mut panel = Panel::new(title, numbers(measurement), Axis::from_zero("GiB", most));
+    panel.bars = chart::stacked(&[
+        ("from the PFS", BARE, of(|iteration| iteration.served.pfs)),
+        ("from memory, through the daemon", DAEMON, of(|iteration| iteration.served.store)),
+        ("from memory, without the daemon", TIDE, of(|iteration| iteration.served.mapped)),
+    ]);
+    Picture::of(&[panel.note("More from memory is better.")], Arrangement::Below)
 }
 
 /// Seconds since the start of the job, both sides.
-pub fn cumulative(measurement: &Measurement) -> Result<String> {
-    let points = |side: &Side| -> Vec<(f64, f64)> {
+pub fn cumulative(measurement: &Measurement) -> Picture {
+    let line = |name: &str, colour: usize, side: &Side| {
         let mut sum = 0.0;
         let rest = (1..).zip(&side.iterations).map(|(number, iteration)| {
             sum += iteration.seconds;
             (f64::from(number), sum)
         });
-        std::iter::once((0.0, 0.0)).chain(rest.collect::<Vec<_>>()).collect()
+        let points = std::iter::once((0.0, 0.0)).chain(rest).collect();
+        Line { name: name.to_owned(), points, colour, stroke: Stroke::Marked }
     };
-    let sides = [
-        ("bare PFS", BARE, points(&measurement.bare)),
-        ("Tidepool", TIDE, points(&measurement.tidepool)),
+    let (bare, tide) = (measurement.bare.total_seconds(), measurement.tidepool.total_seconds());
+    let title = format!("The whole job: {bare:.1} s on the bare PFS, {tide:.1} s with Tidepool");
+    let count = measurement.bare.iterations.len().max(1) as f64;
+    let x = Axis::linear("iterations done", 0.0..count).whole();
+    let mut panel =
+        Panel::new(title, x, Axis::from_zero("seconds since the start", bare.max(tide)));
+    panel.lines = vec![
+        line("bare PFS", BARE, &measurement.bare),
+        line("Tidepool", TIDE, &measurement.tidepool),
     ];
-    let most = |axis: fn(&(f64, f64)) -> f64| {
-        sides.iter().flat_map(|(_, _, points)| points).map(axis).fold(0.0, f64::max)
+    Picture::of(&[panel.note("Lower is better.")], Arrangement::Below)
+}
+
+/// Iterations a minute of every sizing in one sentence.
+pub fn sizings(contention: &Contention) -> String {
+    let each = contention.cases.iter().map(|case| {
+        let refused = match case.job.refused_bytes {
+            0 => String::new(),
+            bytes => format!(" (the other job was refused {})", size(bytes)),
+        };
+        format!("{} {}{refused}", case.name, per_minute(case))
+    });
+    let each: Vec<String> = each.collect();
+    format!("Iterations a minute beside a job in bursts: {}; higher is better", each.join(", "))
+}
+
+fn per_minute(case: &Case) -> String {
+    let rate = case.iterations_per_minute();
+    number(if rate < 10.0 { (rate * 10.0).round() / 10.0 } else { rate.round() })
+}
+
+/// Who had how much memory when, one panel a sizing on the same axes.
+pub fn memory(contention: &Contention) -> Picture {
+    let samples = || contention.cases.iter().flat_map(|case| &case.samples);
+    let last_s = samples().map(|sample| sample.at_s).fold(1.0, f64::max);
+    let values =
+        samples().flat_map(|sample| [sample.demand_bytes, sample.store_bytes, sample.target_bytes]);
+    // What others free meanwhile would flatten all else.
+    let most = gib(values.max().unwrap_or(0).clamp(1, contention.shares.pool_bytes.max(1)));
+    let asked = contention.shares.burst_bytes;
+    let mut panels: Vec<Panel> =
+        contention.cases.iter().map(|case| of_case(case, asked, (last_s, most))).collect();
+    if let Some(first) = panels.first_mut() {
+        let good = "Good: many iterations a minute, and the job has all it asked soon after its \
+                    burst starts.";
+        first.notes.push(good.to_owned());
+    }
+    Picture::of(&panels, Arrangement::Below)
+}
+
+fn of_case(case: &Case, asked_bytes: u64, (last_s, most): (f64, f64)) -> Panel {
+    let mut name = case.name.clone();
+    if let Some(first) = name.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let job = &case.job;
+    let got = match job.refused_bytes {
+        0 => "the other job got all it asked".to_owned(),
+        refused => format!(
+            "the other job got {} of {}",
+            part(job.asked_bytes - refused),
+            size(job.asked_bytes)
+        ),
     };
-    let (x_most, y_most) = (most(|point| point.0), most(|point| point.1));
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(drawing)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption("Time since the start of the job", TITLE)
-            .margin(14)
-            .x_label_area_size(46)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..x_most.max(1.0), 0.0..headroom(y_most))
-            .map_err(drawing)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(WHITE)
-            .label_style(FONT)
-            .x_desc("iterations done")
-            .x_label_formatter(&|value| format!("{value:.0}"))
-            .y_desc("seconds")
-            .draw()
-            .map_err(drawing)?;
-        for (name, colour, points) in sides.clone() {
-            chart
-                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(3)))
-                .map_err(drawing)?
-                .label(name)
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled())
-                });
-            let marks = points.into_iter().map(|point| Circle::new(point, 4, colour.filled()));
-            chart.draw_series(marks).map_err(drawing)?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .label_font(FONT)
-            .background_style(WHITE)
-            .border_style(GRID)
-            .draw()
-            .map_err(drawing)?;
-        area.present().map_err(drawing)?;
+    let title = format!("{name}: {} iterations a minute; {got}", per_minute(case));
+    let x = Axis::linear("seconds", 0.0..last_s);
+    let mut panel = Panel::new(title, x, Axis::from_zero("memory in GiB", most));
+    let line = |name: &str, colour: usize, stroke: Stroke, value: fn(&Sample) -> u64| Line {
+        name: name.to_owned(),
+        points: (case.samples.iter())
+            .map(|sample| (sample.at_s, gib(value(sample)).min(most)))
+            .collect(),
+        colour,
+        stroke,
+    };
+    panel.lines = vec![
+        line("other job", 2, Stroke::Solid, |sample| sample.demand_bytes),
+        line("store", 1, Stroke::Solid, |sample| sample.store_bytes),
+        line("allowed", 0, Stroke::Dashed, |sample| sample.target_bytes),
+    ];
+    for burst in &job.bursts {
+        let end_s = burst.started_s + burst.seconds;
+        let ends = match burst.got_bytes >= asked_bytes {
+            true => format!(
+                "has all it asked after {} s",
+                number((burst.seconds * 100.0).round() / 100.0)
+            ),
+            false => format!("gives up with {} of {}", part(burst.got_bytes), size(asked_bytes)),
+        };
+        panel.bands.push(Band { from: burst.started_s, to: end_s });
+        panel.marks.push(Mark {
+            at: burst.started_s,
+            text: "burst starts".to_owned(),
+            side: MarkSide::Left,
+        });
+        panel.marks.push(Mark { at: end_s, text: ends, side: MarkSide::Right });
     }
-    Ok(text)
+    panel
 }
 
-fn bar_chart(title: &str, unit: &str, series: &[(&str, RGBColor, Vec<Bar>)]) -> Result<String> {
-    let bars = || series.iter().flat_map(|(_, _, bars)| bars);
-    let numbers = bars().map(|bar| bar.number).max().unwrap_or(1);
-    let most = bars().map(|bar| bar.to).fold(0.0, f64::max);
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(drawing)?;
-        // Thousandths of an iteration, so that bars can stand beside each other.
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, TITLE)
-            .margin(14)
-            .x_label_area_size(46)
-            .y_label_area_size(64)
-            .build_cartesian_2d((1..numbers).into_segmented(), 0.0..headroom(most))
-            .map_err(drawing)?
-            .set_secondary_coord(50..i32::try_from(numbers)? * 100 + 50, 0.0..headroom(most));
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(WHITE)
-            .label_style(FONT)
-            .x_desc("iteration")
-            .x_labels(numbers as usize)
-            .x_label_formatter(&|value| match value {
-                SegmentValue::CenterOf(number) | SegmentValue::Exact(number) => number.to_string(),
-                SegmentValue::Last => String::new(),
-            })
-            .y_desc(unit)
-            .draw()
-            .map_err(drawing)?;
-        for (name, colour, bars) in series {
-            let colour = *colour;
-            let shapes = bars.iter().map(|bar| {
-                let centre = bar.number as i32 * 100;
-                let corners = [(centre + bar.place.0, bar.from), (centre + bar.place.1, bar.to)];
-                Rectangle::new(corners, colour.filled())
-            });
-            chart.draw_secondary_series(shapes).map_err(drawing)?.label(*name).legend(
-                move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled()),
-            );
+/// A part of something, for people.
+fn part(bytes: u64) -> String {
+    if bytes == 0 { "nothing".to_owned() } else { size(bytes) }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_report::legible::{faults, texts};
+
+    use super::super::contention::tests::example as contended;
+    use super::super::measurement::tests::example;
+    use super::*;
+
+    #[test]
+    fn titles_have_the_figures_and_nothing_covers_anything() {
+        let measurement = example();
+        let contention = contended();
+        for (picture, said) in [
+            (iterations(&measurement), &["4.0 times as fast", "bare PFS", "Lower is better."][..]),
+            (levels(&measurement), &["0 % of the first", "100 % of the later", "from the PFS"]),
+            (cumulative(&measurement), &["6.0 s on the bare PFS", "3.0 s with Tidepool"]),
+            (
+                memory(&contention),
+                &[
+                    "Small fixed store: 6 iterations a minute",
+                    "Store that follows: 18 iterations a minute",
+                    "got 1.50 GiB of 2.00 GiB",
+                    "burst starts",
+                    "has all it asked after 0.03 s",
+                    "gives up with 512 MiB of 1.00 GiB",
+                    "other job",
+                    "allowed",
+                ],
+            ),
+        ] {
+            for svg in [&picture.wide, &picture.narrow] {
+                assert_eq!(faults(svg), Vec::<String>::new());
+                let all = texts(svg).join(" ");
+                for text in said {
+                    assert!(all.contains(text), "{text}: {all}");
+                }
+            }
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .label_font(FONT)
-            .background_style(WHITE)
-            .border_style(GRID)
-            .draw()
-            .map_err(drawing)?;
-        area.present().map_err(drawing)?;
     }
-    Ok(text)
-}
 
-/// Room above the highest value for the legend.
-fn headroom(most: f64) -> f64 {
-    (most * 1.4).max(1e-3)
-}
+    #[test]
+    fn levels_without_bytes_are_in_no_legend() {
+        let picture = levels(&example());
+        assert!(!texts(&picture.wide).iter().any(|text| text.contains("through the daemon")));
+    }
 
-/// The error of a picture.
-pub fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow!("drawing a picture: {error}")
+    #[test]
+    fn the_sizings_are_one_sentence() {
+        let sentence = sizings(&contended());
+        let said = "small fixed store 6 (the other job was refused 512 MiB), store that follows 18";
+        assert!(sentence.contains(said), "{sentence}");
+    }
 }

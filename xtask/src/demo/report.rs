@@ -4,17 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use tidepool_report::chart::Picture;
+use tidepool_report::page;
 
 use super::contention::{Case, Contention};
 use super::measurement::{Iteration, Measurement};
 use super::mountain::{self, Mountain};
-use super::{memory_picture, pictures, size};
+use super::{pictures, size};
 
 /// Pictures of the mountain that the page shows.
-const MOUNTAIN_PICTURES: [(&str, &str); 2] = [
-    ("mountain", "Storage mountain: read throughput over data size and skip, measured."),
-    ("slice-sizes", "The mountain's slice without skips, measured and predicted."),
-];
+const MOUNTAIN_PICTURES: [&str; 2] = ["mountain", "slice-sizes"];
 
 /// The table of the terminal and of the Markdown.
 pub fn table(measurement: &Measurement) -> String {
@@ -51,46 +50,44 @@ pub fn write(measurement: &Measurement, directory: &Path) -> Result<PathBuf> {
     let json = serde_json::to_string_pretty(measurement)?;
     std::fs::write(directory.join("measurement.json"), json)?;
     let drawn = draw(measurement, directory)?;
-    let mut markdown = format!("# Tidepool demo\n\n{}\n", summary(measurement));
-    for (name, caption, _) in &drawn {
-        markdown.push_str(&format!("\n![{caption}]({name}.svg)\n"));
+    let mut markdown = String::from("# Tidepool demo\n");
+    if let Some(busy) = busy(measurement) {
+        markdown.push_str(&format!("\n> {busy}\n"));
+    }
+    markdown.push_str(&format!("\n{}\n\n{}\n", summary(measurement), measurement.setting));
+    for (name, _) in &drawn {
+        markdown.push_str(&format!("\n![{name}]({name}.svg)\n"));
     }
     let further = further(measurement);
     let (table, footnotes) = (table(measurement), footnotes(measurement));
-    markdown.push_str(&format!("\n{table}\n{footnotes}\n{further}"));
+    let quietness = quietness(measurement);
+    markdown.push_str(&format!("\n{table}\n{footnotes}\n{further}\n{quietness}\n"));
     std::fs::write(directory.join("report.md"), markdown)?;
     let page = directory.join("report.html");
     std::fs::write(&page, html(measurement, &drawn))?;
     Ok(page.canonicalize()?)
 }
 
-/// Draws the pictures, and collects those of the mountain: name, caption and picture.
-fn draw(
-    measurement: &Measurement,
-    directory: &Path,
-) -> Result<Vec<(String, &'static str, String)>> {
-    let mut drawn = Vec::new();
-    let mut add = |name: &str, caption: &'static str, picture: String| -> Result<()> {
-        std::fs::write(directory.join(format!("{name}.svg")), &picture)?;
-        drawn.push((name.to_owned(), caption, picture));
-        Ok(())
-    };
-    add("iterations", "Seconds of each iteration.", pictures::iterations(measurement)?)?;
-    let caption = "Bytes of each iteration by the level that served them.";
-    add("levels", caption, pictures::levels(measurement)?)?;
-    add("cumulative", "Seconds since the start of the job.", pictures::cumulative(measurement)?)?;
+/// Draws the pictures, and collects those of the mountain, with their names.
+fn draw(measurement: &Measurement, directory: &Path) -> Result<Vec<(String, Picture)>> {
+    let mut drawn = vec![
+        ("iterations".to_owned(), pictures::iterations(measurement)),
+        ("levels".to_owned(), pictures::levels(measurement)),
+        ("cumulative".to_owned(), pictures::cumulative(measurement)),
+    ];
     if let Some(contention) = &measurement.contention {
-        let caption = "Who had how much memory when, with the store's size fixed and with the \
-                       memory control.";
-        add("memory", caption, memory_picture::draw(contention)?)?;
+        drawn.push(("memory".to_owned(), pictures::memory(contention)));
     }
-    if measurement.mountain.is_some() {
-        for (name, caption) in MOUNTAIN_PICTURES {
-            let name = format!("{}/{name}", mountain::DIRECTORY);
-            // Absent where only the JSON was kept.
-            if let Ok(picture) = std::fs::read_to_string(directory.join(format!("{name}.svg"))) {
-                drawn.push((name, caption, picture));
-            }
+    for (name, picture) in &drawn {
+        std::fs::write(directory.join(format!("{name}.svg")), &picture.wide)?;
+    }
+    for name in MOUNTAIN_PICTURES.iter().filter(|_| measurement.mountain.is_some()) {
+        let name = format!("{}/{name}", mountain::DIRECTORY);
+        let read = |ending: &str| std::fs::read_to_string(directory.join(name.clone() + ending));
+        // Absent where only the JSON was kept.
+        if let Ok(wide) = read(".svg") {
+            let narrow = read("-narrow.svg").unwrap_or_else(|_| wide.clone());
+            drawn.push((name, Picture { wide, narrow }));
         }
     }
     Ok(drawn)
@@ -103,12 +100,13 @@ type Row = (&'static str, fn(&Case) -> String);
 const JOB_ROWS: [Row; 9] = [
     ("store held", |case| {
         let (least, most) = case.store_bytes();
-        format!("{} - {}", size(least), size(most))
+        let (least, most) = (size(least), size(most));
+        if least == most { most } else { format!("{least} to {most}") }
     }),
     ("K-means: iterations a minute", |case| format!("{:.1}", case.iterations_per_minute())),
     ("K-means: seconds an iteration", |case| {
         let (shortest, median, longest) = case.seconds();
-        format!("{median:.2} ({shortest:.2} - {longest:.2})")
+        format!("{median:.2} ({shortest:.2} to {longest:.2})")
     }),
     ("K-means: from memory", |case| format!("{:.1} %", case.hit_ratio() * 100.0)),
     ("job: got", |case| {
@@ -127,7 +125,20 @@ const JOB_ROWS: [Row; 9] = [
     ("pages swapped out", |case| case.job.pages_swapped_out.to_string()),
 ];
 
-/// Everything after the first comparison: the other parts, what was left out, and the load.
+/// Why the figures may not hold, where the machine was busy.
+fn busy(measurement: &Measurement) -> Option<String> {
+    measurement.bustle.and_then(|bustle| bustle.note())
+}
+
+/// The same, or the load where the machine was quiet.
+pub fn quietness(measurement: &Measurement) -> String {
+    let (before, after) = measurement.load;
+    busy(measurement).unwrap_or_else(|| {
+        format!("Load of the machine: {before:.1} at the start, {after:.1} at the end.")
+    })
+}
+
+/// Everything after the first comparison: the other parts, and what was left out.
 pub fn further(measurement: &Measurement) -> String {
     let mut text = String::new();
     if let Some(contention) = &measurement.contention {
@@ -139,16 +150,16 @@ pub fn further(measurement: &Measurement) -> String {
     for skipped in &measurement.skipped {
         text.push_str(&format!("\nNot run: {skipped}.\n"));
     }
-    let (before, after) = measurement.load;
-    text + &format!("\nLoad of the machine: {before:.1} at the start, {after:.1} at the end.\n")
+    text
 }
 
 fn beside_a_job(contention: &Contention) -> String {
     let shares = &contention.shares;
     let mut text = format!(
-        "\n## Beside a job that takes memory\n\nOf {} available memory, {} are in play; the rest \
-         stays free. What other programs take or give back meanwhile counts as demand too. The \
-         job takes {} at a time, as fast as it gets them in pages of 2 MiB.\n\n",
+        "\n## Beside a job that takes memory\n\n{}.\n\nOf {} available memory, {} are in play; the \
+         rest stays free. What other programs take or give back meanwhile counts as demand too. \
+         The job takes {} at a time, as fast as it gets them in pages of 2 MiB.\n\n",
+        pictures::sizings(contention),
         size(shares.available_bytes),
         size(shares.pool_bytes),
         size(shares.burst_bytes)
@@ -193,14 +204,14 @@ fn predictions(mountain: &Mountain) -> String {
     text + &format!("\nMedian error: {:.1} %.\n", mountain.share_error_median() * 100.0)
 }
 
+/// The main thing in a few sentences.
 fn summary(measurement: &Measurement) -> String {
     let gain = measurement.gain_after_first().map_or(String::new(), |gain| {
         format!("From the second iteration on, the job runs **{gain:.1} times** as fast. ")
     });
     format!(
-        "{}\n\n{gain}The whole job takes {:.1} s instead of {:.1} s; {:.1} % of the bytes came \
-         from memory. {}",
-        measurement.setting,
+        "{gain}The whole job takes {:.1} s instead of {:.1} s; {:.1} % of the bytes came from \
+         memory. {}",
         measurement.tidepool.total_seconds(),
         measurement.bare.total_seconds(),
         measurement.tidepool.hit_ratio() * 100.0,
@@ -230,31 +241,18 @@ fn footnotes(measurement: &Measurement) -> String {
     )
 }
 
-fn html(measurement: &Measurement, drawn: &[(String, &str, String)]) -> String {
-    const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
-        padding:0 1rem;color:#1b2733}table{border-collapse:collapse;margin:1rem 0}td,th{padding:\
-        .25rem .75rem;border-bottom:1px solid #d5dde5;text-align:right}figure{margin:2rem 0}\
-        svg{max-width:100%;height:auto}figcaption{color:#52616f}";
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Tidepool demo</title><style>{STYLE}</style></head><body>\n<h1>Tidepool demo</h1>\n"
-    );
-    for paragraph in summary(measurement).split("\n\n") {
-        page.push_str(&format!("<p>{}</p>\n", marked(paragraph)));
+fn html(measurement: &Measurement, drawn: &[(String, Picture)]) -> String {
+    let mut body = busy(measurement).map_or_else(String::new, |busy| page::warning(&busy));
+    body.push_str(&page::main_sentence(&marked(&summary(measurement))));
+    body.push_str(&format!("<p>{}</p>\n", marked(&measurement.setting)));
+    for (_, picture) in drawn {
+        body.push_str(&page::figure(picture));
     }
-    for (_, caption, picture) in drawn {
-        // The picture goes into the page, so its declaration must not.
-        let start = picture.find("<svg").unwrap_or(0);
-        page.push_str(&format!(
-            "<figure>{}<figcaption>{caption}</figcaption></figure>\n",
-            &picture[start..]
-        ));
-    }
-    page.push_str(&html_table(&table(measurement)));
-    page.push_str(&format!("<p>{}</p>\n", marked(&footnotes(measurement))));
-    page.push_str(&html_text(&further(measurement)));
-    page + "</body></html>\n"
+    body.push_str(&html_table(&table(measurement)));
+    body.push_str(&format!("<p>{}</p>\n", marked(&footnotes(measurement))));
+    body.push_str(&html_text(&further(measurement)));
+    body.push_str(&format!("<p>{}</p>\n", page::escaped(&quietness(measurement))));
+    page::page("Tidepool demo", &body)
 }
 
 /// Paragraphs, headings, lists and tables of the Markdown that is written here.
@@ -262,11 +260,11 @@ fn html_text(markdown: &str) -> String {
     let mut text = String::new();
     for block in markdown.split("\n\n").map(str::trim).filter(|block| !block.is_empty()) {
         let html = if let Some(heading) = block.strip_prefix("## ") {
-            format!("<h2>{}</h2>\n", escaped(heading))
+            format!("<h2>{}</h2>\n", page::escaped(heading))
         } else if block.starts_with('|') {
             html_table(block)
         } else if block.starts_with("- ") {
-            let items = block.lines().map(|line| escaped(line.trim_start_matches("- ")));
+            let items = block.lines().map(|line| page::escaped(line.trim_start_matches("- ")));
             format!("<ul><li>{}</li></ul>\n", items.collect::<Vec<_>>().join("</li><li>"))
         } else {
             format!("<p>{}</p>\n", marked(block))
@@ -277,22 +275,22 @@ fn html_text(markdown: &str) -> String {
 }
 
 fn html_table(markdown: &str) -> String {
-    let mut rows = String::from("<table>\n");
-    for (index, line) in markdown.lines().enumerate().filter(|(index, _)| *index != 1) {
-        let cell = if index == 0 { "th" } else { "td" };
-        rows.push_str("<tr>");
-        for text in line.trim_matches('|').split('|') {
-            rows.push_str(&format!("<{cell}>{}</{cell}>", escaped(text.trim())));
-        }
-        rows.push_str("</tr>\n");
-    }
-    rows + "</table>\n"
+    let cells = |line: &str| -> Vec<String> {
+        let line = line.strip_prefix('|').unwrap_or(line);
+        let line = line.strip_suffix('|').unwrap_or(line);
+        line.split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut lines = markdown.lines();
+    let header = cells(lines.next().unwrap_or_default());
+    // The second line only says how columns are aligned.
+    let rows: Vec<Vec<String>> = lines.skip(1).map(cells).collect();
+    page::table(&header, &rows)
 }
 
 /// The two marks that the texts here use.
 fn marked(text: &str) -> String {
     let mut result = String::new();
-    for (index, part) in escaped(text).split("**").enumerate() {
+    for (index, part) in page::escaped(text).split("**").enumerate() {
         result.push_str(match index {
             0 => "",
             odd if odd % 2 == 1 => "<strong>",
@@ -303,34 +301,56 @@ fn marked(text: &str) -> String {
     result.replace('`', "").replace('\n', "<br>")
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::measurement::{Iteration, Measurement, Served, Side};
+    use tidepool_report::bustle::Bustle;
+
+    use super::super::contention::tests::example as contended;
+    use super::super::measurement::Measurement;
+    use super::super::measurement::tests::example;
     use super::{table, write};
+
+    fn page_of(measurement: &Measurement) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let page = std::fs::read_to_string(write(measurement, directory.path()).unwrap()).unwrap();
+        let json = std::fs::read_to_string(directory.path().join("measurement.json")).unwrap();
+        assert_eq!(&serde_json::from_str::<Measurement>(&json).unwrap(), measurement);
+        page
+    }
 
     #[test]
     fn a_report_is_written_from_measurements_alone() {
-        let side = |seconds: f64, served: Served| Side {
-            iterations: vec![Iteration { seconds, served, device_bytes: Some(9) }; 3],
-        };
-        let measurement = Measurement {
-            setting: "a < b".into(),
-            data_bytes: 1 << 30,
-            bare: side(2.0, Served { pfs: 1 << 30, ..Served::default() }),
-            tidepool: side(0.5, Served { mapped: 1 << 30, ..Served::default() }),
-            same_result: true,
-            ..Measurement::default()
-        };
+        let measurement = Measurement { contention: Some(contended()), ..example() };
         assert!(table(&measurement).contains("| 2 | 2.00 | 0.50 | 4.0 x |"));
-        let directory = tempfile::tempdir().unwrap();
-        let page = std::fs::read_to_string(write(&measurement, directory.path()).unwrap()).unwrap();
+        let page = page_of(&measurement);
         assert!(page.contains("a &lt; b") && page.contains("<strong>4.0 times</strong>"));
-        assert_eq!(page.matches("<svg").count(), 3);
-        let json = std::fs::read_to_string(directory.path().join("measurement.json")).unwrap();
-        assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap(), measurement);
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+        assert!(place("4.0 times</strong>") < place("a &lt; b"), "the main sentence comes first");
+        // For wide and for narrow paper.
+        assert_eq!(page.matches("<svg").count(), 8);
+        assert!(page.contains("<td data-name=\"small fixed store\">"), "cells know their column");
+    }
+
+    #[test]
+    fn a_value_that_did_not_change_is_told_once() {
+        let mut contention = contended();
+        for sample in &mut contention.cases[0].samples {
+            sample.store_bytes = 832 << 20;
+        }
+        let page = page_of(&Measurement { contention: Some(contention), ..example() });
+        assert!(page.contains(">832 MiB<") && page.contains(">400 MiB to 1.27 GiB<"), "{page}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_first_and_a_quiet_one_not() {
+        let busy = Bustle { load_at_start: 6.6, ..Bustle::of_load(2, 6.6) };
+        let page = page_of(&Measurement { bustle: Some(busy), ..example() });
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+        assert!(
+            place("these figures do not hold: a load of 6.6 on 2 processors") < place("times</")
+        );
+        let quiet = Bustle { others: Some(0.01), ..Bustle::of_load(2, 0.1) };
+        let page = page_of(&Measurement { bustle: Some(quiet), ..example() });
+        assert!(!page.contains("do not hold") && page.contains("Load of the machine"));
     }
 }

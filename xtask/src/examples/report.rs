@@ -15,6 +15,9 @@ pub struct Served {
     pub pfs: u64,
 }
 
+/// Hits of a first reading beyond which its data was in memory before.
+const FILLED: f64 = 0.9;
+
 /// One step.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stage {
@@ -98,6 +101,34 @@ impl Stage {
     }
 }
 
+impl Report {
+    /// What the columns mean, as far as they say something here.
+    fn columns(&self) -> Vec<&'static str> {
+        let mut lines = Vec::new();
+        if self.stages.iter().any(|stage| stage.served.is_some()) {
+            lines.push(
+                "mapped, store: from memory, read by the program itself or sent by the node; hits: \
+                 part from memory",
+            );
+            // Steps that read nothing have no ratio.
+            let mut ratios =
+                self.stages.iter().filter_map(|stage| stage.served.as_ref()?.hit_ratio());
+            let ratio = ratios.next();
+            if ratio.is_some_and(|ratio| ratio > FILLED) {
+                lines.push(
+                    "already the first step that reads is served from memory: writing or loading \
+                     the data had filled the store",
+                );
+            }
+        }
+        if self.stages.iter().any(|stage| stage.local_tasks.is_some()) {
+            lines
+                .push("local: tasks that ran on the node that holds their data, of all that asked");
+        }
+        lines
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let megabytes = self.size_bytes as f64 / 1e6;
@@ -111,6 +142,9 @@ impl fmt::Display for Report {
                 write!(f, " {cell:>10}")?;
             }
             writeln!(f)?;
+        }
+        for line in self.columns() {
+            writeln!(f, "  {line}")?;
         }
         for stage in &self.stages {
             if let Some(seconds) = stage.task_seconds {
@@ -135,7 +169,18 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::Served;
+    use super::{Report, Served, Stage};
+
+    #[test]
+    fn columns_are_explained_where_they_say_something() {
+        let stage = |served, local_tasks| Stage { served, local_tasks, ..Stage::default() };
+        let of = |stages| Report { stages, ..Report::default() }.to_string();
+        let cold = of(vec![stage(Some(Served { mapped: 0, store: 0, pfs: 9 }), None)]);
+        assert!(cold.contains("hits: part from memory") && !cold.contains("had filled"), "{cold}");
+        let warm = of(vec![stage(Some(Served { mapped: 99, store: 0, pfs: 1 }), Some((8, 16)))]);
+        assert!(warm.contains("had filled the store") && warm.contains("tasks that ran"), "{warm}");
+        assert!(!of(vec![stage(None, None)]).contains("hits: "));
+    }
 
     #[test]
     fn counters_that_began_anew_give_no_difference() {

@@ -79,6 +79,11 @@ impl Names {
         if (at.1 - end.1).abs() > self.font.size * 0.6 || at.0 - end.0 > 2.0 * GAP {
             canvas.rule((end.0 + 1.0, end.1), (at.0 - 2.0, at.1), darker(ink), 0.8);
         }
+        // Where lines end within the plot, the grid must not strike the name through.
+        let widest = texts.iter().map(|text| self.font.width(text)).fold(0.0, f64::max);
+        let half = texts.len() as f64 * self.font.line_height() / 2.0 - 1.0;
+        let corners = ((at.0 - 1.0, at.1 - half), (at.0 + widest + 1.0, at.1 + half));
+        canvas.filled(corners.0, corners.1, [255; 3], false);
         let first = at.1 - (texts.len() as f64 - 1.0) / 2.0 * self.font.line_height();
         for (number, text) in texts.iter().enumerate() {
             let y = first + number as f64 * self.font.line_height();
