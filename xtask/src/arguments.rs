@@ -42,6 +42,20 @@ pub enum Task {
     /// Open and read files, or take all that one user can have of a node: a part of `bench`.
     #[command(hide = true)]
     Visit(VisitOptions),
+    /// Lay a program out as it is installed: a part of `build`.
+    #[command(hide = true)]
+    Tree(TreeOptions),
+}
+
+/// Options of `tree`.
+#[derive(Clone, Debug, Args)]
+pub struct TreeOptions {
+    /// The program.
+    pub binary: PathBuf,
+    /// The directory `deploy`.
+    pub deploy: PathBuf,
+    /// Where the tree goes; what is there is removed.
+    pub tree: PathBuf,
 }
 
 /// Options of `visit`.

@@ -21,7 +21,7 @@ pub fn build(options: &BuildOptions) -> Result<()> {
     environment::build_release()?;
     let dist = environment::checkout().join("dist");
     std::fs::create_dir_all(&dist)?;
-    std::fs::copy(environment::target().join("release/tidepool"), dist.join("tidepool"))?;
+    crate::dist::of_release(&dist)?;
     if let Some(missing) = missing_tool() {
         let words = format!("no {missing} here: the jar is not built");
         if options.all {

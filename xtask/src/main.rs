@@ -8,6 +8,7 @@ mod checks;
 mod cleanup;
 mod cluster;
 mod demo;
+mod dist;
 mod documents;
 mod environment;
 mod examples;
@@ -57,6 +58,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Example(options) => examples::run(&options),
         Task::Hog(options) => hog::run(&options),
         Task::Visit(options) => bench::visitor::run(&options),
+        Task::Tree(options) => dist::lay_out(&options.binary, &options.deploy, &options.tree),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
         Task::Tidy => {

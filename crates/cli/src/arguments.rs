@@ -235,9 +235,9 @@ pub struct UnpinArguments {
     /// Take all files below directories
     #[arg(long, short)]
     pub recursive: bool,
-    /// Where the node is.
+    /// Where the node is and how to print.
     #[command(flatten)]
-    pub socket: SocketArgument,
+    pub facts: Facts,
 }
 
 /// Arguments of `resize`.

@@ -18,6 +18,11 @@ struct EvictReport {
     freed: FreeReport,
 }
 
+#[derive(Default, Serialize)]
+struct UnpinReport {
+    files: u64,
+}
+
 /// Runs `evict`.
 pub fn evict(arguments: &EvictArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
@@ -72,8 +77,9 @@ fn print(
 
 /// Runs `unpin`.
 pub fn unpin(arguments: &UnpinArguments) -> Result<Outcome> {
-    let node = arguments.socket.connect();
+    let node = arguments.facts.socket.connect();
     let roots = Roots::of(&node.status()?);
+    let mut report = UnpinReport::default();
     let mut outcome = Outcome::Done;
     let mut failed = |error: Error| {
         outcome = Outcome::NotSo;
@@ -82,6 +88,12 @@ pub fn unpin(arguments: &UnpinArguments) -> Result<Outcome> {
     for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
         let target = Target::open(&path)?;
         node.order(AdminRequest::Unpin, Some(target.descriptor()))?;
+        report.files += 1;
+    }
+    if arguments.facts.json {
+        output::json(&report)?;
+    } else {
+        output::line(&format!("{} unpinned", output::count(report.files, "file")));
     }
     Ok(outcome)
 }

@@ -89,4 +89,7 @@ fn small_files_that_cannot_be_pinned_are_counted_in_one_line() {
     assert_eq!(stderr(&pinned).lines().count(), 1, "{}", stderr(&pinned));
     let found = &daemon.json(&["explain", "-r", set.to_str().unwrap()])[0];
     assert_eq!((&found["pinned_files"], &found["files"]), (&1.into(), &31.into()));
+    assert_eq!(daemon.json(&["unpin", "-r", set.to_str().unwrap()])["files"], 31);
+    let found = &daemon.json(&["explain", "-r", set.to_str().unwrap()])[0];
+    assert_eq!(found["pinned_files"], 0);
 }

@@ -1,0 +1,76 @@
+//! What is installed, as it lies below `/`: program, manual, completions, unit, log rotation.
+//! Copies what others made; the jar is made elsewhere.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::environment;
+use crate::process;
+
+/// Shells, and where their completions belong.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/tidepool"),
+    ("zsh", "usr/share/zsh/vendor-completions/_tidepool"),
+    ("fish", "usr/share/fish/vendor_completions.d/tidepool.fish"),
+];
+/// Files of `deploy/`, and where they belong. The configuration is no file that an update replaces.
+const DEPLOYED: [(&str, &str); 5] = [
+    ("tidepool-node.service", "usr/lib/systemd/system/tidepool-node.service"),
+    ("tidepool.logrotate", "etc/logrotate.d/tidepool"),
+    ("tidepool.toml", "usr/share/doc/tidepool/node.toml"),
+    ("slurm/prolog.sh", "usr/share/doc/tidepool/slurm/prolog.sh"),
+    ("slurm/epilog.sh", "usr/share/doc/tidepool/slurm/epilog.sh"),
+];
+const PROGRAM: &str = "usr/bin/tidepool";
+const DEBUG: &str = "usr/lib/debug/usr/bin/tidepool.debug";
+const MANUAL: &str = "usr/share/man/man1";
+const PUBLIC: u32 = 0o755;
+
+/// Makes the tree anew, with the program `binary` without what only debuggers read.
+pub fn lay_out(binary: &Path, deploy: &Path, tree: &Path) -> Result<()> {
+    if tree.exists() {
+        std::fs::remove_dir_all(tree).with_context(|| tree.display().to_string())?;
+    }
+    let place = |name: &str| -> Result<_> {
+        let path = tree.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(tree))?;
+        Ok(path)
+    };
+    let (program, debug) = (place(PROGRAM)?, place(DEBUG)?);
+    let run = |tool: &str, arguments: &[&str], paths: [&Path; 2]| {
+        process::read(process::command(tool, arguments).args(paths))
+            .map(drop)
+            .context("strip and objcopy are in the package binutils")
+    };
+    run("objcopy", &["--only-keep-debug", "--compress-debug-sections"], [binary, &debug])?;
+    run("objcopy", &["--strip-debug"], [binary, &program])?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    process::read(process::command("objcopy", &[&link]).arg(&program))?;
+    set_mode(&program, PUBLIC)?;
+    set_mode(&debug, 0o644)?;
+    let manual = tree.join(MANUAL);
+    process::read(process::command(binary, &["generate", "man"]).arg(&manual))?;
+    for (shell, name) in COMPLETIONS {
+        let script =
+            process::read(&mut process::command(binary, &["generate", "completion", shell]))?;
+        std::fs::write(place(name)?, script)?;
+    }
+    for (file, name) in DEPLOYED {
+        let from = deploy.join(file);
+        std::fs::copy(&from, place(name)?).with_context(|| from.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// For the release build of this checkout, below `dist/`.
+pub fn of_release(dist: &Path) -> Result<()> {
+    let binary = environment::target().join("release/tidepool");
+    lay_out(&binary, &environment::checkout().join("deploy"), &dist.join("tree"))
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
