@@ -33,14 +33,16 @@ const SPREAD_BYTES: u64 = 16 * MIB;
 const BREATHS: u64 = 30;
 const BREATHS_LONG: u64 = 1_000;
 const EXITS: usize = 128;
+const LEASE_MS: &str = "400";
 const DEADLINE_MS: u64 = 60_000;
 
 type Scenario = (&'static str, fn(&Rig) -> Result<()>);
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     ("a burst on a full store", burst_on_a_full_store),
     ("a burst on a store that is not full", burst_on_a_part_of_a_store),
     ("a controller killed in a burst", killed_in_a_burst),
     ("a controller stopped in a burst", stopped_in_a_burst),
+    ("node and controller stopped together", both_stopped),
     ("memory of 128 processes that end at once", hidden_pages),
 ];
 
@@ -99,7 +101,7 @@ impl Rig {
             ["--control-hold-ms", "50"],
             ["--control-hold-max-ms", "100"],
             ["--control-growth-bytes-per-s", "16GiB"],
-            ["--control-lease-ms", "400"],
+            ["--control-lease-ms", LEASE_MS],
         ];
         let options = NodeOptions {
             pfs: lower.clone(),
@@ -340,6 +342,25 @@ fn stopped_in_a_burst(rig: &Rig) -> Result<()> {
     });
     process::signal(controller, libc::SIGCONT);
     fallen
+}
+
+/// As a frozen container, or a virtual machine that moves: a silence in which the node did not run
+/// itself is none of the controller.
+fn both_stopped(rig: &Rig) -> Result<()> {
+    let before = rig.status()?;
+    let both = [rig.node.process_id()?, rig.controller()?];
+    let each = |signal| both.into_iter().for_each(|process| process::signal(process, signal));
+    each(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(3));
+    each(libc::SIGCONT);
+    std::thread::sleep(Duration::from_secs(1));
+    let after = rig.wait("a governed store", |status| status["lease"] == "governed")?;
+    for name in ["resident_bytes", "expirations"] {
+        let (before, after) = (number(&before, name)?, number(&after, name)?);
+        let kept = if name == "expirations" { after == before } else { after >= before };
+        ensure!(kept, "{name} was {before} before the pause and is {after} after it");
+    }
+    Ok(())
 }
 
 /// Pages of processes that ended stay in lists that no counter shows; no store goes for them.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tidepool_model::control::{
-    Absence, Alarm, ControlPolicy, Fault, FaultKind, LimitConfig, Measures, Parameters,
-    PlantConfig, Reason, Run, Simulation, Trace, TracePoint,
+    Absence, Alarm, ControlPolicy, Fault, FaultKind, LimitConfig, Measures, MemoryNodeConfig,
+    Parameters, PlantConfig, Reason, Run, Simulation, Trace, TracePoint,
 };
 
 use crate::support::*;
@@ -361,4 +361,24 @@ fn compressed_swap_is_said_and_what_it_frees_is_not_grown_into() {
     assert!(alarm(&run, Alarm::SwapOut).is_some());
     assert!(measures.filled_bytes < GIB / 8, "{measures:?}");
     assert_eq!(last(&run).short_bytes, 0, "in the end there is room for all");
+}
+
+#[test]
+fn a_numa_node_that_fills_at_once_is_relieved() {
+    let half = |demand| MemoryNodeConfig { total_bytes: SMALL / 2, demand, store_share: 0.5 };
+    let local = Trace::step(GIB, 9 * GIB, 5 * S, 20 * S);
+    let mut plant = small();
+    plant.stores[0].resident_bytes = 8 * GIB;
+    plant.stores[0].capacity_bytes = 8 * GIB;
+    plant.stores[0].capacity_max_bytes = 8 * GIB;
+    plant.memory_nodes = vec![half(local.clone()), half(Trace::constant(0, S))];
+    let (run, measures) = run("a NUMA node filled at once", &with_defaults(plant, local));
+    assert_no_loss(&run, &measures);
+    // In the proportion in which the store lies there, within a rest and a tick.
+    let at = first(&run, 5 * S, |run, at| run.decisions[at].decision.reason == Reason::MemoryNode);
+    assert!(at.is_some_and(|at| at <= 5 * S + 270 * MS), "{at:?}");
+    let stored = last(&run).stored_bytes;
+    assert!(stored / 2 + 9 * GIB < SMALL / 2, "node 0 has room: {stored}");
+    assert!(stored >= 4 * GIB, "no more than the proportion: {stored}");
+    assert_eq!(measures.sign_changes, 0);
 }
