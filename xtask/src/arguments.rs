@@ -287,6 +287,9 @@ pub struct VmOptions {
     /// Run only the tests whose name contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Also run the tests that take minutes.
+    #[arg(long)]
+    pub long: bool,
 }
 
 /// Reads `3GiB`, `400MB` or `4096` as bytes.

@@ -111,7 +111,8 @@ fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
 
 /// The oldest kernel that is common, emulated.
 fn run_vm(_: &TestOptions) -> Result<Vec<Outcome>> {
-    Ok(vec![vm::run(&VmOptions { kernel: "6.1".into(), only: None })?])
+    let options = VmOptions { kernel: "6.1".into(), only: None, long: false };
+    Ok(vec![vm::run(&options)?])
 }
 
 /// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.

@@ -23,6 +23,9 @@ const MEMORY_MIB: u64 = 1536;
 const VOLUME_BYTES: u64 = 1 << 30;
 /// Of the whole run; each test has its own limit inside of the machine.
 const LIMIT: Duration = Duration::from_secs(1_200);
+const LIMIT_LONG: Duration = Duration::from_secs(7_200);
+/// What names of tests that take minutes begin with; the first process of the machine knows it.
+const LONG: &str = "long-";
 const EMULATOR: &str = "qemu-system-x86_64";
 
 /// Boots the machine and runs the tests of `conformance/vm` in it.
@@ -43,31 +46,44 @@ pub fn run(options: &VmOptions) -> Result<Outcome> {
         ));
         return Ok(outcome);
     };
-    let names = tests(options.only.as_deref())?;
+    let names = tests(options)?;
     let image = root::build(&directory, &kernel, &binary, &names)?;
     let volume = volume(&directory)?;
-    let output = process::capture_within(&mut boot(&kernel, &image, &volume), LIMIT)?;
+    let limit = if options.long { LIMIT_LONG } else { LIMIT };
+    let output = process::capture_within(&mut boot(&kernel, &image, &volume), limit)?;
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
     std::fs::write(directory.join("console.txt"), &said)?;
     judge(&said, &names, &mut outcome);
     Ok(outcome)
 }
 
-/// Names of the tests to run.
-fn tests(only: Option<&str>) -> Result<Vec<String>> {
+/// Names of the tests to run. Those that take minutes have a directory of their own.
+fn tests(options: &VmOptions) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(suites::conformance("vm"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let Some(name) = name.strip_suffix(".sh") else { continue };
-        if only.is_none_or(|only| name.contains(only)) {
-            names.push(name.to_owned());
+    let long = ("vm/long", LONG);
+    for (directory, start) in [("vm", ""), long].iter().take(1 + usize::from(options.long)) {
+        for entry in std::fs::read_dir(suites::conformance(directory))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let Some(name) = name.strip_suffix(".sh") else { continue };
+            names.push(format!("{start}{name}"));
         }
     }
+    let wanted = |name: &String| options.only.as_deref().is_none_or(|only| name.contains(only));
+    names.retain(wanted);
     names.sort();
     if names.is_empty() {
         bail!("no test of the virtual machine has this name");
     }
     Ok(names)
+}
+
+/// The file of a test.
+fn script(name: &str) -> std::path::PathBuf {
+    let (directory, name) = match name.strip_prefix(LONG) {
+        Some(name) => ("vm/long", name),
+        None => ("vm", name),
+    };
+    suites::conformance(directory).join(format!("{name}.sh"))
 }
 
 /// An empty ext4 volume.

@@ -12,9 +12,17 @@ use super::kernel::Kernel;
 use crate::process;
 use crate::suites;
 
-/// For the volume and the mount.
-const MODULES: [&str; 6] =
-    ["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "fuse"];
+/// For the volume, the mount, and swap that is compressed in memory.
+const MODULES: [&str; 8] = [
+    "virtio_pci",
+    "virtio_blk",
+    "crc32c_generic",
+    "crc32c_intel",
+    "ext4",
+    "fuse",
+    "lzo_rle",
+    "zram",
+];
 const USERS: &str = "root:x:0:0:root:/:/bin/sh\ntide:x:1000:1000:tide:/tmp:/bin/sh\n";
 const GROUPS: &str = "root:x:0:\ntide:x:1000:\n";
 
@@ -38,7 +46,7 @@ pub fn build(
     let helper = root.join("bin/fusermount3");
     std::fs::copy(find("fusermount3")?, &helper)?;
     std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o4755))?;
-    for source in ["moments.c", "vm/reads.c"] {
+    for source in ["moments.c", "vm/reads.c", "vm/job.c"] {
         let source = suites::conformance(source);
         let name = source.file_stem().context("a source has a name")?;
         compile(&source, &root.join("bin").join(name))?;
@@ -52,8 +60,10 @@ pub fn build(
     }
     let ours = suites::conformance("vm");
     for name in tests {
-        std::fs::copy(ours.join(format!("{name}.sh")), root.join(format!("tests/{name}.sh")))?;
+        std::fs::copy(super::script(name), root.join(format!("tests/{name}.sh")))?;
     }
+    // Found by `.` in the search path.
+    std::fs::copy(ours.join("common"), root.join("bin/common"))?;
     std::fs::copy(ours.join("init"), root.join("init"))?;
     std::fs::set_permissions(root.join("init"), std::fs::Permissions::from_mode(0o755))?;
     std::fs::write(root.join("etc/passwd"), USERS)?;
