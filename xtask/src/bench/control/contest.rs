@@ -8,6 +8,7 @@ use super::super::row::{Goal, Row};
 use super::pool::Pool;
 use super::rig::{Contender, Rig};
 use super::scenarios::{self, Answer, BEFORE, Burst, Sawtooth};
+use super::traces::{self, OfTrace};
 use super::{GIB, LEAVE_BYTES, Sizes};
 use crate::hog::remote::{JobOptions, run_trace};
 use crate::hog::{Report, Step};
@@ -27,11 +28,14 @@ pub enum Part {
     Steps,
     /// Demand that comes and goes.
     Sawtooth,
+    /// Hostile traces.
+    Traces,
 }
 
 impl Part {
     /// Those that one node serves one after another.
-    pub const ALL: [Part; 5] = [Part::Job, Part::Burst, Part::Ramps, Part::Steps, Part::Sawtooth];
+    pub const ALL: [Part; 6] =
+        [Part::Job, Part::Burst, Part::Ramps, Part::Steps, Part::Sawtooth, Part::Traces];
 
     /// The name by which it is asked for.
     pub fn name(self, kind: &str) -> String {
@@ -42,6 +46,7 @@ impl Part {
             Part::Ramps => "ramps",
             Part::Steps => "steps",
             Part::Sawtooth => "sawtooth",
+            Part::Traces => "traces",
         };
         format!("{kind}-{own}")
     }
@@ -63,6 +68,7 @@ struct OfContender {
     ramps: [Vec<Burst>; 2],
     regrowth_s: Vec<Option<f64>>,
     teeth: [Vec<Sawtooth>; 2],
+    traces: [Vec<OfTrace>; traces::ALL.len()],
     jobs: Vec<Report>,
 }
 
@@ -88,6 +94,7 @@ impl Contest {
             ramps: Default::default(),
             regrowth_s: Vec::new(),
             teeth: Default::default(),
+            traces: Default::default(),
             jobs: Vec::new(),
         };
         Contest { parts, contenders: Contender::ALL.map(of).into() }
@@ -122,6 +129,11 @@ impl Contest {
             if !ours.is_empty() {
                 rows.extend(sawtooth_rows(name, kind, share, ours, paper));
             }
+        }
+        for (index, trace) in traces::ALL.into_iter().enumerate() {
+            let runs = |of: &OfContender| (of.contender, of.traces[index].clone());
+            let runs: Vec<_> = self.contenders.iter().map(runs).collect();
+            rows.extend(traces::rows(trace, kind, &runs));
         }
         rows
     }
@@ -203,6 +215,13 @@ impl OfContender {
                     let cut = (sizes.store as f64 * share) as u64;
                     rig.prepare(contender, height.saturating_sub(cut))?;
                     of_depth.push(scenarios::sawtooth(rig, pool, height, sizes.teeth, TOOTH_RATE)?);
+                }
+            }
+            Part::Traces if has_store && (long || contender == Contender::Tidepool) => {
+                let wanted = if long { traces::ALL.len() } else { 1 };
+                let all = traces::ALL.into_iter().zip(&mut self.traces).take(wanted);
+                for (trace, of_trace) in all {
+                    of_trace.push(traces::run(trace, contender, rig, pool, sizes)?);
                 }
             }
             _ => {}

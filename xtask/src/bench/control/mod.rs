@@ -9,6 +9,7 @@ mod pool;
 mod recording;
 mod rig;
 mod scenarios;
+mod traces;
 
 use std::time::Duration;
 

@@ -40,6 +40,17 @@ impl Pool {
 
     /// Sets the demand. Takes nothing, and is an error, where others would be left with too little.
     pub fn demand(&mut self, bytes: u64) -> Result<()> {
+        let (got, page) = (self.about(bytes)?, PAGE_BYTES);
+        // Where memory is in pieces the kernel finds a few pages fewer, which changes no figure.
+        anyhow::ensure!(
+            (got / page).abs_diff(bytes / page) <= bytes / page / 100,
+            "the kernel gave {got} of {bytes} bytes"
+        );
+        Ok(())
+    }
+
+    /// The same, with what the kernel finds in large pieces; returns how much it is.
+    pub fn about(&mut self, bytes: u64) -> Result<u64> {
         let pages = bytes / PAGE_BYTES;
         let more = pages.saturating_sub(self.pages) * PAGE_BYTES;
         if more > 0 {
@@ -52,13 +63,7 @@ impl Pool {
         }
         write(self.before + pages)?;
         self.pages = read()?.saturating_sub(self.before);
-        let got = self.pages * PAGE_BYTES;
-        // Where memory is in pieces the kernel finds a few pages fewer, which changes no figure.
-        anyhow::ensure!(
-            self.pages.abs_diff(pages) <= pages / 100,
-            "the kernel gave {got} of {bytes} bytes"
-        );
-        Ok(())
+        Ok(self.pages * PAGE_BYTES)
     }
 
     /// Moves the demand to `bytes` at `rate` bytes a second.

@@ -95,6 +95,47 @@ impl Recording {
         self.0.windows(2).map(|pair| pair[0].stored.saturating_sub(pair[1].stored)).sum()
     }
 
+    /// Bytes by which the store grew, again and again. Changes by `least` or less are what a full
+    /// store replaces for a reader.
+    pub fn filled(&self, least: u64) -> u64 {
+        let Some(first) = self.0.first() else { return 0 };
+        // The highest point of a rise that is under way, else the lowest since the last one.
+        let (mut turn, mut rises, mut filled) = (first.stored, false, 0);
+        for stored in self.0.iter().map(|sample| sample.stored) {
+            if rises && stored < turn && turn - stored > least {
+                (turn, rises) = (stored, false);
+            } else if rises || stored.saturating_sub(turn) > least {
+                filled += stored.saturating_sub(turn);
+                (turn, rises) = (turn.max(stored), true);
+            } else {
+                turn = turn.min(stored);
+            }
+        }
+        filled
+    }
+
+    /// How long the available memory was more than `spread` bytes under the headroom each time, in
+    /// milliseconds. So much may be other programs' doing.
+    pub fn missing_ms(&self, headroom: u64, spread: u64) -> Vec<f64> {
+        let least = headroom.saturating_sub(spread);
+        let mut times = Vec::new();
+        let mut since = None;
+        for sample in &self.0 {
+            match since {
+                None if sample.available < least => since = Some(sample.at_ns),
+                Some(from) if sample.available >= least => {
+                    times.push(sample.at_ns.saturating_sub(from) as f64 / 1e6);
+                    since = None;
+                }
+                _ => {}
+            }
+        }
+        let last = self.0.last().map(|sample| sample.at_ns);
+        let open = since.zip(last).map(|(from, last)| last.saturating_sub(from) as f64 / 1e6);
+        times.extend(open);
+        times
+    }
+
     /// Bytes that had to leave because the capacity fell below what was stored. What a full store
     /// replaces for a reader is no part of it: that depends on the reader, not on the law.
     pub fn taken(&self) -> u64 {
@@ -173,6 +214,9 @@ mod tests {
         assert_eq!(burst.available_back_ms(100, 100), Some(3.0));
         assert_eq!((burst.excess(100), burst.evicted()), (30, 100));
         assert_eq!(burst.ledger_back_ms(50, 100), None, "no crossing, nothing to wait for");
+        assert_eq!(burst.missing_ms(100, 5), [3.0]);
+        assert_eq!(burst.missing_ms(130, 5), [4.0], "it never ends");
+        assert_eq!(burst.filled(5), 0);
         let fixed = recording(&[(120, 500), (80, 500)]);
         assert_eq!(fixed.ledger_back_ms(100, 9), None);
     }
@@ -184,6 +228,18 @@ mod tests {
         assert_eq!(step.given_ms(1_500_000, 4), Some(0.5));
         assert_eq!(step.given_ms(0, 100), None);
         assert_eq!(step.given_ms(0, 501), None, "more than it held");
+    }
+
+    #[test]
+    fn only_growth_counts_as_filled() {
+        let of = |all: &[u64]| {
+            let samples: Vec<_> = all.iter().map(|stored| (0, *stored)).collect();
+            recording(&samples).filled(10)
+        };
+        assert_eq!(of(&[500, 496, 500, 496, 504, 500]), 0, "replaced for a reader");
+        assert_eq!(of(&[500, 300, 304, 320, 340, 336, 350]), 50);
+        assert_eq!(of(&[500, 300, 400, 300, 400]), 200, "again and again");
+        assert_eq!(of(&[]), 0);
     }
 
     #[test]
