@@ -106,3 +106,45 @@ fn bars_beside_and_on_top_of_each_other_do_not_overlap() {
     let bars = stacked(&kinds);
     assert_eq!((bars[0].boxes[1][3], bars[1].boxes[1][2], bars[1].boxes[1][3]), (2.0, 2.0, 6.0));
 }
+
+#[test]
+fn names_of_lines_that_end_together_stay_beside_the_plot() {
+    for height in [0.0, 10.0] {
+        let x = Axis::linear("seconds", 0.0..30.0);
+        let mut panel = Panel::new("Ends", x, Axis::from_zero("GiB", 10.0));
+        let names = ["one", "two", "three", "four", "five", "six"];
+        panel.lines = names.map(|name| line(name, 1, &[(0.0, 5.0), (30.0, height)])).to_vec();
+        let marks = |text: &str| Mark { at: 30.0, text: text.to_owned(), side: Side::Left };
+        panel.marks = vec![marks("a mark that stands above the plot")];
+        for paper in [Paper::WIDE, Paper::NARROW] {
+            let svg = draw(std::slice::from_ref(&panel), Arrangement::Below, &paper);
+            assert_eq!(faults(&svg), Vec::<String>::new());
+            let found = texts(&svg);
+            let place = |wanted: &str| svg.find(&format!("\n{wanted}\n")).unwrap();
+            let y = |wanted: &str| -> f64 {
+                let before = &svg[..place(wanted)];
+                let start = before.rfind(" y=\"").unwrap() + 4;
+                before[start..].split('"').next().unwrap().parse().unwrap()
+            };
+            assert!(found.iter().all(|text| !text.is_empty()));
+            for name in names {
+                let inside = y("10") - 1.0..=y("0") + paper.label.line_height();
+                assert!(inside.contains(&y(name)), "{name} at {} of {inside:?}", y(name));
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_of_an_axis_that_would_touch_are_left_out() {
+    let labels = [56.0, 64.0, 66.0, 68.0, 512.0].map(|size| (size, format!("{size} MiB")));
+    let x = Axis::logarithmic_at("size", labels.to_vec());
+    let mut panel = Panel::new("Sizes", x, Axis::from_zero("GB/s", 1.0));
+    panel.lines = vec![line("measured", 1, &[(56.0, 1.0), (512.0, 0.1)])];
+    for paper in [Paper::WIDE, Paper::NARROW] {
+        let svg = draw(std::slice::from_ref(&panel), Arrangement::Below, &paper);
+        assert_eq!(faults(&svg), Vec::<String>::new());
+        let kept = texts(&svg).iter().filter(|text| text.ends_with("MiB")).count();
+        assert!((2..5).contains(&kept), "{kept}");
+    }
+}
