@@ -83,11 +83,11 @@ pub enum Command {
 pub enum NodeCommand {
     /// Start a node; without --foreground, returns once it serves and the mount answers
     Start(Box<StartArguments>),
-    /// Finish owed writes, unmount and end the node
+    /// Write down what is unwritten, unmount and end the node
     Stop(StopArguments),
     /// Whether a node answers, and where
     Status(Facts),
-    /// Finish owed writes and take no new opens
+    /// Write down what is unwritten and take no new opens
     Drain(DrainArguments),
 }
 
@@ -142,7 +142,7 @@ pub struct StopArguments {
     /// Seconds to wait for programs to leave the mount
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
-    /// Seconds to wait for owed writes and for the node to end
+    /// Seconds to wait until all is written and the node has ended
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub timeout: u64,
     /// Print JSON

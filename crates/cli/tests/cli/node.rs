@@ -322,7 +322,12 @@ fn metrics_are_served_and_conserve_bytes() {
     let asked = sum("tidepool_read_bytes_asked_total");
     let served = sum("tidepool_read_bytes_served_total");
     assert_eq!(asked, served + sum("tidepool_read_bytes_failed_total"));
+    assert!(ask("GET /").contains("href=\"/metrics\""), "a person finds the way");
     assert!(ask("GET /other").starts_with("HTTP/1.1 404"));
+    let samples = daemon.json(&["metrics"]);
+    let samples = samples.as_array().unwrap();
+    let resident = samples.iter().find(|it| it["name"] == "tidepool_store_resident_bytes").unwrap();
+    assert_eq!(resident["value"], f64::from(1 << 20));
     assert!(ask("POST /metrics").starts_with("HTTP/1.1 405"));
     assert!(stdout(&daemon.run(&["metrics"])).contains("tidepool_store_capacity_bytes 67108864"));
 }
