@@ -3,7 +3,12 @@
 # kernel kills. It tells, and demands only that no byte is wrong and no node dies.
 . common
 free() { sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo; }
-filled() { tidepool metrics 2> /dev/null | sed -n 's/^tidepool_pfs_read_bytes_total[^ ]* //p' | head -n 1; }
+count() { sed -n "s/^tidepool_fills$1_total //p" /tmp/metrics; }
+# MiB that came into the store, in blocks of 4 MiB.
+filled() {
+    tidepool metrics > /tmp/metrics
+    echo $((($(count "") - $(count _not_admitted) - $(count _discarded)) * 4))
+}
 said() { echo "vm: traces, $1, $2: $3; refilled $4 MiB, killed $5"; }
 
 # Runs `job` with the words after the first two, and tells what came of it.
@@ -16,7 +21,7 @@ trace() {
     job "$@" > /tmp/times 2>&1 || true
     kill $reader && wait $reader 2> /dev/null || true
     times=$(sed -n 's/^job: //p' /tmp/times)
-    said "$policy" "$name" "${times:-it was killed}" $((($(filled) - had) >> 20)) \
+    said "$policy" "$name" "${times:-it was killed}" $(($(filled) - had)) \
         $(($(killed) - before))
     lives "$node"
     sleep 3
