@@ -9,11 +9,15 @@ mod attributes;
 mod change;
 mod descent;
 mod directory;
+mod make;
 mod path;
 mod remove;
 mod rename;
 mod status;
 mod walk;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 
 use tidepool_proto::{Error, Result};
 
@@ -23,6 +27,12 @@ pub(crate) use path::{Place, bytes_of};
 /// The error of a system call on a name.
 pub(crate) fn failed(doing: &str, place: &Place, errno: rustix::io::Errno) -> Error {
     Error::pfs(format!("{doing} {}", place.lower.display()), errno)
+}
+
+/// A path that leads to what a descriptor stands for and nowhere else: of one that was opened for
+/// its place alone, and of what lies deeper than a path can say.
+pub(crate) fn itself(file: impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
 /// As `failed`, for the results of system calls.

@@ -1,5 +1,5 @@
-//! Changes of names and metadata other than rename and delete: directories, modes, owners, times,
-//! symbolic links, lengths. The node is told of regular files that it may hold.
+//! Changes of names and metadata other than rename, delete and making directories: modes, owners,
+//! times, symbolic links, lengths. The node is told of regular files that it may hold.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -8,12 +8,11 @@ use jni::EnvUnowned;
 use jni::objects::{JClass, JString};
 use jni::sys::{jboolean, jint, jlong};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid};
-use rustix::io::Errno;
 use tidepool_client::{Client, OpenOptions};
 use tidepool_proto::{Access, Error, ErrorKind, Result};
 
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, at_place, attributes, failed};
+use super::{Doing, Place, at_place, itself};
 use crate::bridge::Failure;
 
 /// A descriptor by which the node is told of a change of this file; `None` where there is no node,
@@ -44,89 +43,6 @@ pub(super) fn telling<T>(
     client.changing_metadata(file.as_ref().map(AsFd::as_fd), change)
 }
 
-/// Makes a directory and those it lies in. `mode` is what they shall have whatever the umask of
-/// the process; an inherited access control list goes before it.
-fn make_directories(place: &Place, mode: u32) -> Result<()> {
-    let mut missing = Vec::new();
-    let (mut next, mut mode_of_next) = (place.clone(), mode);
-    loop {
-        match make_directory(&next, mode_of_next) {
-            Err(Errno::NOENT) if !next.is_root => {
-                let parent = next.parent();
-                missing.push((std::mem::replace(&mut next, parent), mode_of_next));
-                // Whoever makes directories below must get in, as in HDFS.
-                mode_of_next = mode | 0o300;
-            }
-            Err(Errno::EXIST) => {
-                existing(&next)?;
-                break;
-            }
-            other => {
-                other.doing("making the directory", &next)?;
-                break;
-            }
-        }
-    }
-    while let Some((place, mode)) = missing.pop() {
-        match make_directory(&place, mode) {
-            Err(Errno::EXIST) => existing(&place)?,
-            other => other.doing("making the directory", &place)?,
-        }
-    }
-    Ok(())
-}
-
-/// Something is there already: a directory is what was asked for.
-fn existing(place: &Place) -> Result<()> {
-    match rustix::fs::stat(&place.lower) {
-        Ok(stat) if is_directory(&stat) => Ok(()),
-        _ => Err(failed("making the directory", place, Errno::EXIST)),
-    }
-}
-
-fn make_directory(place: &Place, mode: u32) -> rustix::io::Result<()> {
-    rustix::fs::mkdir(&place.lower, Mode::from_raw_mode(mode))?;
-    make_exact(&place.lower, mode)
-}
-
-/// Gives a new name the mode that was asked for, where the umask of the process took some of it.
-fn make_exact(path: &Path, mode: u32) -> rustix::io::Result<()> {
-    let stat = rustix::fs::lstat(path)?;
-    // The set-group-id bit comes from the directory above.
-    if stat.st_mode & 0o777 == mode & 0o777 || attributes::has_access_list(path) {
-        return Ok(());
-    }
-    let mode = mode | (stat.st_mode & libc::S_ISGID);
-    rustix::fs::chmod(path, Mode::from_raw_mode(mode & 0o7777))
-}
-
-/// Makes a directory; those above it too.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectories<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, _, place| make_directories(place, mode.cast_unsigned()))
-}
-
-/// Makes one directory in one that is there.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectory<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, _, place| {
-        let made = make_directory(place, mode.cast_unsigned());
-        made.doing("making the directory", place)
-    })
-}
-
 /// Sets the mode.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(
@@ -143,11 +59,13 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(
 }
 
 /// Sets the mode. The set-group-id bit of a directory stays: Hadoop cannot name it, and the groups
-/// of what is made below depend on it.
+/// of what is made below depend on it. What has the bit and what gets it is one file, whoever
+/// changes names meanwhile.
 fn set_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
-    let stat = rustix::fs::stat(path)?;
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
     let kept = if is_directory(&stat) { stat.st_mode & libc::S_ISGID } else { 0 };
-    rustix::fs::chmod(path, Mode::from_raw_mode((mode & 0o7777) | kept))
+    rustix::fs::chmod(itself(&file), Mode::from_raw_mode((mode & 0o7777) | kept))
 }
 
 /// Sets owner and group; -1 leaves one of them.
@@ -261,27 +179,5 @@ mod tests {
             set_mode(path, 0o775).unwrap();
         }
         assert_eq!((mode(&inner), mode(&file)), (0o2775, 0o775));
-    }
-
-    #[test]
-    fn directories_have_the_mode_that_was_asked_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = |name: &str| Place {
-            lower: directory.path().join(name),
-            name: format!("/{name}"),
-            is_root: false,
-        };
-        make_directories(&place("a/b/c"), 0o477).unwrap();
-        let mode = |name: &str| {
-            std::fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777
-        };
-        assert_eq!((mode("a"), mode("a/b"), mode("a/b/c")), (0o777, 0o777, 0o477));
-        make_directories(&place("a/b"), 0o700).unwrap();
-        assert_eq!(mode("a/b"), 0o777, "what is there stays as it is");
-        std::fs::write(directory.path().join("file"), b"").unwrap();
-        let over = make_directories(&place("file"), 0o777).unwrap_err();
-        assert_eq!(over.errno(), libc::EEXIST);
-        let below = make_directories(&place("file/x/y"), 0o777).unwrap_err();
-        assert_eq!(below.errno(), libc::ENOTDIR);
     }
 }

@@ -2,8 +2,8 @@
 //! not entered, so nothing is counted twice and no circle is walked.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use jni::EnvUnowned;
 use jni::objects::{JClass, JLongArray, JString};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::descent::Descent;
 use super::status::{facts, facts_at, is_directory};
-use super::{Doing, at_place};
+use super::{Doing, at_place, itself};
 use crate::bridge::Failure;
 
 /// What a tree holds.
@@ -57,7 +57,7 @@ fn sums(path: &Path) -> rustix::io::Result<Sums> {
 fn add(sums: &mut Sums, directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     sums.directories += 1;
     // What lies deep has no path that the kernel would take.
-    let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let path = itself(directory);
     let mut inner = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
