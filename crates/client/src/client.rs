@@ -43,7 +43,12 @@ pub(crate) struct Link {
     attempts: Mutex<Attempts>,
     /// Whether readers go on from the heads of files.
     pub(crate) habit: Arc<Habit>,
+    /// When a refused open was told of last.
+    refusal_told: Mutex<Option<Instant>>,
 }
+
+/// Refused opens are told of no more often: beyond a limit of the node each open is one.
+const REFUSALS_APART: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Attempts {
@@ -69,6 +74,7 @@ impl Link {
             connection: ArcSwapOption::empty(),
             attempts: Mutex::default(),
             habit: Arc::default(),
+            refusal_told: Mutex::default(),
         }
     }
 
@@ -83,6 +89,20 @@ impl Link {
             return None;
         }
         self.attempt(&mut attempts).ok()
+    }
+
+    /// Tells that the node refused an open, which goes on without it; once in a while.
+    pub(crate) fn tell_refusal(&self, error: &Error) {
+        let mut told = self.refusal_told.lock();
+        if told.is_some_and(|told| told.elapsed() < REFUSALS_APART) {
+            return;
+        }
+        *told = Some(Instant::now());
+        drop(told);
+        (self.options.notice)(&format!(
+            "opened without the node, at the speed of the parallel file system, told once a \
+             minute at most: {error}"
+        ));
     }
 
     fn living(&self) -> Option<Arc<Connection>> {
@@ -299,6 +319,22 @@ impl Client {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn thousands_of_refused_opens_are_one_line() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&told);
+        let link = Link::new(ClientOptions {
+            notice: Arc::new(move |line: &str| {
+                assert!(line.contains("at most 6562"), "{line}");
+                counter.fetch_add(1, Ordering::Relaxed);
+            }),
+            ..ClientOptions::default()
+        });
+        let error = Error::new(ErrorKind::LimitReached, "serving a client", "at most 6562");
+        (0..1_000).for_each(|_| link.tell_refusal(&error));
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn absence_is_told_once() {

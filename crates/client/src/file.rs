@@ -146,7 +146,7 @@ impl File {
                 // It may cut the file to nothing at any time.
                 Err(CallError::Gone(error)) => return Err(error),
                 Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
-                    (link.options.notice)(&format!("going on without the node: {error}"));
+                    link.tell_refusal(&error);
                 }
                 Err(CallError::Failed(error)) => return Err(error),
             }

@@ -13,7 +13,7 @@ use jni::sys::jlong;
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 use tidepool_proto::{Error, ErrorKind};
 
-use crate::remedy;
+use crate::{panics, remedy};
 
 /// Why a native method ends without a value.
 #[derive(Debug)]
@@ -123,6 +123,10 @@ impl<T: Default> ErrorPolicy<T, Failure> for Throw {
             Err(payload) => payload
                 .downcast::<&'static str>()
                 .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
+        };
+        let text = match panics::place() {
+            Some(place) => format!("{text}, at {place}"),
+            None => text,
         };
         let error = Error::new(ErrorKind::Internal, "in the native library", text)
             .remedy("this is a bug of Tidepool; please report it");

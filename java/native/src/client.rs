@@ -19,6 +19,7 @@ use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
 use crate::node_file;
+use crate::panics;
 use crate::settings::{self, OpenSettings, Settings};
 
 /// What a handle of `NativeClient` stands for.
@@ -91,6 +92,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
         let pairs = bridge::pairs(env, &options)?;
         let (settings, warnings) = settings::understand(pairs)?;
         let notice = log_of(env, &class)?;
+        panics::tell(&notice);
         warnings.iter().for_each(|warning| notice(warning));
         let file = node_file::read();
         let socket = settings.socket.clone();

@@ -11,6 +11,7 @@ mod file;
 mod loans;
 mod names;
 mod node_file;
+mod panics;
 mod reads;
 mod remedy;
 mod settings;

@@ -16,6 +16,7 @@ mod pass_through;
 pub mod row;
 mod scan;
 mod small_files;
+mod stopped_node;
 pub mod visitor;
 mod warm;
 
@@ -113,6 +114,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         control::small_pages,
         control::costs,
         hadoop::run,
+        stopped_node::run,
         jobs::run,
     ] {
         for row in measure(&bench)? {

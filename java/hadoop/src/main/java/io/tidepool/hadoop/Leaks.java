@@ -6,6 +6,10 @@ package io.tidepool.hadoop;
 
 import java.io.IOException;
 import java.lang.ref.Cleaner;
+import java.util.concurrent.Executor;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -16,7 +20,21 @@ final class Leaks {
     /** One thread for all; it ends with these classes. */
     static final Cleaner CLEANER = Cleaner.create();
 
+    /** Ends files that were written, which may wait for the node; what is cleaned must not. */
+    private static final Executor ENDS = ends();
+
     private Leaks() {}
+
+    private static Executor ends() {
+        var ends = new ThreadPoolExecutor(1, 1, 5, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
+                work -> {
+                    Thread thread = new Thread(work, "tidepool-dropped");
+                    thread.setDaemon(true);
+                    return thread;
+                });
+        ends.allowCoreThreadTimeOut(true);
+        return ends;
+    }
 
     /**
      * Watches a stream.
@@ -34,6 +52,14 @@ final class Leaks {
         }
         LOG.warn("{} was dropped without being closed{}; close streams, for example with"
                 + " try-with-resources", file.path(), consequence);
+        if (file.isWritten()) {
+            ENDS.execute(() -> close(file));
+        } else {
+            close(file);
+        }
+    }
+
+    private static void close(NativeFile file) {
         try {
             file.close();
         } catch (IOException error) {

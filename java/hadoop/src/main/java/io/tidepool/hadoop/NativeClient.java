@@ -6,9 +6,12 @@ package io.tidepool.hadoop;
 
 import java.io.IOException;
 import java.lang.ref.WeakReference;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.WeakHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
@@ -31,6 +34,10 @@ final class NativeClient extends NativeHandle {
 
     /** Buffers of streams that write. */
     final BufferPool buffers = new BufferPool();
+
+    /** Streams that write and are not closed; who drops one drops it here too. */
+    private final Set<TideOutputStream> writers =
+            Collections.newSetFromMap(new WeakHashMap<>());
 
     private ThreadPoolExecutor waiters;
     private volatile Sizes ownSizes;
@@ -79,6 +86,35 @@ final class NativeClient extends NativeHandle {
                 SHARED.put(key, new WeakReference<>(client));
             }
             return client;
+        }
+    }
+
+    /** A stream that writes begins. */
+    void begins(TideOutputStream writer) {
+        synchronized (writers) {
+            writers.add(writer);
+        }
+    }
+
+    /** It is closed. */
+    void ends(TideOutputStream writer) {
+        synchronized (writers) {
+            writers.remove(writer);
+        }
+    }
+
+    /** Hands over what streams have gathered: nobody may close them, as at the end of a JVM. */
+    void flushWriters() {
+        List<TideOutputStream> open;
+        synchronized (writers) {
+            open = List.copyOf(writers);
+        }
+        for (TideOutputStream writer : open) {
+            try {
+                writer.flushIfOpen();
+            } catch (IOException error) {
+                LOG.warn("{}", error.getMessage());
+            }
         }
     }
 

@@ -212,6 +212,11 @@ final class NativeFile extends NativeHandle {
         }
     }
 
+    /** Whether it is open for writing, so that its close may wait for the node. */
+    boolean isWritten() {
+        return isWritten;
+    }
+
     /** Borrows bytes without a copy; {@code null} where the node cannot lend. */
     NativeLoan.Lent lend(long offset, int length) throws IOException {
         return ask(handle -> NativeLoan.lend(client, handle, offset, length));

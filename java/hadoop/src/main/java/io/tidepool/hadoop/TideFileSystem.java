@@ -572,6 +572,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     @Override
     public void close() throws IOException {
         if (client != null && !client.isClosed()) {
+            client.flushWriters();
             operations.log(getConf());
         }
         try {

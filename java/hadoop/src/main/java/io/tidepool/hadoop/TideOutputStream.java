@@ -52,6 +52,7 @@ final class TideOutputStream extends OutputStream
         this.pool = file.client().buffers;
         this.statistics = new WriteStatistics(system);
         this.watch = Leaks.watch(this, file, "; what was not handed over yet is lost");
+        file.client().begins(this);
     }
 
     private void checkOpen() throws IOException {
@@ -119,6 +120,13 @@ final class TideOutputStream extends OutputStream
         handOver();
     }
 
+    /** Hands over what was written, if anything can be; the file system of this stream closes. */
+    synchronized void flushIfOpen() throws IOException {
+        if (!file.isClosed() && failure == null) {
+            handOver();
+        }
+    }
+
     /** As {@link #flush}. */
     @Override
     public synchronized void hflush() throws IOException {
@@ -165,6 +173,7 @@ final class TideOutputStream extends OutputStream
             file.close();
         } finally {
             watch.clean();
+            file.client().ends(this);
             if (buffer != null) {
                 pool.give(buffer);
                 buffer = null;

@@ -108,6 +108,46 @@ public class TestNodeHangs {
         return null;
     }
 
+    private static int descriptors() throws Exception {
+        try (var all = java.nio.file.Files.list(java.nio.file.Path.of("/proc/self/fd"))) {
+            return (int) all.count();
+        }
+    }
+
+    private static void drop(Scene scene) throws Exception {
+        scene.create("/dropped", null).write(1);
+    }
+
+    @Test
+    public void aDroppedWriterHoldsUpNoCleaning() throws Exception {
+        try (var scene = Scene.start("64MiB")) {
+            scene.make("/file", 1, 100_000);
+            int before = descriptors();
+            List<TideInputStream> readers = new ArrayList<>();
+            for (int count = 0; count < 50; count++) {
+                readers.add(scene.open("/file"));
+            }
+            drop(scene);
+            signal(scene.node, "-STOP");
+            try {
+                for (int round = 0; round < 10; round++) {
+                    System.gc();
+                    Thread.sleep(50);
+                }
+                assertTrue("streams are open", descriptors() >= before + 50);
+                readers.clear();
+                for (int round = 0; round < 200 && descriptors() > before + 20; round++) {
+                    System.gc();
+                    Thread.sleep(50);
+                }
+                int now = descriptors();
+                assertTrue(before + " became " + now, now <= before + 20);
+            } finally {
+                signal(scene.node, "-CONT");
+            }
+        }
+    }
+
     @Test
     public void nobodyWaitsLongForANodeThatHangs() throws Exception {
         ExecutorService threads = Executors.newCachedThreadPool();

@@ -110,6 +110,22 @@ public class TestTideOutputStream {
     }
 
     @Test
+    public void whatWasGatheredIsHandedOverWhenTheFileSystemCloses() throws IOException {
+        // As Hadoop does it at the end of a JVM, with streams that nobody closed.
+        var configuration = new org.apache.hadoop.conf.Configuration();
+        scene.node.options().forEach(configuration::set);
+        var system = org.apache.hadoop.fs.FileSystem.newInstance(
+                java.net.URI.create("tide:///"), configuration);
+        FSDataOutputStream stream = system.create(new org.apache.hadoop.fs.Path("/open"));
+        stream.write(Scene.bytes(6, 0, 1000));
+        system.close();
+        assertArrayEquals(Scene.bytes(6, 0, 1000), scene.onPfs("/open"));
+        stream.write(Scene.bytes(6, 1000, 10));
+        stream.close();
+        assertArrayEquals(Scene.bytes(6, 0, 1010), scene.onPfs("/open"));
+    }
+
+    @Test
     public void capabilitiesAreTrue() throws IOException {
         try (var stream = new FSDataOutputStream(scene.create("/capable", null), null)) {
             assertTrue(stream.hasCapability("hflush"));
