@@ -179,7 +179,7 @@ mod tests {
         let faint = "\u{1b}[2mname\u{1b}[0m  ";
         assert!(wrapped(faint, text, 36).ends_with("\n      seven eight nine ten"));
         let narrow = wrapped("a rather long name  ", text, 40);
-        assert_eq!(narrow.lines().nth(1), Some("    six seven eight nine ten"), "{narrow}");
+        assert_eq!(narrow.lines().nth(1), Some("    five six seven eight nine ten"), "{narrow}");
         assert_eq!(wrapped("name  ", "short", 36), "name  short");
     }
 

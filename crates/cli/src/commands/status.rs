@@ -53,11 +53,12 @@ fn print(status: &Status) {
 fn transfers(transfers: &TransferStatus) -> String {
     let TransferStatus { fills, fills_joined, fills_discarded, fills_not_admitted, .. } = transfers;
     format!(
-        "{} brought in, {} asked for by read-ahead; {fills_joined} requests \
-         coalesced, {fills_discarded} discarded, {fills_not_admitted} not admitted; {} of {}, {} \
+        "{} brought in, {} asked for by read-ahead; {} coalesced, {fills_discarded} \
+         discarded, {fills_not_admitted} not admitted; {} of {}, {} \
          superseded, {} written down",
         count(*fills, "block"),
         transfers.read_ahead_blocks,
+        count(*fills_joined, "request"),
         count(transfers.passthrough_opens, "passthrough open"),
         size(transfers.passthrough_lent_bytes),
         count(transfers.versions_superseded, "version"),

@@ -76,19 +76,20 @@ pub fn draw(frame: &mut Frame<'_>, history: &History, choice: Choice, trouble: O
     }
 }
 
+/// As narrow as a window of 60 columns.
 const HELP: [&str; 12] = [
     "q, Esc   quit",
-    "m, r     files with most bytes in memory, or read most, first",
+    "m, r     files: most bytes in memory or most read first",
     "?        this help",
     "",
-    "kernel   opens of cached files that the kernel reads by itself;",
-    "         each counts once with the length of its file",
-    "mapped   read by programs from the node's memory directly",
+    "kernel   cached files that the kernel reads by itself;",
+    "         each open counts once, with the file's length",
+    "mapped   read by programs from the node's memory",
     "store    sent by the node from its memory",
     "buffer   from a buffer of the client library",
     "pfs      from the PFS: not cached",
-    "A low window shows less: the boxes of traffic and files go first.",
-    "`tidepool status` has all figures, `tidepool explain` those of a file.",
+    "In a low window the boxes of traffic and files go first.",
+    "All figures: tidepool status; of a file: explain.",
 ];
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
@@ -340,6 +341,8 @@ mod tests {
         let choice = Choice { order: FileOrder::Read, help: true };
         let screen = drawn_as(100, 40, choice, None);
         assert!(screen.contains("this help") && screen.contains("any key closes"), "{screen}");
+        let narrow = drawn_as(60, 15, choice, None);
+        assert!(HELP.iter().all(|line| narrow.contains(line)), "{narrow}");
         drawn_as(3, 2, choice, None);
     }
 
