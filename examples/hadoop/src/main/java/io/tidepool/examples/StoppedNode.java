@@ -18,7 +18,7 @@ import org.apache.hadoop.fs.Path;
 
 /**
  * How long threads of a JVM stand still: {@code StoppedNode FILE SECONDS}. Eight threads read a
- * resident file, one has nothing to do with the file system, one makes, opens, renames and deletes.
+ * resident file, one has nothing to do with the file system, and one each opens, renames and deletes.
  * Prints {@code LONGEST kind=ms ...} for a while with the node running; then waits for a line, upon
  * which whoever sends it has stopped the node, and prints the same once more.
  */
@@ -27,6 +27,7 @@ public final class StoppedNode {
     private static final int READERS = 8;
     private static final int STEP = 256 << 10;
     private static final int STEPS = 64;
+    private static final int DELETED = 600;
 
     private final FileSystem files;
     private final Path file;
@@ -54,7 +55,9 @@ public final class StoppedNode {
             all.add(threads.submit(this::read));
         }
         all.add(threads.submit(this::elsewhere));
-        all.add(threads.submit(this::change));
+        all.add(threads.submit(this::open));
+        all.add(threads.submit(this::rename));
+        all.add(threads.submit(this::delete));
         // What is compiled and what is loaded count for nobody.
         Thread.sleep(milliseconds / 2);
         show(milliseconds);
@@ -109,20 +112,38 @@ public final class StoppedNode {
         return null;
     }
 
-    private Void change() throws Exception {
+    private Void open() throws Exception {
+        while (!done.get()) {
+            time("open", () -> {
+                files.open(file).close();
+                return null;
+            });
+            Thread.sleep(2);
+        }
+        return null;
+    }
+
+    private Void rename() throws Exception {
         Path one = file.suffix(".one");
         Path two = file.suffix(".two");
-        while (!done.get()) {
-            time("create", () -> {
-                files.create(one, true).close();
-                return null;
-            });
-            time("rename", () -> files.rename(one, two));
-            time("open", () -> {
-                files.open(two).close();
-                return null;
-            });
-            time("delete", () -> files.delete(two, false));
+        files.create(one, true).close();
+        for (int round = 0; !done.get(); round++) {
+            boolean forth = round % 2 == 0;
+            time("rename", () -> files.rename(forth ? one : two, forth ? two : one));
+            Thread.sleep(2);
+        }
+        return null;
+    }
+
+    /** Of files that are there before: the close of a new one waits for the node. */
+    private Void delete() throws Exception {
+        for (int number = 0; number < DELETED; number++) {
+            files.create(file.suffix("." + number), true).close();
+        }
+        for (int number = 0; number < DELETED && !done.get(); number++) {
+            Path next = file.suffix("." + number);
+            time("delete", () -> files.delete(next, false));
+            Thread.sleep(50);
         }
         return null;
     }
