@@ -121,7 +121,8 @@ impl<'a> Peers<'a> {
         if with.contains(&Peer::Alluxio) {
             let lower = bench.lower.join("under");
             std::fs::create_dir_all(&lower)?;
-            let started = Alluxio::start(&lower, memory_bytes, &logs)?;
+            // Each of its writers takes 64 MiB at once, whatever the file has.
+            let started = Alluxio::start(&lower, memory_bytes.max(512 << 20), &logs)?;
             let project = artifacts::project("hadoop")?;
             let jar = project.jar.display().to_string();
             let path = java::class_path(&[&started.class_path, &jar]);
