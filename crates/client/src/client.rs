@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{Error, ErrorKind, Habit, Result};
+use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Habit, Result};
 
 use crate::binding::OPEN_PATIENCE;
 use crate::connection::{Brief, Connection};
@@ -258,12 +258,15 @@ impl Client {
                 _ => None,
             }
         });
+        let Some((connection, note)) = noted else { return change() };
+        let look = || lower::version(file?).ok().map(|version| version.changed_ns);
+        let (begin, before_ns) = (ChangeBegin::now(), look());
         let outcome = change();
-        if let Some((connection, note)) = noted {
-            // Waited for so that who opens the file next finds what the node has of it.
-            let request = Request::MetadataChanged { note };
-            let _ = connection.call_briefly(Brief::Note, &request, &[], NOTE_PATIENCE);
-        }
+        let times = before_ns.zip(look()).filter(|_| begin.is_recent());
+        let times = times.map(|(before_ns, after_ns)| ChangeTimes { before_ns, after_ns });
+        // Waited for so that who opens the file next finds what the node has of it.
+        let request = Request::MetadataChanged { note, times };
+        let _ = connection.call_briefly(Brief::Note, &request, &[], NOTE_PATIENCE);
         outcome
     }
 

@@ -1,9 +1,10 @@
 //! From what the PFS says of a file to what the kernel and the node want to hear.
 
+use std::ops::Deref;
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, Stat, StatxFlags};
-use tidepool_proto::{FileId, Version};
+use tidepool_proto::{ChangeBegin, FileId, Version};
 
 use crate::abi::Attributes;
 use crate::request::Answer;
@@ -56,6 +57,35 @@ pub fn kind_of(stat: &Stat) -> u32 {
 /// Whether this is a regular file, the only kind that has data of its own here.
 pub fn is_regular(stat: &Stat) -> bool {
     kind_of(stat) == libc::S_IFREG
+}
+
+/// What a file was before a change of its metadata.
+#[derive(Clone, Copy)]
+pub struct Before {
+    /// When it was looked at.
+    pub begin: ChangeBegin,
+    stat: Stat,
+}
+
+impl Before {
+    /// As somebody saw it who began to look at `begin`.
+    pub fn seen(begin: ChangeBegin, stat: Stat) -> Self {
+        Before { begin, stat }
+    }
+
+    /// Looks now.
+    pub fn look<E>(stat: impl FnOnce() -> Result<Stat, E>) -> Result<Self, E> {
+        let begin = ChangeBegin::now();
+        Ok(Before { begin, stat: stat()? })
+    }
+}
+
+impl Deref for Before {
+    type Target = Stat;
+
+    fn deref(&self) -> &Stat {
+        &self.stat
+    }
 }
 
 /// Version of the file.

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
 
 use crate::abi::{Attributes, EntryOut, InHeader};
-use crate::attributes::{attributes_of, id_of, is_regular, version_of};
+use crate::attributes::{Before, attributes_of, id_of, is_regular, version_of};
 use crate::credentials::Credentials;
 use crate::data::FileHandle;
 use crate::device::Device;
@@ -199,14 +199,16 @@ impl Filesystem {
         Ok((node, held))
     }
 
-    /// Tells the node that metadata alone changed. `after` is asked for only where it matters.
-    pub(crate) fn carry(&self, before: &Stat, after: impl FnOnce() -> Answer<Stat>) {
+    /// Tells the node that metadata alone changed, where the look of before and `after`, which is
+    /// asked for only where it matters, can tell.
+    pub(crate) fn carry(&self, before: &Before, after: impl FnOnce() -> Answer<Stat>) {
         if is_regular(before)
             && let Ok(after) = after()
+            && let alone = before.begin.is_recent()
             && id_of(&after) == id_of(before)
             && self.credentials.become_daemon().is_ok()
         {
-            self.service.carry_version(&version_of(before), &version_of(&after));
+            self.service.carry_version(&version_of(before), &version_of(&after), alone);
         }
     }
 

@@ -8,8 +8,8 @@ use std::ffi::{CStr, CString};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::fs::Stat;
 
+use crate::attributes::Before;
 use crate::nodes::Node;
 
 /// Threads that are told apart; of two that share a place one has to ask.
@@ -20,7 +20,7 @@ struct Seen {
     parent: u64,
     name: CString,
     node: Weak<Node>,
-    stat: Stat,
+    before: Before,
 }
 
 /// The last look-up of each thread.
@@ -45,20 +45,20 @@ impl Lookups {
     }
 
     /// Thread `caller` was told that `name` in directory `parent` is `node`.
-    pub fn note(&self, caller: u32, parent: u64, name: &CStr, node: &Arc<Node>, stat: &Stat) {
+    pub fn note(&self, caller: u32, parent: u64, name: &CStr, node: &Arc<Node>, before: &Before) {
         // All threads that have no number here.
         if caller == 0 {
             return;
         }
         let (name, node) = (name.to_owned(), Arc::downgrade(node));
-        *self.place(caller).lock() = Some(Seen { caller, parent, name, node, stat: *stat });
+        *self.place(caller).lock() = Some(Seen { caller, parent, name, node, before: *before });
     }
 
     /// What it was told, if this was its last look-up; once.
-    pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Node>, Stat)> {
+    pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Node>, Before)> {
         let seen = self.place(caller).lock().take()?;
         let is_this = seen.caller == caller && seen.parent == parent && *seen.name == *name;
-        Some((seen.node.upgrade().filter(|_| is_this)?, seen.stat))
+        Some((seen.node.upgrade().filter(|_| is_this)?, seen.before))
     }
 }
 
@@ -73,10 +73,10 @@ mod tests {
         let root = rustix::fs::open(".", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
         let nodes = Nodes::new(root.unwrap(), 16).unwrap();
         let node = nodes.get(ROOT_NODE).unwrap();
-        let stat = rustix::fs::stat(".").unwrap();
+        let before = Before::look(|| rustix::fs::stat(".")).unwrap();
         let lookups = Lookups::default();
         let taken = |noted: u32, caller, parent, name| {
-            lookups.note(noted, 1, c"name", &node, &stat);
+            lookups.note(noted, 1, c"name", &node, &before);
             lookups.take(caller, parent, name).is_some()
         };
         assert!(taken(7, 7, 1, c"name"));
@@ -85,7 +85,7 @@ mod tests {
         assert!(!taken(7, 7, 2, c"name"));
         assert!(!taken(7, 7 + PLACES as u32, 1, c"name"), "a thread with the same place");
         assert!(!taken(0, 0, 1, c"name"), "threads without a number");
-        lookups.note(7, 1, c"name", &node, &stat);
+        lookups.note(7, 1, c"name", &node, &before);
         lookups.clear(7);
         assert!(lookups.take(7, 1, c"name").is_none());
     }

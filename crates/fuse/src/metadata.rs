@@ -11,7 +11,7 @@ use tidepool_proto::{Access, Version};
 use crate::abi::{
     self, AttrOut, Attributes, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut,
 };
-use crate::attributes::version_of;
+use crate::attributes::{Before, version_of};
 use crate::filesystem::{Filesystem, Manner};
 use crate::nodes::{Held, Node, Told};
 use crate::request::{Answer, Errno};
@@ -161,7 +161,7 @@ impl Filesystem {
         let others = abi::SET_MODE | abi::SET_UID | abi::SET_GID | abi::SET_ATIME | abi::SET_MTIME;
         if set.valid & others != 0 {
             let stat = || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
-            let before: Stat = stat()?;
+            let before = Before::look(stat)?;
             let changed = self.set_metadata(&held, set);
             // Part of it may have happened even if the whole failed.
             self.carry(&before, stat);
@@ -247,7 +247,7 @@ impl Filesystem {
         if u32::from(mode) & (libc::S_ISUID | libc::S_ISGID) == 0 {
             return Ok(());
         }
-        let stat = rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?;
+        let stat = Before::look(|| rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH))?;
         let mut mode = stat.st_mode & 0o7777;
         mode &= !libc::S_ISUID;
         // Without that right for the group it is kept by those who belong to the group.
@@ -360,7 +360,7 @@ impl Filesystem {
 
     fn change_xattrs(&self, caller: &InHeader, change: impl FnOnce(&str) -> Answer) -> Answer {
         let (held, path) = self.xattr_path(caller)?;
-        let before = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
+        let before = Before::look(|| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH))?;
         change(&path)?;
         // An access control list may change mode bits as well.
         self.carry(&before, || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?));

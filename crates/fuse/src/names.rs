@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
+use tidepool_proto::ChangeBegin;
 
 use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
-use crate::attributes::{decode_device, id_of, is_regular, version_of};
+use crate::attributes::{Before, decode_device, id_of, is_regular, version_of};
 use crate::filesystem::Filesystem;
 use crate::meeting::meets_in_kernel;
 use crate::nodes::{Held, Node, look_at};
@@ -19,6 +20,7 @@ impl Filesystem {
     pub(crate) fn lookup(&self, caller: &InHeader, name: &CStr) -> Answer<EntryOut> {
         self.lookups.clear(caller.pid);
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
+        let begin = ChangeBegin::now();
         let (file, stat) = self.look_up(&held, name)?;
         if meets_in_kernel(&stat) {
             return self.entry_of_meeting_point(&parent, &held, name);
@@ -35,7 +37,7 @@ impl Filesystem {
         if let Some(file) = file {
             self.nodes.renew(&node, file);
         }
-        self.lookups.note(caller.pid, parent.nodeid, name, &node, &stat);
+        self.lookups.note(caller.pid, parent.nodeid, name, &node, &Before::seen(begin, stat));
         Ok(self.entry_of(&node, &stat))
     }
 
@@ -142,7 +144,7 @@ impl Filesystem {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         let node = self.nodes.get(arguments.old_nodeid)?;
         let file = self.nodes.descriptor(&node)?;
-        let before = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        let before = Before::look(|| rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH))?;
         let (directory, number) = self.by_descriptor(&file);
         rustix::fs::linkat(directory, number.as_str(), &held, name, AtFlags::SYMLINK_FOLLOW)?;
         let after = self.stat_at(&held, name)?;
@@ -193,10 +195,11 @@ impl Filesystem {
         let new_parent = self.nodes.get(new_parent)?;
         let new_held = self.nodes.descriptor(&new_parent)?;
         let flags = RenameFlags::from_bits_retain(flags);
-        let source = self.stat_at(&old_held, name)?;
-        let target = self.stat_at(&new_held, new_name).ok();
+        let look = |held: &Held, name: &CStr| Before::look(|| self.stat_at(held, name));
+        let target = look(&new_held, new_name).ok();
         let target_node = target.as_ref().and_then(|target| self.hold_on_to(target));
         target.iter().for_each(|target| self.service.end_transfers(id_of(target)));
+        let source = look(&old_held, name)?;
         if flags.is_empty() {
             // Some file systems know plain renames only.
             rustix::fs::renameat(&old_held, name, &new_held, new_name)?;
@@ -233,15 +236,16 @@ impl Filesystem {
     }
 
     /// The same by its name, with one look at it.
-    fn hold_on_to_name(&self, held: &Held, name: &CStr) -> Answer<(Stat, Option<Arc<Node>>)> {
+    fn hold_on_to_name(&self, held: &Held, name: &CStr) -> Answer<(Before, Option<Arc<Node>>)> {
+        let begin = ChangeBegin::now();
         let Ok((file, stat)) = look_at(held, name) else {
-            return Ok((self.stat_at(held, name)?, None));
+            return Ok((Before::look(|| self.stat_at(held, name))?, None));
         };
         let node = self.nodes.current(id_of(&stat)).filter(|node| node.is(&stat));
         if let Some(node) = &node {
             self.nodes.keep_to_the_end(node, file);
         }
-        Ok((stat, node))
+        Ok((Before::seen(begin, stat), node))
     }
 
     /// Whether the file that was just looked up has this name alone, and is not open by this mount,
@@ -256,7 +260,7 @@ impl Filesystem {
 
     /// The name of such a file is gone. Others may have linked or opened it meanwhile, or the name
     /// may have led to another one: then what is cached of this one is found again, or is not.
-    fn one_name_is_gone(&self, node: &Arc<Node>, before: &Stat) {
+    fn one_name_is_gone(&self, node: &Arc<Node>, before: &Before) {
         if self.credentials.become_daemon().is_err() || self.service.let_go(node.id) {
             return;
         }
@@ -271,7 +275,7 @@ impl Filesystem {
     }
 
     /// One name of a file is gone: other names keep what is cached, and the last one lets it go.
-    fn name_is_gone(&self, before: &Stat, node: Option<&Arc<Node>>) {
+    fn name_is_gone(&self, before: &Before, node: Option<&Arc<Node>>) {
         if !is_regular(before) {
             return;
         }

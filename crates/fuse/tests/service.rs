@@ -153,8 +153,8 @@ impl FileService for Moody {
         Ok(Arc::new(MoodyFile { inner, gate: self.gate.clone(), kind: version.size }))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version) {
-        self.memory.carry_version(before, after);
+    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+        self.memory.carry_version(before, after, alone);
     }
 
     fn memory_only_size(&self, id: FileId) -> Option<u64> {

@@ -52,8 +52,8 @@ impl FileService for Gated {
         Ok(file)
     }
 
-    fn carry_version(&self, before: &Version, after: &Version) {
-        self.memory.carry_version(before, after);
+    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+        self.memory.carry_version(before, after, alone);
     }
 
     fn memory_only_size(&self, id: FileId) -> Option<u64> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
-use tidepool_proto::{Error, FileId, NotedVersion, Result, Version};
+use tidepool_proto::{ChangeTimes, Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
 use crate::file::content::Content;
@@ -53,12 +53,13 @@ impl WordWait {
 impl Core {
     /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
     /// the time of the content was set, that cannot be told, so it is read again; who has the file
-    /// open goes on with it, as after a change of bytes by this node.
-    pub fn carry(&self, before: &Version, after: &Version) {
+    /// open goes on with it, as after a change of bytes by this node. Where it is not known that
+    /// the change was `alone`, this is about stubs only: another change of metadata would show.
+    pub fn carry(&self, before: &Version, after: &Version, alone: bool) {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
-        if before.size == after.size && before.modified_ns == after.modified_ns {
+        if alone && before.size == after.size && before.modified_ns == after.modified_ns {
             self.store.carry_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
@@ -74,7 +75,7 @@ impl Core {
         // Writes of this node may have come in between.
         let is_ours = ours.agrees_with(before)
             || (before.changed_ns < ours.changed_ns && ours.changed_ns < after.changed_ns);
-        let is_known = is_ours && ours.size == after.size && !content.is_superseded();
+        let is_known = alone && is_ours && ours.size == after.size && !content.is_superseded();
         if of_stub || (is_known && ours.modified_ns == after.modified_ns) {
             content.set_version(*after);
             self.weigh_stamps(&content, after);
@@ -174,9 +175,12 @@ impl Noted {
 }
 
 impl NotedVersion for Noted {
-    fn carry(self: Box<Self>) -> Result<()> {
+    fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()> {
         let after = self.lower.version()?;
-        self.core.carry(&self.version, &after);
+        // Whoever changes the content moves the change time, whatever he does to the others. So
+        // nobody did from our look to the client's, and from its next look to ours.
+        let seen = ChangeTimes { before_ns: self.version.changed_ns, after_ns: after.changed_ns };
+        self.core.carry(&self.version, &after, alone == Some(seen));
         if self.is_nameless()? {
             self.core.name_removed(after.id);
         }

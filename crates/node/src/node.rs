@@ -227,8 +227,8 @@ impl FileService for Node {
         Ok(Arc::new(self.open_handle(request)?))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version) {
-        self.core.carry(before, after);
+    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+        self.core.carry(before, after, alone);
     }
 
     fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {

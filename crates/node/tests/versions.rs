@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use support::*;
 use tidepool_proto::admin::{AdminRequest, AdminService};
-use tidepool_proto::{Access, ErrorKind, FileService, Level, OpenFile};
+use tidepool_proto::{Access, ChangeTimes, ErrorKind, FileService, Level, OpenFile};
 
 fn stat(path: &std::path::Path) -> tidepool_proto::Version {
     version_of(&std::fs::metadata(path).unwrap())
@@ -107,7 +107,7 @@ fn a_name_that_goes_through_this_node_does_not_cut_readers_off() {
     let held = std::fs::File::open(&path).unwrap();
     let before = stat(&path);
     std::fs::remove_file(path).unwrap();
-    fixture.node.carry_version(&before, &version_of(&held.metadata().unwrap()));
+    fixture.node.carry_version(&before, &version_of(&held.metadata().unwrap()), true);
     fixture.node.removed(before.id);
     assert_eq!(read_all(&*open).unwrap().0, content(1, 16 << 20));
 }
@@ -137,7 +137,7 @@ fn metadata_changes_of_ours_carry_the_cache_along() {
         std::fs::rename(&path, fixture.path("g")).unwrap();
         let after = stat(&fixture.path("g"));
         assert_ne!(before, after, "rename moves the change time");
-        fixture.node.carry_version(&before, &after);
+        fixture.node.carry_version(&before, &after, true);
         assert_eq!(fixture.read("g").0, content(1, size));
         assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
     }
@@ -162,7 +162,7 @@ fn a_time_that_is_set_shuts_no_reader_out() {
             let file = std::fs::File::open(&path).unwrap();
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(time);
             file.set_modified(time).unwrap();
-            fixture.node.carry_version(&before, &stat(&path));
+            fixture.node.carry_version(&before, &stat(&path), true);
             reader.read_at(0, &mut bytes).unwrap();
             assert!(bytes == expected, "size {size}");
             assert_eq!(reader.version(), stat(&path).born_as(&reader.version()));
@@ -195,7 +195,7 @@ fn a_read_between_a_rename_and_the_word_of_it_waits_for_the_word() {
                 reader.read_at(0, &mut bytes).map(|_| bytes)
             });
             std::thread::sleep(std::time::Duration::from_millis(20));
-            fixture.node.carry_version(&before, &stat(&fixture.path("g")));
+            fixture.node.carry_version(&before, &stat(&fixture.path("g")), true);
             read.join().unwrap()
         });
         assert_eq!(read.unwrap(), content(1, size));
@@ -228,7 +228,7 @@ impl Moment {
     /// Lets others get under way, then brings the word.
     fn tell(&self) {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        self.fixture.node.carry_version(&self.before, &stat(&self.fixture.path("f")));
+        self.fixture.node.carry_version(&self.before, &stat(&self.fixture.path("f")), true);
     }
 
     /// Whether all of it was within the time for which the word is waited for.
@@ -301,7 +301,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
     let size = 9 << 20;
     let (fixture, reader, before) = moved_while_open(size);
     let path = fixture.path("g");
-    fixture.node.carry_version(&before, &stat(&path));
+    fixture.node.carry_version(&before, &stat(&path), true);
     let writer = fixture.writer("g", Wish::default());
     let before = stat(&path);
     let mut expected = content(1, size);
@@ -311,7 +311,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
         expected[end - 3..].copy_from_slice(b"new");
         std::fs::rename(&path, fixture.path("f")).unwrap();
         std::fs::rename(fixture.path("f"), &path).unwrap();
-        fixture.node.carry_version(&before, &stat(&path));
+        fixture.node.carry_version(&before, &stat(&path), true);
         let mut bytes = vec![0; end];
         reader.read_at(0, &mut bytes).expect("no other program changed it");
         assert!(bytes == expected, "{end} bytes");
@@ -321,7 +321,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
     overwrite(&path, 0, &content(2, size));
     let before = stat(&path);
     std::fs::rename(&path, fixture.path("f")).unwrap();
-    fixture.node.carry_version(&before, &stat(&fixture.path("f")));
+    fixture.node.carry_version(&before, &stat(&fixture.path("f")), true);
     assert!(reader.read_at(0, &mut vec![0; size]).is_err(), "never mixed");
 }
 
@@ -331,7 +331,7 @@ fn word_of_a_rename_that_comes_too_late_shuts_nobody_out() {
         let (fixture, reader, before) = moved_while_open(size);
         let error = reader.read_at(0, &mut vec![0; size]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed, "nobody said that its bytes are the same");
-        fixture.node.carry_version(&before, &stat(&fixture.path("g")));
+        fixture.node.carry_version(&before, &stat(&fixture.path("g")), true);
         assert_eq!(fixture.read("g").0, content(1, size), "an open after it reads");
         let writer = fixture.writer("g", Wish::default());
         writer.write_at(0, b"new").unwrap();
@@ -347,7 +347,7 @@ fn a_carry_that_hides_a_change_of_content_is_refused() {
     fixture.read("f");
     let before = stat(&path);
     overwrite(&path, 0, &content(2, 5 << 20));
-    fixture.node.carry_version(&before, &stat(&path));
+    fixture.node.carry_version(&before, &stat(&path), true);
     assert_eq!(fixture.read("f").0, content(2, 5 << 20));
 }
 
@@ -417,6 +417,11 @@ fn note(fixture: &Fixture, name: &str) -> Box<dyn tidepool_proto::NotedVersion> 
     fixture.node.note_version(file.into()).unwrap()
 }
 
+/// What a client tells of a change between two looks of its own.
+fn times(before: tidepool_proto::Version, after: tidepool_proto::Version) -> Option<ChangeTimes> {
+    Some(ChangeTimes { before_ns: before.changed_ns, after_ns: after.changed_ns })
+}
+
 #[test]
 fn a_noted_version_is_carried_along_by_a_change_of_metadata() {
     for size in [3000, 5 << 20] {
@@ -425,8 +430,9 @@ fn a_noted_version_is_carried_along_by_a_change_of_metadata() {
         fixture.read("f");
         let read_before = fixture.pfs_read_bytes();
         let noted = note(&fixture, "f");
+        let before = stat(&fixture.path("f"));
         std::fs::rename(fixture.path("f"), fixture.path("g")).unwrap();
-        noted.carry().unwrap();
+        noted.carry(times(before, stat(&fixture.path("g")))).unwrap();
         assert_eq!(fixture.read("g").0, content(1, size));
         assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
     }
@@ -445,10 +451,46 @@ fn nobody_gets_cached_bytes_of_a_version_that_the_node_did_not_see_before_the_ch
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(modified).unwrap();
         let noted = note(&fixture, "f");
+        let before = stat(&path);
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
             .unwrap();
-        noted.carry().unwrap();
+        noted.carry(times(before, stat(&path))).unwrap();
         assert_eq!(fixture.read("f").0, vec![0; size]);
+    }
+}
+
+/// A node or a client may stand still between its look at a file and the change, or between the
+/// change and the word of it, while another program writes the file and sets its time back.
+#[test]
+fn a_change_of_content_does_not_hide_behind_a_change_of_metadata_of_ours() {
+    for size in [3000, 5 << 20] {
+        for (is_early, has_times) in [(true, true), (false, true), (false, false)] {
+            let fixture = Fixture::new();
+            let path = fixture.put("f", &content(1, size));
+            let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+            // A change time of another tick.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            fixture.read("f");
+            let by_another = || {
+                overwrite(&path, 0, &content(2, size));
+                let file = std::fs::File::options().write(true).open(&path).unwrap();
+                file.set_modified(modified).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            };
+            let noted = note(&fixture, "f");
+            if is_early {
+                by_another();
+            }
+            let before = stat(&path);
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                .unwrap();
+            let after = stat(&path);
+            if !is_early {
+                by_another();
+            }
+            noted.carry(times(before, after).filter(|_| has_times)).unwrap();
+            assert_eq!(fixture.read("f").0, content(2, size), "{size}, early {is_early}");
+        }
     }
 }
 
@@ -466,20 +508,22 @@ fn a_file_is_let_go_with_its_last_name_and_no_earlier() {
         };
         let id = stat(&path).id;
         let noted = note(&fixture, "f");
+        let before = stat(&path);
         std::fs::remove_file(&path).unwrap();
-        noted.carry().unwrap();
+        noted.carry(times(before, stat(&fixture.path("g")))).unwrap();
         assert!(is_cached(id), "another name is left");
         assert_eq!(fixture.read("g").0, content(1, size));
         assert_eq!(fixture.pfs_read_bytes(), read_before);
         let noted = note(&fixture, "g");
+        let before = stat(&fixture.path("g"));
         // A name that comes before the last one goes: the count of before would be wrong.
         std::fs::hard_link(fixture.path("g"), fixture.path("h")).unwrap();
         std::fs::remove_file(fixture.path("g")).unwrap();
-        noted.carry().unwrap();
+        noted.carry(times(before, stat(&fixture.path("h")))).unwrap();
         assert!(is_cached(id), "a name came meanwhile");
         let noted = note(&fixture, "h");
         std::fs::remove_file(fixture.path("h")).unwrap();
-        noted.carry().unwrap();
+        noted.carry(None).unwrap();
         assert!(!is_cached(id));
     }
 }

@@ -29,11 +29,11 @@ pub use habit::Habit;
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, Advice, ReadMode, WriteMode};
 pub use service::{
-    ChangeHook, ChangedRange, DrainHook, FileService, HandOut, Identity, NotedVersion, OpenFile,
-    OpenRequest, PassthroughPin, ReadOutcome,
+    ChangeBegin, ChangeHook, ChangedRange, DrainHook, FileService, HandOut, Identity, NotedVersion,
+    OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
 };
 pub use size::{ByteSize, MemorySize};
-pub use version::{FileId, Version};
+pub use version::{ChangeTimes, FileId, Version};
 
 /// Default unit of residency, transfer and eviction, in bytes.
 pub const BLOCK_BYTES_DEFAULT: u64 = 4 << 20;

@@ -7,11 +7,12 @@
 use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
-use crate::version::{FileId, Version};
+use crate::version::{ChangeTimes, FileId, Version};
 
 /// A user as the kernel weighs his rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,11 +227,33 @@ pub trait OpenFile: Send + Sync {
     }
 }
 
+/// Longest time between two looks at a file, just before and just after a change of its metadata,
+/// for which it is believed that nothing else changed: whoever writes a file in between and sets its
+/// modification time back leaves no trace.
+const METADATA_CHANGE_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// When somebody looked at a file whose metadata he is about to change.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangeBegin(Instant);
+
+impl ChangeBegin {
+    /// Now, which is before the look.
+    pub fn now() -> Self {
+        ChangeBegin(Instant::now())
+    }
+
+    /// Whether a look that is over by now still tells what the change alone did.
+    pub fn is_recent(&self) -> bool {
+        self.0.elapsed() <= METADATA_CHANGE_TIME_MAX
+    }
+}
+
 /// A file whose metadata somebody is about to change, with the version that the node saw itself.
 pub trait NotedVersion: Send + Sync {
-    /// Tells that the change was made. What is cached of the noted version serves on if content did
-    /// not change with it, and is let go where the last name of the file is gone.
-    fn carry(self: Box<Self>) -> Result<()>;
+    /// Tells that the change was made. What is cached of the noted version serves on if nothing but
+    /// that change came between it and the file as it is, which `alone` has to bear out. Without
+    /// that word it is not served any more. It is let go where the last name of the file is gone.
+    fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()>;
 }
 
 /// A node as its front ends see it.
@@ -248,8 +271,9 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Tells that an operation of this node that changes metadata only (rename, link, chmod, ...)
     /// took the file from `before` to `after`. If length and content time are equal, what is
-    /// cached of `before` now serves `after`.
-    fn carry_version(&self, before: &Version, after: &Version);
+    /// cached of `before` now serves `after`, provided that nothing else came in between: `alone`
+    /// is what [`ChangeBegin::is_recent`] says of the looks.
+    fn carry_version(&self, before: &Version, after: &Version, alone: bool);
 
     /// Notes the version that a file has before its metadata change, for front ends whose word for
     /// it the node cannot take. The descriptor stays open until the note is used or dropped.

@@ -28,6 +28,16 @@ pub struct Version {
     pub born_ns: i128,
 }
 
+/// The change times (`ctime`) of a file just before and just after a change of its metadata, in
+/// nanoseconds since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeTimes {
+    /// Before the change.
+    pub before_ns: i128,
+    /// After it.
+    pub after_ns: i128,
+}
+
 impl Version {
     /// Whether both are of equal content. A version that knows no birth time is compared without.
     pub fn agrees_with(&self, other: &Version) -> bool {

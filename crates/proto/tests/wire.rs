@@ -15,7 +15,8 @@ use tidepool_proto::wire::{
     Welcome, WriteSource, decode_reply, decode_request,
 };
 use tidepool_proto::{
-    Access, Advice, BytesByLevel, Error, ErrorKind, FileId, ReadMode, Version, WriteMode,
+    Access, Advice, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, ReadMode, Version,
+    WriteMode,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +51,11 @@ fn requests() -> Vec<Request> {
         Request::Borrow { handle, offset, length },
         Request::Release { borrow: 3 },
         Request::NoteVersion,
-        Request::MetadataChanged { note: u64::MAX },
+        Request::MetadataChanged { note: u64::MAX, times: None },
+        Request::MetadataChanged {
+            note: 1,
+            times: Some(ChangeTimes { before_ns: -1, after_ns: i128::MAX }),
+        },
         Request::Admin(AdminRequest::Drain { stop: true }),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,

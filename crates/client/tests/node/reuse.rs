@@ -111,3 +111,29 @@ fn a_change_of_metadata_keeps_what_is_cached() {
         assert_eq!(place.node.status().pfs_read_bytes, before, "it is read from the store");
     }
 }
+
+/// Another program writes the file and sets its time back while a client stands still in the middle
+/// of a change of metadata.
+#[test]
+fn a_change_of_metadata_that_took_long_keeps_nothing_cached() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    for length in LENGTHS {
+        let name = format!("file{length}");
+        let facts = cached_secret(&place, &name, length);
+        let path = place.path(&name);
+        let file = File::open(&path).unwrap();
+        let client = place.client();
+        client.changing_metadata(Some(std::os::fd::AsFd::as_fd(&file)), || {
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            std::fs::write(&path, vec![0; length]).unwrap();
+            writable(&path)
+                .set_times(FileTimes::new().set_modified(facts.modified().unwrap()))
+                .unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        });
+        assert_zeros(&place, &path, "a change that took long");
+    }
+}

@@ -175,7 +175,7 @@ impl FileService for BypassService {
         Ok(Arc::new(BypassFile { lower, append, changes_as, may_be_lost }))
     }
 
-    fn carry_version(&self, _before: &Version, _after: &Version) {}
+    fn carry_version(&self, _before: &Version, _after: &Version, _alone: bool) {}
 
     fn memory_only_size(&self, _id: FileId) -> Option<u64> {
         None

@@ -287,12 +287,12 @@ impl FileService for MemoryService {
         }))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version) {
+    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
         self.shared.carried.fetch_add(1, Ordering::SeqCst);
         if let Some(content) = self.shared.contents.lock().unwrap().get(&before.id) {
             let mut state = content.state.write().unwrap();
             let unchanged = before.size == after.size && before.modified_ns == after.modified_ns;
-            if *state == *before && unchanged {
+            if *state == *before && unchanged && alone {
                 *state = *after;
             }
         }

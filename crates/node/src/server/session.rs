@@ -16,8 +16,8 @@ use tidepool_proto::wire::{
     Want, WriteSource,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileService, Identity, NotedVersion, OpenFile,
-    OpenRequest, PassthroughPin, Result,
+    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileService, Identity, NotedVersion,
+    OpenFile, OpenRequest, PassthroughPin, Result,
 };
 
 use super::authority;
@@ -178,7 +178,7 @@ impl Session {
             }
             Request::Admin(request) => self.administer(request, descriptors),
             Request::NoteVersion => self.note_version(descriptors),
-            Request::MetadataChanged { note } => self.metadata_changed(note),
+            Request::MetadataChanged { note, times } => self.metadata_changed(note, times),
             Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
             other => self.file_operation(&other),
@@ -399,13 +399,13 @@ impl Session {
         Ok(Reply::Noted { note: number }.into())
     }
 
-    fn metadata_changed(&self, number: u64) -> Result<Answer> {
+    fn metadata_changed(&self, number: u64, times: Option<ChangeTimes>) -> Result<Answer> {
         let mut held = self.held.lock();
         let at = held.notes.iter().position(|note| note.number == number);
         let note = at.and_then(|at| held.notes.remove(at));
         drop(held);
         if let Some(note) = note {
-            note.version.carry()?;
+            note.version.carry(times)?;
         }
         Ok(Reply::Done.into())
     }

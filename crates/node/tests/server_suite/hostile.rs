@@ -603,10 +603,10 @@ fn who_could_not_have_changed_a_file_cannot_say_that_it_did_not_change() {
     let Reply::Noted { note } = raw.call(&request, &[], &[file.as_fd()]).0 else {
         panic!("root's note was refused")
     };
-    let other = Request::MetadataChanged { note: note + 1 };
+    let other = Request::MetadataChanged { note: note + 1, times: None };
     assert_eq!(raw.call(&other, &[], &[]).0, Reply::Done);
     assert_eq!(scene.node.carried.load(Ordering::SeqCst), 0, "another number");
-    let changed = Request::MetadataChanged { note };
+    let changed = Request::MetadataChanged { note, times: None };
     let mut thief = scene.connect();
     assert_eq!(thief.call(&changed, &[], &[]).0, Reply::Done);
     assert_eq!(scene.node.carried.load(Ordering::SeqCst), 0, "another connection");

@@ -8,6 +8,7 @@ use crate::admin::{AdminReply, AdminRequest};
 use crate::error::{Error, ErrorKind};
 use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
+use crate::version::ChangeTimes;
 use crate::version::Version;
 
 /// What a client asks. `handle` and `borrow` numbers mean something on one connection only.
@@ -124,6 +125,9 @@ pub enum Request {
     MetadataChanged {
         /// The number from `Noted`.
         note: u64,
+        /// What the file's change times were just before and after; `None` where the client did not
+        /// see them, or where too much time lay between.
+        times: Option<ChangeTimes>,
     },
     /// A request of the command line, with the file's descriptor where it is about a file.
     /// Answer: `Admin`.

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, LoadReport, Status};
 use tidepool_proto::{
-    Access, BytesByLevel, Error, ErrorKind, FileId, FileService, HandOut, Level, NotedVersion,
-    OpenFile, OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version, WriteMode,
+    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, FileService, HandOut, Level,
+    NotedVersion, OpenFile, OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version,
+    WriteMode,
 };
 
 pub use segment::Segment;
@@ -181,7 +182,7 @@ pub struct FakeService(pub Arc<FakeNode>);
 struct FakeNote(Arc<FakeNode>);
 
 impl NotedVersion for FakeNote {
-    fn carry(self: Box<Self>) -> Result<()> {
+    fn carry(self: Box<Self>, _: Option<ChangeTimes>) -> Result<()> {
         self.0.carried.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -224,7 +225,7 @@ impl FileService for FakeService {
         }))
     }
 
-    fn carry_version(&self, _: &Version, _: &Version) {}
+    fn carry_version(&self, _: &Version, _: &Version, _: bool) {}
 
     fn note_version(&self, _lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
         Ok(Box::new(FakeNote(Arc::clone(&self.0))))
