@@ -257,6 +257,10 @@ impl Connection {
             Err(error) => {
                 self.inbox.expect_no_more(request_id);
                 self.end();
+                if request.changes_bytes() {
+                    // The node must not carry it out later, over what others wrote by then.
+                    let _ = rustix::net::shutdown(&self.inbox.socket, Shutdown::Write);
+                }
                 return Err(CallError::Gone(error));
             }
         };

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use tidepool_client::{Client, ClientOptions, OpenOptions, Quiet};
 
 use crate::fake::BLOCK_BYTES;
-use crate::scene::{Scene, child, eventually};
+use crate::scene::{Scene, child, eventually, role};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Far beyond what anybody waits for a node that hangs, and far below how long it hangs.
 const LONG: Duration = Duration::from_secs(30);
+/// What is queued somewhere has been carried out by then. Only a detection depends on it.
+const CARRIED_OUT: Duration = Duration::from_millis(100);
 /// A node that did not answer is not asked again within a test.
 const FOR_GOOD: Duration = Duration::from_secs(1000);
 
@@ -119,4 +121,53 @@ fn reads_of_what_is_held_send_nothing() {
     }
     file.size().unwrap();
     assert!(held > 0 && scene.node.prefetches.load(Ordering::SeqCst) > 0);
+}
+
+#[test]
+#[ignore = "a part of other tests: a writer of another process"]
+fn writer_process() {
+    let Some(directory) = role() else { return };
+    let options = ClientOptions { socket: Some(directory.join("socket")), ..Default::default() };
+    let client = Client::connect(options);
+    let file = client.open(directory.join("file"), OpenOptions::read_write()).unwrap();
+    loop {
+        file.write_at(0, &[1; 4096]).unwrap();
+    }
+}
+
+/// Who rewrites a file past a node that hangs, after the one before him died or gave up, finds his
+/// bytes there when the node goes on.
+#[test]
+fn a_write_that_nobody_waits_for_is_not_carried_out_later() {
+    for is_killed in [true, false] {
+        let scene = Scene::without_node();
+        let (path, _) = scene.file("file", BLOCK);
+        let node = child("death::node_process", scene.directory.path());
+        eventually("the node is there", || client(&scene).is_connected());
+        let written = || std::fs::read(&path).unwrap()[..4096].iter().all(|byte| *byte == 1);
+        if is_killed {
+            let mut writer = child("hanging::writer_process", scene.directory.path());
+            eventually("it writes", written);
+            node.hang(true);
+            std::thread::sleep(CARRIED_OUT);
+            writer.kill();
+        } else {
+            let request_timeout = Duration::from_millis(300);
+            let client = Client::connect(ClientOptions { request_timeout, ..scene.options() });
+            let file = client.open(&path, OpenOptions::read_write()).unwrap();
+            file.write_at(0, &[1; 4096]).unwrap();
+            node.hang(true);
+            file.write_at(0, &[1; 4096]).unwrap_err();
+            assert!(written());
+        }
+        std::fs::write(&path, vec![2; BLOCK]).unwrap();
+        node.hang(false);
+        let client = client(&scene);
+        eventually("the node answers", || {
+            let _ = client.open(&path, OpenOptions::read()).unwrap();
+            client.is_answering()
+        });
+        std::thread::sleep(CARRIED_OUT);
+        assert!(std::fs::read(&path).unwrap() == vec![2; BLOCK], "killed: {is_killed}");
+    }
 }

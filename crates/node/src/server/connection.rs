@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidepool_proto::wire::socket::{Frame, Peer, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, Malformed, REPLY_BODY_BYTES_MAX, Reply, Request, Verdict, Welcome,
@@ -117,6 +118,8 @@ pub(super) struct Connection {
     cut_off: AtomicBool,
     /// It does not take replies.
     deaf: AtomicBool,
+    /// This side takes no more requests.
+    closing: AtomicBool,
     ticket: Arc<Ticket>,
 }
 
@@ -143,6 +146,7 @@ impl Connection {
             waiting: AtomicUsize::new(0),
             cut_off: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             ticket: Arc::new(ticket),
         });
         connection.shared.open.lock().insert(number, Arc::clone(&connection));
@@ -186,6 +190,7 @@ impl Connection {
     /// it is worked on any more, so that it knows of all what became of them.
     fn take_no_more(&self) {
         self.session.hurry();
+        self.closing.store(true, Ordering::Release);
         // Fails only if the other side is gone already.
         let _ = self.socket.shutdown(std::net::Shutdown::Read);
     }
@@ -240,6 +245,10 @@ impl Connection {
 
     fn note_end(&self, error: &ReceiveError) {
         match error {
+            // It gave up what it was waiting for, and may still look at what it was lent.
+            ReceiveError::Closed if self.is_half_closed() => {
+                self.cut_off.store(true, Ordering::Release);
+            }
             ReceiveError::Closed => {}
             ReceiveError::Malformed(malformed) => self.refuse_malformed(*malformed),
             ReceiveError::TimedOut => self.cut_off(&error.to_string()),
@@ -315,6 +324,12 @@ impl Connection {
             self.session.note(&request);
             return;
         }
+        if request.changes_bytes() && self.is_abandoned() {
+            self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
+            // Whoever writes the file by now must not find it changed by one who is gone.
+            self.cut_off.store(true, Ordering::Release);
+            return;
+        }
         let answer = if frame.descriptors.len() < frame.descriptors_announced {
             self.shared.ledger.limited.fetch_add(1, Ordering::Relaxed);
             let detail = "they did not arrive; the node may have no room for more";
@@ -331,6 +346,26 @@ impl Connection {
             self.deaf.store(true, Ordering::Release);
             // Wakes the thread that waits for the next request.
             self.take_no_more();
+        }
+    }
+
+    /// Whether nobody waits for answers any more: the client is gone, or said so.
+    fn is_abandoned(&self) -> bool {
+        let ended = self.ended_by_client();
+        ended.contains(PollFlags::HUP)
+            || ended.contains(PollFlags::RDHUP) && !self.closing.load(Ordering::Acquire)
+    }
+
+    /// Whether the client sends no more and is still there.
+    fn is_half_closed(&self) -> bool {
+        !self.ended_by_client().contains(PollFlags::HUP)
+    }
+
+    fn ended_by_client(&self) -> PollFlags {
+        let mut watched = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(_) => watched[0].revents(),
+            Err(_) => PollFlags::empty(),
         }
     }
 

@@ -99,6 +99,8 @@ pub struct ServerCounts {
     pub limited: u64,
     /// Connections ended for bytes that make no message, since the start.
     pub malformed: u64,
+    /// Changes of bytes that were not carried out, because nobody waited for them any more.
+    pub abandoned: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +129,7 @@ pub(super) struct Ledger {
     pub(super) requests: AtomicU64,
     pub(super) limited: AtomicU64,
     pub(super) malformed: AtomicU64,
+    pub(super) abandoned: AtomicU64,
 }
 
 /// What a loan counts as.
@@ -193,6 +196,7 @@ impl Ledger {
             requests: AtomicU64::new(0),
             limited: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
         })
     }
 
@@ -210,6 +214,7 @@ impl Ledger {
             requests: self.requests.load(Ordering::Relaxed),
             limited: self.limited.load(Ordering::Relaxed),
             malformed: self.malformed.load(Ordering::Relaxed),
+            abandoned: self.abandoned.load(Ordering::Relaxed),
         }
     }
 

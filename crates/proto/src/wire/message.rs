@@ -141,6 +141,16 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether it changes bytes of a file, so that it may not be carried out once nobody waits for
+    /// it any more.
+    pub fn changes_bytes(&self) -> bool {
+        match self {
+            Request::Write { .. } | Request::SetSize { .. } | Request::Allocate { .. } => true,
+            Request::Open(open) => open.truncate,
+            _ => false,
+        }
+    }
+
     /// Whether the node answers this request.
     pub fn is_answered(&self) -> bool {
         !matches!(
