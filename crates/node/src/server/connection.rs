@@ -327,7 +327,6 @@ impl Connection {
         if request.changes_bytes() && self.is_abandoned() {
             self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
             // Whoever writes the file by now must not find it changed by one who is gone.
-            self.cut_off.store(true, Ordering::Release);
             return;
         }
         let answer = if frame.descriptors.len() < frame.descriptors_announced {
