@@ -267,7 +267,8 @@ impl Connection {
         let short = frame.descriptors.len() < frame.descriptors_announced;
         match decode_reply(&frame.body) {
             Ok(Reply::Failed(failure)) => Err(CallError::Failed(failure.into())),
-            Ok(_) if short => {
+            Ok(reply) if short => {
+                self.inbox.decline(&reply);
                 let detail = "this process may not open more files";
                 let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
                 Err(CallError::Failed(error.remedy("raise the limit with `ulimit -n`")))
@@ -292,8 +293,9 @@ impl Connection {
 
     /// Has the node close a file that nobody uses any more: now, or else with what is sent next.
     pub(crate) fn close(&self, handle: u64, mapped_bytes: u64, timeout: Duration) {
-        if !self.inbox.tell(&Request::Close { handle, mapped_bytes }, timeout) && self.is_alive() {
-            self.inbox.stray(handle, mapped_bytes);
+        let message = Request::Close { handle, mapped_bytes };
+        if !self.inbox.tell(&message, timeout) && self.is_alive() {
+            self.inbox.stray(message);
         }
     }
 

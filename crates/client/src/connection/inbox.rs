@@ -62,8 +62,8 @@ struct Replies {
     /// The node has closed the connection: it works on no request of it any more.
     ended: bool,
     awaited: HashMap<u64, Awaited>,
-    /// Files that the node has open for nobody, with the bytes read of them past the node.
-    strays: Vec<(u64, u64)>,
+    /// Messages that give back what the node keeps for nobody.
+    strays: Vec<Request>,
     /// By kind of question.
     silences: [Silence; 2],
 }
@@ -186,17 +186,26 @@ impl Inbox {
         silence.until = Some(Instant::now() + silence.lasts);
     }
 
-    /// A file that the node has open is of no use any more, and it cannot be told now.
-    pub(super) fn stray(&self, handle: u64, mapped_bytes: u64) {
-        self.replies.lock().strays.push((handle, mapped_bytes));
+    /// What the node keeps is of no use any more, and this message, which says so, cannot be sent
+    /// now.
+    pub(super) fn stray(&self, message: Request) {
+        self.replies.lock().strays.push(message);
     }
 
-    /// Has the node close what it has open for nobody, as far as the socket takes it at once.
+    /// Nobody takes what came with this reply: has the node give it back, at once if it can be.
+    pub(super) fn decline(&self, reply: &Reply) {
+        if let Some(message) = giving_back(reply) {
+            self.stray(message);
+            self.close_strays();
+        }
+    }
+
+    /// Has the node give back what it keeps for nobody, as far as the socket takes it at once.
     pub(super) fn close_strays(&self) {
         let strays = std::mem::take(&mut self.replies.lock().strays);
-        for (handle, mapped_bytes) in strays {
-            if !self.tell(&Request::Close { handle, mapped_bytes }, Duration::ZERO) {
-                self.stray(handle, mapped_bytes);
+        for message in strays {
+            if !self.tell(&message, Duration::ZERO) {
+                self.stray(message);
             }
         }
     }
@@ -278,9 +287,8 @@ impl Inbox {
         match replies.awaited.get_mut(&frame.request_id) {
             Some(Awaited::GivenUp) => {
                 replies.awaited.remove(&frame.request_id);
-                if let Ok(Reply::Opened(opened)) = decode_reply(&frame.body) {
-                    replies.strays.push((opened.handle, 0));
-                }
+                let declined = decode_reply(&frame.body).ok();
+                replies.strays.extend(declined.as_ref().and_then(giving_back));
             }
             Some(slot) => *slot = Awaited::Here(frame),
             None => {}
@@ -361,6 +369,15 @@ impl Inbox {
             }
         }
         replies.clearing = false;
+    }
+}
+
+/// The message that gives back what the node keeps since this reply.
+fn giving_back(reply: &Reply) -> Option<Request> {
+    match reply {
+        Reply::Opened(opened) => Some(Request::Close { handle: opened.handle, mapped_bytes: 0 }),
+        Reply::Borrowed { borrow, .. } => Some(Request::Release { borrow: *borrow }),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ mod fake;
 
 mod death;
 mod direct;
+mod few_descriptors;
 mod giving_up;
 mod hanging;
 mod page_cache;
