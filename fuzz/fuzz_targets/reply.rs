@@ -5,10 +5,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidepool_proto::Error;
-use tidepool_proto::wire::{Reply, Welcome, decode_reply};
+use tidepool_proto::wire::{Reply, Welcome, decode_reply, root_of_welcome};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = Welcome::decode(bytes);
+    let _ = root_of_welcome(bytes);
     if let Ok(reply) = decode_reply(bytes) {
         let once = reply.encode(Vec::new()).expect("decoded messages have an encoding");
         let decoded = decode_reply(&once).expect("own encodings decode");

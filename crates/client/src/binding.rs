@@ -17,7 +17,7 @@ const INLINE_BYTES_MAX: u32 = 256 << 10;
 
 /// Time for the node to answer before an open goes on without it; with what else an open takes,
 /// nobody waits for 2 s.
-pub(crate) const OPEN_PATIENCE: Duration = Duration::from_millis(1900);
+const OPEN_PATIENCE: Duration = Duration::from_millis(1900);
 
 /// A small file that came with its open, as of that time.
 #[derive(Debug)]

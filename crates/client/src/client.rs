@@ -3,7 +3,6 @@
 //! Without a node everything goes to the parallel file system; the absence is reported once, and
 //! the node is looked for again now and then. Only the command line needs a node to answer.
 
-use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Habit, Result};
 
-use crate::binding::OPEN_PATIENCE;
-use crate::connection::{Brief, Connection};
+use crate::connection::{Brief, CONNECT_TIMEOUT, Connection, GoOn, Refused, longer_silence};
 use crate::file::File;
 use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
 use crate::path::{Name, is_below};
+use crate::root;
 
 /// Time for the node to answer what is told to it of a change of metadata, before and after.
 const NOTE_PATIENCE: Duration = Duration::from_millis(500);
@@ -38,7 +37,11 @@ pub struct Client {
 pub(crate) struct Link {
     pub(crate) options: ClientOptions,
     socket: Option<PathBuf>,
+    root_is_stated: bool,
+    /// What `tide:///` stands for, once it was asked for.
     pfs_root: OnceLock<PathBuf>,
+    /// The directory of the first node that served a file of this client.
+    first_root: OnceLock<PathBuf>,
     connection: ArcSwapOption<Connection>,
     attempts: Mutex<Attempts>,
     /// Whether readers go on from the heads of files.
@@ -53,6 +56,8 @@ const REFUSALS_APART: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct Attempts {
     next: Option<Instant>,
+    /// How long the node was not looked for because it was there and did not answer.
+    silence: Duration,
     absence_told: bool,
     /// Why the last attempt failed.
     failed: Option<String>,
@@ -63,14 +68,17 @@ impl Link {
         let environment =
             |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let socket = options.socket.clone().or_else(|| environment("TIDEPOOL_SOCKET"));
+        let stated_root = options.pfs_root.clone().or_else(|| environment("TIDEPOOL_PFS"));
         let pfs_root = OnceLock::new();
-        if let Some(root) = options.pfs_root.clone().or_else(|| environment("TIDEPOOL_PFS")) {
+        if let Some(root) = stated_root.clone() {
             let _ = pfs_root.set(root);
         }
         Link {
             options,
             socket,
+            root_is_stated: stated_root.is_some(),
             pfs_root,
+            first_root: OnceLock::new(),
             connection: ArcSwapOption::empty(),
             attempts: Mutex::default(),
             habit: Arc::default(),
@@ -78,17 +86,21 @@ impl Link {
         }
     }
 
-    /// The connection, if the node is there; looks for it where it is time to.
+    /// The connection, if the node is there; looks for it where it is time to. `None` also for a
+    /// node that serves another directory than this client uses.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
-        if let Some(connection) = self.living() {
-            return Some(connection);
-        }
-        // Somebody else is at it: do not wait, the parallel file system is there.
-        let mut attempts = self.attempts.try_lock()?;
-        if attempts.next.is_some_and(|next| Instant::now() < next) {
-            return None;
-        }
-        self.attempt(&mut attempts).ok()
+        let connection = match self.any() {
+            Some(connection) => connection,
+            None => {
+                // Somebody else is at it: do not wait, the parallel file system is there.
+                let mut attempts = self.attempts.try_lock()?;
+                if attempts.next.is_some_and(|next| Instant::now() < next) {
+                    return None;
+                }
+                self.attempt(&mut attempts).ok()?
+            }
+        };
+        self.used(connection)
     }
 
     /// Tells that the node refused an open, which goes on without it; once in a while.
@@ -105,38 +117,91 @@ impl Link {
         ));
     }
 
-    fn living(&self) -> Option<Arc<Connection>> {
+    /// A connection that files are to use, unless its node serves another directory.
+    fn used(&self, connection: Arc<Connection>) -> Option<Arc<Connection>> {
+        if !self.is_served_by(&connection) {
+            return None;
+        }
+        if self.first_root.get().is_none()
+            && let Some(root) = connection.root()
+        {
+            let _ = self.first_root.set(root.to_owned());
+        }
+        Some(connection)
+    }
+
+    /// The connection to whichever node is there.
+    fn any(&self) -> Option<Arc<Connection>> {
         self.connection.load().as_ref().filter(|connection| connection.is_alive()).cloned()
     }
 
+    /// The connection to a node of this client's directory.
+    fn living(&self) -> Option<Arc<Connection>> {
+        self.any().filter(|connection| self.is_served_by(connection))
+    }
+
+    /// Whether the node serves the directory that this client uses: the one that it was told to
+    /// use, or else that of the first node. Another node may have taken the socket since.
+    fn is_served_by(&self, connection: &Connection) -> bool {
+        let ours = self.pfs_root.get().or_else(|| self.first_root.get());
+        let (Some(ours), Some(theirs)) = (ours, connection.root()) else { return true };
+        ours == theirs
+            || !connection.is_elsewhere(|| {
+                let is_elsewhere = !root::is_same_place(ours, theirs, self.root_is_stated);
+                if is_elsewhere {
+                    (self.options.notice)(&format!(
+                        "going on without the node, at the speed of the parallel file system: it \
+                         serves {}, and this client uses {}",
+                        theirs.display(),
+                        ours.display()
+                    ));
+                }
+                is_elsewhere
+            })
+    }
+
     fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<Connection>> {
-        if let Some(connection) = self.living() {
+        self.attempt_until(attempts, Instant::now() + CONNECT_TIMEOUT, &mut || true)
+    }
+
+    fn attempt_until(
+        &self,
+        attempts: &mut Attempts,
+        by: Instant,
+        go_on: GoOn<'_>,
+    ) -> Result<Arc<Connection>> {
+        if let Some(connection) = self.any() {
             return Ok(connection);
         }
         let options = &self.options;
         let opened = match &self.socket {
-            Some(path) => {
-                let (timeout, retry) = (options.request_timeout, options.retry_interval);
-                Connection::open(path, options.trusted_user_id, timeout, retry)
-            }
+            Some(path) => Connection::open(path, options, by, go_on),
             None => Err(Error::new(
                 ErrorKind::NodeUnavailable,
                 "looking for the node",
                 "neither a socket nor TIDEPOOL_SOCKET is given",
             )
-            .remedy("pass --socket, or set TIDEPOOL_SOCKET")),
+            .remedy("pass --socket, or set TIDEPOOL_SOCKET")
+            .into()),
         };
         match opened {
             Ok(connection) => {
+                self.keep_root(connection.root());
                 self.connection.store(Some(Arc::clone(&connection)));
-                if attempts.absence_told {
+                if attempts.absence_told && self.is_served_by(&connection) {
                     (options.notice)("the node is back");
                 }
                 *attempts = Attempts::default();
                 Ok(connection)
             }
-            Err(error) => {
-                attempts.next = Some(Instant::now() + options.retry_interval);
+            Err(Refused { error, is_silence, root }) => {
+                self.keep_root(root.as_deref());
+                let pause = match is_silence {
+                    true => longer_silence(attempts.silence, options.retry_interval),
+                    false => options.retry_interval,
+                };
+                attempts.silence = if is_silence { pause } else { Duration::ZERO };
+                attempts.next = Some(Instant::now() + pause);
                 attempts.failed = Some(error.to_string());
                 if self.socket.is_some() && !attempts.absence_told {
                     attempts.absence_told = true;
@@ -150,26 +215,18 @@ impl Link {
     }
 
     fn pfs_root(&self) -> Result<&Path> {
-        if let Some(root) = self.pfs_root.get() {
-            return Ok(root);
+        if let Some(root) = self.pfs_root.get().or_else(|| self.first_root.get()) {
+            return Ok(self.pfs_root.get_or_init(|| root.clone()));
         }
-        let request = Request::Admin(AdminRequest::Status);
-        let asked = self.connection().and_then(|connection| {
-            connection.call_briefly(Brief::Open, &request, &[], OPEN_PATIENCE).transpose()
-        });
-        match asked.transpose()?.map(|answer| answer.reply) {
-            Some(Reply::Admin(AdminReply::Status(status))) => {
-                let root = self.pfs_root.get_or_init(|| PathBuf::from(status.pfs));
-                keep_root(self.socket.as_deref(), root);
-                Ok(root)
-            }
-            _ => self.pfs_root_without_node(),
+        match self.connection().as_deref().and_then(Connection::root) {
+            Some(root) => Ok(self.pfs_root.get_or_init(|| root.to_owned())),
+            None => self.pfs_root_without_node(),
         }
     }
 
-    /// The root as a node on this socket said it once, or as the options have it for the case.
+    /// The root as a node on this socket said it last, or as the options have it for the case.
     fn pfs_root_without_node(&self) -> Result<&Path> {
-        if let Some(root) = kept_root(self.socket.as_deref()) {
+        if let Some(root) = self.socket.as_deref().and_then(root::kept) {
             return Ok(self.pfs_root.get_or_init(|| root));
         }
         self.options.pfs_root_without_node.as_deref().ok_or_else(|| {
@@ -180,20 +237,12 @@ impl Link {
                 .remedy("set TIDEPOOL_PFS, or start the node")
         })
     }
-}
 
-/// What nodes said of their directories in this process, by socket: one that turns further clients
-/// away still serves them so far.
-static ROOTS: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
-
-fn keep_root(socket: Option<&Path>, root: &Path) {
-    if let Some(socket) = socket {
-        ROOTS.lock().insert(socket.to_path_buf(), root.to_path_buf());
+    fn keep_root(&self, root: Option<&Path>) {
+        if let (Some(socket), Some(root)) = (&self.socket, root) {
+            root::keep(socket, root);
+        }
     }
-}
-
-fn kept_root(socket: Option<&Path>) -> Option<PathBuf> {
-    ROOTS.lock().get(socket?).cloned()
 }
 
 impl Client {
@@ -201,7 +250,7 @@ impl Client {
     /// system, and the client comes back by itself when the node does.
     pub fn connect(options: ClientOptions) -> Client {
         let client = Client { link: Arc::new(Link::new(options)) };
-        let _ = client.link.connection();
+        let _ = client.link.attempt(&mut client.link.attempts.lock());
         client
     }
 
@@ -337,6 +386,29 @@ mod tests {
         let error = Error::new(ErrorKind::LimitReached, "serving a client", "at most 6562");
         (0..1_000).for_each(|_| link.tell_refusal(&error));
         assert_eq!(told.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_node_that_does_not_greet_is_looked_for_more_and_more_seldom() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let retry_interval = Duration::from_secs(4);
+        let notice: crate::Notice = Arc::new(|_| ());
+        let options = ClientOptions { retry_interval, notice, ..ClientOptions::default() };
+        let link = Link::new(ClientOptions { socket: Some(socket.clone()), ..options });
+        let mut attempts = link.attempts.lock();
+        let mut pauses_s = Vec::new();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            assert!(link.attempt_until(&mut attempts, begun, &mut || true).is_err());
+            assert!(attempts.next.unwrap() >= begun + attempts.silence);
+            pauses_s.push(attempts.silence.as_secs());
+        }
+        assert_eq!(pauses_s, [4, 8, 16, 30, 30]);
+        drop(listener);
+        assert!(link.attempt(&mut attempts).is_err());
+        assert_eq!(attempts.silence, Duration::ZERO, "that nobody is there costs no wait");
     }
 
     #[test]

@@ -8,28 +8,30 @@ mod inbox;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use tidepool_proto::wire::socket::{Frame, peer, receive_frame, send_frame};
+use tidepool_proto::wire::socket::{Frame, ReceiveError, peer, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, REQUEST_PAYLOAD_BYTES_MAX, Reply, Request, Verdict, Welcome, WriteSource,
-    decode_reply,
+    decode_reply, root_of_welcome,
 };
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::alive::Alive;
+use crate::options::ClientOptions;
 use crate::transfer::TransferBuffer;
 
-pub(crate) use inbox::Brief;
 use inbox::Inbox;
+pub(crate) use inbox::{Brief, GIVING_UP_INTERVAL, longer_silence};
 
 /// Time for the node to take a connection and to answer the hello.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(1900);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1900);
 /// Time for the node to take a request off the socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the last message on a connection, before both sides close it.
@@ -69,6 +71,8 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Connection {
     inbox: Arc<Inbox>,
+    root: Option<PathBuf>,
+    is_elsewhere: OnceLock<bool>,
     /// The process that connected.
     process_id: u32,
     request_timeout: Duration,
@@ -77,43 +81,48 @@ pub(crate) struct Connection {
     transfer: TransferBuffer,
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Somebody is there and does not answer.
+    pub(crate) is_silence: bool,
+    /// The directory of the parallel file system that a node serves which turned this client away.
+    pub(crate) root: Option<PathBuf>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused { error, is_silence: false, root: None }
+    }
+}
+
 fn unreachable(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::NodeUnavailable, "talking to the node", detail)
         .remedy("start one by `tidepool node start`, or pass the right --socket")
 }
 
 impl Connection {
-    /// Connects to the node at `path`, if its user is trusted.
+    /// Connects to the node at `path`, if its user is trusted. Waits for its greeting until `by`,
+    /// or until `go_on` says no.
     pub(crate) fn open(
         path: &Path,
-        trusted_user_id: Option<u32>,
-        request_timeout: Duration,
-        retry_interval: Duration,
-    ) -> Result<Arc<Connection>, Error> {
-        let failed = |error: rustix::io::Errno| {
-            let nobody = [rustix::io::Errno::NOENT, rustix::io::Errno::CONNREFUSED];
-            if nobody.contains(&error) {
-                return unreachable(format!("no node is running at {}", path.display()));
-            }
-            unreachable(format!("no node answers at {}", path.display())).caused_by(error)
-        };
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .map_err(failed)?;
-        // Bounds the wait at a socket whose node does not accept.
-        set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT)).map_err(failed)?;
-        let address = SocketAddrUnix::new(path).map_err(failed)?;
-        rustix::net::connect(&socket, &address).map_err(failed)?;
+        options: &ClientOptions,
+        by: Instant,
+        go_on: GoOn<'_>,
+    ) -> Result<Arc<Connection>, Refused> {
+        let socket = connect(path)?;
         let user_id = peer(socket.as_fd())
             .map_err(|error| unreachable("its user is not known").caused_by(error))?
             .user_id;
         let own_id = rustix::process::geteuid().as_raw();
-        if user_id != 0 && user_id != own_id && Some(user_id) != trusted_user_id {
+        if user_id != 0 && user_id != own_id && Some(user_id) != options.trusted_user_id {
             let detail = format!("the node at {} is user {user_id}'s", path.display());
             return Err(Error::new(ErrorKind::PermissionDenied, "connecting to the node", detail)
-                .remedy("name that user in `trusted_user_id` if its node may see your files"));
+                .remedy("name that user in `trusted_user_id` if its node may see your files")
+                .into());
         }
-        greet(socket.as_fd())?;
+        let root = greet(socket.as_fd(), by, go_on)?;
         let alive = Arc::new(Alive::new().map_err(|error| {
             Error::new(ErrorKind::Unsupported, "connecting to the node", "no memory for a flag")
                 .caused_by(error)
@@ -121,11 +130,23 @@ impl Connection {
         watch(&socket, &alive)?;
         Ok(Arc::new(Connection {
             inbox: Arc::new(Inbox::new(socket, alive)),
+            root,
+            is_elsewhere: OnceLock::new(),
             process_id: std::process::id(),
-            request_timeout,
-            retry_interval,
+            request_timeout: options.request_timeout,
+            retry_interval: options.retry_interval,
             transfer: TransferBuffer::default(),
         }))
+    }
+
+    /// The directory of the parallel file system that the node serves, where it said so.
+    pub(crate) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// Whether the node serves another directory than its client uses, found out once by `ask`.
+    pub(crate) fn is_elsewhere(&self, ask: impl FnOnce() -> bool) -> bool {
+        *self.is_elsewhere.get_or_init(ask)
     }
 
     /// Whether the node is there, as far as is known.
@@ -360,17 +381,53 @@ fn timed_out() -> Error {
         .remedy("look at `tidepool status`, and at the parallel file system")
 }
 
-fn greet(socket: BorrowedFd<'_>) -> Result<(), Error> {
+/// A socket that the node at `path` takes, or will take when it goes on.
+fn connect(path: &Path) -> Result<OwnedFd, Refused> {
+    let failed = |errno: Errno| {
+        let nobody = [Errno::NOENT, Errno::CONNREFUSED];
+        if nobody.contains(&errno) {
+            return unreachable(format!("no node is running at {}", path.display())).into();
+        }
+        let error = unreachable(format!("no node answers at {}", path.display())).caused_by(errno);
+        Refused { is_silence: errno == Errno::WOULDBLOCK, ..error.into() }
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(failed)?;
+    // Bounds the wait at a socket whose node does not accept.
+    set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_TIMEOUT)).map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    rustix::net::connect(&socket, &address).map_err(failed)?;
+    Ok(socket)
+}
+
+/// Exchanges hellos; which directory the node serves, where it says so.
+fn greet(socket: BorrowedFd<'_>, by: Instant, go_on: GoOn<'_>) -> Result<Option<PathBuf>, Refused> {
     let operation = "greeting the node";
     // A node that turns clients away says so without waiting for the hello.
     let sent = send_frame(socket, 0, &Hello::OURS.encode(), &[], &[], CONNECT_TIMEOUT);
-    let by = Instant::now() + CONNECT_TIMEOUT;
-    let frame = receive_frame(socket, FrameLimits::REPLY, Some(by), CONNECT_TIMEOUT)
-        .map_err(|error| unreachable(error.to_string()))?;
+    let unanswered = |error: ReceiveError| {
+        let is_silence = matches!(error, ReceiveError::TimedOut);
+        Refused { is_silence, ..unreachable(error.to_string()).into() }
+    };
+    while !inbox::is_readable(socket, Some(by.min(Instant::now() + GIVING_UP_INTERVAL)))
+        .map_err(unanswered)?
+    {
+        if Instant::now() >= by || !go_on() {
+            return Err(unanswered(ReceiveError::TimedOut));
+        }
+    }
+    let end_by = Instant::now() + CONNECT_TIMEOUT;
+    let frame = receive_frame(socket, FrameLimits::REPLY, Some(end_by), CONNECT_TIMEOUT)
+        .map_err(unanswered)?;
     let welcome = Welcome::decode(&frame.body)
         .map_err(|malformed| Error::new(ErrorKind::Protocol, operation, malformed.0))?;
-    match welcome.verdict {
-        Verdict::Accepted => sent.map_err(|error| unreachable("it hung up").caused_by(error)),
+    let root = root_of_welcome(&frame.payload);
+    let error = match welcome.verdict {
+        Verdict::Accepted => match sent {
+            Ok(()) => return Ok(root),
+            Err(error) => unreachable("it hung up").caused_by(error),
+        },
         Verdict::OtherVersion => {
             let detail = format!(
                 "the node speaks version {}.{}, this library {}.{}",
@@ -379,14 +436,16 @@ fn greet(socket: BorrowedFd<'_>) -> Result<(), Error> {
                 Hello::OURS.protocol,
                 Hello::OURS.table_layout
             );
-            Err(Error::new(ErrorKind::Protocol, operation, detail)
-                .remedy("use the same release on both sides"))
+            Error::new(ErrorKind::Protocol, operation, detail)
+                .remedy("use the same release on both sides")
         }
         Verdict::LimitReached => {
-            Err(Error::new(ErrorKind::LimitReached, operation, "it has too many connections"))
+            Error::new(ErrorKind::LimitReached, operation, "it has too many connections")
+                .remedy("end clients of this user that are not needed")
         }
-        Verdict::Stopping => Err(unreachable("the node is stopping")),
-    }
+        Verdict::Stopping => unreachable("the node is stopping"),
+    };
+    Err(Refused { root, ..error.into() })
 }
 
 /// Puts `alive` out when the node closes the connection or dies.
@@ -401,7 +460,7 @@ fn watch(socket: &OwnedFd, alive: &Arc<Alive>) -> Result<(), Error> {
     let watcher = move || {
         // No events are asked for: only the end of the connection is reported.
         let mut watched = [PollFd::new(&socket, PollFlags::empty())];
-        while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut watched, None) {}
+        while let Ok(0) | Err(Errno::INTR) = poll(&mut watched, None) {}
         alive.put_out();
     };
     builder.stack_size(WAITING_STACK_BYTES).spawn(watcher).map(drop).map_err(failed)

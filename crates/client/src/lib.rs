@@ -18,6 +18,7 @@ mod path;
 mod place;
 mod quiet;
 mod read_ahead;
+mod root;
 mod segment;
 mod transfer;
 

@@ -1,6 +1,7 @@
 //! What the node answers to the command line.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -24,6 +25,10 @@ use crate::node::Node;
 const RESIDENCY_CHARACTERS: u64 = 4096;
 
 impl AdminService for Node {
+    fn pfs_root(&self) -> PathBuf {
+        self.core.config.pfs.clone()
+    }
+
     fn admin(
         &self,
         request: AdminRequest,

@@ -395,6 +395,10 @@ pub struct ConfigEntry {
 
 /// What a node answers to the command line. `descriptor` is the file that path requests bring.
 pub trait AdminService: Send + Sync + 'static {
+    /// The directory of the parallel file system that the node serves. Clients hear it as soon as
+    /// they connect, also those that are turned away.
+    fn pfs_root(&self) -> std::path::PathBuf;
+
     /// Answers one request of the user `user_id`.
     fn admin(
         &self,

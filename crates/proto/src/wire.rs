@@ -8,6 +8,10 @@
 //! This module encodes and decodes; [`socket`] moves frames. Neither decides who may do what.
 //! The protocol is described in `docs/design/wire.md`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
 pub mod message;
 pub mod socket;
 
@@ -19,7 +23,7 @@ pub use message::{
 /// Magic number of both hellos: `TIDEWIRE`.
 pub const PROTOCOL_MAGIC: u64 = u64::from_le_bytes(*b"TIDEWIRE");
 /// Version of the protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 /// Version of the shared-memory layouts (residency table and touch marks), part of the hello.
 pub const TABLE_LAYOUT_VERSION: u32 = 1;
 /// Length of a frame header in bytes.
@@ -28,6 +32,8 @@ pub const HEADER_BYTES: usize = 24;
 pub const HELLO_BYTES: usize = 32;
 /// Length of the node's answer to a hello in bytes.
 pub const WELCOME_BYTES: usize = 48;
+/// Longest name of a directory that goes with a welcome, in bytes.
+pub const ROOT_BYTES_MAX: usize = 4096;
 /// Longest body of a request in bytes.
 pub const REQUEST_BODY_BYTES_MAX: u32 = 4 << 10;
 /// Longest payload of a request in bytes; longer writes go through the transfer buffer.
@@ -222,6 +228,14 @@ impl Welcome {
             process_id: word32(bytes, 20),
         })
     }
+}
+
+/// The directory of the parallel file system that the node serves, which comes as the payload of
+/// its welcome, whatever the verdict; `None` where it says none.
+pub fn root_of_welcome(payload: &[u8]) -> Option<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(payload));
+    let is_a_name = payload.len() <= ROOT_BYTES_MAX && !payload.contains(&0) && path.is_absolute();
+    is_a_name.then(|| path.to_owned())
 }
 
 fn word32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry, Status};
 use tidepool_proto::wire::socket::{Frame, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     Failure, FrameHeader, FrameLimits, HEADER_BYTES, Hello, Malformed, Open, Opened,
-    REPLY_PAYLOAD_BYTES_MAX, REQUEST_BODY_BYTES_MAX, Reply, Request, SegmentLayout, Verdict, Want,
-    Welcome, WriteSource, decode_reply, decode_request,
+    REPLY_PAYLOAD_BYTES_MAX, REQUEST_BODY_BYTES_MAX, ROOT_BYTES_MAX, Reply, Request, SegmentLayout,
+    Verdict, Want, Welcome, WriteSource, decode_reply, decode_request, root_of_welcome,
 };
 use tidepool_proto::{
     Access, Advice, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, ReadMode, Version,
@@ -185,6 +186,18 @@ fn hellos_are_read_across_releases() {
     }
     assert_eq!(Hello::decode(b"GET / HTTP/1.1\r\n"), Err(Malformed("a hello of wrong length")));
     assert!(Hello::decode(&[0; 32]).is_err() && Welcome::decode(&[0; 48]).is_err());
+}
+
+#[test]
+fn the_directory_in_a_welcome_is_an_absolute_name_of_any_bytes() {
+    let root = |bytes: &[u8]| root_of_welcome(bytes).map(|path| path.into_os_string().into_vec());
+    for name in [&b"/"[..], b"/lustre/project", b"/\xff\xfe new\nline"] {
+        assert_eq!(root(name).as_deref(), Some(name));
+    }
+    let long = [b"/".as_slice(), &[b'x'; ROOT_BYTES_MAX]].concat();
+    for nothing in [&b""[..], b"relative/name", b"/a\0b", &long] {
+        assert_eq!(root(nothing), None);
+    }
 }
 
 fn receive(socket: &UnixStream, limits: FrameLimits) -> Result<Frame, ReceiveError> {

@@ -2,6 +2,7 @@
 //! machine, and which values of the configuration were changed since the start.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -126,6 +127,10 @@ impl Supervisor {
 }
 
 impl AdminService for Supervisor {
+    fn pfs_root(&self) -> PathBuf {
+        self.node.pfs_root()
+    }
+
     fn admin(
         &self,
         request: AdminRequest,

@@ -22,7 +22,7 @@ use crate::quiet::Quiet;
 /// Time from the first to the last byte of a reply that nobody waits for.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a wait that may be given up asks whether it shall go on.
-const GIVING_UP_INTERVAL: Duration = Duration::from_millis(50);
+pub(crate) const GIVING_UP_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time for which a node that did not answer is not asked.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
@@ -40,6 +40,11 @@ pub(crate) enum Brief {
 struct Silence {
     until: Option<Instant>,
     lasts: Duration,
+}
+
+/// How long a node is not asked that did not answer again, after it was not asked for `lasts`.
+pub(crate) fn longer_silence(lasts: Duration, lasts_min: Duration) -> Duration {
+    (2 * lasts).clamp(lasts_min, SILENCE_MAX.max(lasts_min))
 }
 
 /// A request under way.
@@ -182,7 +187,7 @@ impl Inbox {
     /// The node did not answer such a question: it is not asked for a time, longer each time.
     pub(super) fn note_silence(&self, kind: Brief, lasts_min: Duration) {
         let silence = &mut self.replies.lock().silences[kind as usize];
-        silence.lasts = (2 * silence.lasts).clamp(lasts_min, SILENCE_MAX.max(lasts_min));
+        silence.lasts = longer_silence(silence.lasts, lasts_min);
         silence.until = Some(Instant::now() + silence.lasts);
     }
 
@@ -382,7 +387,10 @@ fn giving_back(reply: &Reply) -> Option<Request> {
 }
 
 /// Waits until the socket has bytes or has ended; false if neither happened in time.
-fn is_readable(socket: BorrowedFd<'_>, by: Option<Instant>) -> Result<bool, ReceiveError> {
+pub(super) fn is_readable(
+    socket: BorrowedFd<'_>,
+    by: Option<Instant>,
+) -> Result<bool, ReceiveError> {
     loop {
         let left = by.map(|by| by.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec {

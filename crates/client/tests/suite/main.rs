@@ -3,6 +3,7 @@
 #[path = "../../../node/tests/server_suite/fake/mod.rs"]
 mod fake;
 
+mod another_node;
 mod death;
 mod direct;
 mod few_descriptors;

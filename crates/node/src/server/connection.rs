@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +41,8 @@ pub(super) struct Shared {
     pub(super) ledger: Arc<Ledger>,
     pub(super) stopping: AtomicBool,
     pub(super) lingering: Lingering,
+    /// The directory of the parallel file system, which each client is told.
+    root: PathBuf,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     all_ended: Condvar,
     scratch: Mutex<Vec<Vec<u8>>>,
@@ -47,17 +51,35 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(ledger: Arc<Ledger>) -> Arc<Shared> {
+    pub(super) fn new(ledger: Arc<Ledger>, root: PathBuf) -> Arc<Shared> {
         Arc::new(Shared {
             ledger,
             stopping: AtomicBool::new(false),
             lingering: Lingering::default(),
+            root,
             open: Mutex::default(),
             all_ended: Condvar::new(),
             scratch: Mutex::default(),
             threads: AtomicUsize::new(0),
             complaints: Complaints::default(),
         })
+    }
+
+    /// Tells a client the verdict on its hello, and which directory this node serves.
+    pub(super) fn welcome(
+        &self,
+        socket: BorrowedFd<'_>,
+        verdict: Verdict,
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let welcome = Welcome {
+            protocol: tidepool_proto::wire::PROTOCOL_VERSION,
+            table_layout: tidepool_proto::wire::TABLE_LAYOUT_VERSION,
+            verdict,
+            process_id: std::process::id(),
+        };
+        let root = self.root.as_os_str().as_bytes();
+        send_frame(socket, 0, &welcome.encode(), root, &[], timeout)
     }
 
     /// Ends all connections; returns when no request is worked on any more. A request that waits
@@ -234,7 +256,7 @@ impl Connection {
         } else {
             Verdict::Accepted
         };
-        let sent = send_welcome(self.socket.as_fd(), verdict, limits.message_timeout);
+        let sent = self.shared.welcome(self.socket.as_fd(), verdict, limits.message_timeout);
         sent.is_ok() && verdict == Verdict::Accepted
     }
 
@@ -403,21 +425,6 @@ impl Connection {
         let socket = self.socket.as_fd();
         send_frame(socket, request_id, &body, &answer.payload, &descriptors, timeout)
     }
-}
-
-/// Tells a client the verdict on its hello.
-pub(super) fn send_welcome(
-    socket: BorrowedFd<'_>,
-    verdict: Verdict,
-    timeout: std::time::Duration,
-) -> io::Result<()> {
-    let welcome = Welcome {
-        protocol: tidepool_proto::wire::PROTOCOL_VERSION,
-        table_layout: tidepool_proto::wire::TABLE_LAYOUT_VERSION,
-        verdict,
-        process_id: std::process::id(),
-    };
-    send_frame(socket, 0, &welcome.encode(), &[], &[], timeout)
 }
 
 /// Takes a thread off a connection; the last one cleans up.

@@ -57,7 +57,7 @@ impl Server {
         let listener = Arc::new(listen::listen(socket_path)?);
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let ledger = Ledger::new(limits.fitted_to(descriptors_max));
-        let shared = Shared::new(ledger);
+        let shared = Shared::new(ledger, admin.pfs_root());
         let reception = Reception {
             service,
             admin,
@@ -150,7 +150,7 @@ impl Reception {
             Ok(ticket) => ticket,
             Err(_) => {
                 let verdict = Verdict::LimitReached;
-                let _ = connection::send_welcome(socket.as_fd(), verdict, TURNED_AWAY_TIMEOUT);
+                let _ = self.shared.welcome(socket.as_fd(), verdict, TURNED_AWAY_TIMEOUT);
                 // The hello is not read, and a close with unread bytes would take the welcome
                 // along; an orderly end leaves it readable.
                 let _ = socket.shutdown(Shutdown::Write);

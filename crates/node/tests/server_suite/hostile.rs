@@ -16,7 +16,8 @@ use tidepool_node::server::ServerLimits;
 use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::wire::socket::send_frame;
 use tidepool_proto::wire::{
-    FrameHeader, HEADER_BYTES, Hello, Reply, Request, Verdict, Want, WriteSource,
+    FrameHeader, HEADER_BYTES, Hello, Reply, Request, Verdict, Want, Welcome, WriteSource,
+    root_of_welcome,
 };
 use tidepool_proto::{Access, ErrorKind};
 
@@ -277,7 +278,10 @@ fn connections_beyond_the_limit_are_told_so() {
     let scene = Scene::new(limits);
     let mut kept: Vec<Raw> = (0..3).map(|_| scene.connect()).collect();
     let mut further = Raw::silent(scene.server.socket_path());
-    assert_eq!(further.greet().unwrap(), Verdict::LimitReached);
+    let frame = further.greeted().unwrap();
+    assert_eq!(Welcome::decode(&frame.body).unwrap().verdict, Verdict::LimitReached);
+    let root = root_of_welcome(&frame.payload);
+    assert_eq!(root.as_deref(), Some(scene.directory.path()), "so that it can go on by itself");
     assert!(further.is_ended());
     if rustix::process::geteuid().is_root() {
         let path = scene.server.socket_path().to_owned();

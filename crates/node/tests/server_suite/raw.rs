@@ -102,8 +102,13 @@ impl Raw {
     }
 
     pub fn greet(&mut self) -> Result<Verdict, ReceiveError> {
+        Ok(Welcome::decode(&self.greeted()?.body).unwrap().verdict)
+    }
+
+    /// The answer to a hello.
+    pub fn greeted(&mut self) -> Result<Frame, ReceiveError> {
         let _ = send_frame(self.socket.as_fd(), 0, &Hello::OURS.encode(), &[], &[], PATIENCE);
-        Ok(Welcome::decode(&self.receive()?.body).unwrap().verdict)
+        self.receive()
     }
 
     pub fn receive(&mut self) -> Result<Frame, ReceiveError> {

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -455,6 +456,10 @@ impl PassthroughPin for FakePin {
 }
 
 impl AdminService for FakeService {
+    fn pfs_root(&self) -> PathBuf {
+        PathBuf::from(&self.0.pfs)
+    }
+
     fn admin(
         &self,
         request: AdminRequest,
