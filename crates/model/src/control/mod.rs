@@ -6,6 +6,7 @@
 //! replay of a log. Bytes are whole numbers, times are nanoseconds since the controller's start.
 
 pub mod analysis;
+mod asked;
 mod check;
 mod climb;
 mod decision;

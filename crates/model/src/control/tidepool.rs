@@ -7,6 +7,7 @@
 //! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
 //! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
+use super::asked::Asked;
 use super::climb::Climb;
 use super::emergency::{Emergency, Events};
 use super::estimate::{Estimate, Estimator, signed};
@@ -38,6 +39,7 @@ pub(super) struct Tidepool {
     learned: Learned,
     ceilings: Ceilings,
     climb: Climb,
+    asked: Asked,
     events: Events,
     emergency: Emergency,
     target_bytes: Option<u64>,
@@ -133,10 +135,9 @@ impl Policy for Tidepool {
         let present = snapshot.sum(|store| store.capacity_bytes);
         let last = self.target_bytes.unwrap_or(present);
         let before = last.min(bounds.max);
-        // Somebody else lowered the capacities, such as the stores' watchdog: growth begins where
-        // they are. A step of ours may be under way.
+        // A step of ours may be under way.
         let step = step_bytes(dt_s, p).saturating_mul(4).saturating_add(bounds.band);
-        let before = if present.saturating_add(step) < before { present } else { before };
+        let before = self.asked.left_of(before, snapshot, step);
         let estimate = self.estimator.update(snapshot, p);
         let headroom = headroom_bytes(snapshot.memory_total_bytes, p);
         let in_use = snapshot.free_bytes.is_none_or(|free| free < headroom.saturating_mul(2));
@@ -181,6 +182,7 @@ impl Policy for Tidepool {
         let is_braked = reason == Reason::Brake;
         self.braked_since_ns = is_braked.then(|| self.braked_since_ns.unwrap_or(at));
         self.target_bytes = Some(target);
+        self.asked.note(target, snapshot);
         self.present_bytes = Some(present);
         let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
         let room = if calm { self.room_bytes(snapshot, &estimate, wanted, &bounds) } else { 0 };
@@ -263,8 +265,8 @@ impl Tidepool {
         if estimate.stale_ns > BLIND_NS {
             return (bounds.floor, Reason::Sensors);
         }
-        let frozen = before.min(bounds.stored.max(bounds.floor));
-        (frozen.min(wanted.bytes.max(0) as u64), Reason::Sensors)
+        // What is not used yet stays allowed: an empty store would fall to nothing and then wait.
+        (before.min(wanted.bytes.max(0) as u64), Reason::Sensors)
     }
 
     /// Down to the target at once, whole blocks toward the job.

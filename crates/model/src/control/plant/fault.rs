@@ -40,6 +40,9 @@ pub enum FaultKind {
     CommandsLost(usize),
     /// A store, by its number, does not answer.
     StoreSilent(usize),
+    /// The process of a store, by its number, ended: its memory is free, and all that is known of
+    /// it is what it said last.
+    Gone(usize),
     /// A store, by its number, finds no 2 MiB pages: it gives back 4 KiB pages at this rate.
     Fragmented(usize, u64),
 }
@@ -50,6 +53,7 @@ pub(super) struct StoreFaults {
     pub(super) release_share: Option<f64>,
     pub(super) spill_bytes_per_s: Option<u64>,
     pub(super) stopped: bool,
+    pub(super) gone: bool,
     pub(super) commands_lost: bool,
     pub(super) release_bytes_per_s: Option<u64>,
 }
@@ -77,6 +81,7 @@ pub(super) fn at(faults: &[Fault], at_ns: u64, store: usize) -> StoreFaults {
                 found.spill_bytes_per_s = Some(rate);
             }
             FaultKind::Stopped(number) if number == store => found.stopped = true,
+            FaultKind::Gone(number) if number == store => found.gone = true,
             FaultKind::CommandsLost(number) | FaultKind::StoreSilent(number) if number == store => {
                 found.commands_lost = true;
             }

@@ -148,6 +148,7 @@ impl Sensors {
                 | FaultKind::SpillRate(..)
                 | FaultKind::Stopped(_)
                 | FaultKind::CommandsLost(_)
+                | FaultKind::Gone(_)
                 | FaultKind::Fragmented(..) => {}
             }
         }

@@ -33,6 +33,8 @@ pub(super) struct Store {
     stopped_ns: u64,
     filled_bytes: u64,
     missed: bool,
+    /// What it said last, once its process ended.
+    said_last: Option<StoreState>,
 }
 
 /// The value of the first entry, taken out, if its time has come.
@@ -59,6 +61,7 @@ impl Store {
             stopped_ns: 0,
             filled_bytes: 0,
             missed: false,
+            said_last: None,
             config,
         }
     }
@@ -91,6 +94,9 @@ impl Store {
 
     pub(super) fn command(&mut self, now_ns: u64, capacity_bytes: u64, faults: &StoreFaults) {
         (self.renewed_ns, self.stopped_ns) = (now_ns, 0);
+        if faults.gone {
+            return;
+        }
         if faults.commands_lost {
             // Asked and not answered: the deadline runs all the same.
             if capacity_bytes < self.ledger_bytes {
@@ -122,6 +128,10 @@ impl Store {
 
     /// Carries out commands for a step; returns the bytes that the system got back.
     pub(super) fn release(&mut self, now_ns: u64, step_ns: u64, faults: &StoreFaults) -> u64 {
+        if faults.gone {
+            return self.end();
+        }
+        self.said_last = None;
         self.is_stopped = faults.stopped;
         if faults.stopped {
             self.stopped_ns += step_ns;
@@ -159,6 +169,18 @@ impl Store {
         self.late_bytes -= returned;
         self.watch(now_ns, faults);
         returned
+    }
+
+    /// Its process ends, if it did not yet; returns the bytes that the system gets back.
+    fn end(&mut self) -> u64 {
+        if self.said_last.is_none() {
+            self.said_last = Some(StoreState { failed: true, ..self.state() });
+        }
+        self.is_stopped = true;
+        self.commands.clear();
+        self.late.clear();
+        self.memory_only_bytes = 0;
+        std::mem::take(&mut self.ledger_bytes) + std::mem::take(&mut self.late_bytes)
     }
 
     /// Writes memory-only bytes down, and measures how fast that goes.
@@ -210,6 +232,9 @@ impl Store {
 
     /// What the store tells the controller.
     pub(super) fn state(&self) -> StoreState {
+        if let Some(said) = &self.said_last {
+            return said.clone();
+        }
         StoreState {
             name: self.config.name.clone(),
             resident_bytes: self.resident_bytes(),

@@ -4,6 +4,7 @@
 mod demand;
 mod faults;
 mod hostile;
+mod keeps;
 mod limits;
 mod stores;
 mod two_nodes;
