@@ -59,7 +59,8 @@ impl<S> Descent<S> {
         if let Some(above) = self.levels.last()
             && self.open.is_empty()
         {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            // It was read when the walk entered it.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let parent = rustix::fs::openat(&directory, "..", flags, Mode::empty())?;
             if id_of(&parent)? != above.id {
                 return Err(Errno::STALE);

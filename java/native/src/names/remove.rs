@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use jni::EnvUnowned;
 use jni::objects::{JClass, JString};
@@ -18,46 +19,70 @@ use super::{Doing, Place, at_place, failed};
 
 /// How often one delete empties a directory once more in which somebody made new names meanwhile.
 const AGAIN_MAX: u32 = 64;
+/// How often a name may become a directory, or cease to be one, while it is deleted.
+const KINDS_MAX: u32 = 64;
+
+const DOING: &str = "deleting";
 
 /// Deletes a name; false if it is not there. The root stays, as in HDFS: false if it is empty or
-/// all of it was to go.
+/// all of it was to go. All is done from the descriptor of the directory that the name is in, so
+/// that nothing elsewhere goes, whoever changes names meanwhile.
 pub(super) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
-    let doing = "deleting";
-    let stat = match rustix::fs::lstat(&place.lower) {
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
-        other => other.doing(doing, place)?,
-    };
     if place.is_root {
-        let is_empty = || -> rustix::io::Result<bool> {
-            let directory = open_directory(rustix::fs::CWD, &place.lower)?;
-            Ok(children(&directory)?.is_empty())
-        };
-        if !recursive && !is_empty().doing(doing, place)? {
-            return Err(failed(doing, place, Errno::NOTEMPTY));
-        }
+        return keep_root(place, recursive);
+    }
+    let (Some(above), Some(name)) = (place.lower.parent(), place.lower.file_name()) else {
         return Ok(false);
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = match rustix::fs::open(above, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+        other => other.doing(DOING, place)?,
+    };
+    let removed = CString::new(name.as_bytes())
+        .map_err(|_| Errno::INVAL)
+        .and_then(|name| remove_in(client, above, name, recursive));
+    removed.doing(DOING, place)
+}
+
+/// What a delete of the root comes to.
+fn keep_root(place: &Place, recursive: bool) -> Result<bool> {
+    let found = open_directory(rustix::fs::CWD, &place.lower).and_then(|root| children(&root));
+    match found {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Ok(found) if !found.is_empty() && !recursive => Err(failed(DOING, place, Errno::NOTEMPTY)),
+        Err(errno) if !recursive => Err(failed(DOING, place, errno)),
+        _ => Ok(false),
     }
-    if !is_directory(&stat) {
-        let unlink = || rustix::fs::unlink(&place.lower);
-        return gone(super::change::telling(client, place, false, unlink)).doing(doing, place);
-    }
-    match rustix::fs::rmdir(&place.lower) {
-        Err(Errno::NOTEMPTY | Errno::EXIST) if recursive => {}
-        other => return gone(other).doing(doing, place),
-    }
-    let mut again = AGAIN_MAX;
-    loop {
-        let emptied = open_directory(rustix::fs::CWD, &place.lower)
-            .and_then(|directory| empty(client, directory, &mut again));
-        match emptied {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed(doing, place, errno)),
+}
+
+/// Deletes a name in a directory; false if it is not there.
+fn remove_in(
+    client: &Client,
+    above: OwnedFd,
+    name: CString,
+    recursive: bool,
+) -> rustix::io::Result<bool> {
+    for _ in 0..KINDS_MAX {
+        let stat = match rustix::fs::statat(&above, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(false),
+            other => other?,
+        };
+        let removed = if is_directory(&stat) {
+            rustix::fs::unlinkat(&above, &name, AtFlags::REMOVEDIR)
+        } else {
+            unlink(client, &above, &name, FileType::from_raw_mode(stat.st_mode))
+        };
+        match removed {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if recursive => {
+                return remove_tree(client, above, name);
+            }
+            // It became the other kind meanwhile.
+            Err(Errno::NOTDIR | Errno::ISDIR) => {}
+            other => return gone(other),
         }
-        match rustix::fs::rmdir(&place.lower) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) if again > 0 => again -= 1,
-            other => return gone(other).doing(doing, place),
-        }
     }
+    Err(Errno::BUSY)
 }
 
 /// Whether a removal found something; who was faster leaves nothing to do.
@@ -92,62 +117,86 @@ fn children(directory: &OwnedFd) -> rustix::io::Result<Vec<Child>> {
 
 /// A directory that is being emptied.
 struct Emptied {
-    /// Its name in the one above; empty for the top, whose name is the caller's.
+    /// Its name in the one above; empty for the one that the whole tree is in.
     name: CString,
     left: Vec<Child>,
 }
 
-/// Removes everything in a directory. `again`: how often a directory may be emptied once more,
-/// because somebody made new names in it.
-fn empty(client: &Client, directory: OwnedFd, again: &mut u32) -> rustix::io::Result<()> {
+/// Removes a directory of `above` with everything in it; false if somebody else was faster.
+fn remove_tree(client: &Client, above: OwnedFd, name: CString) -> rustix::io::Result<bool> {
+    // How often a directory may be emptied once more, because somebody made new names in it.
+    let mut again = AGAIN_MAX;
+    let mut found = false;
     let mut descent = Descent::new();
-    let left = children(&directory)?;
-    descent.enter(directory, Emptied { name: CString::default(), left })?;
+    let left = vec![(name, FileType::Directory)];
+    descent.enter(above, Emptied { name: CString::default(), left })?;
     while let Some((directory, emptied)) = descent.deepest() {
         if let Some((name, kind)) = emptied.left.pop() {
-            if let Some(inner) = remove_one(client, directory, &name, kind)? {
-                let left = children(&inner)?;
-                descent.enter(inner, Emptied { name, left })?;
+            match remove_one(client, directory, &name, kind)? {
+                Removed::Gone(by_us) => found = by_us,
+                Removed::Not(inner) => {
+                    let left = children(&inner)?;
+                    descent.enter(inner, Emptied { name, left })?;
+                }
             }
             continue;
         }
         let done = descent.leave()?;
         if let (Some(done), Some((above, emptied))) = (done, descent.deepest()) {
             match gone(rustix::fs::unlinkat(above, &done.name, AtFlags::REMOVEDIR)) {
-                Err(Errno::NOTEMPTY | Errno::EXIST) if *again > 0 => {
-                    *again -= 1;
-                    emptied.left.push((done.name, FileType::Directory));
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) if again > 0 => {
+                    again -= 1;
+                    emptied.left.push((done.name, FileType::Unknown));
                 }
-                other => drop(other?),
+                other => found = other?,
             }
         }
     }
-    Ok(())
+    Ok(found)
 }
 
-/// Removes one name; a directory that has something in it comes back open.
+/// What became of one name.
+#[derive(Debug)]
+enum Removed {
+    /// It is not there any more; whether this call did it.
+    Gone(bool),
+    /// It is a directory with something in it.
+    Not(OwnedFd),
+}
+
+/// Removes one name that can be removed at once.
 fn remove_one(
     client: &Client,
     directory: &OwnedFd,
     name: &CString,
     kind: FileType,
-) -> rustix::io::Result<Option<OwnedFd>> {
-    if kind != FileType::Directory {
-        match unlink(client, directory, name, kind) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(None),
-            // File systems that do not tell kinds in lists.
-            Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => {}
+) -> rustix::io::Result<Removed> {
+    let mut kind = kind;
+    for _ in 0..KINDS_MAX {
+        if kind != FileType::Directory {
+            match gone(unlink(client, directory, name, kind)) {
+                Ok(by_us) => return Ok(Removed::Gone(by_us)),
+                // It became a directory meanwhile, or the list did not tell.
+                Err(Errno::ISDIR) => {}
+                Err(Errno::PERM) if kind == FileType::Unknown => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match gone(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)) {
+            Ok(by_us) => return Ok(Removed::Gone(by_us)),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => match open_directory(directory.as_fd(), name) {
+                Ok(inner) => return Ok(Removed::Not(inner)),
+                Err(Errno::NOENT) => return Ok(Removed::Gone(false)),
+                Err(Errno::NOTDIR | Errno::LOOP) => {}
+                Err(errno) => return Err(errno),
+            },
+            Err(Errno::NOTDIR) => {}
             Err(errno) => return Err(errno),
         }
+        // It is no directory any more.
+        kind = FileType::Unknown;
     }
-    match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(None),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => match open_directory(directory.as_fd(), name) {
-            Err(Errno::NOENT) => Ok(None),
-            opened => opened.map(Some),
-        },
-        Err(errno) => Err(errno),
-    }
+    Err(Errno::BUSY)
 }
 
 /// Removes one name of a file and tells the node, which may hold bytes of it.
@@ -211,6 +260,45 @@ mod tests {
         assert!(remove(&client, &root, false).is_err());
         assert!(directory.path().join("file").exists(), "the root is never emptied");
     }
+
+    #[test]
+    fn names_that_become_another_kind_go_too() {
+        let client = Client::connect(tidepool_client::ClientOptions::default());
+        let directory = tempfile::tempdir().unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = rustix::fs::open(directory.path(), flags, Mode::empty()).unwrap();
+        let lower = directory.path().join("name");
+        let went = |removed| matches!(removed, Removed::Gone(true));
+        // As the list had it, and as it is.
+        std::fs::create_dir(&lower).unwrap();
+        let file = FileType::RegularFile;
+        assert!(remove_one(&client, &above, &c"name".into(), file).is_ok_and(went));
+        assert!(!lower.exists());
+        std::fs::write(&lower, b"1").unwrap();
+        let tree = FileType::Directory;
+        assert!(remove_one(&client, &above, &c"name".into(), tree).is_ok_and(went));
+        assert!(!lower.exists());
+        std::fs::create_dir_all(lower.join("inner")).unwrap();
+        let found = remove_one(&client, &above, &c"name".into(), file).unwrap();
+        assert!(matches!(found, Removed::Not(_)), "something is in it");
+    }
+
+    #[test]
+    fn what_takes_the_place_of_the_directory_above_stays() {
+        let client = Client::connect(tidepool_client::ClientOptions::default());
+        let directory = tempfile::tempdir().unwrap();
+        let [ours, moved, theirs] =
+            ["ours", "moved", "theirs"].map(|name| directory.path().join(name));
+        std::fs::create_dir_all(ours.join("tree/inner")).unwrap();
+        std::fs::create_dir_all(theirs.join("tree/inner")).unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = rustix::fs::open(&ours, flags, Mode::empty()).unwrap();
+        std::fs::rename(&ours, &moved).unwrap();
+        std::os::unix::fs::symlink(&theirs, &ours).unwrap();
+        assert!(remove_in(&client, above, c"tree".into(), true).unwrap());
+        assert!(!moved.join("tree").exists() && theirs.join("tree/inner").exists());
+    }
+
     #[test]
     fn deep_trees_go_on_a_small_stack() {
         let client = Client::connect(tidepool_client::ClientOptions::default());
