@@ -1,7 +1,7 @@
 //! Native methods of `NativeFile.java`: an open file, its length and its end, and writing.
 //! Reading is in `reads.rs`, lending in `loans.rs`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use jni::objects::{JByteBuffer, JClass, JLongArray, JObjectArray, JString};
 use jni::sys::{jboolean, jint, jlong};
@@ -34,9 +34,16 @@ pub(crate) struct FileHandle {
     pub(crate) path: String,
     /// Bytes that came from elsewhere than a segment held here, by level.
     levels: [AtomicU64; Level::ALL.len()],
+    /// Java closed it: what waits for its bytes waits no more.
+    waits_ended: AtomicBool,
 }
 
 impl FileHandle {
+    /// Whether nobody is to wait for bytes any more.
+    pub(crate) fn waits_ended(&self) -> bool {
+        self.waits_ended.load(Ordering::Acquire)
+    }
+
     /// Takes note of a read. Bytes of segments are the rest of all, so that a hit counts nothing.
     pub(crate) fn count(&self, levels: &BytesByLevel) {
         for (counter, level) in self.levels.iter().zip(Level::ALL) {
@@ -122,7 +129,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
         if has(CREATE) || has(CREATE_NEW) {
             client.stripe(file.descriptor(), &open.stripe).at(&path)?;
         }
-        Ok(bridge::handle(FileHandle { file, path, levels: Default::default() }))
+        let (levels, waits_ended) = Default::default();
+        Ok(bridge::handle(FileHandle { file, path, levels, waits_ended }))
     })
 }
 
@@ -134,6 +142,20 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_finish<'local>(
     handle: jlong,
 ) {
     with(&mut env, handle, |file| file.file.finish())
+}
+
+/// Ends the waits of threads that read, and of those to come.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_endWaits<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) {
+    bridge::run_swiftly(&mut env, || {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        unsafe { of(handle) }.waits_ended.store(true, Ordering::Release);
+        Ok(())
+    });
 }
 
 /// Frees the file, closing it if that did not happen yet.

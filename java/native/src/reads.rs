@@ -2,7 +2,8 @@
 //!
 //! A read first takes what this process holds itself and never waits, which is why it may hold on
 //! to an array of Java's; where there is nothing, it says so. One that `waits` then asks the node
-//! or the parallel file system, and says the same when its thread is interrupted meanwhile.
+//! or the parallel file system, and says the same when its thread is interrupted or the file closed
+//! meanwhile.
 
 use std::cell::RefCell;
 
@@ -56,7 +57,7 @@ fn told(file: &FileHandle, offset: jlong, outcome: Option<ReadOutcome>) -> jint 
     counted(file, outcome)
 }
 
-/// Reads, waiting until the bytes are there or the thread is interrupted.
+/// Reads, waiting until the bytes are there, the thread is interrupted, or the file is closed.
 fn read_waiting(
     env: &mut Env<'_>,
     class: &JClass<'_>,
@@ -66,6 +67,9 @@ fn read_waiting(
 ) -> Result<jint, Error> {
     // What cannot be asked for does not end a read.
     let mut go_on = || {
+        if file.waits_ended() {
+            return false;
+        }
         let (name, signature) = (jni_str!("isInterrupted"), jni_sig!("()Z"));
         let asked = env.call_static_method(class, name, signature, &[]);
         !asked.and_then(|interrupted| interrupted.z()).unwrap_or(false)

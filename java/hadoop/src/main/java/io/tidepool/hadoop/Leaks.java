@@ -50,21 +50,30 @@ final class Leaks {
         if (file.isClosed()) {
             return;
         }
-        LOG.warn("{} was dropped without being closed{}; close streams, for example with"
-                + " try-with-resources", file.path(), consequence);
         if (file.isWritten()) {
-            ENDS.execute(() -> close(file));
-        } else {
-            close(file);
+            try {
+                ENDS.execute(() -> close(file, consequence));
+                return;
+            } catch (Throwable full) {
+                // Neither heap nor a thread is left, and nobody comes back to this file.
+            }
         }
+        close(file, consequence);
     }
 
-    private static void close(NativeFile file) {
+    /** Closes before it tells, which takes heap. */
+    private static void close(NativeFile file, String consequence) {
+        IOException failure = null;
         try {
             file.close();
         } catch (IOException error) {
+            failure = error;
+        }
+        LOG.warn("{} was dropped without being closed{}; close streams, for example with"
+                + " try-with-resources", file.path(), consequence);
+        if (failure != null) {
             LOG.warn("{} was dropped without being closed, and has an error: {}",
-                    file.path(), error.getMessage());
+                    file.path(), failure.getMessage());
         }
     }
 }

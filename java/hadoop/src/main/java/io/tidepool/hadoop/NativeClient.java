@@ -43,9 +43,25 @@ final class NativeClient extends NativeHandle {
     private volatile Sizes ownSizes;
 
     /** Clients that file contexts share, as long as somebody uses them. */
-    private static final Map<Object, WeakReference<NativeClient>> SHARED = new HashMap<>();
+    private static final Map<Object, Place> SHARED = new HashMap<>();
 
     private final State state;
+
+    /** Where a shared client is. Its lock is that of connecting, which may wait for a node. */
+    private static final class Place {
+        /** Threads that are about to look here, under the lock of {@link #SHARED}. */
+        private int visitors;
+        private volatile WeakReference<NativeClient> held = new WeakReference<>(null);
+
+        private synchronized NativeClient find(Map<String, String> options) throws IOException {
+            NativeClient client = held.get();
+            if (client == null) {
+                client = connect(options);
+                held = new WeakReference<>(client);
+            }
+            return client;
+        }
+    }
 
     private NativeClient(long handle) {
         super(handle);
@@ -73,19 +89,23 @@ final class NativeClient extends NativeHandle {
 
     /**
      * As {@link #connect}, but all that ask with the same options for the same user get one client,
-     * which nobody closes: it ends when nobody has it any more.
+     * which nobody closes: it ends when nobody has it any more. Who asks for another one does not
+     * wait until this is connected.
      */
     static NativeClient shared(Object user, Map<String, String> options) throws IOException {
         Object key = List.of(user, Map.copyOf(options));
+        Place place;
         synchronized (SHARED) {
-            SHARED.values().removeIf(held -> held.get() == null);
-            WeakReference<NativeClient> held = SHARED.get(key);
-            NativeClient client = held == null ? null : held.get();
-            if (client == null) {
-                client = connect(options);
-                SHARED.put(key, new WeakReference<>(client));
+            SHARED.values().removeIf(each -> each.visitors == 0 && each.held.get() == null);
+            place = SHARED.computeIfAbsent(key, unknown -> new Place());
+            place.visitors++;
+        }
+        try {
+            return place.find(options);
+        } finally {
+            synchronized (SHARED) {
+                place.visitors--;
             }
-            return client;
         }
     }
 
@@ -152,7 +172,14 @@ final class NativeClient extends NativeHandle {
      */
     static NativeClient connect(Map<String, String> options) throws IOException {
         NativeLibrary.load();
-        return new NativeClient(connect(pairs(options)));
+        long handle = connect(pairs(options));
+        try {
+            return new NativeClient(handle);
+        } catch (Throwable error) {
+            // The heap may be full.
+            disconnect(handle);
+            throw error;
+        }
     }
 
     /** A map as the native library takes it: keys and values in turn. */

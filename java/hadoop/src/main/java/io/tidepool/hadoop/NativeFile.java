@@ -65,7 +65,13 @@ final class NativeFile extends NativeHandle {
         long handle = client.enter();
         try {
             long file = open(handle, path, flags, modeBits, pairs, numbers);
-            return new NativeFile(file, client, path, (flags & WRITE) != 0);
+            try {
+                return new NativeFile(file, client, path, (flags & WRITE) != 0);
+            } catch (Throwable error) {
+                // The heap may be full.
+                release(file);
+                throw error;
+            }
         } finally {
             client.leave();
         }
@@ -117,7 +123,7 @@ final class NativeFile extends NativeHandle {
         try {
             bytes = readDirect(handle, offset, buffer, position, length, false);
             while (bytes == MUST_WAIT) {
-                checkNotInterrupted();
+                checkGoesOn();
                 bytes = readDirect(handle, offset, buffer, position, length, true);
             }
         } finally {
@@ -137,7 +143,7 @@ final class NativeFile extends NativeHandle {
         try {
             int bytes = readArray(handle, offset, array, start, length, false);
             while (bytes == MUST_WAIT) {
-                checkNotInterrupted();
+                checkGoesOn();
                 bytes = readArray(handle, offset, array, start, length, true);
             }
             return bytes == 0 ? -1 : bytes;
@@ -162,11 +168,29 @@ final class NativeFile extends NativeHandle {
         return Thread.currentThread().isInterrupted();
     }
 
-    /** No thread waits that should end: it closes the file, as a channel does. */
-    private void checkNotInterrupted() throws IOException {
+    /** No thread waits that should end: one that is interrupted closes the file, as a channel. */
+    private void checkGoesOn() throws IOException {
+        if (isClosed()) {
+            throw closedException();
+        }
         if (isInterrupted()) {
-            shut();
+            endReads();
             throw new ClosedByInterruptException();
+        }
+    }
+
+    /** Closes a file that is read; threads that wait for its bytes wait no more. */
+    void endReads() {
+        long handle = enterIfOpen();
+        if (handle == 0) {
+            return;
+        }
+        try {
+            if (shut()) {
+                endWaits(handle);
+            }
+        } finally {
+            leave();
         }
     }
 
@@ -241,12 +265,13 @@ final class NativeFile extends NativeHandle {
 
     /**
      * Keeps the promise of the write mode, then closes. A file that is only read closes when the
-     * last thread that reads it leaves, so that no read fails half way.
+     * last thread that reads it leaves: reads of what is resident go to their end, and those that
+     * wait end without bytes.
      */
     @Override
     public void close() throws IOException {
         if (!isWritten) {
-            shut();
+            endReads();
             return;
         }
         long handle = enterIfOpen();
@@ -279,6 +304,8 @@ final class NativeFile extends NativeHandle {
     private static native void finish(long handle) throws IOException;
 
     private static native void release(long handle);
+
+    private static native void endWaits(long handle);
 
     private static native long size(long handle) throws IOException;
 

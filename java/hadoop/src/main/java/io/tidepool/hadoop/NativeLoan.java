@@ -33,9 +33,17 @@ final class NativeLoan extends NativeHandle {
             return null;
         }
         client.mappings.incrementAndGet();
-        NativeLoan loan = new NativeLoan(client, handle[0]);
-        // Every view refers to the whole, so this runs after the last of them is gone.
-        Leaks.CLEANER.register(whole, loan::shut);
+        NativeLoan loan;
+        try {
+            loan = new NativeLoan(client, handle[0]);
+            // Every view refers to the whole, so this runs after the last of them is gone.
+            Leaks.CLEANER.register(whole, loan::shut);
+        } catch (Throwable error) {
+            // The heap may be full.
+            client.mappings.decrementAndGet();
+            unmap(handle[0]);
+            throw error;
+        }
         return new Lent(loan, whole.asReadOnlyBuffer());
     }
 

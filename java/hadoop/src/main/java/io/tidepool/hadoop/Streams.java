@@ -38,7 +38,13 @@ final class Streams {
             buffer = reads.bufferBytes();
         }
         NativeFile file = NativeFile.open(client, path, NativeFile.READ, 0, options, reads);
-        return new FSDataInputStream(new TideInputStream(file, buffer, statistics, system));
+        try {
+            return new FSDataInputStream(new TideInputStream(file, buffer, statistics, system));
+        } catch (Throwable error) {
+            // The heap may be full.
+            file.shut();
+            throw error;
+        }
     }
 
     /** Opens a file for writing, as the flags of {@link NativeFile} say. */
@@ -51,8 +57,14 @@ final class Streams {
         boolean appends = (flags & NativeFile.APPEND) != 0;
         var kind = appends ? TideOutputStream.Kind.APPENDED : TideOutputStream.Kind.NEW;
         long start = appends ? file.sizeAtOpen() : 0;
-        TideOutputStream stream = new TideOutputStream(file, kind, start, sizes, system);
-        // Hadoop's wrapper counts for the whole file system.
-        return new FSDataOutputStream(stream, statistics, start);
+        try {
+            TideOutputStream stream = new TideOutputStream(file, kind, start, sizes, system);
+            // Hadoop's wrapper counts for the whole file system.
+            return new FSDataOutputStream(stream, statistics, start);
+        } catch (Throwable error) {
+            // The heap may be full. Nothing was written that a close would have to keep.
+            file.shut();
+            throw error;
+        }
     }
 }

@@ -8,6 +8,7 @@ package io.tidepool.hadoop;
 import java.io.EOFException;
 import java.io.IOException;
 import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.util.EnumSet;
 import java.util.List;
@@ -75,6 +76,7 @@ final class TideInputStream extends FSInputStream
         return bufferBytesMax;
     }
 
+    /** For those who have the lock. */
     private void checkOpen() throws IOException {
         if (file.isClosed()) {
             dropBuffer();
@@ -235,6 +237,8 @@ final class TideInputStream extends FSInputStream
         validatePositionedReadArgs(at, target, offset, length);
         int bytes = file.read(at, target, offset, length);
         statistics.read(bytes);
+        // What is dropped while it is read is not dropped.
+        Reference.reachabilityFence(this);
         return bytes;
     }
 
@@ -257,6 +261,7 @@ final class TideInputStream extends FSInputStream
         }
         int bytes = file.read(at, target);
         statistics.read(bytes);
+        Reference.reachabilityFence(this);
         return bytes;
     }
 
@@ -283,8 +288,11 @@ final class TideInputStream extends FSInputStream
     public void readVectored(
             List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate,
             Consumer<ByteBuffer> release) throws IOException {
-        checkOpen();
-        new VectoredRead(file, statistics, release).start(ranges, allocate);
+        // The buffer belongs to those who have the lock.
+        if (file.isClosed()) {
+            throw file.closedException();
+        }
+        new VectoredRead(this, file, statistics, release).start(ranges, allocate);
     }
 
     // Without a copy.
@@ -350,13 +358,16 @@ final class TideInputStream extends FSInputStream
         if (file.isClosed()) {
             return;
         }
-        statistics.closing();
         try {
-            file.close();
+            statistics.closing();
         } finally {
-            watch.clean();
-            zeroCopy.warnOfUnreleased();
-            statistics.closed();
+            try {
+                file.close();
+            } finally {
+                watch.clean();
+                zeroCopy.warnOfUnreleased();
+                statistics.closed();
+            }
         }
     }
 

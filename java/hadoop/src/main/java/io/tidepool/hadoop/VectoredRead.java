@@ -7,12 +7,17 @@ package io.tidepool.hadoop;
 
 import java.io.EOFException;
 import java.io.IOException;
+import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import org.apache.hadoop.fs.FSExceptionMessages;
@@ -20,11 +25,19 @@ import org.apache.hadoop.fs.FileRange;
 
 final class VectoredRead {
 
+    private final Object stream;
     private final NativeFile file;
     private final ReadStatistics statistics;
     private final Consumer<ByteBuffer> release;
 
-    VectoredRead(NativeFile file, ReadStatistics statistics, Consumer<ByteBuffer> release) {
+    /**
+     * For one read.
+     *
+     * @param stream whose drop would close the file; it is not dropped before the last range ends
+     */
+    VectoredRead(Object stream, NativeFile file, ReadStatistics statistics,
+            Consumer<ByteBuffer> release) {
+        this.stream = stream;
         this.file = file;
         this.statistics = statistics;
         this.release = Objects.requireNonNull(release, "no way to release buffers");
@@ -59,6 +72,50 @@ final class VectoredRead {
         }
         for (int index = 0; index < count; index++) {
             finish(ranges.get(index), buffers[index], places[2 * index + 1]);
+        }
+        Reference.reachabilityFence(stream);
+    }
+
+    /** The bytes of a range. An interrupt of who waits for them ends the read, as of any other. */
+    private static final class Pending extends CompletableFuture<ByteBuffer> {
+
+        private final NativeFile file;
+
+        Pending(NativeFile file) {
+            this.file = file;
+        }
+
+        @Override
+        public ByteBuffer get() throws InterruptedException, ExecutionException {
+            try {
+                return super.get();
+            } catch (InterruptedException error) {
+                file.endReads();
+                throw error;
+            }
+        }
+
+        @Override
+        public ByteBuffer get(long timeout, TimeUnit unit)
+                throws InterruptedException, ExecutionException, TimeoutException {
+            try {
+                return super.get(timeout, unit);
+            } catch (InterruptedException error) {
+                file.endReads();
+                throw error;
+            }
+        }
+
+        @Override
+        public ByteBuffer join() {
+            try {
+                return get();
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            } catch (ExecutionException | CancellationException error) {
+                // Told as a join tells it.
+            }
+            return super.join();
         }
     }
 
@@ -99,14 +156,17 @@ final class VectoredRead {
         int length = range.getLength();
         int done = Math.max(held, 0);
         statistics.range(done, length);
-        CompletableFuture<ByteBuffer> data = new CompletableFuture<>();
+        CompletableFuture<ByteBuffer> data = new Pending(file);
         range.setData(data);
         if (done == length) {
             data.complete(buffer);
             return;
         }
         long offset = range.getOffset();
-        Runnable wait = () -> finishWaiting(data, buffer, offset, done);
+        Runnable wait = () -> {
+            finishWaiting(data, buffer, offset, done);
+            Reference.reachabilityFence(stream);
+        };
         try {
             file.client().waiters().execute(wait);
         } catch (RejectedExecutionException closed) {

@@ -1,6 +1,7 @@
 /*
- * A thread that is interrupted while it waits for bytes waits no more, and nobody else notices: the
- * parallel file system of these tests answers no read before they end.
+ * A thread that is interrupted while it waits for bytes waits no more, and nobody else notices; nor
+ * does one whose stream is closed. The parallel file system of these tests answers no read before
+ * they end.
  */
 package io.tidepool.hadoop;
 
@@ -13,17 +14,24 @@ import java.io.EOFException;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.PathIOException;
 import org.junit.Test;
+import org.junit.function.ThrowingRunnable;
 
 public class TestInterrupts {
 
     private static final long SEED = 5;
     private static final int LENGTH = 5 << 20;
+    private static final int RANGES = 12;
     private static final long PATIENCE_S = 60;
     /** Looks at a thread, one after the other, that tell that it waits. */
     private static final int LOOKS = 5;
@@ -114,6 +122,89 @@ public class TestInterrupts {
             readWarm(scene);
             patient.assertEndsByInterrupt();
         }
+    }
+
+    @Test
+    public void aCloseEndsWaitsToo() throws Exception {
+        try (var scene = Scene.start("64MiB", "--fault", "read:slow=3600s")) {
+            for (String shortCircuit : new String[] {"true", "false"}) {
+                var options = scene.node.options();
+                options.put(TideOptions.SHORT_CIRCUIT, shortCircuit);
+                String name = "/cold-" + shortCircuit;
+                scene.make(name, SEED, LENGTH);
+                try (NativeClient client = NativeClient.connect(options)) {
+                    closeUnderReaders(open(client, name));
+                    closeUnderRanges(client, open(client, name));
+                    interruptWhoWaitsForARange(client, open(client, name));
+                }
+            }
+        }
+    }
+
+    private static void closeUnderReaders(TideInputStream stream) throws Exception {
+        ByteBuffer buffer = ByteBuffer.allocateDirect(1 << 20);
+        Reader[] readers = {
+            new Reader(() -> stream.read(new byte[1 << 20])),
+            new Reader(() -> stream.read(0, new byte[1 << 20], 0, 1 << 20)),
+            new Reader(() -> stream.read(0, buffer)),
+        };
+        for (Reader reader : readers) {
+            reader.awaitWait();
+        }
+        stream.close();
+        for (Reader reader : readers) {
+            assertClosed(() -> reader.task.get(PATIENCE_S, TimeUnit.SECONDS));
+        }
+    }
+
+    private static void assertClosed(ThrowingRunnable wait) {
+        var error = assertThrows(ExecutionException.class, wait);
+        assertEquals(PathIOException.class, error.getCause().getClass());
+        assertTrue(error.getCause().getMessage().contains("Stream is closed!"));
+    }
+
+    /** More ranges than threads that wait for them. */
+    private static List<FileRange> startRanges(TideInputStream stream) throws IOException {
+        List<FileRange> ranges = new ArrayList<>();
+        for (int index = 0; index < RANGES; index++) {
+            ranges.add(FileRange.createFileRange(index * (LENGTH / RANGES), 1000));
+        }
+        stream.readVectored(ranges, ByteBuffer::allocate);
+        return ranges;
+    }
+
+    private static void assertNoThreadIsTaken(NativeClient client) throws InterruptedException {
+        var waiters = (ThreadPoolExecutor) client.waiters();
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
+        while (waiters.getActiveCount() > 0 && System.nanoTime() < end) {
+            Thread.sleep(LOOK_INTERVAL_MS);
+        }
+        assertEquals(0, waiters.getActiveCount());
+    }
+
+    private static void closeUnderRanges(NativeClient client, TideInputStream stream)
+            throws Exception {
+        List<FileRange> ranges = startRanges(stream);
+        stream.close();
+        for (FileRange range : ranges) {
+            assertClosed(() -> range.getData().get(PATIENCE_S, TimeUnit.SECONDS));
+        }
+        assertNoThreadIsTaken(client);
+    }
+
+    private static void interruptWhoWaitsForARange(NativeClient client, TideInputStream stream)
+            throws Exception {
+        List<FileRange> ranges = startRanges(stream);
+        Reader reader = new Reader(() -> ranges.get(RANGES / 2).getData().get().remaining());
+        reader.thread.interrupt();
+        var error = assertThrows(ExecutionException.class,
+                () -> reader.task.get(PATIENCE_S, TimeUnit.SECONDS));
+        assertEquals(InterruptedException.class, error.getCause().getClass());
+        for (FileRange range : ranges) {
+            assertClosed(() -> range.getData().get(PATIENCE_S, TimeUnit.SECONDS));
+        }
+        assertNoThreadIsTaken(client);
+        assertThrows(IOException.class, stream::read);
     }
 
     private static TideInputStream open(NativeClient client, String name) throws IOException {

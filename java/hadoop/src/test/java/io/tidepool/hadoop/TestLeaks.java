@@ -11,15 +11,19 @@ import static org.junit.Assert.assertTrue;
 import java.io.IOException;
 import java.lang.management.BufferPoolMXBean;
 import java.lang.management.ManagementFactory;
+import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.apache.hadoop.fs.FileRange;
 import org.apache.hadoop.fs.ReadOption;
+import org.apache.hadoop.fs.statistics.IOStatisticsContext;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
@@ -183,6 +187,59 @@ public class TestLeaks {
         TideInputStream stream = scene.open("/file");
         stream.read(null, 4096, EnumSet.noneOf(ReadOption.class)).get(0);
         scene.create("/dropped" + round % 3, null).write(1);
+    }
+
+    /** Ranges of a stream that nobody keeps. */
+    private List<FileRange> dropWithRanges() throws IOException {
+        TideInputStream stream = scene.open("/cold");
+        List<FileRange> ranges = new ArrayList<>();
+        for (int index = 0; index < 12; index++) {
+            ranges.add(FileRange.createFileRange(index * (LENGTH / 12), 1000));
+        }
+        stream.readVectored(ranges, ByteBuffer::allocate);
+        return ranges;
+    }
+
+    @Test
+    public void rangesUnderWayKeepTheirStream() throws Exception {
+        scene.make("/cold", SEED, LENGTH);
+        scene.node.hang();
+        List<FileRange> ranges = dropWithRanges();
+        for (int round = 0; round < 10; round++) {
+            System.gc();
+            Thread.sleep(20);
+        }
+        scene.node.goOn();
+        for (FileRange range : ranges) {
+            ByteBuffer bytes = range.getData().get(60, TimeUnit.SECONDS);
+            assertEquals(-1, Scene.difference(SEED, range.getOffset(), bytes));
+        }
+    }
+
+    /** Where there is no heap for a stream once its file is open. */
+    private static IOStatisticsContext full() {
+        return (IOStatisticsContext) Proxy.newProxyInstance(
+                TestLeaks.class.getClassLoader(), new Class<?>[] {IOStatisticsContext.class},
+                (context, method, words) -> {
+                    throw new OutOfMemoryError("as if the heap were full");
+                });
+    }
+
+    @Test
+    public void aStreamThatCannotBeMadeLeavesNothing() throws Exception {
+        Held before = Held.now();
+        IOStatisticsContext.setThreadIOStatisticsContext(full());
+        try {
+            for (int round = 0; round < 100; round++) {
+                assertThrows(OutOfMemoryError.class, () -> Streams.open(
+                        scene.client, "/small", null, null, null, null));
+                assertThrows(OutOfMemoryError.class, () -> Streams.create(
+                        scene.client, "/made", NativeFile.CREATE, 0644, null, null, null));
+            }
+        } finally {
+            IOStatisticsContext.setThreadIOStatisticsContext(null);
+        }
+        assertNothingStays(before);
     }
 
     @Test

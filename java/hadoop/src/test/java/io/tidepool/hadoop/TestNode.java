@@ -80,6 +80,40 @@ final class TestNode implements Closeable {
         wait(process);
     }
 
+    /** Stops it without ending it: it answers nobody until {@link #goOn}. */
+    void hang() throws IOException {
+        signal("-STOP");
+        Path tasks = Path.of("/proc/" + process.pid() + "/task");
+        while (true) {
+            try (Stream<Path> threads = Files.list(tasks)) {
+                if (threads.allMatch(TestNode::isStopped)) {
+                    return;
+                }
+            }
+            pause();
+        }
+    }
+
+    private static boolean isStopped(Path thread) {
+        try {
+            return Files.readString(thread.resolve("stat")).contains(") T ");
+        } catch (IOException ended) {
+            return true;
+        }
+    }
+
+    /** Ends what {@link #hang} began. */
+    void goOn() throws IOException {
+        signal("-CONT");
+    }
+
+    private void signal(String signal) throws IOException {
+        Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
+        if (wait(kill) != 0) {
+            throw new IOException("no signal reaches the node");
+        }
+    }
+
     long processId() {
         return process.pid();
     }
@@ -88,7 +122,7 @@ final class TestNode implements Closeable {
     String ask(String... words) throws IOException {
         List<String> command = new ArrayList<>(List.of(BINARY));
         command.addAll(Arrays.asList(words));
-        command.addAll(List.of("--socket", socket().toString(), "--control", "off"));
+        command.addAll(List.of("--socket", socket().toString()));
         Process asked = new ProcessBuilder(command).redirectErrorStream(true).start();
         String text = new String(asked.getInputStream().readAllBytes());
         int status = wait(asked);

@@ -6,14 +6,19 @@ package io.tidepool.hadoop;
 
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
+import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -42,20 +47,6 @@ public class TestNodeHangs {
         long begun = System.nanoTime();
         step.call();
         longest.merge(kind, (System.nanoTime() - begun) / 1000, Math::max);
-    }
-
-    private static void signal(TestNode node, String signal) throws Exception {
-        String process = Long.toString(node.processId());
-        assertEquals(0, new ProcessBuilder("kill", signal, process).start().waitFor());
-        for (int round = 0; round < 1_000 && signal.equals("-STOP"); round++) {
-            var threads = new ProcessBuilder("sh", "-c", "cat /proc/" + process + "/task/*/stat"
-                    + " | grep -vc ') T '").start();
-            String moving = new String(threads.getInputStream().readAllBytes()).trim();
-            if (moving.equals("0")) {
-                return;
-            }
-            Thread.sleep(5);
-        }
     }
 
     /** Reads resident bytes, at positions and at the cursor. */
@@ -128,7 +119,7 @@ public class TestNodeHangs {
                 readers.add(scene.open("/file"));
             }
             drop(scene);
-            signal(scene.node, "-STOP");
+            scene.node.hang();
             try {
                 for (int round = 0; round < 10; round++) {
                     System.gc();
@@ -143,7 +134,49 @@ public class TestNodeHangs {
                 int now = descriptors();
                 assertTrue(before + " became " + now, now <= before + 20);
             } finally {
-                signal(scene.node, "-CONT");
+                scene.node.goOn();
+            }
+        }
+    }
+
+    /** Whether a thread is inside the native call that connects. */
+    private static boolean connects(Thread thread) {
+        StackTraceElement[] stack = thread.getStackTrace();
+        return stack.length > 0 && stack[0].isNativeMethod()
+                && stack[0].getMethodName().equals("connect");
+    }
+
+    @Test
+    public void clientsOfDistinctOptionsConnectAtOnce() throws Exception {
+        try (var scene = Scene.start("64MiB")) {
+            scene.node.hang();
+            List<Thread> threads = new ArrayList<>();
+            List<NativeClient> clients = Collections.synchronizedList(new ArrayList<>());
+            for (int index = 0; index < READERS; index++) {
+                Map<String, String> options = scene.node.options();
+                options.put(TideOptions.SPLIT_BYTES, index / 2 + 1 + "MiB");
+                Thread thread = new Thread(() -> {
+                    try {
+                        clients.add(NativeClient.shared("user", options));
+                    } catch (IOException error) {
+                        throw new java.io.UncheckedIOException(error);
+                    }
+                });
+                threads.add(thread);
+                thread.start();
+            }
+            int atOnce = 0;
+            while (threads.stream().anyMatch(Thread::isAlive)) {
+                int now = (int) threads.stream().filter(TestNodeHangs::connects).count();
+                atOnce = Math.max(atOnce, now);
+                Thread.sleep(1);
+            }
+            scene.node.goOn();
+            assertEquals(READERS, clients.size());
+            assertEquals("one a set of options", READERS / 2, new HashSet<>(clients).size());
+            assertTrue("one after the other", atOnce > 1);
+            for (NativeClient client : clients) {
+                client.close();
             }
         }
     }
@@ -170,7 +203,7 @@ public class TestNodeHangs {
             all.add(threads.submit(this::allocate));
             Thread.sleep(1_000);
             Map<String, Long> before = new TreeMap<>(longest);
-            signal(scene.node, "-STOP");
+            scene.node.hang();
             longest.clear();
             Future<Integer> waits = threads.submit(() -> cold.read(new byte[1 << 20]));
             all.add(threads.submit(() -> change(system)));
@@ -185,14 +218,14 @@ public class TestNodeHangs {
                 cold.close();
                 return null;
             });
+            assertThrows("its stream is closed", ExecutionException.class, waits::get);
             Thread.sleep(HANGS_MS / 2);
             Map<String, Long> found = new TreeMap<>(longest);
             done.set(true);
             for (Future<Void> each : all) {
                 each.get();
             }
-            signal(scene.node, "-CONT");
-            waits.get();
+            scene.node.goOn();
             system.close();
             System.out.println("longest while the node hung, in microseconds: " + found
                     + ", before: " + before);
