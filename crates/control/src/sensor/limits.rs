@@ -9,6 +9,10 @@ use super::file::SensorFile;
 use super::groups::{self, GroupPlace, GroupVersion};
 use super::{Roots, text};
 
+/// A group is near its limit where less than this part of it is free, droppable pages included: the
+/// kernel then trades page cache for what a job takes, and what is charged stays level.
+const NEAR_DIVISOR: u64 = 8;
+
 /// The groups of the store and of the node's jobs.
 pub(crate) struct Limits {
     places: Vec<GroupPlace>,
@@ -91,8 +95,8 @@ impl Limits {
         }
     }
 
-    /// Brings `limits` up to date. The store's own limits are read every time; jobs, statistics
-    /// and groups without a limit only where `all` is set.
+    /// Brings `limits` up to date. The store's own limits are read every time, and their statistics
+    /// near the limit; jobs, other statistics and groups without a limit only where `all` is set.
     pub fn read(&mut self, total_bytes: u64, all: bool, limits: &mut Vec<Limit>) {
         for group in &mut self.groups {
             if all || (group.holds_store && group.present.is_some()) {
@@ -155,7 +159,8 @@ impl Group {
             self.present = None;
             return;
         };
-        if all || self.present.is_none() {
+        let near = limit_bytes.saturating_sub(charged) <= limit_bytes / NEAR_DIVISOR;
+        if all || near || self.present.is_none() {
             self.droppable_bytes =
                 self.statistics.read().map_or(0, |text| droppable_bytes(text, self.version));
             self.hits = self.events.read().map_or(self.hits, |text| hits(text, self.version));

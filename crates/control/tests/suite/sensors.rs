@@ -172,6 +172,30 @@ fn groups_of_the_second_version_limit() {
 }
 
 #[test]
+fn near_its_limit_a_group_trades_page_cache_for_a_job_and_each_decision_sees_it() {
+    let group = "sys/fs/cgroup/tide";
+    let (limit, cache) = (GIB, GIB / 2);
+    let machine = Machine::recorded()
+        .with("proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        .with("proc/self/cgroup", "0::/tide\n")
+        .with(&format!("{group}/memory.max"), format!("{limit}\n"))
+        .with(&format!("{group}/memory.current"), format!("{limit}\n"))
+        .with(&format!("{group}/memory.stat"), format!("inactive_file {cache}\n"))
+        .with(&format!("{group}/memory.events"), "max 1\n");
+    let mut sensors = machine.open().unwrap();
+    assert_eq!(reading(&mut sensors, 0).limits[0].used_bytes, GIB / 2);
+    machine.set(&format!("{group}/memory.stat"), "inactive_file 0\n");
+    machine.set(&format!("{group}/memory.events"), "max 9\n");
+    let traded = reading(&mut sensors, 1).limits;
+    assert_eq!((traded[0].used_bytes, traded[0].hits), (GIB, 9));
+    // Far from the limit nothing is traded, and the statistics are not worth their price.
+    machine.set(&format!("{group}/memory.current"), &format!("{}\n", GIB / 2));
+    machine.set(&format!("{group}/memory.stat"), &format!("inactive_file {cache}\n"));
+    assert_eq!(reading(&mut sensors, 2).limits[0].used_bytes, GIB / 2);
+    assert_eq!(reading(&mut sensors, SECOND).limits[0].used_bytes, 0);
+}
+
+#[test]
 fn slurm_jobs_come_and_go() {
     let scope = "sys/fs/cgroup/system.slice/node1_slurmstepd.scope";
     let machine = Machine::recorded()
