@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidepool_proto::wire::{Open, Opened, Reply, Request};
 use tidepool_proto::{Access, BytesByLevel, Level, Version, WriteMode};
 
-use crate::connection::{Brief, CallError, Connection};
+use crate::connection::{Brief, CallError, Connection, GoOn};
 use crate::options::OpenOptions;
 use crate::segment::Segment;
 
@@ -52,7 +52,8 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// Opens the file behind `lower` at the node; `None` where that does not answer in time.
+    /// Opens the file behind `lower` at the node; `None` where that does not answer in time, which
+    /// is short unless `until` says how long to wait.
     ///
     /// An open for reading may be given up while it is under way. One that writes may not: the node
     /// could still cut the file. So it is asked for only of a node that just answered.
@@ -62,6 +63,7 @@ impl Binding {
         options: &OpenOptions,
         manner: Manner,
         map_segments: bool,
+        until: Option<GoOn<'_>>,
     ) -> Result<Option<Binding>, CallError> {
         let request = Request::Open(Open {
             access: options.access,
@@ -74,12 +76,18 @@ impl Binding {
             inline_bytes_max: if options.access == Access::Read { INLINE_BYTES_MAX } else { 0 },
         });
         let descriptors = [lower.as_fd()];
-        let answer = if options.access == Access::Read {
-            connection.call_briefly(Brief::Open, &request, &descriptors, OPEN_PATIENCE)?
-        } else if connection.answers(OPEN_PATIENCE) {
-            Some(connection.call(&request, &[], &descriptors)?)
-        } else {
-            None
+        let answer = match (options.access, until) {
+            (Access::Read, Some(until)) => connection.call_until(&request, &descriptors, until)?,
+            (Access::Read, None) => {
+                connection.call_briefly(Brief::Open, &request, &descriptors, OPEN_PATIENCE)?
+            }
+            (_, until) => {
+                let answers = match until {
+                    Some(until) => connection.answers_while(until),
+                    None => connection.answers(OPEN_PATIENCE),
+                };
+                answers.then(|| connection.call(&request, &[], &descriptors)).transpose()?
+            }
         };
         let Some(answer) = answer else { return Ok(None) };
         let Reply::Opened(opened) = answer.reply else {

@@ -16,7 +16,10 @@ use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Habit, Result};
 
-use crate::connection::{Brief, CONNECT_TIMEOUT, Connection, GoOn, Refused, longer_silence};
+use crate::binding::Manner;
+use crate::connection::{
+    Brief, CONNECT_TIMEOUT, Connection, GIVING_UP_INTERVAL, GoOn, Refused, longer_silence,
+};
 use crate::file::File;
 use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
@@ -58,6 +61,8 @@ struct Attempts {
     next: Option<Instant>,
     /// How long the node was not looked for because it was there and did not answer.
     silence: Duration,
+    /// The last attempt found a node that did not answer.
+    is_silent: bool,
     absence_told: bool,
     /// Why the last attempt failed.
     failed: Option<String>,
@@ -160,6 +165,39 @@ impl Link {
             })
     }
 
+    /// As `connection`, but waits for a node that is there and does not answer; `None` where
+    /// `go_on` gave it up. Fails where nobody is there, or the node is of no use.
+    pub(crate) fn awaited_connection(&self, go_on: GoOn<'_>) -> Result<Option<Arc<Connection>>> {
+        loop {
+            if let Some(connection) = self.any() {
+                let elsewhere = || {
+                    let detail = "the node there serves another directory";
+                    Error::new(ErrorKind::NodeUnavailable, "looking for the node", detail)
+                };
+                return self.used(connection).map(Some).ok_or_else(elsewhere);
+            }
+            if let Some(mut attempts) = self.attempts.try_lock_for(GIVING_UP_INTERVAL) {
+                let by = Instant::now() + self.options.request_timeout;
+                match self.attempt_until(&mut attempts, by, go_on) {
+                    Ok(_) => continue,
+                    Err(error) if !attempts.is_silent => return Err(error),
+                    Err(_) => {}
+                }
+            }
+            if !go_on() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a node is there and did not answer lately.
+    pub(crate) fn is_silent(&self) -> bool {
+        match self.any() {
+            Some(connection) => connection.is_silent(),
+            None => self.attempts.try_lock().is_some_and(|attempts| attempts.is_silent),
+        }
+    }
+
     fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<Connection>> {
         self.attempt_until(attempts, Instant::now() + CONNECT_TIMEOUT, &mut || true)
     }
@@ -201,6 +239,7 @@ impl Link {
                     false => options.retry_interval,
                 };
                 attempts.silence = if is_silence { pause } else { Duration::ZERO };
+                attempts.is_silent = is_silence;
                 attempts.next = Some(Instant::now() + pause);
                 attempts.failed = Some(error.to_string());
                 if self.socket.is_some() && !attempts.absence_told {
@@ -272,7 +311,22 @@ impl Client {
     /// Opens a file by its path on the parallel file system, or by `tide:///` and its path there.
     /// The caller's own credentials decide, as with `open(2)`. A path outside of the directory of
     /// the parallel file system, where that is known, is served without the node.
+    ///
+    /// A node that does not answer is waited for about 2 s; where it alone has the bytes, as long
+    /// as for any request.
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        let opened = self.open_while(path, options, &mut || true)?;
+        Ok(opened.expect("only who says no gives up"))
+    }
+
+    /// As [`Client::open`], but a long wait for a node that alone has the bytes ends with `None`
+    /// when `go_on`, asked now and then, says no.
+    pub fn open_while(
+        &self,
+        path: impl AsRef<Path>,
+        options: OpenOptions,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<File>> {
         let path = match Name::parse(path.as_ref())? {
             Name::Tide(relative) => self.link.pfs_root()?.join(relative),
             Name::Plain(path) => path,
@@ -280,13 +334,16 @@ impl Client {
         let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
         let (descriptor, created) = lower::open(&path, &options)?;
         let truncate = options.truncate && !created && options.access.writes();
-        File::open(&self.link, descriptor, options, created, truncate, outside)
+        let manner = Manner { created, truncate };
+        File::open(&self.link, descriptor, options, manner, outside, go_on)
     }
 
     /// Serves a file that the caller opened, by its descriptor. Options about creation are
     /// ignored.
     pub fn open_descriptor(&self, descriptor: OwnedFd, options: OpenOptions) -> Result<File> {
-        File::open(&self.link, descriptor, options, false, false, false)
+        let manner = Manner { created: false, truncate: false };
+        let opened = File::open(&self.link, descriptor, options, manner, false, &mut || true)?;
+        Ok(opened.expect("only who says no gives up"))
     }
 
     /// Changes names or metadata of a file on the parallel file system by `change`, and tells the

@@ -237,6 +237,25 @@ impl Connection {
         Ok(answer)
     }
 
+    /// As `call_briefly`, until `go_on` says no, whether the node answered lately or not.
+    pub(crate) fn call_until(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        go_on: GoOn<'_>,
+    ) -> Result<Option<Answer>, CallError> {
+        // It is up to `go_on`: a wait that ends otherwise ends the connection.
+        let deadline = Instant::now() + 2 * self.request_timeout + CONNECT_TIMEOUT;
+        self.exchange(request, &[], descriptors, deadline, Some(go_on))
+    }
+
+    /// Whether the node answers before `go_on` says no, asked for nothing.
+    pub(crate) fn answers_while(&self, go_on: GoOn<'_>) -> bool {
+        let nothing = Request::Facts { handle: u64::MAX };
+        let answer = self.call_until(&nothing, &[], go_on);
+        matches!(answer, Ok(Some(_)) | Err(CallError::Failed(_)))
+    }
+
     /// Whether the node answers within `patience`, asked for nothing.
     pub(crate) fn answers(&self, patience: Duration) -> bool {
         let nothing = Request::Facts { handle: u64::MAX };

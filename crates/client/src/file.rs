@@ -1,6 +1,7 @@
 //! An open file: reads from the segment, the node or the parallel file system, whichever is nearest
 //! and right. One open reads one version; where that is gone, reads fail with `Changed`.
 
+mod memory_only;
 mod read;
 mod write;
 
@@ -17,7 +18,7 @@ use tidepool_proto::{Advice, Error, ErrorKind, Result, Version, WriteMode};
 
 use crate::binding::{Binding, Manner};
 use crate::client::Link;
-use crate::connection::CallError;
+use crate::connection::{CallError, GoOn};
 use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
@@ -127,40 +128,62 @@ fn can_do_without(kind: ErrorKind) -> bool {
     }
 }
 
+/// Opens a file at the node; `None` where the open goes on without it.
+fn ask_to_open(
+    link: &Link,
+    lower: &OwnedFd,
+    options: &OpenOptions,
+    manner: Manner,
+) -> Result<Option<Binding>> {
+    let Some(connection) = link.connection() else { return Ok(None) };
+    let map_segments = link.options.map_segments;
+    match Binding::open(Arc::clone(&connection), lower, options, manner, map_segments, None) {
+        Ok(binding) => Ok(binding),
+        Err(CallError::Gone(_)) if !manner.truncate || connection.wait_for_end() => Ok(None),
+        // It may cut the file to nothing at any time.
+        Err(CallError::Gone(error)) => Err(error),
+        Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
+            link.tell_refusal(&error);
+            Ok(None)
+        }
+        Err(CallError::Failed(error)) => Err(error),
+    }
+}
+
 impl File {
+    /// Opens what `lower` is open for; `None` where `go_on` gave up to wait for the node that alone
+    /// has its bytes.
     pub(crate) fn open(
         link: &Arc<Link>,
         lower: OwnedFd,
         options: OpenOptions,
-        created: bool,
-        truncate: bool,
+        manner: Manner,
         without_node: bool,
-    ) -> Result<File> {
+        go_on: GoOn<'_>,
+    ) -> Result<Option<File>> {
+        let Manner { created, truncate } = manner;
         let mut bound = None;
-        let manner = Manner { created, truncate };
-        if !without_node && let Some(connection) = link.connection() {
-            let map_segments = link.options.map_segments;
-            match Binding::open(Arc::clone(&connection), &lower, &options, manner, map_segments) {
-                Ok(binding) => bound = binding,
-                Err(CallError::Gone(_)) if !truncate || connection.wait_for_end() => {}
-                // It may cut the file to nothing at any time.
-                Err(CallError::Gone(error)) => return Err(error),
-                Err(CallError::Failed(error)) if can_do_without(error.kind()) => {
-                    link.tell_refusal(&error);
-                }
-                Err(CallError::Failed(error)) => return Err(error),
-            }
+        if !without_node {
+            bound = ask_to_open(link, &lower, &options, manner)?;
         }
-        let origin = match &bound {
-            Some(binding) => Origin {
-                version: binding.version,
-                size: binding.size,
-                memory_only: binding.size != binding.version.size,
-            },
-            None => {
-                let version = bare_version(&lower, &options)?;
-                Origin { version, size: version.size, memory_only: false }
-            }
+        let bare = match &bound {
+            Some(_) => None,
+            None => memory_only::bare_version(&lower, &options)?,
+        };
+        let origin = if let Some(version) = bare {
+            Origin { version, size: version.size, memory_only: false }
+        } else {
+            let binding = match bound.take() {
+                Some(binding) => binding,
+                None if without_node => return Err(memory_only::gone()),
+                None => match memory_only::open(link, &lower, &options, manner, go_on)? {
+                    Some(binding) => binding,
+                    None => return Ok(None),
+                },
+            };
+            let bound = bound.insert(binding);
+            let memory_only = bound.size != bound.version.size;
+            Origin { version: bound.version, size: bound.size, memory_only }
         };
         let may_be_lost = bound.as_ref().is_some_and(|binding| binding.may_be_lost);
         if truncate && bound.is_none() && origin.version.size > 0 {
@@ -186,7 +209,7 @@ impl File {
             closed: AtomicBool::new(false),
         };
         file.plan();
-        Ok(file)
+        Ok(Some(file))
     }
 
     /// Tells the node how this open will be used, and has it begin with what is wanted first.
@@ -243,6 +266,11 @@ impl File {
     /// The open file at a node that is there, opened anew if the node was gone in between; `None`
     /// while no node answers. Fails if the node has another version of the file.
     fn bound(&self) -> Result<Option<Arc<Binding>>> {
+        self.bound_while(&mut || true)
+    }
+
+    /// As `bound`; `None` also where `go_on` gave up to wait for a node that alone has the bytes.
+    fn bound_while(&self, go_on: GoOn<'_>) -> Result<Option<Arc<Binding>>> {
         if let Some(binding) = self.binding_alive() {
             return Ok(Some(binding));
         }
@@ -257,10 +285,20 @@ impl File {
         if refused_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
         }
-        let Some(connection) = self.link.connection() else { return Ok(None) };
         let map_segments = self.link.options.map_segments;
         let manner = Manner { created: self.created, truncate: false };
-        match Binding::open(connection, &self.lower, &self.options, manner, map_segments) {
+        let asked = match self.link.connection() {
+            Some(connection) => {
+                let (lower, options) = (&self.lower, &self.options);
+                Binding::open(connection, lower, options, manner, map_segments, None)
+            }
+            None => Ok(None),
+        };
+        let asked = match asked {
+            Ok(None) => Ok(self.open_anew(manner, go_on)?),
+            asked => asked,
+        };
+        match asked {
             Ok(None) => Ok(None),
             Ok(Some(binding)) => {
                 if !self.options.access.writes()
@@ -364,38 +402,10 @@ impl File {
         Ok(None)
     }
 
-    /// The parallel file system has nothing but a stub of a file that lives in memory.
-    fn check_not_memory_only(&self) -> Result<()> {
-        if self.origin.memory_only || lower::is_stub(&self.lower, lower::version(&self.lower)?.size)
-        {
-            return Err(in_memory_only());
-        }
-        Ok(())
-    }
-
     /// The descriptor of the file on the parallel file system.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.lower.as_fd()
     }
-}
-
-fn in_memory_only() -> Error {
-    let detail = "its bytes are, or were, in the memory of a node that does not answer";
-    Error::new(ErrorKind::Lost, "using a file without the node", detail)
-        .remedy("start the node, or write the file again in mode `through`")
-}
-
-/// The version of a file that is opened without the node; a stub can only be written anew.
-fn bare_version(lower: &OwnedFd, options: &OpenOptions) -> Result<Version> {
-    let version = lower::version(lower)?;
-    if !lower::is_stub(lower, version.size) {
-        return Ok(version);
-    }
-    if !(options.truncate && options.access.writes()) {
-        return Err(in_memory_only());
-    }
-    lower::clear_stub(lower)?;
-    lower::version(lower)
 }
 
 fn changed() -> Error {

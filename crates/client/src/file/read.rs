@@ -153,8 +153,17 @@ impl File {
     ) -> Result<Option<Step>> {
         let mut attempts = 0;
         loop {
-            let bound = if attempts < ASKING_ATTEMPTS { self.bound()? } else { None };
-            let Some(binding) = bound else { return self.read_bare(offset, buffer).map(Some) };
+            let mut goes_on = || go_on.as_mut().is_none_or(|go_on| go_on());
+            let bound = match attempts < ASKING_ATTEMPTS {
+                true => self.bound_while(&mut goes_on)?,
+                false => None,
+            };
+            let Some(binding) = bound else {
+                if self.origin.memory_only && !goes_on() {
+                    return Ok(None);
+                }
+                return self.read_bare(offset, buffer).map(Some);
+            };
             // Another thread may have opened the file anew, with bytes that are held now.
             if attempts > 0
                 && let Some(step) = self.read_held(offset, buffer)

@@ -9,6 +9,7 @@ mod direct;
 mod few_descriptors;
 mod giving_up;
 mod hanging;
+mod memory_only;
 mod page_cache;
 mod random;
 mod reading;
