@@ -158,6 +158,16 @@ impl Node {
         status
     }
 
+    /// Tells that a controller should govern from now on: the store falls to its guaranteed part
+    /// where none attaches within a lease.
+    ///
+    /// # Errors
+    ///
+    /// `LimitReached` where there is no thread to watch over it.
+    pub fn expect_controller(&self) -> Result<()> {
+        self.core.governor.expect()
+    }
+
     /// Tells that the process of a controller ended, so that the next may take over at once.
     pub fn controller_ended(&self, process_id: u32) {
         self.core.governor.note_end(process_id);

@@ -79,9 +79,27 @@ impl Governor {
         self.store.control_page()
     }
 
+    /// From now on a controller should govern: the store falls to its guaranteed part where none
+    /// attaches within a lease.
+    ///
+    /// # Errors
+    ///
+    /// `LimitReached` where there is no thread to watch over it.
+    pub fn expect(self: &Arc<Self>) -> Result<()> {
+        self.start_watchdog()?;
+        let mut state = self.shared.state.lock();
+        let lease = Duration::from_millis(state.lease_ms().max(1));
+        state.lease.expect(lease, Instant::now());
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
     /// Answers a message of a controller. A shrink evicts before this returns.
     pub fn govern(self: &Arc<Self>, request: Govern) -> Result<Governed> {
         let page = self.page();
+        // First: a lease that nobody watches would never run out.
+        self.start_watchdog()?;
         let mut state = self.shared.state.lock();
         state.check_wanted()?;
         let lease_max_ms = state.lease_ms();
@@ -118,7 +136,6 @@ impl Governor {
         let settings = is_news.then(|| state.parameters());
         drop(state);
         self.shared.changed.notify_all();
-        self.start_watchdog()?;
         let freed = match request.capacity_bytes {
             Some(_) => self.settle_and_renew(fence),
             None => FreeReport::default(),
@@ -240,8 +257,8 @@ impl Governor {
     pub fn release(&self) {
         let page = self.page();
         let mut state = self.shared.state.lock();
+        state.lease.release();
         if state.lease.state() != LeaseState::Never {
-            state.lease.release();
             page.lease.store(state.lease.state() as u64, Ordering::Release);
             self.store.set_capacity(page.capacity_max_bytes.load(Ordering::Relaxed));
         }
@@ -317,8 +334,9 @@ impl Governor {
         let (weak, shared) = (Arc::downgrade(self), self.shared.clone());
         let builder = std::thread::Builder::new().name("lease".into()).stack_size(256 << 10);
         let spawned = builder.spawn(move || watch(&weak, &shared)).map_err(|error| {
-            Error::new(ErrorKind::Unsupported, "watching over a controller", "no thread")
+            Error::new(ErrorKind::LimitReached, "watching over a controller", "no thread")
                 .caused_by(error)
+                .remedy("raise the limit of tasks, or switch the control off")
         });
         *watchdog = Some(spawned?);
         Ok(())
@@ -343,13 +361,18 @@ impl Governor {
         let capacity = page.capacity_bytes.load(Ordering::Relaxed).min(guaranteed);
         page.lease.store(LeaseState::Expired as u64, Ordering::Release);
         self.store.set_capacity(capacity);
-        let process_id = state.lease.holder().map_or(0, |holder| holder.process_id);
         let capacity = ByteSize(capacity);
-        tracing::warn!(
-            process_id,
-            %capacity,
-            "the controller fell silent: the store falls to its guaranteed part"
-        );
+        match state.lease.holder().map(|holder| holder.process_id) {
+            Some(process_id) => tracing::warn!(
+                process_id,
+                %capacity,
+                "the controller fell silent: the store falls to its guaranteed part"
+            ),
+            None => tracing::warn!(
+                %capacity,
+                "no controller attached in time: the store falls to its guaranteed part"
+            ),
+        }
     }
 }
 
@@ -384,8 +407,8 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
 /// a frozen container or a virtual machine that moves, is no silence of the controller: most
 /// likely it did not run either.
 fn wait_awake(shared: &Shared, state: &mut MutexGuard<'_, State>, until: Instant) {
-    let Some(holder) = state.lease.holder().copied() else { return };
-    let step = (holder.lease / WATCHES_PER_LEASE).max(Duration::from_millis(1));
+    let Some(lease) = state.lease.length() else { return };
+    let step = (lease / WATCHES_PER_LEASE).max(Duration::from_millis(1));
     let planned = until.min(Instant::now() + step);
     let _ = shared.changed.wait_until(state, planned);
     let late = Instant::now().saturating_duration_since(planned);

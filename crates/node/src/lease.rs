@@ -30,10 +30,18 @@ impl Holder {
     }
 }
 
+/// A controller that should attach, and has not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Awaited {
+    since: Instant,
+    lease: Duration,
+}
+
 /// The lease of a store.
 #[derive(Debug)]
 pub struct Lease {
     holder: Option<Holder>,
+    awaited: Option<Awaited>,
     state: LeaseState,
     last_fence: u64,
     /// Times a controller attached.
@@ -49,8 +57,8 @@ impl Default for Lease {
         // Fences of an earlier node at the same socket must mean nothing here.
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let last_fence = u64::try_from(epoch.as_micros()).unwrap_or(0);
-        let (holder, state) = (None, LeaseState::Never);
-        Lease { holder, state, last_fence, attachments: 0, expirations: 0, refusals: 0 }
+        let (holder, awaited, state) = (None, None, LeaseState::Never);
+        Lease { holder, awaited, state, last_fence, attachments: 0, expirations: 0, refusals: 0 }
     }
 }
 
@@ -65,10 +73,31 @@ impl Lease {
         self.holder.as_ref()
     }
 
-    /// When the lease runs out, if somebody governs.
+    /// When the lease runs out, if somebody governs or is expected to.
     pub fn until(&self) -> Option<Instant> {
-        let governing = self.state == LeaseState::Governed;
-        self.holder.filter(|_| governing).map(|holder| holder.until())
+        match self.state {
+            LeaseState::Governed => self.holder.map(|holder| holder.until()),
+            LeaseState::Never | LeaseState::Released => {
+                self.awaited.map(|awaited| awaited.since + awaited.lease)
+            }
+            LeaseState::Expired => None,
+        }
+    }
+
+    /// How long the lease is that [`Lease::until`] tells the end of.
+    pub fn length(&self) -> Option<Duration> {
+        match self.state {
+            LeaseState::Governed => self.holder.map(|holder| holder.lease),
+            _ => self.awaited.map(|awaited| awaited.lease),
+        }
+    }
+
+    /// From `now` on somebody should govern: whoever has not attached within `lease` is as good as
+    /// silent. Changes nothing where one governs or is expected already.
+    pub fn expect(&mut self, lease: Duration, now: Instant) {
+        if self.awaited.is_none() && self.state != LeaseState::Governed {
+            self.awaited = Some(Awaited { since: now, lease });
+        }
     }
 
     /// Takes a message of a controller at `now`: attaches where `fence` is 0, renews otherwise.
@@ -92,6 +121,7 @@ impl Lease {
             self.holder = Some(Holder { fence, process_id, since, heard, lease, ended });
         }
         self.state = LeaseState::Governed;
+        self.awaited = None;
         Ok(self.holder.as_ref().map_or(0, |holder| holder.fence))
     }
 
@@ -139,14 +169,19 @@ impl Lease {
         if let Some(holder) = self.holder.as_mut().filter(|_| governing) {
             holder.heard += pause;
         }
+        if let Some(awaited) = &mut self.awaited {
+            awaited.since += pause;
+        }
     }
 
-    /// Whether the lease ran out by `now`; true once.
+    /// Whether the lease ran out by `now`, that of a controller which never came included; true
+    /// once.
     pub fn expire(&mut self, now: Instant) -> bool {
         if self.until().is_none_or(|until| now < until) {
             return false;
         }
         self.state = LeaseState::Expired;
+        self.awaited = None;
         self.expirations += 1;
         true
     }
@@ -159,9 +194,10 @@ impl Lease {
         }
     }
 
-    /// Takes the lease away from whoever has it, by command.
+    /// Takes the lease away from whoever has it, by command. Nobody is expected any more.
     pub fn release(&mut self) {
         self.holder = None;
+        self.awaited = None;
         if self.state != LeaseState::Never {
             self.state = LeaseState::Released;
         }
@@ -270,6 +306,38 @@ mod tests {
         let error = lease.grant(fence, 7, SECOND, now).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(!lease.expire(now + 9 * SECOND));
+    }
+
+    #[test]
+    fn a_controller_that_never_comes_is_as_good_as_silent() {
+        let now = Instant::now();
+        let mut lease = Lease::default();
+        assert!(!lease.expire(now + 9 * SECOND), "nobody was expected");
+        lease.expect(SECOND, now);
+        lease.expect(SECOND, now + SECOND / 2);
+        assert_eq!(lease.until(), Some(now + SECOND), "expected once");
+        lease.forgive(SECOND);
+        assert!(!lease.expire(now + SECOND) && lease.expire(now + 2 * SECOND));
+        assert_eq!((lease.state(), lease.expirations), (LeaseState::Expired, 1));
+        assert!(!lease.expire(now + 9 * SECOND), "told once");
+        lease.grant(0, 7, SECOND, now + 9 * SECOND).unwrap();
+        assert_eq!(lease.until(), Some(now + 10 * SECOND), "who comes late governs");
+    }
+
+    #[test]
+    fn who_is_expected_has_a_lease_to_come_and_no_longer_when_control_ends() {
+        let now = Instant::now();
+        let mut lease = Lease::default();
+        lease.expect(SECOND, now);
+        lease.grant(0, 7, 2 * SECOND, now).unwrap();
+        assert!(!lease.expire(now + SECOND), "it came");
+        lease.release();
+        assert!(!lease.expire(now + 9 * SECOND));
+        lease.expect(SECOND, now);
+        assert!(lease.expire(now + SECOND), "control is on again, and nobody comes");
+        lease.expect(SECOND, now);
+        lease.release();
+        assert!(!lease.expire(now + 9 * SECOND), "nobody should come any more");
     }
 
     #[test]

@@ -95,6 +95,24 @@ fn a_silent_controller_loses_all_but_the_guaranteed_part_and_gets_it_back() {
 }
 
 #[test]
+fn a_controller_that_never_attaches_costs_all_but_the_guaranteed_part() {
+    let fixture = full();
+    set(&fixture, "control_lease_ms", "100").unwrap();
+    fixture.node.expect_controller().unwrap();
+    wait_for(&fixture, "the fall", |status| status.lease == "expired");
+    wait_for(&fixture, "the room", |status| status.resident_bytes <= MINIMUM);
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.expirations), (MINIMUM, 1));
+    assert_eq!((status.process_id, status.attachments), (None, 0), "nobody is named");
+    let late = attach(&fixture, 7).unwrap();
+    assert_eq!(command(&fixture, late.fence, CAPACITY).capacity_bytes, CAPACITY);
+    fixture.node.release_control();
+    assert_eq!(control(&fixture).lease, "released");
+    fixture.node.expect_controller().unwrap();
+    wait_for(&fixture, "the fall after it was switched on", |status| status.expirations == 2);
+}
+
+#[test]
 fn a_heartbeat_holds_the_lease_without_messages() {
     let fixture = full();
     let first = attach(&fixture, 7).unwrap();

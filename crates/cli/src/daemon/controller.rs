@@ -20,7 +20,8 @@ use crate::commands::control::lock_path;
 
 /// How often a living controller is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Leases without a word after which a controller that still runs is replaced.
+/// Leases without a word, the first included, after which a controller that still runs is
+/// replaced.
 const LEASES_OF_SILENCE_MAX: u64 = 10;
 /// Time that a controller has to end by itself.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -69,6 +70,8 @@ impl Controller {
             self.shared.end_child();
             return Ok(());
         }
+        // Whatever becomes of the child: the store must not wait for it at full size.
+        node.expect_controller()?;
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let (shared, node) = (self.shared.clone(), Arc::downgrade(node));
@@ -140,36 +143,48 @@ impl Shared {
         };
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let process = process.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
-        if let Some(process) = process {
-            let process = Arc::new(process);
-            let mut state = self.state.lock();
-            state.starts += 1;
-            state.process = Some(process.clone());
-            let unwanted = !state.wanted;
-            drop(state);
-            if unwanted {
-                send(&process, Signal::TERM);
-            }
-            while !has_ended(&process, LOOK_EVERY) {
-                let status = node().map(|node| node.control_status());
-                let Some(status) = status.filter(|it| it.process_id == Some(child.id())) else {
-                    continue;
-                };
-                if status.lease == "governed" {
-                    self.state.lock().trouble = None;
+        match process.map(Arc::new) {
+            Some(process) => {
+                let mut state = self.state.lock();
+                state.starts += 1;
+                state.process = Some(process.clone());
+                let unwanted = !state.wanted;
+                drop(state);
+                if unwanted {
+                    send(&process, Signal::TERM);
                 }
-                let silence_max = LEASES_OF_SILENCE_MAX * status.lease_ms;
-                if status.lease == "expired" && status.silent_ms > Some(silence_max) {
-                    tracing::error!(process_id = child.id(), "the memory controller hangs");
-                    send(&process, Signal::KILL);
-                }
+                self.watch_child(child.id(), &process, node);
             }
+            // One that cannot be watched could hang unseen.
+            None => drop(child.kill()),
         }
         let ended = child.wait();
         if let Some(node) = node() {
             node.controller_ended(child.id());
         }
         ended.map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+
+    /// Returns when the child has ended; kills it where it never attaches, or falls silent.
+    fn watch_child(&self, id: u32, process: &OwnedFd, node: &dyn Fn() -> Option<Arc<Node>>) {
+        let begun = Instant::now();
+        let mut attached = false;
+        while !has_ended(process, LOOK_EVERY) {
+            let Some(status) = node().map(|node| node.control_status()) else { continue };
+            let is_its_own = status.process_id == Some(id);
+            attached |= is_its_own;
+            if is_its_own && status.lease == "governed" {
+                self.state.lock().trouble = None;
+            }
+            let silent_ms = match attached {
+                true => status.silent_ms.filter(|_| is_its_own && status.lease == "expired"),
+                false => u64::try_from(begun.elapsed().as_millis()).ok(),
+            };
+            if silent_ms > Some(LEASES_OF_SILENCE_MAX * status.lease_ms) {
+                tracing::error!(process_id = id, attached, "the memory controller hangs");
+                send(process, Signal::KILL);
+            }
+        }
     }
 
     /// This program again, as a controller that does not outlive the node.

@@ -1,5 +1,6 @@
 //! `tidepool node start`: validates the configuration, then serves here or in a daemon.
 
+use tidepool_control::actuator::read_stores;
 use tidepool_proto::admin::ConfigEntry;
 use tidepool_proto::resolve::{Machine, resolve};
 use tidepool_proto::{NodeConfig, Result};
@@ -61,6 +62,8 @@ pub fn start(arguments: StartArguments) -> Result<Outcome> {
         }
         None => {
             let (config, warnings) = sources.read()?;
+            // A mistake in there is told before anything runs.
+            config.control.stores_file.as_deref().map(read_stores).transpose()?;
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
             if config.foreground {
                 return serve_in_front(config, sources, arguments.json);

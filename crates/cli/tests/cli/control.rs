@@ -1,6 +1,6 @@
 //! The memory control by the real program: a node, the controller it starts, and operators.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -242,7 +242,8 @@ fn a_pause_of_controller_and_node_costs_no_byte() {
     let after = until(&daemon, "decisions", |status| {
         status["report"]["decisions"].as_u64() > decisions.map(|count| count + 20)
     });
-    assert_eq!(after["expirations"], 0, "{}", daemon.log());
+    // The first of a busy machine may have come late.
+    assert_eq!(after["expirations"], before["expirations"], "{}", daemon.log());
     assert_eq!(after["resident_bytes"], before["resident_bytes"]);
 }
 
@@ -254,6 +255,68 @@ fn a_second_controller_is_refused_and_named() {
     assert_eq!(output.status.code(), Some(6));
     assert!(stderr(&output).contains(&format!("process {first} ")), "{}", stderr(&output));
     assert_eq!(status(&daemon)["lease"], "governed");
+}
+
+#[test]
+fn a_second_controller_takes_nothing_from_a_first_that_is_stopped() {
+    let daemon = governed(&[]);
+    let before = status(&daemon);
+    let first = controller(&before);
+    kill_process(first, Signal::STOP).unwrap();
+    until(&daemon, "the fall", |status| status["lease"] == "expired");
+    let output = daemon.run(&["control", "run"]);
+    let after = status(&daemon);
+    kill_process(first, Signal::CONT).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert_eq!(after["attachments"], before["attachments"], "it attached before it was refused");
+    let back = until(&daemon, "the first", |status| status["lease"] == "governed");
+    assert_eq!((controller(&back), back["restarts"].as_u64()), (first, Some(0)));
+}
+
+const PAGES: &str = "[[store]]\nkind = 'page-cache'\nname = 'pages'\npath = '/'\nfiles_max = 1\n\
+                     capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\n";
+
+fn make_pipe(path: &Path) {
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+}
+
+#[test]
+fn a_file_of_stores_that_makes_no_sense_is_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("pfs")).unwrap();
+    std::fs::write(path("broken"), "[[store]]\nkind = 'riak'\n").unwrap();
+    make_pipe(&path("pipe"));
+    for (file, word) in [("missing", "No such file"), ("broken", "memcached"), ("pipe", "regular")]
+    {
+        let mut command = tidepool();
+        command.args(["node", "start", "--memory", "64MiB", "--pfs"]).arg(path("pfs"));
+        command.arg("--socket").arg(path("s")).arg("--controlled-stores").arg(path(file));
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert!(!output.status.success() && said.contains(word), "{file}: {said}");
+        assert!(said.contains(path(file).to_str().unwrap()), "{said}");
+        assert!(!path("s").exists() && !path("s.log").exists(), "{file}: something started");
+    }
+}
+
+#[test]
+fn a_file_of_stores_that_goes_bad_later_leaves_the_store_governed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stores.toml");
+    std::fs::write(&file, PAGES).unwrap();
+    let daemon = Daemon::start(&["--controlled-stores", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    make_pipe(&file);
+    set(&daemon, "control", "on");
+    let status = until(&daemon, "a report", |status| status["report"].is_object());
+    assert_eq!(
+        (status["lease"].as_str(), status["restarts"].as_u64()),
+        (Some("governed"), Some(0))
+    );
+    let notes = status["report"]["notes"].to_string();
+    assert!(notes.contains("other stores are not governed"), "{notes}");
 }
 
 #[test]

@@ -2,8 +2,14 @@
 //!
 //! A kind that is not known is refused with the list of those that are; so is a misspelt entry.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
-use tidepool_proto::Result;
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::Actuator;
 use super::alluxio::{Alluxio, AlluxioConfiguration};
@@ -11,6 +17,9 @@ use super::hdfs::{Hdfs, HdfsConfiguration};
 use super::memcached::{Memcached, MemcachedConfiguration};
 use super::page_cache::{PageCache, PageCacheConfiguration};
 use super::redis::{Redis, RedisConfiguration};
+
+/// More than the entries of any node's stores take.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// One store of this node, as an entry `kind = "..."` with the entries of that kind.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +37,60 @@ pub enum StoreConfiguration {
     Alluxio(AlluxioConfiguration),
     /// What an HDFS DataNode caches for a pool.
     Hdfs(HdfsConfiguration),
+}
+
+impl StoreConfiguration {
+    /// Name of the store.
+    pub fn name(&self) -> &str {
+        match self {
+            StoreConfiguration::Memcached(configuration) => &configuration.name,
+            StoreConfiguration::Redis(configuration)
+            | StoreConfiguration::Valkey(configuration) => &configuration.name,
+            StoreConfiguration::PageCache(configuration) => &configuration.name,
+            StoreConfiguration::Alluxio(configuration) => &configuration.name,
+            StoreConfiguration::Hdfs(configuration) => &configuration.name,
+        }
+    }
+}
+
+/// A file of stores: tables `[[store]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoresFile {
+    #[serde(default)]
+    store: Vec<StoreConfiguration>,
+}
+
+/// Reads the stores that a file names. Never waits for whoever should write it, as a pipe would.
+///
+/// # Errors
+/// `InvalidInput` for entries without meaning, two stores of one name, and what is no regular
+/// file of a sensible size; `Pfs` with the errno of a file that cannot be read.
+pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
+    let operation = || format!("reading the stores to control from {}", path.display());
+    let wrong = |what: String| {
+        Error::new(ErrorKind::InvalidInput, operation(), what)
+            .remedy("docs/guide/other-stores.md shows what an entry has")
+    };
+    let failed = |source: std::io::Error| Error::pfs(operation(), source);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    let file = File::from(file);
+    let facts = file.metadata().map_err(failed)?;
+    if !facts.is_file() || facts.len() > TEXT_BYTES_MAX {
+        return Err(wrong(format!("it is no regular file of at most {TEXT_BYTES_MAX} bytes")));
+    }
+    let mut text = String::new();
+    file.take(TEXT_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    let stores = toml::from_str::<StoresFile>(&text)
+        .map_err(|error| wrong(error.to_string().trim().to_owned()))?
+        .store;
+    let mut names = BTreeSet::from([super::tidepool::NAME]);
+    match stores.iter().find(|store| !names.insert(store.name())) {
+        Some(twice) => Err(wrong(format!("`{}` is the name of another store too", twice.name()))),
+        None => Ok(stores),
+    }
 }
 
 /// Opens the store: connects to it, checks that it can be controlled, and begins to watch it.
@@ -64,6 +127,38 @@ mod tests {
         for kind in ["riak", "memcached", "redis", "valkey", "page-cache", "alluxio", "hdfs"] {
             assert!(error.contains(kind), "{error}");
         }
+    }
+
+    #[test]
+    fn stores_are_read_from_a_regular_file_and_mistakes_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stores.toml");
+        let entry = |name: &str| {
+            format!("[[store]]\nkind = 'redis'\n{}", ENTRY.replace("'s'", &format!("'{name}'")))
+        };
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_stores(&path)
+        };
+        let error = |text: &str| read(text).unwrap_err().to_string();
+        assert_eq!(read(&(entry("a") + &entry("b"))).unwrap().len(), 2);
+        assert!(read("").unwrap().is_empty());
+        assert!(error("[[store]]\nkind = 'riak'").contains("memcached"));
+        assert!(error(&entry("a").repeat(2)).contains("`a`"), "limits are put back by name");
+        assert!(error(&entry("tidepool")).contains("`tidepool`"));
+        assert!(read("[[shop]]").is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read_stores(&path).unwrap_err().errno(), 2);
+        assert!(read_stores(directory.path()).is_err());
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert!(read_stores(&path).unwrap_err().to_string().contains("regular"), "and at once");
     }
 
     #[test]

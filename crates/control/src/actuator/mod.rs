@@ -28,7 +28,7 @@ use tidepool_model::control::StoreState;
 use tidepool_proto::Result;
 
 pub use alluxio::{Alluxio, AlluxioConfiguration};
-pub use configuration::{StoreConfiguration, open};
+pub use configuration::{StoreConfiguration, open, read_stores};
 pub use hdfs::{Hdfs, HdfsConfiguration};
 pub use memcached::{Memcached, MemcachedConfiguration};
 pub use page_cache::{PageCache, PageCacheConfiguration};

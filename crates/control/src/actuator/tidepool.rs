@@ -25,7 +25,7 @@ use super::shared_page::Page;
 use super::{Actuator, Resized};
 
 /// Name of the store in snapshots and reports.
-const NAME: &str = "tidepool";
+pub(super) const NAME: &str = "tidepool";
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Leases until a node that nothing needs to be told is asked whether it still knows us.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidepool_control::actuator::{self, Actuator, StoreConfiguration, TidepoolStore};
@@ -16,7 +15,7 @@ use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
     prepare_process, settings, start,
 };
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, Result};
 
 use super::arguments::RunArguments;
 use super::reporting::Reporter;
@@ -45,18 +44,24 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     let socket = arguments.socket.path();
     let (sender, wakes) = channel();
     listen_to_signals(sender.clone())?;
-    let configured = arguments.stores.as_deref().map(read_stores).transpose()?;
     // Whoever names a socket means the node there, whichever user runs it.
     let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
     let trusted = owner.filter(|_| arguments.socket.socket.is_some());
+    // Before it attaches: who comes second must not take the store from the first. Without a node
+    // there is nothing to lock, and attaching says so.
+    let lock = owner.map(|_| NodeLock::take(&lock_path(&socket), &socket)).transpose()?;
     let store = Arc::new(TidepoolStore::attach(&socket, trusted)?);
+    let _lock = match lock {
+        Some(lock) => lock,
+        None => NodeLock::take(&lock_path(&socket), &socket)?,
+    };
     store.on_settings(move || {
         // The receiver is gone only when the process is ending anyway.
         let _ = sender.send(Wake::SettingsChanged);
     });
-    let _lock = NodeLock::take(&lock_path(&socket), &socket)?;
     let mut notes = prepare_process();
-    let others = open_stores(&configured.unwrap_or_default(), &mut notes);
+    let configured = configured(arguments.stores.as_deref(), &mut notes);
+    let others = open_stores(&configured, &mut notes);
     let limits = LimitsFile::begin(&beside(&socket, ".limits"), &others)?;
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
     actuators.extend(others);
@@ -96,22 +101,16 @@ fn journal(path: &Path) -> Result<Box<dyn Record>> {
     Ok(Box::new(JournalFile::start(options)?))
 }
 
-/// The file of other stores.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoresFile {
-    #[serde(default)]
-    store: Vec<StoreConfiguration>,
-}
-
-fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
-    let operation = || format!("reading {}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|source| Error::pfs(operation(), source))?;
-    let file: StoresFile = toml::from_str(&text).map_err(|error| {
-        Error::new(ErrorKind::InvalidInput, operation(), error.to_string().trim().to_owned())
-            .remedy("docs/guide/other-stores.md shows what an entry has")
-    })?;
-    Ok(file.store)
+/// The stores of a file. One that went bad since the node was started is a note: Tidepool's own
+/// store must not stay ungoverned for it.
+fn configured(file: Option<&Path>, notes: &mut Vec<String>) -> Vec<StoreConfiguration> {
+    let read = file.map(actuator::read_stores).transpose();
+    read.unwrap_or_else(|error| {
+        tracing::error!("other stores are not governed: {error}");
+        notes.push(format!("other stores are not governed: {error}"));
+        None
+    })
+    .unwrap_or_default()
 }
 
 /// A store that cannot be had is a note: the others are governed all the same.
@@ -166,27 +165,4 @@ fn listen_to_signals(wakes: Sender<Wake>) -> Result<()> {
     };
     std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stores_are_read_from_a_file_and_mistakes_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("stores.toml");
-        let read = |text: &str| {
-            std::fs::write(&path, text).unwrap();
-            read_stores(&path)
-        };
-        let entry = "[[store]]\nkind = 'page-cache'\nname = 'p'\npath = '/x'\n\
-                     capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\n";
-        assert_eq!(read(&entry.repeat(2)).unwrap().len(), 2);
-        assert!(read("").unwrap().is_empty());
-        let error = read("[[store]]\nkind = 'riak'").unwrap_err();
-        assert!(error.to_string().contains("memcached"), "{error}");
-        assert!(read("[[shop]]").is_err());
-        assert!(read_stores(&directory.path().join("none")).is_err());
-    }
 }

@@ -57,6 +57,11 @@ fn title(status: &ControlStatus) -> String {
             let since = status.attached_s.map(duration).unwrap_or_default();
             format!("memory control: governed by{process} for {since}")
         }
+        ("expired", _) if status.process_id.is_none() => {
+            "memory control: no controller has attached; the store keeps its guaranteed part \
+             until one governs"
+                .to_owned()
+        }
         ("expired", _) => {
             let silent = status.silent_ms.unwrap_or(0);
             format!(
