@@ -1,110 +1,206 @@
 //! Limits that other stores had before control, in a file beside the lock: a controller that is
-//! killed puts nothing back, so the next one reads here what to put back at its own end.
+//! killed puts nothing back, so the next one reads here what to put back. The file also has the
+//! limits that were set, by which the next one knows an administrator's. What could not be put back
+//! stays in it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::actuator::{Actuator, LimitBefore};
+use crate::regular_file::read_text;
 
-/// More than any node's stores take; a longer file is not ours.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// By the name of the store.
+type Limits = BTreeMap<String, LimitBefore>;
 
 /// The stores whose limits are to be put back.
 pub struct LimitsFile {
-    path: PathBuf,
+    book: Arc<Book>,
     stores: Vec<Arc<dyn Actuator>>,
 }
 
+struct Book {
+    path: PathBuf,
+    limits: Mutex<Limits>,
+}
+
 impl LimitsFile {
-    /// Tells `stores` what a controller that was killed had found, and writes down what they had
-    /// before this one. Call it under the lock, before the first command.
+    /// Tells `stores` what a controller that was killed had found, and writes down from now on what
+    /// they had before and what they are set to. Call it under the lock, before the first command.
     ///
     /// # Errors
     ///
     /// `PermissionDenied` where the file cannot be written.
     pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> Result<LimitsFile> {
         let left = read(path);
+        let limits = Mutex::new(left.clone());
+        let book = Arc::new(Book { path: path.to_owned(), limits });
+        if !stores.is_empty() {
+            book.try_out()?;
+        }
         for store in stores {
+            let (theirs, name) = (Arc::downgrade(&book), store.name().to_owned());
+            store.on_limit(Box::new(move |before| {
+                if let Some(book) = theirs.upgrade() {
+                    book.note(&name, before);
+                }
+            }));
             if let Some(before) = left.get(store.name()) {
-                store.adopt_limit(*before);
+                store.adopt_limit(before.clone());
             }
         }
-        let file = LimitsFile { path: path.to_owned(), stores: stores.to_vec() };
-        file.write(|_| true)?;
-        Ok(file)
+        Ok(LimitsFile { book, stores: stores.to_vec() })
     }
 
-    /// Puts all limits back and forgets those that are. Answers what failed, one line a store.
+    /// Puts all limits back, all at once: one server that hangs takes no time from the others.
+    /// Answers what failed, one line a store; the file keeps those.
     pub fn put_back(self) -> Vec<String> {
-        let mut failed = BTreeMap::new();
-        for store in &self.stores {
-            if let Err(error) = store.put_back() {
-                failed.insert(store.name(), format!("the limit of `{}`: {error}", store.name()));
-            }
+        let back: Vec<(&str, Result<()>)> = std::thread::scope(|scope| {
+            let begun = self.stores.iter().map(|store| {
+                let put_back = || store.put_back();
+                let thread = std::thread::Builder::new().spawn_scoped(scope, put_back);
+                (store, thread)
+            });
+            let begun: Vec<_> = begun.collect();
+            begun
+                .into_iter()
+                .map(|(store, thread)| match thread.map(|thread| thread.join()) {
+                    Ok(Ok(done)) => (store.name(), done),
+                    // Without a thread, one after the other.
+                    _ => (store.name(), store.put_back()),
+                })
+                .collect()
+        });
+        let kept = self.book.limits.lock().clone();
+        let mut failed: Vec<String> = back
+            .iter()
+            .filter_map(|(name, done)| Some((name, done.as_ref().err()?)))
+            .filter(|(name, _)| kept.contains_key(**name))
+            .map(|(name, error)| format!("the limit of `{name}`: {error}"))
+            .collect();
+        let unknown = kept.keys().filter(|name| !back.iter().any(|(known, _)| known == name));
+        failed.extend(unknown.map(|name| {
+            format!("the limit of `{name}`: no store of that name is among those to control")
+        }));
+        failed
+    }
+}
+
+/// Stores whose limits were not put back, with the limit that each had before, by the file at
+/// `path`. A server that has ended is none of them.
+pub fn limits_left(path: &Path) -> Vec<(String, u64)> {
+    let runs = |before: &LimitBefore| Path::new(&format!("/proc/{}", before.process_id)).exists();
+    let left = read(path).into_iter().filter(|(_, before)| runs(before));
+    left.map(|(name, before)| (name, before.limit_bytes)).collect()
+}
+
+impl Book {
+    fn note(&self, name: &str, before: &LimitBefore) {
+        let mut limits = self.limits.lock();
+        let known = limits.get(name);
+        let is_set = !before.set_bytes.is_empty();
+        if known == Some(before) || known.is_none() && !is_set {
+            return;
         }
-        // What cannot be written now is read again by the next controller, which does no harm.
-        let _ = self.write(|store| failed.contains_key(store.name()));
-        failed.into_values().collect()
+        // What was there before must outlive the machine; what was set need not: the next write
+        // is a moment away, and a disk is slow where memory is short.
+        let lasts = known.is_none_or(|known| {
+            (known.limit_bytes, known.process_id) != (before.limit_bytes, before.process_id)
+        });
+        match is_set {
+            true => limits.insert(name.to_owned(), before.clone()),
+            false => limits.remove(name),
+        };
+        if let Err(error) = self.write(&limits, lasts) {
+            tracing::error!("limits of other stores are not written down: {error}");
+        }
     }
 
-    fn write(&self, wanted: impl Fn(&dyn Actuator) -> bool) -> Result<()> {
-        let limits: BTreeMap<&str, LimitBefore> = (self.stores.iter())
-            .filter(|store| wanted(&***store))
-            .filter_map(|store| Some((store.name(), store.limit_before()?)))
-            .collect();
+    /// Whether the file can be written at all.
+    fn try_out(&self) -> Result<()> {
+        let limits = self.limits.lock();
+        let draft = self.draft();
+        File::create(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|e| self.failed(e))?;
+        self.write(&limits, true)
+    }
+
+    fn draft(&self) -> PathBuf {
+        self.path.with_extension("draft")
+    }
+
+    fn write(&self, limits: &Limits, lasts: bool) -> Result<()> {
         let written = if limits.is_empty() {
             match fs::remove_file(&self.path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 removed => removed,
             }
         } else {
-            // Whole or not at all: half a file would be taken for none.
-            let draft = self.path.with_extension("draft");
-            serde_json::to_vec(&limits)
-                .map_err(std::io::Error::from)
-                .and_then(|text| fs::write(&draft, text))
-                .and_then(|()| fs::rename(&draft, &self.path))
+            self.replace(limits, lasts)
         };
-        written.map_err(|error| {
-            let operation = format!("writing {}", self.path.display());
-            let detail = "the limits of other stores could not be put back after a crash";
-            Error::new(ErrorKind::PermissionDenied, operation, detail)
-                .caused_by(error)
-                .remedy("let the controller's user write there")
-        })
+        written.map_err(|error| self.failed(error))
+    }
+
+    /// Whole or not at all: half a file would be taken for none.
+    fn replace(&self, limits: &Limits, lasts: bool) -> std::io::Result<()> {
+        let text = serde_json::to_vec(limits)?;
+        let draft = self.draft();
+        let mut file = File::create(&draft)?;
+        file.write_all(&text)?;
+        if lasts {
+            file.sync_all()?;
+        }
+        fs::rename(&draft, &self.path)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        let operation = format!("writing {}", self.path.display());
+        let detail = "the limits of other stores could not be put back after a crash";
+        Error::new(ErrorKind::PermissionDenied, operation, detail)
+            .caused_by(error)
+            .remedy("let the controller's user write there")
     }
 }
 
 /// What is left of a controller that was killed; nothing where the file makes no sense.
-fn read(path: &Path) -> BTreeMap<String, LimitBefore> {
-    let sane = fs::metadata(path).is_ok_and(|metadata| metadata.len() <= TEXT_BYTES_MAX);
-    let text = if sane { fs::read(path).unwrap_or_default() } else { Vec::new() };
-    serde_json::from_slice(&text).unwrap_or_default()
+fn read(path: &Path) -> Limits {
+    let text = read_text(path).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use parking_lot::Mutex;
     use tidepool_model::control::StoreState;
 
     use super::*;
-    use crate::actuator::Resized;
+    use crate::actuator::{LimitWitness, Resized};
 
+    #[derive(Default)]
     struct Server {
+        name: &'static str,
         before: Mutex<LimitBefore>,
         limit_bytes: Mutex<u64>,
-        answers: bool,
+        witness: Mutex<Option<LimitWitness>>,
+        hangs: bool,
+    }
+
+    impl Server {
+        fn tell(&self) {
+            if let Some(witness) = &*self.witness.lock() {
+                witness(&self.before.lock());
+            }
+        }
     }
 
     impl Actuator for Server {
         fn name(&self) -> &str {
-            "server"
+            self.name
         }
 
         fn state(&self) -> Result<StoreState> {
@@ -112,57 +208,82 @@ mod tests {
         }
 
         fn resize(&self, capacity_bytes: u64, _: Duration) -> Result<Resized> {
+            self.before.lock().set_bytes = vec![capacity_bytes];
+            self.tell();
             *self.limit_bytes.lock() = capacity_bytes;
             Ok(Resized::default())
         }
 
-        fn limit_before(&self) -> Option<LimitBefore> {
-            Some(*self.before.lock())
+        fn adopt_limit(&self, left: LimitBefore) {
+            *self.before.lock() = left;
         }
 
-        fn adopt_limit(&self, before: LimitBefore) {
-            *self.before.lock() = before;
+        fn on_limit(&self, witness: LimitWitness) {
+            *self.witness.lock() = Some(witness);
         }
 
         fn put_back(&self) -> Result<()> {
-            if !self.answers {
+            if self.hangs {
                 return Err(Error::new(ErrorKind::StoreUnavailable, "asking", "no answer"));
             }
             *self.limit_bytes.lock() = self.before.lock().limit_bytes;
+            self.before.lock().set_bytes.clear();
+            self.tell();
             Ok(())
         }
     }
 
-    fn server(limit_bytes: u64, answers: bool) -> Arc<Server> {
-        let before = Mutex::new(LimitBefore { process_id: 7, limit_bytes });
-        Arc::new(Server { before, limit_bytes: Mutex::new(limit_bytes), answers })
+    fn server(name: &'static str, limit_bytes: u64, hangs: bool) -> Arc<Server> {
+        // Of a process that runs.
+        let process_id = std::process::id();
+        let before = LimitBefore { process_id, limit_bytes, set_bytes: Vec::new() };
+        let (before, limit_bytes) = (Mutex::new(before), Mutex::new(limit_bytes));
+        Arc::new(Server { name, before, limit_bytes, hangs, ..Server::default() })
     }
 
-    fn begin(path: &Path, server: &Arc<Server>) -> LimitsFile {
-        LimitsFile::begin(path, &[server.clone() as Arc<dyn Actuator>]).unwrap()
+    fn begin(path: &Path, servers: &[&Arc<Server>]) -> LimitsFile {
+        let stores: Vec<Arc<dyn Actuator>> =
+            servers.iter().map(|server| (*server).clone() as Arc<dyn Actuator>).collect();
+        LimitsFile::begin(path, &stores).unwrap()
     }
 
     #[test]
     fn the_next_controller_puts_back_what_a_killed_one_did_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits");
-        let killed = server(100, true);
-        drop(begin(&path, &killed));
+        let killed = server("a", 100, false);
+        let file = begin(&path, &[&killed]);
+        assert!(!path.exists(), "nothing is set, and nothing to put back");
         killed.resize(20, Duration::ZERO).unwrap();
-        let next = server(20, true);
-        assert!(begin(&path, &next).put_back().is_empty());
-        assert_eq!(*next.limit_bytes.lock(), 100);
+        assert_eq!(read(&path)["a"].set_bytes, [20]);
+        killed.before.lock().limit_bytes = 300;
+        killed.resize(30, Duration::ZERO).unwrap();
+        assert_eq!(read(&path)["a"].limit_bytes, 300, "written again when it changes");
+        drop(file);
+        let next = server("a", 30, false);
+        assert!(begin(&path, &[&next]).put_back().is_empty());
+        assert_eq!(*next.limit_bytes.lock(), 300);
         assert!(!path.exists(), "nothing is left to put back");
     }
 
     #[test]
-    fn what_could_not_be_put_back_is_kept_and_said() {
+    fn what_could_not_be_put_back_is_kept_and_said_whatever_its_place_in_the_list() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits");
-        let failed = begin(&path, &server(100, false)).put_back();
-        assert!(failed.len() == 1 && failed[0].contains("`server`"), "{failed:?}");
-        assert_eq!(read(&path)["server"].limit_bytes, 100);
-        fs::write(&path, b"{\"server\": 1").unwrap();
-        assert!(read(&path).is_empty(), "no sense, no limits");
+        let (hung, other) = (server("a", 100, true), server("b", 200, false));
+        let file = begin(&path, &[&hung, &other]);
+        for server in [&hung, &other] {
+            server.resize(20, Duration::ZERO).unwrap();
+        }
+        let failed = file.put_back();
+        assert!(failed.len() == 1 && failed[0].contains("`a`"), "{failed:?}");
+        assert_eq!(*other.limit_bytes.lock(), 200);
+        assert_eq!(limits_left(&path), [("a".to_owned(), 100)]);
+        // A controller that cannot have the store keeps what is known of it.
+        let failed = begin(&path, &[&other]).put_back();
+        assert!(failed.len() == 1 && failed[0].contains("`a`"), "{failed:?}");
+        assert_eq!(limits_left(&path), [("a".to_owned(), 100)]);
+        fs::write(&path, b"{\"a\": 1").unwrap();
+        assert!(limits_left(&path).is_empty(), "no sense, no limits");
     }
 }

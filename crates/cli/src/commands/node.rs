@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
+use tidepool_control::limits_left;
 use tidepool_proto::admin::{AdminRequest, Status};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::{DrainArguments, Facts, StopArguments};
 use crate::busy::{User, users_of};
+use crate::commands::control::limits_path;
 use crate::exit::Outcome;
 use crate::output;
 
@@ -23,6 +25,8 @@ struct StopReport {
     process_id: u32,
     owed_bytes_before: u64,
     elapsed_ms: f64,
+    /// Stores under control that did not get back the limit that they had before.
+    limits_not_put_back: Vec<String>,
 }
 
 /// Runs `node stop`: waits for programs to leave the mount, has the node finish what it owes, and
@@ -43,11 +47,14 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     }
     wait_for_end(&process, &status, Duration::from_secs(arguments.timeout))?;
     check_unmounted(&status)?;
+    let limits = limits_path(Path::new(&status.socket));
+    let left = limits_left(&limits);
     let report = StopReport {
         stopped: true,
         process_id: status.process_id,
         owed_bytes_before: status.dirty_bytes + status.memory_only_bytes,
         elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+        limits_not_put_back: left.iter().map(|(name, _)| name.clone()).collect(),
     };
     if arguments.json {
         output::json(&report)?;
@@ -58,7 +65,14 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
         };
         output::line(&format!("node {} stopped; {written}", report.process_id));
     }
-    Ok(Outcome::Done)
+    for (name, limit_bytes) in &left {
+        output::note(&format!(
+            "warning: store `{name}` did not get its limit of {limit_bytes} bytes back; set it by \
+             hand, or the next node at this socket puts it back when it stops ({})",
+            limits.display()
+        ));
+    }
+    Ok(if left.is_empty() { Outcome::Done } else { Outcome::NotSo })
 }
 
 fn open_process(process_id: u32) -> Result<std::os::fd::OwnedFd> {

@@ -25,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LEASES_OF_SILENCE_MAX: u64 = 10;
 /// Time that a controller has to end by itself.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// The same where it has to put limits back: a server that hangs is given up after some answers
+/// that did not come.
+const END_PATIENCE_WITH_STORES: Duration = Duration::from_secs(12);
 /// Pause before it is started again: doubled each time, back to the first after a minute of life.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(10);
@@ -211,7 +214,11 @@ impl Shared {
     fn end_child(&self) {
         let Some(process) = self.state.lock().process.clone() else { return };
         send(&process, Signal::TERM);
-        if !has_ended(&process, END_PATIENCE) {
+        let patience = match self.stores_file {
+            Some(_) => END_PATIENCE_WITH_STORES,
+            None => END_PATIENCE,
+        };
+        if !has_ended(&process, patience) {
             send(&process, Signal::KILL);
             has_ended(&process, END_PATIENCE);
         }

@@ -320,6 +320,24 @@ fn a_file_of_stores_that_goes_bad_later_leaves_the_store_governed() {
 }
 
 #[test]
+fn the_end_of_a_node_names_limits_that_were_not_put_back() {
+    for (process_id, said) in [(std::process::id(), true), (u32::MAX, false)] {
+        let daemon = Daemon::start(&[]);
+        let left = format!(
+            "{{\"sessions\": {{\"process_id\": {process_id}, \"limit_bytes\": 400, \
+             \"set_bytes\": [3]}}}}"
+        );
+        std::fs::write(daemon.path("node.sock.limits"), left).unwrap();
+        set(&daemon, "control", "on");
+        until(&daemon, "a controller", |status| status["lease"] == "governed");
+        let output = daemon.run(&["node", "stop"]);
+        assert_eq!(output.status.code(), Some(i32::from(said)), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("`sessions`"), said, "{}", stderr(&output));
+        assert!(daemon.path("node.sock.limits").exists(), "the next controller needs it");
+    }
+}
+
+#[test]
 fn bad_settings_are_refused_with_the_figure() {
     let daemon = governed(&[]);
     for (name, value, figure) in [

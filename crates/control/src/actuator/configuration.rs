@@ -3,23 +3,18 @@
 //! A kind that is not known is refused with the list of those that are; so is a misspelt entry.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::Actuator;
 use super::alluxio::{Alluxio, AlluxioConfiguration};
 use super::hdfs::{Hdfs, HdfsConfiguration};
 use super::memcached::{Memcached, MemcachedConfiguration};
 use super::page_cache::{PageCache, PageCacheConfiguration};
 use super::redis::{Redis, RedisConfiguration};
-
-/// More than the entries of any node's stores take.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
+use super::{Actuator, LimitBefore};
+use crate::regular_file::read_text;
 
 /// One store of this node, as an entry `kind = "..."` with the entries of that kind.
 #[derive(Clone, Debug, Deserialize)]
@@ -72,17 +67,10 @@ pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
         Error::new(ErrorKind::InvalidInput, operation(), what)
             .remedy("docs/guide/other-stores.md shows what an entry has")
     };
-    let failed = |source: std::io::Error| Error::pfs(operation(), source);
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-    let file = File::from(file);
-    let facts = file.metadata().map_err(failed)?;
-    if !facts.is_file() || facts.len() > TEXT_BYTES_MAX {
-        return Err(wrong(format!("it is no regular file of at most {TEXT_BYTES_MAX} bytes")));
-    }
-    let mut text = String::new();
-    file.take(TEXT_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    let text = read_text(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => wrong(error.to_string()),
+        _ => Error::pfs(operation(), error),
+    })?;
     let stores = toml::from_str::<StoresFile>(&text)
         .map_err(|error| wrong(error.to_string().trim().to_owned()))?
         .store;
@@ -109,6 +97,21 @@ pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
         StoreConfiguration::Alluxio(configuration) => Box::new(Alluxio::open(configuration)?),
         StoreConfiguration::Hdfs(configuration) => Box::new(Hdfs::open(configuration)?),
     })
+}
+
+/// Puts back what a killed controller left on a server that is not opened, because it must not be
+/// governed any more, or because there is no time for more.
+pub(super) fn put_back_left(configuration: &StoreConfiguration, left: LimitBefore) -> Result<()> {
+    match configuration {
+        StoreConfiguration::Memcached(configuration) => {
+            Memcached::put_back_left(configuration, left)
+        }
+        StoreConfiguration::Redis(configuration) | StoreConfiguration::Valkey(configuration) => {
+            Redis::put_back_left(configuration, left)
+        }
+        // They have no limit of their own.
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +157,7 @@ mod tests {
             rustix::fs::CWD,
             &path,
             rustix::fs::FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
             0,
         )
         .unwrap();

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use serde::Deserialize;
 use tidepool_model::control::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
@@ -19,9 +18,10 @@ use tidepool_proto::{ErrorKind, Result};
 use super::connection::{ANSWER_TIME, Connection};
 use super::credentials::Credentials;
 use super::ledger::{Bounds, Ledger};
+use super::limit::{Limit, Limited};
 use super::server_process::ServerProcess;
 use super::watch::Watch;
-use super::{Actuator, LimitBefore, Resized};
+use super::{Actuator, LimitBefore, LimitWitness, Resized};
 
 const NAMES: [&str; 1] = ["memcached"];
 const MEBIBYTE: u64 = 1 << 20;
@@ -55,7 +55,7 @@ pub struct Memcached {
     configuration: MemcachedConfiguration,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
-    before: Mutex<LimitBefore>,
+    limit: Arc<Limit>,
 }
 
 impl Memcached {
@@ -71,7 +71,7 @@ impl Memcached {
         let process_id = server.pid()?;
         let process = Arc::new(ServerProcess::open(process_id, &NAMES)?);
         let limit_bytes = server.limit_bytes()?;
-        let before = Mutex::new(LimitBefore { process_id, limit_bytes });
+        let limit = Arc::new(Limit::new(process_id, limit_bytes));
         if limit_bytes % MEBIBYTE == 0 {
             // Sets what is set already: a server that cannot be resized says so now.
             server.set_limit(limit_bytes)?;
@@ -81,12 +81,23 @@ impl Memcached {
         let overhead_bytes = process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
         let capacity_bytes = bounds.clamp(limit_bytes + overhead_bytes);
         let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Fast, MEBIBYTE);
-        let of_watch = configuration.clone();
+        let (of_watch, watched) = (configuration.clone(), limit.clone());
         let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
             let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
-            last.unless_replaced_by(server.pid()?, &NAMES)
+            last.unless_replaced_by(watched.look(&mut server)?, &NAMES)
         })?;
-        Ok(Memcached { configuration, ledger, process, before })
+        Ok(Memcached { configuration, ledger, process, limit })
+    }
+
+    /// Puts back what a killed controller left, on a server that is not opened.
+    pub(super) fn put_back_left(
+        configuration: &MemcachedConfiguration,
+        left: LimitBefore,
+    ) -> Result<()> {
+        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
+        let limit = Limit::new(server.pid()?, server.limit_bytes()?);
+        limit.adopt(left);
+        limit.put_back(&mut server)
     }
 
     fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
@@ -94,7 +105,7 @@ impl Memcached {
         let overhead_bytes = self.process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
         let limit = capacity_bytes.saturating_sub(overhead_bytes).max(LIMIT_BYTES_MIN);
         let limit_bytes = limit - limit % MEBIBYTE;
-        server.set_limit(limit_bytes)?;
+        self.limit.set(server, limit_bytes)?;
         // Eighths, so that no class is emptied because it was the oldest at the beginning.
         while slabs.allocated_bytes > limit_bytes && !server.is_late() {
             let excess = (slabs.allocated_bytes - limit_bytes).div_ceil(MEBIBYTE);
@@ -120,9 +131,7 @@ impl Actuator for Memcached {
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
         let started = Instant::now();
         let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
-        let process_id = server.pid()?;
-        let limit_bytes = server.limit_bytes()?;
-        self.before.lock().unless_restarted(process_id, limit_bytes);
+        let process_id = self.limit.look(&mut server)?;
         let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
         self.process.put(current);
         server.deadline = started + deadline;
@@ -135,21 +144,21 @@ impl Actuator for Memcached {
     }
 
     fn limit_before(&self) -> Option<LimitBefore> {
-        Some(*self.before.lock())
+        Some(self.limit.before())
     }
 
-    fn adopt_limit(&self, before: LimitBefore) {
-        self.before.lock().adopt(before);
+    fn adopt_limit(&self, left: LimitBefore) {
+        self.limit.adopt(left);
+    }
+
+    fn on_limit(&self, witness: LimitWitness) {
+        self.limit.on_change(witness);
     }
 
     fn put_back(&self) -> Result<()> {
+        self.limit.end();
         let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
-        let before = *self.before.lock();
-        // A server that was restarted has its own limit.
-        match server.pid()? == before.process_id && server.limit_bytes()? != before.limit_bytes {
-            true => server.set_limit(before.limit_bytes),
-            false => Ok(()),
-        }
+        self.limit.put_back(&mut server)
     }
 }
 
@@ -186,6 +195,45 @@ impl Class {
     /// The greater, the less is lost with one of its pages.
     fn rank(&self) -> (u64, u64) {
         (self.free_pages.saturating_sub(2), self.pages * (self.age_seconds + 1))
+    }
+}
+
+impl Limited for Server {
+    fn pid(&mut self) -> Result<u32> {
+        let figures = self.figures("stats")?;
+        self.connection.number(&figures, "pid").map(|pid| pid as u32)
+    }
+
+    fn limit_bytes(&mut self) -> Result<u64> {
+        let figures = self.figures("stats settings")?;
+        if figures.get("slab_reassign").is_some_and(|value| value == "no") {
+            return Err(self.connection.refused(
+                ErrorKind::Unsupported,
+                "it was started with no_slab_reassign and gives no memory back",
+                "start it without that option",
+            ));
+        }
+        if figures.get("evictions").is_some_and(|value| value == "off") {
+            return Err(self.connection.refused(
+                ErrorKind::InvalidInput,
+                "it was started with -M: it keeps its items and answers errors instead",
+                "if its items may be evicted: start it without -M",
+            ));
+        }
+        self.connection.number(&figures, "maxbytes")
+    }
+
+    fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
+        let answer = self.ask(&format!("cache_memlimit {}", limit_bytes / MEBIBYTE))?;
+        match answer.as_str() {
+            "OK" => Ok(()),
+            answer if answer.starts_with("MEMLIMIT_ADJUST_FAILED") => Err(self.connection.refused(
+                ErrorKind::Unsupported,
+                "it has preallocated its memory and cannot give any back",
+                "start it without -L, and without -e or other preallocation",
+            )),
+            answer => Err(self.connection.garbage(answer)),
+        }
     }
 }
 
@@ -254,43 +302,6 @@ impl Server {
             line = self.connection.line()?;
         }
         Ok(figures)
-    }
-
-    fn pid(&mut self) -> Result<u32> {
-        let figures = self.figures("stats")?;
-        self.connection.number(&figures, "pid").map(|pid| pid as u32)
-    }
-
-    fn limit_bytes(&mut self) -> Result<u64> {
-        let figures = self.figures("stats settings")?;
-        if figures.get("slab_reassign").is_some_and(|value| value == "no") {
-            return Err(self.connection.refused(
-                ErrorKind::Unsupported,
-                "it was started with no_slab_reassign and gives no memory back",
-                "start it without that option",
-            ));
-        }
-        if figures.get("evictions").is_some_and(|value| value == "off") {
-            return Err(self.connection.refused(
-                ErrorKind::InvalidInput,
-                "it was started with -M: it keeps its items and answers errors instead",
-                "if its items may be evicted: start it without -M",
-            ));
-        }
-        self.connection.number(&figures, "maxbytes")
-    }
-
-    fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
-        let answer = self.ask(&format!("cache_memlimit {}", limit_bytes / MEBIBYTE))?;
-        match answer.as_str() {
-            "OK" => Ok(()),
-            answer if answer.starts_with("MEMLIMIT_ADJUST_FAILED") => Err(self.connection.refused(
-                ErrorKind::Unsupported,
-                "it has preallocated its memory and cannot give any back",
-                "start it without -L, and without -e or other preallocation",
-            )),
-            answer => Err(self.connection.garbage(answer)),
-        }
     }
 
     fn slabs(&mut self) -> Result<Slabs> {

@@ -8,7 +8,9 @@ mod configuration;
 mod connection;
 mod credentials;
 mod hdfs;
+mod late;
 mod ledger;
+mod limit;
 mod memcached;
 mod page_cache;
 mod redis;
@@ -30,6 +32,7 @@ use tidepool_proto::Result;
 pub use alluxio::{Alluxio, AlluxioConfiguration};
 pub use configuration::{StoreConfiguration, open, read_stores};
 pub use hdfs::{Hdfs, HdfsConfiguration};
+pub use late::LateStore;
 pub use memcached::{Memcached, MemcachedConfiguration};
 pub use page_cache::{PageCache, PageCacheConfiguration};
 pub use redis::{Redis, RedisConfiguration};
@@ -60,39 +63,35 @@ pub trait Actuator: Send + Sync {
         None
     }
 
-    /// Takes the limit that a controller which was killed had found, and did not put back. Ignored
-    /// where the server is another process by now.
-    fn adopt_limit(&self, _before: LimitBefore) {}
+    /// Takes what a controller that was killed had found and set, and did not put back. Ignored
+    /// where the present limit is another one: somebody chose that.
+    fn adopt_limit(&self, _left: LimitBefore) {}
 
-    /// Control ends: sets the limit that was there before. Called by nobody who resizes meanwhile.
+    /// Calls `witness` whenever what [`Actuator::limit_before`] answers has changed, and before a
+    /// limit is set.
+    fn on_limit(&self, _witness: LimitWitness) {}
+
+    /// Control ends: sets the limit that was there before. No command that is still under way sets
+    /// another one after this.
     fn put_back(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// The limit of a server before it was controlled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Whoever writes down what was set.
+pub type LimitWitness = Box<dyn Fn(&LimitBefore) + Send + Sync>;
+
+/// The limit of a server before it was controlled, and what it was set to since.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitBefore {
-    /// Process of the server; one that was restarted has the limit of its own configuration again.
+    /// Process of the server.
     pub process_id: u32,
     /// The limit in bytes, as the server counts them.
     pub limit_bytes: u64,
-}
-
-impl LimitBefore {
-    /// Takes the present limit of a server that was restarted for the one before.
-    fn unless_restarted(&mut self, process_id: u32, limit_bytes: u64) {
-        if process_id != self.process_id {
-            *self = LimitBefore { process_id, limit_bytes };
-        }
-    }
-
-    /// Takes what another controller found, if it found this process.
-    fn adopt(&mut self, before: LimitBefore) {
-        if before.process_id == self.process_id {
-            *self = before;
-        }
-    }
+    /// Limits that the control set last, of which one is in force; empty where there is nothing to
+    /// put back.
+    #[serde(default)]
+    pub set_bytes: Vec<u64>,
 }
 
 /// What a resize did.

@@ -1,16 +1,15 @@
 //! Redis and Valkey as a store: `maxmemory`, then the allocator's free pages given back.
 //!
 //! The server's own count says nothing about the operating system, so only its resident memory
-//! counts. Small values may leave pages that never come back. A server that refuses writes at its
-//! limit instead of evicting is refused here, and one that evicts only what expires is never asked
-//! for more than that. The limit that was found is put back at the end.
+//! counts. Small values may leave pages that never come back. A server that would refuse writes at a
+//! lower limit, because it does not evict or not all it holds, is not governed and keeps its own
+//! limit; one that becomes so gets it back at once. The limit that was found is put back at the end.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use serde::Deserialize;
 use tidepool_model::control::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
@@ -19,9 +18,10 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use super::connection::{ANSWER_TIME, Connection};
 use super::credentials::Credentials;
 use super::ledger::{Bounds, Ledger};
+use super::limit::{Limit, Limited};
 use super::server_process::ServerProcess;
 use super::watch::Watch;
-use super::{Actuator, LimitBefore, Resized};
+use super::{Actuator, LimitBefore, LimitWitness, Resized};
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -32,7 +32,8 @@ const PURGE_BYTES: u64 = 64 << 20;
 const STALL_TIME: Duration = Duration::from_millis(100);
 /// What surrounds the data changes as it shrinks; three limits are near enough.
 const ROUNDS_MAX: u32 = 3;
-/// A limit of 0 would mean none at all.
+/// Least room for data: a limit of 0 would mean none at all, and a server without room for any
+/// data takes no writes.
 const LIMIT_BYTES_MIN: u64 = 1 << 20;
 /// Pages are fuller than this where values are just rounded up. Beyond it there are holes, and
 /// evicting more for them would cost data without bringing much back.
@@ -66,7 +67,7 @@ pub struct Redis {
     configuration: RedisConfiguration,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
-    before: Mutex<LimitBefore>,
+    limit: Arc<Limit>,
 }
 
 impl Redis {
@@ -92,15 +93,26 @@ impl Redis {
             0 => bounds.capacity_max_bytes,
             limit => bounds.clamp(limit.saturating_add(overhead_bytes)),
         };
-        let before = Mutex::new(LimitBefore { process_id, limit_bytes });
+        let limit = Arc::new(Limit::new(process_id, limit_bytes));
         // Slow until it has shown otherwise.
         let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
-        let of_watch = configuration.clone();
+        let (of_watch, watched) = (configuration.clone(), limit.clone());
         let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
             let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
-            last.unless_replaced_by(server.pid()?, &NAMES)
+            last.unless_replaced_by(server.guard(&watched)?, &NAMES)
         })?;
-        Ok(Redis { configuration: configuration.clone(), ledger, process, before })
+        Ok(Redis { configuration: configuration.clone(), ledger, process, limit })
+    }
+
+    /// Puts back what a killed controller left, on a server that is not opened.
+    pub(super) fn put_back_left(
+        configuration: &RedisConfiguration,
+        left: LimitBefore,
+    ) -> Result<()> {
+        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
+        let limit = Limit::new(server.pid()?, server.limit_bytes()?);
+        limit.adopt(left);
+        limit.put_back(&mut server)
     }
 
     /// Brings the server to the capacity, with the tenacity that was configured.
@@ -127,12 +139,13 @@ impl Redis {
         for _ in 0..ROUNDS_MAX {
             let resident = self.process.resident_bytes()?;
             let memory = server.memory()?;
-            let least = server.least_limit_bytes(memory.used_bytes)?;
-            let limit_bytes = memory.limit_bytes(resident, capacity_bytes).max(least);
+            let limit_bytes = memory.limit_bytes(resident, capacity_bytes);
             if limit_bytes >= last || server.is_late() {
                 break;
             }
-            server.set("maxmemory", &limit_bytes.to_string())?;
+            // What it holds may have changed since the last look.
+            server.guard(&self.limit)?;
+            self.limit.set(server, limit_bytes)?;
             last = limit_bytes;
             if resident <= capacity_bytes {
                 break;
@@ -183,11 +196,7 @@ impl Actuator for Redis {
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
         let started = Instant::now();
         let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
-        // Somebody may have changed the policy since.
-        server.check_eviction()?;
-        let process_id = server.pid()?;
-        let limit_bytes = server.limit_bytes()?;
-        self.before.lock().unless_restarted(process_id, limit_bytes);
+        let process_id = server.guard(&self.limit)?;
         let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
         self.process.put(current);
         server.deadline = started + deadline;
@@ -200,28 +209,26 @@ impl Actuator for Redis {
     }
 
     fn limit_before(&self) -> Option<LimitBefore> {
-        Some(*self.before.lock())
+        Some(self.limit.before())
     }
 
-    fn adopt_limit(&self, before: LimitBefore) {
-        self.before.lock().adopt(before);
+    fn adopt_limit(&self, left: LimitBefore) {
+        self.limit.adopt(left);
+    }
+
+    fn on_limit(&self, witness: LimitWitness) {
+        self.limit.on_change(witness);
     }
 
     fn put_back(&self) -> Result<()> {
+        self.limit.end();
         let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
-        let before = *self.before.lock();
-        // A server that was restarted has its own limit.
-        match server.pid()? == before.process_id && server.limit_bytes()? != before.limit_bytes {
-            true => server.set("maxmemory", &before.limit_bytes.to_string()),
-            false => Ok(()),
-        }
+        self.limit.put_back(&mut server)
     }
 }
 
 /// Policies that evict keys that expire, and no others.
 const VOLATILE: &str = "volatile-";
-/// Below this share of keys that expire, such a server is refused.
-const EXPIRING_SHARE_MIN: f64 = 0.5;
 const TENACITY: &str = "maxmemory-eviction-tenacity";
 
 /// The server's own figures of its memory.
@@ -230,6 +237,8 @@ struct Memory {
     used_bytes: u64,
     /// Whole pages that hold it.
     active_bytes: u64,
+    /// What counts against the limit without being data: no eviction brings it back.
+    fixed_bytes: u64,
 }
 
 impl Memory {
@@ -238,7 +247,8 @@ impl Memory {
         let overhead_bytes = resident_bytes.saturating_sub(self.active_bytes);
         let room = capacity_bytes.saturating_sub(overhead_bytes);
         let spread = self.active_bytes as f64 / self.used_bytes.max(1) as f64;
-        ((room as f64 / spread.clamp(1.0, SPREAD_MAX)) as u64).max(LIMIT_BYTES_MIN)
+        ((room as f64 / spread.clamp(1.0, SPREAD_MAX)) as u64)
+            .max(self.fixed_bytes.saturating_add(LIMIT_BYTES_MIN))
     }
 }
 
@@ -360,11 +370,6 @@ impl Server {
         Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
-    fn pid(&mut self) -> Result<u32> {
-        let figures = self.figures("server")?;
-        self.connection.number(&figures, "process_id").map(|pid| pid as u32)
-    }
-
     fn memory(&mut self) -> Result<Memory> {
         let figures = self.figures("memory")?;
         let used = self.connection.number(&figures, "used_memory")?;
@@ -372,20 +377,19 @@ impl Server {
         let used_bytes = used.saturating_sub(uncounted);
         // Without jemalloc the server knows only what it asked for.
         let active_bytes = self.connection.number(&figures, "allocator_active").unwrap_or(used);
-        Ok(Memory { used_bytes, active_bytes: active_bytes.max(used_bytes) })
+        // Figures that older servers do not tell.
+        let fixed = ["used_memory_startup", "mem_clients_normal"]
+            .map(|name| figures.get(name).and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0));
+        let fixed_bytes = fixed.into_iter().sum();
+        Ok(Memory { used_bytes, active_bytes: active_bytes.max(used_bytes), fixed_bytes })
     }
 
     fn purge(&mut self) -> Result<()> {
         self.text(&["MEMORY", "PURGE"]).map(drop)
     }
 
-    /// `maxmemory`; 0 is none.
-    fn limit_bytes(&mut self) -> Result<u64> {
-        Ok(self.setting("maxmemory")?.parse().unwrap_or(0))
-    }
-
-    /// Share of the keys that expire, by which `volatile` policies choose; 1 without any key.
-    fn expiring_share(&mut self) -> Result<f64> {
+    /// Keys that never expire, which `volatile` policies never evict.
+    fn lasting_keys(&mut self) -> Result<u64> {
         let databases = self.figures("keyspace")?;
         let count = |name: &str| -> u64 {
             let pairs = databases.values().flat_map(|figures| figures.split(','));
@@ -393,28 +397,30 @@ impl Server {
                 pairs.filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
             counts.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
         };
-        let keys = count("keys");
-        Ok(if keys == 0 { 1.0 } else { count("expires") as f64 / keys as f64 })
+        Ok(count("keys").saturating_sub(count("expires")))
     }
 
-    /// The lowest limit that fails no write: all there is, unless it may evict. Keys that expire
-    /// may be the small ones, so only half of their share counts.
-    fn least_limit_bytes(&mut self, used_bytes: u64) -> Result<u64> {
-        if !self.setting("maxmemory-policy")?.starts_with(VOLATILE) {
-            return Ok(0);
+    /// Looks who set the limit, and whether the server may be cut. Where not, it has its own limit
+    /// when this returns: one that it had to refuse writes at must not stay. Answers its process.
+    fn guard(&mut self, limit: &Limit) -> Result<u32> {
+        let process_id = limit.look(self)?;
+        if let Err(refusal) = self.check_eviction() {
+            if refusal.kind() == ErrorKind::InvalidInput {
+                limit.raise_back(self)?;
+            }
+            return Err(refusal);
         }
-        let kept = 1.0 - self.expiring_share()? / 2.0;
-        Ok((used_bytes as f64 * kept) as u64)
+        Ok(process_id)
     }
 
     /// Refuses servers that answer a lower limit with errors, or not at all.
     fn check_eviction(&mut self) -> Result<()> {
         let policy = self.setting("maxmemory-policy")?;
-        if policy.starts_with(VOLATILE) && self.expiring_share()? < EXPIRING_SHARE_MIN {
+        if policy.starts_with(VOLATILE) && self.lasting_keys()? > 0 {
             return Err(self.connection.refused(
                 ErrorKind::InvalidInput,
                 &format!(
-                    "its maxmemory-policy is {policy}, and most of its keys do not expire: a \
+                    "its maxmemory-policy is {policy}, and some of its keys do not expire: a \
                           lower limit would fail its writes"
                 ),
                 "if its data may be evicted: CONFIG SET maxmemory-policy allkeys-lfu",
@@ -440,6 +446,23 @@ impl Server {
     }
 }
 
+impl Limited for Server {
+    fn pid(&mut self) -> Result<u32> {
+        let figures = self.figures("server")?;
+        self.connection.number(&figures, "process_id").map(|pid| pid as u32)
+    }
+
+    /// `maxmemory`; 0 is none.
+    fn limit_bytes(&mut self) -> Result<u64> {
+        let text = self.setting("maxmemory")?;
+        text.parse().map_err(|_| self.connection.garbage(&text))
+    }
+
+    fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
+        self.set("maxmemory", &limit_bytes.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,12 +472,15 @@ mod tests {
     #[test]
     fn the_limit_leaves_room_for_what_surrounds_the_data() {
         let limit = |used: u64, active: u64, resident: u64, capacity: u64| {
-            let memory = Memory { used_bytes: used * MIB, active_bytes: active * MIB };
+            let (used_bytes, active_bytes) = (used * MIB, active * MIB);
+            let memory = Memory { used_bytes, active_bytes, fixed_bytes: 0 };
             memory.limit_bytes(resident * MIB, capacity * MIB) / MIB
         };
         assert_eq!(limit(400, 400, 410, 210), 200, "the process itself");
         assert_eq!(limit(400, 500, 500, 250), 200, "values rounded up");
         assert_eq!(limit(100, 900, 900, 300), 200, "holes, up to a bound");
         assert_eq!(limit(0, 0, 50, 10), 1, "never none");
+        let memory = Memory { used_bytes: 0, active_bytes: 0, fixed_bytes: 3 * MIB };
+        assert_eq!(memory.limit_bytes(50 * MIB, 10 * MIB), 4 * MIB, "room for data");
     }
 }

@@ -35,6 +35,15 @@ impl Memcached {
         entry(self.socket.to_str().unwrap())
     }
 
+    /// Its limit in bytes.
+    fn limit(&self) -> u64 {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(b"stats settings\r\n").unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let line = lines.take_while(|line| line != "END").find(|line| line.contains("maxbytes"));
+        line.unwrap().split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
     /// Stores `total` bytes in values of `size` bytes, and waits until the server has them.
     fn fill(&self, name: &str, size: usize, total: u64) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
@@ -192,24 +201,24 @@ fn a_server_that_must_keep_its_items_is_refused() {
 }
 
 #[test]
-fn the_limit_is_put_back_also_after_a_crash() {
-    let Some(it) = Memcached::start("memcached", &["-m", "200"]) else { return };
-    let limit = || {
-        let mut stream = UnixStream::connect(&it.socket).unwrap();
-        stream.write_all(b"stats settings\r\n").unwrap();
-        let lines = BufReader::new(stream).lines().map_while(Result::ok);
-        lines.take_while(|line| line != "END").find(|line| line.contains("maxbytes")).unwrap()
-    };
+fn the_limit_is_put_back_also_after_a_restart_and_a_crash() {
+    let Some(mut it) = Memcached::start("memcached", &["-m", "200"]) else { return };
     let store = open_store(&it.entry()).unwrap();
-    let found = (limit(), store.limit_before().unwrap());
     it.fill("a", 16_000, 150 * MIB);
     shrink(&*store, &it.server, 64 * MIB);
-    assert_ne!(limit(), found.0);
+    it.server.signal(Signal::KILL);
+    let program = program("memcached", "memcached").unwrap();
+    let _ = std::fs::remove_file(&it.socket);
+    it.server = launch(&program, &it.socket, it.directory.path(), &["-m", "300"]);
+    store.resize(64 * MIB, DEADLINE).unwrap();
+    let left = store.limit_before().unwrap();
+    assert!(it.limit() < 64 * MIB, "{left:?}");
+    assert_eq!((left.process_id, left.limit_bytes), (it.server.pid(), 300 * MIB));
     drop(store); // as by `kill -9`: nothing is put back
     let store = open_store(&it.entry()).unwrap();
-    store.adopt_limit(found.1);
+    store.adopt_limit(left);
     store.put_back().unwrap();
-    assert_eq!(limit(), found.0);
+    assert_eq!(it.limit(), 300 * MIB);
 }
 
 #[test]

@@ -3,15 +3,16 @@
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tidepool_control::actuator::{Actuator, LateStore};
 use tidepool_proto::ErrorKind;
 
 use crate::support::{
     DEADLINE, MIB, Server, directory, figure, free_port, impostor, listens, open_store, program,
-    refusal,
+    refusal, until,
 };
 
 struct Redis {
@@ -38,6 +39,17 @@ impl Redis {
 
     fn tell(&self, command: &str) -> String {
         tell(&self.socket, command)
+    }
+
+    /// `maxmemory`.
+    fn limit(&self) -> u64 {
+        let answer = self.tell("CONFIG GET maxmemory");
+        let numbers = answer.lines().filter_map(|line| line.parse().ok());
+        numbers.last().unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    fn until_limit(&self, bytes: u64) {
+        until("the limit", || self.limit() == bytes);
     }
 
     /// Stores `total` bytes in values of `size` bytes, and waits until the server has them.
@@ -142,57 +154,144 @@ fn a_deadline_ends_the_waiting_and_the_tenacity_is_put_back() {
 }
 
 #[test]
-fn a_server_that_does_not_evict_is_refused_also_later() {
+fn a_server_that_does_not_evict_is_refused_also_later_and_has_its_limit_then() {
     let Some(it) = Redis::start("redis", &["--maxmemory", "100mb"]) else { return };
     let error = refusal(&it.entry());
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.remedy_text().is_some_and(|remedy| remedy.contains("maxmemory-policy")));
     it.tell("CONFIG SET maxmemory-policy allkeys-lfu");
     let store = open_store(&it.entry()).unwrap();
+    it.fill(16_000, 80 * MIB);
+    store.resize(24 * MIB, DEADLINE).unwrap();
+    assert!(it.limit() < 24 * MIB);
+    // Whichever command comes next, also one that lets it grow.
+    for capacity_bytes in [16 * MIB, 32 * MIB] {
+        it.tell("CONFIG SET maxmemory-policy noeviction");
+        let refused = store.resize(capacity_bytes, DEADLINE).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        assert_eq!(it.limit(), 100 << 20, "writes would be refused");
+        it.tell("CONFIG SET maxmemory-policy allkeys-lfu");
+        store.resize(24 * MIB, DEADLINE).unwrap();
+    }
+    // And where no command comes.
     it.tell("CONFIG SET maxmemory-policy noeviction");
-    assert_eq!(store.resize(16 * MIB, DEADLINE).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert!(it.tell("CONFIG GET maxmemory").contains("104857600"), "the limit was changed");
+    it.until_limit(100 << 20);
+    assert!(store.state().unwrap().failed);
 }
 
 #[test]
-fn a_server_that_evicts_only_what_expires_keeps_the_rest_and_takes_writes() {
+fn a_server_that_evicts_only_what_expires_is_left_alone_once_it_holds_anything_else() {
     let volatile = ["--maxmemory-policy", "volatile-lru", "--maxmemory", "400mb"];
     let Some(it) = Redis::start("redis", &volatile) else { return };
     it.fill(16_000, 60 * MIB);
+    // Most of the keys expire, most of the bytes do not.
+    let sessions = (0..9_000).map(|key| format!("SET session{key} of-somebody EX 9999\r\n"));
+    it.tell(&sessions.collect::<String>());
     let error = refusal(&it.entry());
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    // Three of four keys may go.
     it.tell("FLUSHALL");
-    let store = open_store(&it.entry()).unwrap();
     it.fill(16_000, 60 * MIB);
-    let keys = 60 * MIB / 16_000;
-    let expire =
-        (0..keys).filter(|key| key % 4 != 0).map(|key| format!("EXPIRE k{key:09} 9999\r\n"));
+    let expire = (0..60 * MIB / 16_000).map(|key| format!("EXPIRE k{key:09} 9999\r\n"));
     it.tell(&expire.collect::<String>());
-    for _ in 0..8 {
-        // Refused where too few are left.
-        let _ = store.resize(16 * MIB, DEADLINE);
-        assert!(it.tell("SET more of-it").starts_with("+OK"), "writes are taken");
-    }
-    let left = it.tell("DBSIZE");
-    let left: u64 = left.trim_start_matches(':').lines().next().unwrap().parse().unwrap();
-    assert!((keys / 4..keys).contains(&left), "{left} of {keys} keys");
+    let store = open_store(&it.entry()).unwrap();
+    store.resize(32 * MIB, DEADLINE).unwrap();
+    assert!(it.server.resident_bytes() <= 34 * MIB && it.limit() < 34 * MIB);
+    assert!(it.tell("SET for-ever it-stays").starts_with("+OK"));
+    it.until_limit(400 << 20);
+    store.resize(16 * MIB, DEADLINE).unwrap_err();
+    assert_eq!(it.limit(), 400 << 20);
+    it.tell("DEL for-ever");
+    store.resize(16 * MIB, DEADLINE).unwrap();
+    assert!(it.limit() < 32 * MIB, "governed again");
+}
+
+#[test]
+fn no_capacity_is_so_small_that_writes_fail() {
+    let Some(it) = Redis::start("redis", &EVICTING) else { return };
+    let store = open_store(&it.entry().replace("'16MiB'", "0")).unwrap();
+    it.fill(1_000, 40 * MIB);
+    store.resize(0, DEADLINE).unwrap();
+    let written = it.tell(&"SET one more\r\nSET and another\r\n".repeat(500));
+    assert!(!written.contains("OOM"), "{}", it.limit());
 }
 
 #[test]
 fn the_limit_is_put_back_also_after_a_crash() {
     let Some(it) = Redis::start("redis", &EVICTING) else { return };
-    let limit = || it.tell("CONFIG GET maxmemory");
+    let found = it.limit();
+    // What comes between the crash and the next controller: nothing, or an administrator.
+    for (chosen, put_back) in [(None, found), (Some(777 * MIB), 777 * MIB)] {
+        let store = open_store(&it.entry()).unwrap();
+        it.fill(16_000, 100 * MIB);
+        store.resize(64 * MIB, DEADLINE).unwrap();
+        let left = store.limit_before().unwrap();
+        assert!(it.limit() < 64 * MIB && left.limit_bytes == found, "{left:?}");
+        drop(store); // as by `kill -9`: nothing is put back
+        if let Some(bytes) = chosen {
+            it.tell(&format!("CONFIG SET maxmemory {bytes}"));
+        }
+        let store = open_store(&it.entry()).unwrap();
+        store.adopt_limit(left);
+        store.put_back().unwrap();
+        assert_eq!(it.limit(), put_back);
+        store.resize(32 * MIB, DEADLINE).unwrap_err();
+        assert_eq!(it.limit(), put_back, "no command comes after the end");
+    }
+}
+
+#[test]
+fn what_an_administrator_sets_meanwhile_is_put_back() {
+    let Some(it) = Redis::start("redis", &EVICTING) else { return };
     let store = open_store(&it.entry()).unwrap();
-    let found = (limit(), store.limit_before().unwrap());
+    for chosen in [100 * MIB, 900 * MIB] {
+        store.resize(64 * MIB, DEADLINE).unwrap();
+        it.tell(&format!("CONFIG SET maxmemory {chosen}"));
+        store.resize(512 * MIB, DEADLINE).unwrap();
+        assert_eq!(store.limit_before().unwrap().limit_bytes, chosen);
+    }
+    store.put_back().unwrap();
+    assert_eq!(it.limit(), 900 * MIB);
+}
+
+#[test]
+fn a_server_that_comes_later_is_governed_and_gets_back_what_a_crash_left() {
+    let Some(mut it) = Redis::start("redis", &EVICTING) else { return };
+    let found = it.limit();
+    let store = open_store(&it.entry()).unwrap();
     it.fill(16_000, 100 * MIB);
     store.resize(64 * MIB, DEADLINE).unwrap();
-    assert_ne!(limit(), found.0);
-    drop(store); // as by `kill -9`: nothing is put back
-    let store = open_store(&it.entry()).unwrap();
-    store.adopt_limit(found.1);
-    store.put_back().unwrap();
-    assert_eq!(limit(), found.0);
+    let left = store.limit_before().unwrap();
+    drop(store); // as by `kill -9`
+    it.server.signal(Signal::STOP);
+    let late = late_store(&it.entry());
+    late.adopt_limit(left.clone());
+    late.state().unwrap_err();
+    late.resize(32 * MIB, DEADLINE).unwrap_err();
+    it.server.signal(Signal::CONT);
+    until("the store", || late.state().is_ok());
+    late.resize(32 * MIB, DEADLINE).unwrap();
+    late.put_back().unwrap();
+    assert_eq!(it.limit(), found);
+    // It does not evict any more, so nobody governs it; its limit is put back all the same.
+    it.tell(&format!("CONFIG SET maxmemory {}", left.set_bytes[0]));
+    it.tell("CONFIG SET maxmemory-policy noeviction");
+    let refused = late_store(&it.entry());
+    refused.adopt_limit(left);
+    it.until_limit(found);
+    refused.state().unwrap_err();
+    // One that is not there at all.
+    let socket = it.socket.clone();
+    let _ = std::fs::remove_file(&socket);
+    let late = late_store(&entry(socket.to_str().unwrap()));
+    assert!(!late.wait(Instant::now() + DEADLINE));
+    let program = program("redis-server", "redis").unwrap();
+    it.server = launch(&program, &socket, it.directory.path(), &EVICTING);
+    until("the store", || late.state().is_ok());
+    late.put_back().unwrap();
+}
+
+fn late_store(entry: &str) -> LateStore {
+    LateStore::start(toml::from_str(entry).unwrap()).unwrap()
 }
 
 #[test]

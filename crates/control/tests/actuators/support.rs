@@ -133,6 +133,15 @@ pub fn refusal(entry: &str) -> tidepool_proto::Error {
     }
 }
 
+/// Waits for what another thread does in its own time.
+pub fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < START_TIME, "{what} never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A listener that answers every connection with `answer` and then stays silent.
 pub fn impostor(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

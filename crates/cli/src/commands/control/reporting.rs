@@ -43,7 +43,7 @@ impl Reporter {
             reaction_us_median: reaction(0.5),
             reaction_us_max: reaction(1.0),
             alarms: report.decision.alarms.iter().map(name).collect(),
-            notes: report.notes.clone(),
+            notes: notes(report),
             stores: snapshot.stores.iter().map(store).collect(),
             events: self.events(report),
         }
@@ -72,6 +72,15 @@ impl Reporter {
             reason: decision.words(),
         }
     }
+}
+
+/// What this machine lacks, and why stores fail.
+fn notes(report: &Report) -> Vec<String> {
+    let failing = report.snapshot.stores.iter().zip(&report.stores).filter(|(it, _)| it.failed);
+    let why = failing.filter_map(|(state, store)| {
+        store.last_error.as_ref().map(|error| format!("store `{}` fails: {error}", state.name))
+    });
+    report.notes.iter().cloned().chain(why).collect()
 }
 
 fn store(state: &tidepool_model::control::StoreState) -> ControlledStore {

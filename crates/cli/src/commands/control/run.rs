@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidepool_control::actuator::{self, Actuator, StoreConfiguration, TidepoolStore};
+use tidepool_control::actuator::{self, Actuator, LateStore, StoreConfiguration, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
@@ -26,6 +26,9 @@ use crate::exit::Outcome;
 const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
 /// How often reports are made then.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Other stores that are not open by then are governed later: Tidepool's own store must not lose
+/// its lease for them.
+const OPENING_TIME: Duration = Duration::from_millis(300);
 /// Bytes of one of the two parts of the log of decisions.
 const JOURNAL_PART_BYTES: usize = 4 << 20;
 
@@ -61,8 +64,8 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     });
     let mut notes = prepare_process();
     let configured = configured(arguments.stores.as_deref(), &mut notes);
-    let others = open_stores(&configured, &mut notes);
-    let limits = LimitsFile::begin(&beside(&socket, ".limits"), &others)?;
+    let mut others = open_stores(configured, &mut notes);
+    let limits = begin_limits(&socket, &mut others, &mut notes);
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
     actuators.extend(others);
     let (generation, text) = store.settings();
@@ -77,7 +80,7 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     follow(&wakes, &store, &handle, &mut reporter, generation);
     // No command comes after this.
     drop(handle);
-    for failed in limits.put_back() {
+    for failed in limits.map(LimitsFile::put_back).unwrap_or_default() {
         tracing::error!("not put back: {failed}");
     }
     Ok(Outcome::Done)
@@ -88,6 +91,11 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
 /// had to.
 pub fn lock_path(socket: &Path) -> PathBuf {
     beside(socket, ".control")
+}
+
+/// Limits of other stores that are to be put back.
+pub fn limits_path(socket: &Path) -> PathBuf {
+    beside(socket, ".limits")
 }
 
 fn beside(socket: &Path, suffix: &str) -> PathBuf {
@@ -113,20 +121,41 @@ fn configured(file: Option<&Path>, notes: &mut Vec<String>) -> Vec<StoreConfigur
     .unwrap_or_default()
 }
 
-/// A store that cannot be had is a note: the others are governed all the same.
+/// Opens all stores at once. Who is not there soon is looked for again while the others, and
+/// Tidepool's own store first of all, are governed.
 fn open_stores(
-    configured: &[StoreConfiguration],
+    configured: Vec<StoreConfiguration>,
     notes: &mut Vec<String>,
 ) -> Vec<Arc<dyn Actuator>> {
-    let open = |configuration: &StoreConfiguration| match actuator::open(configuration) {
-        Ok(store) => Some(Arc::from(store)),
+    let start = |configuration| match LateStore::start(configuration) {
+        Ok(store) => Some(store),
         Err(error) => {
-            tracing::error!("a store is not governed: {error}");
             notes.push(format!("a store is not governed: {error}"));
             None
         }
     };
-    configured.iter().filter_map(open).collect()
+    let stores: Vec<LateStore> = configured.into_iter().filter_map(start).collect();
+    let deadline = Instant::now() + OPENING_TIME;
+    stores.iter().for_each(|store| {
+        store.wait(deadline);
+    });
+    stores.into_iter().map(|store| Arc::new(store) as Arc<dyn Actuator>).collect()
+}
+
+/// Where limits cannot be written down, a crash would lose them: then the stores keep theirs.
+fn begin_limits(
+    socket: &Path,
+    stores: &mut Vec<Arc<dyn Actuator>>,
+    notes: &mut Vec<String>,
+) -> Option<LimitsFile> {
+    let begun = LimitsFile::begin(&limits_path(socket), stores);
+    begun
+        .inspect_err(|error| {
+            tracing::error!("other stores are not governed: {error}");
+            notes.push(format!("other stores are not governed: {error}"));
+            stores.clear();
+        })
+        .ok()
 }
 
 /// Takes new settings to the loop and reports to the node, until a signal comes.
