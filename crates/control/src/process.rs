@@ -11,23 +11,27 @@ const NICE: i32 = -15;
 /// The lowest real-time priority: before all jobs, behind everything else that is real-time.
 const REAL_TIME_PRIORITY: i32 = 1;
 const SCORE_FILE: &str = "/proc/self/oom_score_adj";
-/// Killed after everything but what must never be killed (-1000).
-const OUT_OF_MEMORY_SCORE: i32 = -900;
+/// The node's: killed after everything but what must never be killed.
+const NODE_SCORE: i32 = -900;
+/// The controller's: never killed. It has a few MiB and no store, so its end would free nothing, and
+/// it is the one that gives memory back.
+const CONTROLLER_SCORE: i32 = -1000;
 /// Delay that the kernel may add to wake-ups, in nanoseconds.
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// Locks the pages of the calling process and protects it from the out-of-memory killer. Answers
 /// what was refused and what that costs, one line each.
 pub fn prepare_process() -> Vec<String> {
-    let steps = [lock_pages(), survive(Path::new(SCORE_FILE))];
+    let steps = [lock_pages(), survive(Path::new(SCORE_FILE), CONTROLLER_SCORE)];
     steps.into_iter().filter_map(Result::err).collect()
 }
 
 /// Makes the calling process the last that the out-of-memory killer chooses. For the node: its
 /// store counts as its memory, comes back only when the process has ended, and may hold bytes that
-/// are nowhere else. Answers what was refused and what that costs, in one line.
+/// are nowhere else. Not never: a node that is full of bytes that cannot go, in a group at its
+/// limit, would stand still for good, and with it whoever reads through it. Answers what was refused and what that costs, in one line.
 pub fn survive_out_of_memory() -> Option<String> {
-    survive(Path::new(SCORE_FILE)).err()
+    survive(Path::new(SCORE_FILE), NODE_SCORE).err()
 }
 
 /// Lets the calling thread run before jobs and wake up in time; threads that it starts are
@@ -60,14 +64,19 @@ fn raise_priority() -> Result<(), String> {
         .map_err(|error| format!("priority is not raised ({error}): busy jobs may delay decisions"))
 }
 
-fn survive(path: &Path) -> Result<(), String> {
+fn survive(path: &Path, wanted: i32) -> Result<(), String> {
     let present = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
-    if present.is_some_and(|score: i32| score <= OUT_OF_MEMORY_SCORE) {
+    let present: i32 = present.unwrap_or(0);
+    if present <= wanted {
         return Ok(());
     }
-    std::fs::write(path, OUT_OF_MEMORY_SCORE.to_string()).map_err(|error| {
-        format!("no protection from the out-of-memory killer ({error}): it may choose this process")
-    })
+    match std::fs::write(path, wanted.to_string()) {
+        // A score that was inherited from the node is nearly as good.
+        Err(error) if present > NODE_SCORE => Err(format!(
+            "no protection from the out-of-memory killer ({error}): it may choose this process"
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +88,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("tidepool-score-{}", std::process::id()));
         for (present, after) in [("0\n", "-900"), ("-999\n", "-999\n")] {
             std::fs::write(&file, present).unwrap();
-            survive(&file).unwrap();
+            survive(&file, NODE_SCORE).unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap(), after);
         }
         std::fs::remove_file(&file).unwrap();
@@ -87,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_one_line() {
-        let line = survive(Path::new("/proc/self/no such file")).unwrap_err();
+        let line = survive(Path::new("/proc/self/no such file"), NODE_SCORE).unwrap_err();
         assert!(line.contains("out-of-memory killer") && !line.contains('\n'), "{line}");
     }
 }

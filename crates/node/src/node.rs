@@ -196,7 +196,7 @@ fn spill_under_pressure(core: &Arc<Core>) {
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
             let begun = Instant::now();
-            let bytes = memory_only::spill_some(&core, bytes_wanted);
+            let bytes = memory_only::spill_in_turn(&core, bytes_wanted);
             core.governor.note_spill(bytes, begun.elapsed());
         }
     }));

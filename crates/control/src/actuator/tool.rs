@@ -61,6 +61,8 @@ pub(super) fn run(command: &[String], deadline: Instant) -> Result<()> {
         .process_group(0)
         .spawn()
         .map_err(failed)?;
+    // A tool may be large, and must not inherit that this process is never killed.
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "0");
     match wait(&mut child, deadline).map_err(failed)? {
         Some(status) if status.success() => Ok(()),
         Some(status) => {

@@ -189,8 +189,8 @@ fn near_its_limit_a_group_trades_page_cache_for_a_job_and_each_decision_sees_it(
     let traded = reading(&mut sensors, 1).limits;
     assert_eq!((traded[0].used_bytes, traded[0].hits), (GIB, 9));
     // Far from the limit nothing is traded, and the statistics are not worth their price.
-    machine.set(&format!("{group}/memory.current"), &format!("{}\n", GIB / 2));
-    machine.set(&format!("{group}/memory.stat"), &format!("inactive_file {cache}\n"));
+    machine.set(&format!("{group}/memory.current"), format!("{}\n", GIB / 2));
+    machine.set(&format!("{group}/memory.stat"), format!("inactive_file {cache}\n"));
     assert_eq!(reading(&mut sensors, 2).limits[0].used_bytes, GIB / 2);
     assert_eq!(reading(&mut sensors, SECOND).limits[0].used_bytes, 0);
 }

@@ -19,6 +19,7 @@ use tidepool_store::{BlockPin, FillStart, Segment};
 use super::capture::Written;
 use super::content::Content;
 use super::lent;
+use super::spilling::{Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use crate::core::Core;
@@ -27,6 +28,7 @@ use crate::core::Core;
 pub struct MemoryOnlyFiles {
     contents: Mutex<HashMap<FileId, Arc<Content>>>,
     count: AtomicU64,
+    spilling: Spilling,
     /// Names this start of a node in marks.
     node: String,
     host: String,
@@ -39,6 +41,7 @@ impl Default for MemoryOnlyFiles {
         MemoryOnlyFiles {
             contents: Mutex::default(),
             count: AtomicU64::new(0),
+            spilling: Spilling::default(),
             node: format!("{:016x}{:016x}", random(), random()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
@@ -302,26 +305,54 @@ pub fn warn_of_another_version(id: FileId) {
     tracing::warn!(inode, "another program wrote to a memory-only file; its version is kept");
 }
 
+/// As [`spill_some`], for a controller, which asks again and again; nothing while a thread is at it
+/// already.
+pub fn spill_in_turn(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
+    let Some(_turn) = core.memory_only.spilling.turn() else { return 0 };
+    spill_some(core, bytes_wanted)
+}
+
 /// Writes memory-only files down until `bytes_wanted` bytes became clean. Files that are being
-/// changed at this moment are passed over, so that no lock is waited for.
+/// changed at this moment are passed over, so that no lock is waited for. Where the PFS is full, or
+/// was a moment ago, only files that need no room on it go.
 pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
+    let spilling = &core.memory_only.spilling;
+    let mut is_no_room = spilling.is_paused();
     let mut freed = 0;
     for content in core.memory_only.contents() {
         if freed >= bytes_wanted {
             break;
         }
         let Some(file) = core.files.get(content.id()) else { continue };
+        if is_no_room && !is_expendable(core, &file) {
+            continue;
+        }
         let Some(_changing) = file.gate.try_write() else { continue };
         let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
             continue;
         };
         let bytes = content.resident_bytes();
         match spill_gated(core, &file, &content) {
-            Ok(_) => freed += bytes,
+            Ok(spilled) => {
+                freed += bytes;
+                if spilled == Spilled::WrittenDown {
+                    spilling.succeeded();
+                }
+            }
+            Err(error) if is_full(&error) => {
+                is_no_room = true;
+                spilling.refused(&error);
+            }
             Err(error) => tracing::error!(%error, inode = file.id.inode, "memory-only file stays"),
         }
     }
     freed
+}
+
+/// Whether a file may be dropped instead of being written down.
+fn is_expendable(core: &Core, file: &FileState) -> bool {
+    let stub = file.inner.lock().stub.clone();
+    stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
 /// Writes every memory-only file down; the first error is returned after all were tried.

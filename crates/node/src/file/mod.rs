@@ -7,6 +7,7 @@
 //! * [`stub`]: what stands for a memory-only file on the PFS.
 //! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what a
 //!   handle does.
+//! * `spilling`: when memory-only files are written down for want of memory.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
 //! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
@@ -21,6 +22,7 @@ pub mod handle;
 mod lent;
 pub mod memory_only;
 mod read;
+mod spilling;
 pub mod state;
 pub mod stub;
 mod write;
