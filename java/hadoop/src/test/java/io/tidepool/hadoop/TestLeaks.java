@@ -19,9 +19,12 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.PathIOException;
 import org.apache.hadoop.fs.ReadOption;
 import org.apache.hadoop.fs.statistics.IOStatisticsContext;
 import org.junit.After;
@@ -213,6 +216,31 @@ public class TestLeaks {
         for (FileRange range : ranges) {
             ByteBuffer bytes = range.getData().get(60, TimeUnit.SECONDS);
             assertEquals(-1, Scene.difference(SEED, range.getOffset(), bytes));
+        }
+    }
+
+    /** One thread reads byte by byte while another closes the stream and asks for ranges of it. */
+    @Test
+    public void whatComesAfterACloseDisturbsNoReader() throws Exception {
+        List<FileRange> ranges = List.of(FileRange.createFileRange(0, 10));
+        for (int round = 0; round < 1_000; round++) {
+            TideInputStream stream = scene.open("/file");
+            var reader = new FutureTask<Void>(() -> {
+                for (long at = 0; ; at++) {
+                    assertEquals(Scene.at(SEED, at) & 0xff, stream.read());
+                }
+            });
+            new Thread(reader).start();
+            while (stream.getPos() < round % 50) {
+                Thread.onSpinWait();
+            }
+            stream.close();
+            while (!reader.isDone()) {
+                assertThrows(PathIOException.class,
+                        () -> stream.readVectored(ranges, ByteBuffer::allocate));
+            }
+            var error = assertThrows(ExecutionException.class, reader::get);
+            assertEquals(PathIOException.class, error.getCause().getClass());
         }
     }
 

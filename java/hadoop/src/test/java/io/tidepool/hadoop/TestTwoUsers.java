@@ -53,6 +53,7 @@ public class TestTwoUsers {
                 assertEquals(NativeNames.user(Integer.parseInt(OTHER)), made.getOwner());
                 assertEquals(0640, made.getPermission().toShort());
                 assertEquals(1000, system.getFileStatus(path("/open")).getLen());
+                assertEquals(10, system.getFileStatus(path("/shared/tree/private/kept")).getLen());
             }
         } finally {
             remove(classes);
@@ -79,6 +80,10 @@ public class TestTwoUsers {
         system.mkdirs(path("/shared"));
         system.setPermission(path("/shared"), new FsPermission((short) 01777));
         write(system, "/shared/roots", 10);
+        // A tree that others may empty, but for a part of it.
+        write(system, "/shared/tree/private/kept", 10);
+        system.setPermission(path("/shared/tree"), new FsPermission((short) 0777));
+        system.setPermission(path("/shared/tree/private"), new FsPermission((short) 0700));
         // So that what is refused is in memory already.
         read(system, "/closed");
         read(system, "/private/secret");
@@ -99,7 +104,7 @@ public class TestTwoUsers {
     private static void check(Map<String, String> answers) {
         Map<String, String> expected = new TreeMap<>();
         for (String refused : List.of("access", "append", "closed", "delete", "glob", "list",
-                "mode", "owner", "rename", "secret", "sticky", "times", "truncate", "write")) {
+                "mode", "owner", "rename", "secret", "sticky", "times", "tree", "truncate", "write")) {
             expected.put(refused, DENIED);
         }
         for (String allowed : List.of("make", "open", "status", "user")) {
@@ -198,6 +203,7 @@ public class TestTwoUsers {
             attempt("owner", () -> system.setOwner(path("/open"), OTHER, null));
             attempt("times", () -> system.setTimes(path("/open"), 1, 1));
             attempt("access", () -> system.access(path("/open"), FsAction.WRITE));
+            attempt("tree", () -> system.delete(path("/shared/tree"), true));
             attempt("make", () -> {
                 write(system, "/shared/made", 5);
                 system.setPermission(path("/shared/made"), new FsPermission((short) 0640));
