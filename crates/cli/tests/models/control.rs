@@ -108,6 +108,7 @@ fn bad_input_is_refused_with_what_to_do() {
         ("time_s,demand_pages\n1,1\n", "no column of demand"),
         ("time_s,demand_gb\n1,1GB\n", "line 2"),
         ("{", "EOF"),
+        ("time_s,demand_gb\n0,1\n1000000000,1\n", "of at most"),
     ] {
         std::fs::write(&other, content).unwrap();
         let (code, text) = refused(&["control", "simulate", path]);
@@ -117,12 +118,17 @@ fn bad_input_is_refused_with_what_to_do() {
         (&["--set", "hold=1"][..], 2, "no parameter `hold`"),
         (&["--set", "interval_ms=0"], 2, "interval"),
         (&["--policy", "best"], 2, "is none of"),
+        (&["--memory", "8GB", "--set", "headroom_bytes=9GB"], 2, "headroom_bytes"),
         (&["--memory", "1GB", "--store", "2GB"], 2, "--store"),
         (&["--picture", "picture.gif"], 2, ".svg"),
         (&["--log", "/nowhere/log"], 4, "/nowhere/log"),
     ] {
         let (found, text) = refused(&[&["control", "simulate", &trace], arguments].concat());
         assert!(found == code && text.contains(said), "{arguments:?}: {found} {text}");
+    }
+    for delay in ["nan", "inf", "much"] {
+        let (code, text) = refused(&["control", "tune", "--delay-ms", delay]);
+        assert!(code == 2 && text.contains("no time"), "{delay}: {code} {text}");
     }
     assert_eq!(refused(&["control", "simulate", "/nowhere"]).0, 4);
     assert_eq!(refused(&["control", "replay", "/nowhere"]).0, 4);

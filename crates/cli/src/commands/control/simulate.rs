@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tidepool_model::Bytes;
 use tidepool_model::control::{
-    Goal, JournalBytes, JournalWriter, Measures, Parameters, PlantConfig, Run, Simulation,
-    StoreConfig, Trace, headroom_bytes, simulate_observed,
+    Goal, JournalBytes, JournalWriter, Measures, NodeFacts, Parameters, PlantConfig, Run,
+    Simulation, StoreConfig, Trace, headroom_bytes, simulate_observed,
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -19,6 +19,8 @@ use crate::output;
 
 /// Steps of a run at most; a longer trace gets longer steps.
 const STEPS: u64 = 2_000_000;
+/// The longest step: beyond it nothing is left of what a controller does between two of them.
+const STEP_MAX: Duration = Duration::from_secs(1);
 /// Moments of the time line that JSON has at most.
 const MOMENTS: usize = 1_000;
 
@@ -53,8 +55,8 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<Outcome> {
         let interval_ms = policy.interval_ms();
         let parameters = Parameters { policy, interval_ms, ..Parameters::default() };
         let parameters = with_settings(&parameters, &arguments.settings)?;
-        parameters.check(&tidepool_model::control::NodeFacts::default())?;
-        let simulation = with_steps(Simulation::new(plant.clone(), trace.clone(), parameters));
+        parameters.check(&facts(&plant))?;
+        let simulation = with_steps(Simulation::new(plant.clone(), trace.clone(), parameters))?;
         let (run, log) = run(&simulation)?;
         if let Some(path) = arguments.log.as_ref().filter(|_| index == 0) {
             std::fs::write(path, log)
@@ -110,10 +112,26 @@ fn plant(arguments: &SimulateArguments) -> Result<PlantConfig> {
 }
 
 /// Steps of a millisecond, or as long as makes no more of them than memory can take.
-fn with_steps(simulation: Simulation) -> Simulation {
+fn with_steps(simulation: Simulation) -> Result<Simulation> {
     let duration_ms = u64::try_from(simulation.duration.as_millis()).unwrap_or(u64::MAX);
     let step = Duration::from_millis(duration_ms.div_ceil(STEPS).max(1));
-    Simulation { step, ..simulation }
+    if step > STEP_MAX {
+        let longest_s = STEPS * STEP_MAX.as_secs();
+        let detail = format!("it takes {} s, of at most {longest_s}", duration_ms / 1000);
+        return Err(Error::new(ErrorKind::InvalidInput, "simulating a trace", detail)
+            .remedy("cut the trace into shorter ones; its times are in seconds"));
+    }
+    Ok(Simulation { step, ..simulation })
+}
+
+/// What the check of the parameters can know of the node.
+fn facts(plant: &PlantConfig) -> NodeFacts {
+    NodeFacts {
+        memory_total_bytes: plant.memory_total.demand_bytes(0),
+        capacity_min_bytes: plant.stores.iter().map(|store| store.capacity_min_bytes).sum(),
+        capacity_max_bytes: plant.stores.iter().map(|store| store.capacity_max_bytes).sum(),
+        ..NodeFacts::default()
+    }
 }
 
 /// The run and its log of decisions.

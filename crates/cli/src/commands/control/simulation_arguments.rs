@@ -91,7 +91,7 @@ pub struct TuneArguments {
     #[arg(long, value_name = "RATE")]
     pub release: Option<BytesPerSecond>,
     /// Measured time from a command until memory is back
-    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(long, value_name = "MILLISECONDS", value_parser = milliseconds)]
     pub delay_ms: Option<f64>,
     /// Steepest growth of the demand that was seen
     #[arg(long, value_name = "RATE")]
@@ -105,6 +105,12 @@ pub struct TuneArguments {
 fn policy(text: &str) -> std::result::Result<ControlPolicy, String> {
     let named = serde_json::from_value(Value::from(text));
     named.map_err(|_| "is none of tidepool, dynims, dynims-printed, static".to_owned())
+}
+
+/// Reads a time.
+fn milliseconds(text: &str) -> std::result::Result<f64, String> {
+    let number = text.parse().ok().filter(|ms: &f64| ms.is_finite() && *ms >= 0.0);
+    number.ok_or_else(|| "is no time in milliseconds".to_owned())
 }
 
 /// Name of a policy.

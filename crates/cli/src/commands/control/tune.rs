@@ -40,7 +40,7 @@ pub fn tune(arguments: &TuneArguments) -> Result<Outcome> {
     facts.capacity_min_bytes = bytes(arguments.store_min, facts.capacity_min_bytes);
     facts.release_bytes_per_s = rate(arguments.release, facts.release_bytes_per_s);
     facts.growth_bytes_per_s = rate(arguments.growth, facts.growth_bytes_per_s);
-    facts.delay_ms = arguments.delay_ms.unwrap_or(facts.delay_ms).max(0.0);
+    facts.delay_ms = arguments.delay_ms.unwrap_or(facts.delay_ms);
     present.policy = arguments.policy.unwrap_or(present.policy);
     let present = with_settings(&present, &arguments.settings)?;
     let recommendation = recommend(&facts, &present);
@@ -74,14 +74,16 @@ fn measured(journal: &Journal) -> (NodeFacts, Parameters) {
     (facts, parameters.unwrap_or_default())
 }
 
-/// Median time from a decision that takes bytes to the first reading that shows fewer.
+/// Median time from a decision that takes bytes to the first reading that shows fewer in Tidepool's
+/// own store, which comes first: others may be slow, and what they take says nothing about it.
 fn delay_ms(journal: &Journal) -> f64 {
     let mut delays = Vec::new();
     let mut asked: Option<(u64, u64)> = None;
     for entry in &journal.entries {
         let (at_ns, stored) = (entry.snapshot.at_ns, entry.snapshot.stored_bytes());
+        let own = entry.snapshot.stores.first().map_or(0, |store| store.resident_bytes);
         if let Some((since_ns, before)) = asked
-            && stored < before
+            && own < before
         {
             delays.push(at_ns.saturating_sub(since_ns));
             asked = None;
@@ -89,7 +91,7 @@ fn delay_ms(journal: &Journal) -> f64 {
         if entry.decision.target_bytes >= stored {
             asked = None;
         } else if asked.is_none() {
-            asked = Some((at_ns, stored));
+            asked = Some((at_ns, own));
         }
     }
     delays.sort_unstable();
@@ -110,5 +112,41 @@ fn print(report: &Report) {
     }
     for risk in &recommendation.risks {
         output::line(&format!("present {}: {}", risk.parameter, risk.text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_model::control::{Decision, JournalEntry, Level, Reason, Snapshot, StoreState};
+
+    use super::*;
+
+    #[test]
+    fn a_slow_store_beside_tells_nothing_of_our_delay() {
+        let entry = |at_ms: u64, own: u64, other: u64| {
+            let store = |resident_bytes| StoreState { resident_bytes, ..StoreState::default() };
+            let stores = vec![store(own), store(other)];
+            let snapshot = Snapshot { at_ns: at_ms * 1_000_000, stores, ..Snapshot::default() };
+            let decision = Decision {
+                target_bytes: 50,
+                demand_bytes: 0,
+                slope_bytes_per_s: 0,
+                reason: Reason::Demand,
+                level: Level::Normal,
+                alarms: Vec::new(),
+                rest_ms: 0,
+            };
+            JournalEntry { snapshot, parameters: None, decision }
+        };
+        // Ours gives within 2 ms, the other after a second, of which nothing more comes from ours.
+        let entries = vec![
+            entry(0, 100, 100),
+            entry(2, 20, 100),
+            entry(1000, 20, 60),
+            entry(2000, 20, 40),
+            entry(3000, 20, 30),
+        ];
+        let journal = Journal { entries, from_start: true, cut_bytes: 0 };
+        assert_eq!(delay_ms(&journal), 2.0);
     }
 }
