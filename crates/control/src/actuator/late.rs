@@ -20,6 +20,10 @@ use super::{Actuator, LimitBefore, LimitWitness, Resized};
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 const AGAIN_AFTER_PROGRAM: Duration = Duration::from_secs(15);
 
+/// A command waits this long for the store, so that one that came is not taken for failed until it
+/// is asked again.
+const WAIT: Duration = Duration::from_secs(1);
+
 /// A store that is opened as soon as it is there.
 pub struct LateStore {
     name: String,
@@ -72,11 +76,19 @@ impl LateStore {
         Ok(LateStore { name, configuration, shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Waits until the store was opened or the first try failed, at most until `deadline`. Answers
+    /// Waits until the first try to open the store is over, at most until `deadline`. Answers
     /// whether it is there.
-    pub fn wait(&self, deadline: Instant) -> bool {
+    pub fn wait_for_first_try(&self, deadline: Instant) -> bool {
+        self.wait_while(deadline, |state| state.store.is_none() && state.trouble.is_none())
+    }
+
+    fn wait(&self, deadline: Instant) -> bool {
+        self.wait_while(deadline, |state| state.store.is_none())
+    }
+
+    fn wait_while(&self, deadline: Instant, absent: impl Fn(&State) -> bool) -> bool {
         let mut state = self.shared.state.lock();
-        while state.store.is_none() && state.trouble.is_none() {
+        while absent(&state) {
             if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
@@ -174,7 +186,12 @@ impl Actuator for LateStore {
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
-        self.store()?.resize(capacity_bytes, deadline)
+        match self.store() {
+            Ok(store) => store.resize(capacity_bytes, deadline),
+            // The capacity is that of a store of which nothing was known: the next one counts.
+            Err(_) if self.wait(Instant::now() + deadline.min(WAIT)) => Ok(Resized::default()),
+            Err(absent) => Err(absent),
+        }
     }
 
     fn lease(&self) -> Option<Duration> {

@@ -137,7 +137,7 @@ fn open_stores(
     let stores: Vec<LateStore> = configured.into_iter().filter_map(start).collect();
     let deadline = Instant::now() + OPENING_TIME;
     stores.iter().for_each(|store| {
-        store.wait(deadline);
+        store.wait_for_first_try(deadline);
     });
     stores.into_iter().map(|store| Arc::new(store) as Arc<dyn Actuator>).collect()
 }
