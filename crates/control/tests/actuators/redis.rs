@@ -44,8 +44,8 @@ impl Redis {
     /// `maxmemory`.
     fn limit(&self) -> u64 {
         let answer = self.tell("CONFIG GET maxmemory");
-        let numbers = answer.lines().filter_map(|line| line.parse().ok());
-        numbers.last().unwrap_or_else(|| panic!("{answer}"))
+        let mut numbers = answer.lines().rev().filter_map(|line| line.parse().ok());
+        numbers.next().unwrap_or_else(|| panic!("{answer}"))
     }
 
     fn until_limit(&self, bytes: u64) {
