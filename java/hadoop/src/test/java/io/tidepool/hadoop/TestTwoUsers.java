@@ -104,7 +104,8 @@ public class TestTwoUsers {
     private static void check(Map<String, String> answers) {
         Map<String, String> expected = new TreeMap<>();
         for (String refused : List.of("access", "append", "closed", "delete", "glob", "list",
-                "mode", "owner", "rename", "secret", "sticky", "times", "tree", "truncate", "write")) {
+                "mode", "owner", "rename", "secret", "sticky", "times", "tree", "truncate",
+                "write")) {
             expected.put(refused, DENIED);
         }
         for (String allowed : List.of("make", "open", "status", "user")) {
