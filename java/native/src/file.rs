@@ -12,7 +12,7 @@ use tidepool_proto::{Access, BytesByLevel, Error, Level};
 use crate::bridge::{self, AtPath, Failure};
 use crate::client;
 use crate::names::Place;
-use crate::reads::{at_offset, direct};
+use crate::reads::{at_offset, direct, is_interrupted};
 
 /// What an open asks for, as `NativeFile.java` has it too.
 const WRITES: jint = 1;
@@ -87,11 +87,12 @@ fn plan(env: &Env<'_>, numbers: &JLongArray<'_>) -> Result<ReadPlan, Failure> {
     Ok(ReadPlan { pattern: pattern.copied().unwrap_or_default(), start: start.unwrap_or(0), end })
 }
 
-/// Opens `path`, Hadoop's name of a file; `reads` is what is known of the reads to come.
+/// Opens `path`, Hadoop's name of a file; `reads` is what is known of the reads to come. 0 where
+/// the thread was interrupted while it waited for a node that alone has the bytes.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
     mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
+    class: JClass<'local>,
     client: jlong,
     path: JString<'local>,
     flags: jint,
@@ -123,7 +124,9 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
             write_mode: open.write_mode,
             plan: plan(env, &reads)?,
         };
-        let file = client.client.open(&lower, options).at(&path)?;
+        let mut go_on = || !is_interrupted(env, &class);
+        let opened = client.client.open_while(&lower, options, &mut go_on).at(&path)?;
+        let Some(file) = opened else { return Ok(0) };
         // It may have gone on without a node that did not answer.
         client.check_node().at(&path)?;
         if has(CREATE) || has(CREATE_NEW) {

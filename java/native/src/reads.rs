@@ -65,17 +65,17 @@ fn read_waiting(
     offset: jlong,
     bytes: &mut [u8],
 ) -> Result<jint, Error> {
-    // What cannot be asked for does not end a read.
-    let mut go_on = || {
-        if file.waits_ended() {
-            return false;
-        }
-        let (name, signature) = (jni_str!("isInterrupted"), jni_sig!("()Z"));
-        let asked = env.call_static_method(class, name, signature, &[]);
-        !asked.and_then(|interrupted| interrupted.z()).unwrap_or(false)
-    };
+    let mut go_on = || !file.waits_ended() && !is_interrupted(env, class);
     let outcome = file.file.read_at_while(at_offset(offset)?, bytes, &mut go_on)?;
     Ok(counted(file, outcome))
+}
+
+/// Whether the thread was interrupted; `class` is that of `NativeFile`. What cannot be asked for
+/// ends no wait.
+pub(crate) fn is_interrupted(env: &mut Env<'_>, class: &JClass<'_>) -> bool {
+    let (name, signature) = (jni_str!("isInterrupted"), jni_sig!("()Z"));
+    let asked = env.call_static_method(class, name, signature, &[]);
+    asked.and_then(|interrupted| interrupted.z()).unwrap_or(false)
 }
 
 /// An offset as Java has it.

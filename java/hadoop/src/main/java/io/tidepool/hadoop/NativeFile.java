@@ -5,6 +5,7 @@
 package io.tidepool.hadoop;
 
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.Map;
@@ -65,6 +66,9 @@ final class NativeFile extends NativeHandle {
         long handle = client.enter();
         try {
             long file = open(handle, path, flags, modeBits, pairs, numbers);
+            if (file == 0) {
+                throw new InterruptedIOException(path + ": interrupted while it was opened");
+            }
             try {
                 return new NativeFile(file, client, path, (flags & WRITE) != 0);
             } catch (Throwable error) {
@@ -163,7 +167,7 @@ final class NativeFile extends NativeHandle {
         order(handle -> readRangesHeld(handle, offsets, targets, places));
     }
 
-    /** Called by the native library now and then while a read waits. */
+    /** Called by the native library now and then while a read or an open waits. */
     private static boolean isInterrupted() {
         return Thread.currentThread().isInterrupted();
     }

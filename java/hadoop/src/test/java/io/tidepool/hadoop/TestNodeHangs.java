@@ -4,12 +4,15 @@
  */
 package io.tidepool.hadoop;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
 
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -178,6 +181,46 @@ public class TestNodeHangs {
             for (NativeClient client : clients) {
                 client.close();
             }
+        }
+    }
+
+    @Test
+    public void anOpenOfWhatIsInMemoryAloneWaitsAndCanBeInterrupted() throws Exception {
+        ExecutorService threads = Executors.newCachedThreadPool();
+        try (var scene = Scene.start("64MiB")) {
+            try (var stream = scene.create("/memory", Map.of(TideOptions.WRITE_MODE, "memory"))) {
+                stream.write(Scene.bytes(1, 0, 100_000));
+            }
+            scene.make("/other", 2, 100);
+            scene.node.hang();
+            try {
+                // From here on the client knows that the node does not answer.
+                scene.open("/other").close();
+                Thread[] waiting = new Thread[1];
+                Future<TideInputStream> interrupted = threads.submit(() -> {
+                    waiting[0] = Thread.currentThread();
+                    return scene.open("/memory");
+                });
+                Future<TideInputStream> patient = threads.submit(() -> scene.open("/memory"));
+                Thread.sleep(500);
+                assertFalse("it waits for the node", interrupted.isDone() || patient.isDone());
+                waiting[0].interrupt();
+                try {
+                    interrupted.get();
+                    fail("nothing came");
+                } catch (ExecutionException expected) {
+                    Throwable cause = expected.getCause();
+                    assertTrue(cause.toString(), cause instanceof InterruptedIOException);
+                }
+                scene.node.goOn();
+                try (var stream = patient.get()) {
+                    assertArrayEquals(Scene.bytes(1, 0, 100_000), stream.readAllBytes());
+                }
+            } finally {
+                scene.node.goOn();
+            }
+        } finally {
+            threads.shutdown();
         }
     }
 
