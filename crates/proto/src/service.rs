@@ -228,8 +228,8 @@ pub trait OpenFile: Send + Sync {
 }
 
 /// Longest time between two looks at a file, just before and just after a change of its metadata,
-/// for which it is believed that nothing else changed: whoever writes a file in between and sets its
-/// modification time back leaves no trace.
+/// for which it is believed that nothing else changed: whoever writes a file in between and sets
+/// its modification time back leaves no trace.
 const METADATA_CHANGE_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// When somebody looked at a file whose metadata he is about to change.
