@@ -13,8 +13,8 @@ const REAL_TIME_PRIORITY: i32 = 1;
 const SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// The node's: killed after everything but what must never be killed.
 const NODE_SCORE: i32 = -900;
-/// The controller's: never killed. It has a few MiB and no store, so its end would free nothing, and
-/// it is the one that gives memory back.
+/// The controller's: never killed. It has a few MiB and no store, so its end would free nothing,
+/// and it is the one that gives memory back.
 const CONTROLLER_SCORE: i32 = -1000;
 /// Delay that the kernel may add to wake-ups, in nanoseconds.
 const TIMER_SLACK_NS: u64 = 1_000;
@@ -29,7 +29,8 @@ pub fn prepare_process() -> Vec<String> {
 /// Makes the calling process the last that the out-of-memory killer chooses. For the node: its
 /// store counts as its memory, comes back only when the process has ended, and may hold bytes that
 /// are nowhere else. Not never: a node that is full of bytes that cannot go, in a group at its
-/// limit, would stand still for good, and with it whoever reads through it. Answers what was refused and what that costs, in one line.
+/// limit, would stand still for good, and with it whoever reads through it. Answers what was
+/// refused and what that costs, in one line.
 pub fn survive_out_of_memory() -> Option<String> {
     survive(Path::new(SCORE_FILE), NODE_SCORE).err()
 }

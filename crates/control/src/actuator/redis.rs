@@ -1,9 +1,10 @@
 //! Redis and Valkey as a store: `maxmemory`, then the allocator's free pages given back.
 //!
 //! The server's own count says nothing about the operating system, so only its resident memory
-//! counts. Small values may leave pages that never come back. A server that would refuse writes at a
-//! lower limit, because it does not evict or not all it holds, is not governed and keeps its own
-//! limit; one that becomes so gets it back at once. The limit that was found is put back at the end.
+//! counts. Small values may leave pages that never come back. A server that would refuse writes at
+//! a lower limit, because it does not evict or not all it holds, is not governed and keeps its own
+//! limit; one that becomes so gets it back at once. The limit that was found is put back at the
+//! end.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -44,7 +44,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
                     }
                     Err(error) => {
                         if !shared.failed {
-                            tracing::warn!(%error, "a store does not answer, or must be left alone");
+                            tracing::warn!(%error, "a store does not answer or must be left alone");
                         }
                         shared.failed = true;
                     }

@@ -50,10 +50,10 @@ fn meaningless_parameters_are_refused_with_the_figure() {
     refused(&with(|p| p.gain = 0.0), &facts(), "gain of 0");
     refused(&with(|p| p.used_share_target = 1.5), &facts(), "1.5");
     refused(&with(|p| p.growth_band_share = f64::NAN), &facts(), "NaN");
-    refused(&with(|p| p.headroom_bytes = TOTAL), &facts(), "137 GB");
-    refused(&with(|p| p.headroom_bytes = 100 << 20), &facts(), "105 MB");
+    refused(&with(|p| p.headroom_bytes = TOTAL), &facts(), "128GiB");
+    refused(&with(|p| p.headroom_bytes = 100 << 20), &facts(), "100MiB");
     let crossed = NodeFacts { capacity_min_bytes: 101 * GIB, ..facts() };
-    refused(&Parameters::default(), &crossed, "108 GB");
+    refused(&Parameters::default(), &crossed, "101GiB");
 }
 
 #[test]
@@ -79,15 +79,15 @@ fn an_unstable_gain_is_refused_for_the_measured_delay() {
 #[test]
 fn poor_parameters_are_warned_of_with_the_figure() {
     let p = Parameters::default;
-    warned(&Parameters { headroom_bytes: GIB / 2, ..p() }, &facts(), "headroom_bytes", "537 MB");
+    warned(&Parameters { headroom_bytes: GIB / 2, ..p() }, &facts(), "headroom_bytes", "512MiB");
     warned(&Parameters { interval_ms: 200, ..p() }, &facts(), "interval_ms", "200 ms");
     warned(&Parameters { growth_bytes_per_s: 0, ..p() }, &facts(), "growth_bytes_per_s", "never");
     let slow = NodeFacts { delay_ms: 80.0, release_bytes_per_s: GIB, ..facts() };
     warned(&p(), &slow, "actuation_delay_ms", "80 ms");
-    warned(&p(), &slow, "growth_bytes_per_s", "1.07 GB/s");
-    warned(&p(), &slow, "headroom_bytes", "8.59 GB/s");
+    warned(&p(), &slow, "growth_bytes_per_s", "1GiB/s");
+    warned(&p(), &slow, "headroom_bytes", "8GiB/s");
     let tight = NodeFacts { capacity_min_bytes: 128 * GIB, capacity_max_bytes: 0, ..facts() };
-    warned(&p(), &tight, "capacity_min_bytes", "137 GB");
+    warned(&p(), &tight, "capacity_min_bytes", "128GiB");
 }
 
 #[test]
