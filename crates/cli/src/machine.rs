@@ -27,7 +27,7 @@ pub fn machine() -> Result<Machine> {
         memory_limit: limit.source,
         processors: std::thread::available_parallelism().map_or(2, usize::from),
         socket: default_socket(),
-        working_directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+        working_directory: std::env::current_dir().unwrap_or_default(),
         user_id,
     })
 }

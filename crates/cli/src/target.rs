@@ -69,10 +69,17 @@ impl Roots {
         // A symbolic link may lead here from elsewhere; only the part above the last name counts.
         let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
         let resolved = match (parent, absolute.file_name()) {
-            (Some(parent), Some(name)) => self.translate(&parent.join(name)),
-            _ => None,
+            (Some(parent), Some(name)) => parent.join(name),
+            _ => return Err(self.outside(named)),
         };
-        resolved.ok_or_else(|| self.outside(named))
+        let found = self.translate(&resolved).or_else(|| self.behind_link(&resolved));
+        found.ok_or_else(|| self.outside(named))
+    }
+
+    /// The same where the node was given its directory by a symbolic link.
+    fn behind_link(&self, resolved: &Path) -> Option<PathBuf> {
+        let root = self.pfs.canonicalize().ok()?;
+        resolved.strip_prefix(root).ok().map(|below| self.pfs.join(below))
     }
 
     fn below_root(&self, named: &Path, below: &Path) -> Result<PathBuf> {
@@ -176,6 +183,21 @@ mod tests {
             let message = roots().locate(Path::new(named)).unwrap_err().to_string();
             assert!(message.contains("does not belong to this node"), "{named}: {message}");
         }
+    }
+
+    #[test]
+    fn files_of_a_directory_that_is_named_by_a_link_are_found_by_all_their_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        std::fs::create_dir_all(top.join("real/below")).unwrap();
+        std::fs::write(top.join("real/below/file"), "x").unwrap();
+        std::os::unix::fs::symlink(top.join("real"), top.join("link")).unwrap();
+        let roots = Roots { pfs: top.join("link"), mount: None };
+        for named in ["real/below/file", "link/below/file", "real/../link/below/file"] {
+            let found = roots.locate(&top.join(named)).unwrap();
+            assert_eq!(found, top.join("link/below/file"), "{named}");
+        }
+        assert!(roots.locate(&top.join("elsewhere")).is_err());
     }
 
     #[test]

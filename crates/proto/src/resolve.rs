@@ -34,7 +34,7 @@ pub struct Machine {
     pub processors: usize,
     /// Socket where none is set.
     pub socket: PathBuf,
-    /// Directory that relative paths of the command line start from.
+    /// Directory that relative paths of the command line start from; empty where it is gone.
     pub working_directory: PathBuf,
     /// Looks a user name up.
     pub user_id: fn(&str) -> Option<u32>,
@@ -252,7 +252,12 @@ fn path(
         let why = "is relative, and a file has no working directory";
         return Err(reader.invalid(name, setting, why, "an absolute path"));
     }
-    Ok(Some(machine.working_directory.join(path)))
+    let path = machine.working_directory.join(path);
+    if path.is_relative() {
+        let why = "is relative, and the directory that this runs in is gone";
+        return Err(reader.invalid(name, setting, why, "an absolute path"));
+    }
+    Ok(Some(path))
 }
 
 fn capacity(

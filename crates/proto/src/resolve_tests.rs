@@ -91,6 +91,17 @@ fn relative_paths_start_at_the_working_directory_but_not_in_a_file() {
     assert!(message.contains("/etc/t.toml line 3") && message.contains("relative"), "{message}");
 }
 
+#[test]
+fn a_relative_path_without_a_working_directory_is_refused() {
+    let nowhere = Machine { working_directory: PathBuf::new(), ..machine() };
+    for name in ["pfs", "mount"] {
+        let config = raw(&[(name, ".")]);
+        let message = resolve(config, &nowhere).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains("is gone"), "{message}");
+    }
+    resolve(raw(&[]), &nowhere).unwrap();
+}
+
 fn rule(settings: &[(&str, &str)]) -> RawRule {
     let mut rule = RawRule::default();
     for (name, text) in settings {

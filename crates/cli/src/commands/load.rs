@@ -69,9 +69,9 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
     if arguments.facts.json {
         work.progress.set_draw_target(ProgressDrawTarget::hidden());
     }
-    work.run(arguments.jobs.into());
+    let came_bytes = work.run(arguments.jobs.into());
     if work.is_interrupted() {
-        return work.give_up(begun, arguments.facts.json);
+        return work.give_up(begun, came_bytes, arguments.facts.json);
     }
     // Loads that overlap cannot be told apart by the node, so its own counter is what counts.
     let read_bytes = node.status()?.pfs_read_bytes.saturating_sub(before.pfs_read_bytes);
@@ -125,7 +125,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn run(&self, jobs: usize) {
+    /// Answers how far it came, in bytes.
+    fn run(&self, jobs: usize) -> u64 {
         std::thread::scope(|scope| {
             let looking = scope.spawn(|| self.look());
             let loading: Vec<_> =
@@ -136,7 +137,10 @@ impl<'a> Work<'a> {
             self.ended.store(true, Ordering::Release);
             looking.thread().unpark();
         });
+        let came_bytes = self.progress.position();
+        // Which moves it to its end.
         self.progress.finish_and_clear();
+        came_bytes
     }
 
     /// Shows how far files under way are, which for a large file is more than nothing or all.
@@ -191,12 +195,12 @@ impl<'a> Work<'a> {
     }
 
     /// Says how far it came. The node stops when this program's connection ends.
-    fn give_up(&self, begun: Instant, json: bool) -> Result<Outcome> {
+    fn give_up(&self, begun: Instant, resident_bytes: u64, json: bool) -> Result<Outcome> {
         let report = Report {
             files: self.paths.len(),
             resident_files: self.finished_files.load(Ordering::Relaxed),
             size_bytes: self.progress.length().unwrap_or_default(),
-            resident_bytes: self.progress.position(),
+            resident_bytes,
             elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
             interrupted: true,
             ..Report::default()

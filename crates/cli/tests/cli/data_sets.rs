@@ -34,6 +34,7 @@ fn an_interrupted_load_stops_in_the_node() {
     let ended = load.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
     assert!(stderr(&ended).contains("of 56MiB; what came in stays cached"), "{}", stderr(&ended));
+    assert!(!stderr(&ended).contains("at 56MiB"), "{}", stderr(&ended));
     let (begun, mut before) = (Instant::now(), 0);
     // What is under way comes in; nothing is begun any more.
     loop {
