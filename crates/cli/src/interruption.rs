@@ -1,11 +1,12 @@
 //! What Ctrl-C and SIGTERM mean to commands that take long: the first asks to stop and leave things
-//! tidy, the second ends the program at once. Either way it returns 130.
+//! tidy, the second ends the program at once. Either way it returns 130. A terminal that closes
+//! asks as well, unless the command was told to outlive it (`nohup`).
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -14,18 +15,30 @@ pub const EXIT_CODE: u8 = 130;
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Turns true at the first Ctrl-C or SIGTERM from now on. Until this is called both end the
+/// Turns true at the first Ctrl-C, SIGTERM or SIGHUP from now on. Until this is called they end the
 /// program as usual.
 pub fn watch() -> Result<Arc<AtomicBool>> {
     let asked = Arc::clone(ASKED.get_or_init(Arc::default));
+    let failed = |source| Error::pfs("waiting for signals", source);
+    if !is_ignored(SIGHUP) {
+        // It may come from the kernel and from the shell.
+        flag::register(SIGHUP, Arc::clone(&asked)).map_err(failed)?;
+    }
     for signal in [SIGINT, SIGTERM] {
-        let failed = |source| Error::pfs("waiting for signals", source);
         // Registered first, so that the first signal finds the flag down and only raises it.
         flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), Arc::clone(&asked))
             .map_err(failed)?;
         flag::register(signal, Arc::clone(&asked)).map_err(failed)?;
     }
     Ok(asked)
+}
+
+/// Whether this program was started with the signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 /// Fails with "interrupted" once `asked` is true.

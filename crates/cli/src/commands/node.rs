@@ -154,6 +154,8 @@ struct NodeReport {
     mount: Option<String>,
     /// Whether the mount answers; absent without a mount.
     mount_answers: Option<bool>,
+    /// It finishes what is unwritten and refuses new opens.
+    draining: bool,
     socket: String,
 }
 
@@ -168,6 +170,7 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
         pfs: status.pfs,
         mount: status.mount,
         mount_answers,
+        draining: status.draining,
         socket: status.socket,
     };
     if facts.json {
@@ -179,10 +182,11 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
             (None, _) => "not mounted".to_owned(),
         };
         output::line(&format!(
-            "node {} serves {} for {}, {mount}",
+            "node {} serves {} for {}, {mount}{}",
             report.process_id,
             report.pfs,
-            output::duration(report.uptime_s)
+            output::duration(report.uptime_s),
+            if report.draining { "; draining: it refuses new opens" } else { "" }
         ));
     }
     Ok(if mount_answers == Some(false) { Outcome::NotSo } else { Outcome::Done })

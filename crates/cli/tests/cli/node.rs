@@ -425,6 +425,8 @@ fn a_file_that_a_drained_node_does_not_open_is_not_made() {
     }
     let drained = daemon.run(&["node", "drain"]);
     assert!(drained.status.success(), "{}", stderr(&drained));
+    assert_eq!(daemon.json(&["node", "status"])["draining"], true);
+    assert!(stdout(&daemon.run(&["node", "status"])).contains("; draining"));
     let error = std::fs::write(daemon.path("mnt/new"), b"bytes").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
     assert!(!daemon.path("pfs/new").exists());
@@ -488,8 +490,8 @@ fn bench_compare_without_room_says_so_before_it_writes() {
     }
 }
 
-#[test]
-fn an_interrupted_bench_compare_leaves_nothing() {
+/// Has a measurement interrupted; it leaves nothing.
+fn interrupt_a_comparison(signal: rustix::process::Signal) {
     let daemon = Daemon::start(&[]);
     let arguments = ["bench", "compare", "--size", "4MiB", "--rounds", "1000"];
     let mut child = daemon.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
@@ -499,11 +501,26 @@ fn an_interrupted_bench_compare_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let id = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(id, signal).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
     assert!(!has_files());
+}
+
+#[test]
+fn an_interrupted_bench_compare_leaves_nothing() {
+    interrupt_a_comparison(rustix::process::Signal::INT);
+}
+
+#[test]
+fn a_bench_compare_whose_terminal_closes_leaves_nothing() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    // What outlives its terminal starts what does: `nohup ./x test`.
+    if u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 0 {
+        interrupt_a_comparison(rustix::process::Signal::HUP);
+    }
 }
 
 #[test]
