@@ -1,5 +1,6 @@
 //! How facts are printed: tables for people, JSON for programs, colour on terminals only.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
@@ -12,6 +13,10 @@ const INDENT_MIN: usize = 4;
 
 /// Prints a line to standard output; a reader that went away ends the program quietly.
 pub fn line(text: &str) {
+    raw_line(&without_controls(text));
+}
+
+fn raw_line(text: &str) {
     if let Err(error) = writeln!(io::stdout().lock(), "{text}") {
         if error.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
@@ -24,14 +29,46 @@ pub fn line(text: &str) {
 /// Prints a line for people to standard error.
 pub fn note(text: &str) {
     // A closed standard error must not end a command that works.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", without_controls(text));
+}
+
+/// The text with control characters spelled out, but for ends of lines, tabulators and our colours:
+/// names of files are other people's, who may not command the terminal of whoever looks at them.
+fn without_controls(text: &str) -> Cow<'_, str> {
+    let is_command = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
+    if !text.contains(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(is_command) {
+        shown.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(length) = colour_length(rest) {
+            shown.push_str(&rest[..length]);
+            rest = &rest[length..];
+        } else if let Some(command) = rest.chars().next() {
+            shown.extend(command.escape_unicode());
+            rest = &rest[command.len_utf8()..];
+        }
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// How long the change of colours is that the text begins with, in bytes.
+fn colour_length(text: &str) -> Option<usize> {
+    let codes = text.strip_prefix("\u{1b}[")?;
+    let end = codes.find(|it: char| !it.is_ascii_digit() && it != ';')?;
+    codes[end..].starts_with('m').then_some("\u{1b}[".len() + end + 1)
 }
 
 /// Prints facts as JSON, indented.
 pub fn json<T: Serialize>(facts: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(facts)
         .map_err(|source| Error::pfs("writing JSON", io::Error::other(source.to_string())))?;
-    line(&text);
+    // It spells them out itself.
+    raw_line(&text);
     Ok(())
 }
 
@@ -160,6 +197,17 @@ pub fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_files_command_no_terminal() {
+        assert_eq!(without_controls("a name, ä\n\tb"), "a name, ä\n\tb");
+        let title = "a\u{1b}]0;title\u{7}b\u{1b}[2Jc\u{9b}2J\r";
+        let shown = r"a\u{1b}]0;title\u{7}b\u{1b}[2Jc\u{9b}2J\u{d}";
+        assert_eq!(without_controls(title), shown);
+        let red = "\u{1b}[1;31mred\u{1b}[0m";
+        assert_eq!(without_controls(red), red);
+        assert_eq!(without_controls("\u{1b}["), r"\u{1b}[");
+    }
 
     #[test]
     fn numbers_read_well() {
