@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use tidepool_client::default_socket;
 use tidepool_control::sensor::places;
