@@ -19,6 +19,8 @@ use crate::node::Node;
 use crate::process;
 use crate::suites::content::mix;
 
+/// A block of the store.
+const BLOCK_BYTES: u64 = 4 << 20;
 /// Between two looks at what programs do.
 const POLL: Duration = Duration::from_millis(20);
 /// The longest pause between two disturbances.
@@ -193,7 +195,10 @@ impl Disturber {
     fn do_step(&mut self, step: Step) -> Result<()> {
         match step {
             Step::Resize { sixteenths } => {
-                self.tell(&["resize", &(self.memory_bytes / 16 * sixteenths).to_string()])?;
+                let bytes = self.memory_bytes / 16 * sixteenths;
+                // Less than a block is refused; nothing is harder on the job.
+                let bytes = if bytes < BLOCK_BYTES { 0 } else { bytes };
+                self.tell(&["resize", &bytes.to_string()])?;
                 self.count.resizes += 1;
             }
             Step::Evict => {

@@ -151,7 +151,7 @@ fn nothing_more_is_taken(image: &Image, options: [&str; 2]) {
         }
         if in_memory {
             // What is kept in memory has to go down; it cannot.
-            let _ = node.run(&["resize", "1MiB"]).unwrap();
+            let _ = node.run(&["resize", "0"]).unwrap();
             let _ = node.run(&["resize", "64MiB"]).unwrap();
         }
         let now = image.free_bytes();
