@@ -9,7 +9,7 @@ use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
     StoreStatus, hit_ratio,
 };
-use tidepool_proto::control::ControlStatus;
+use tidepool_proto::control::{ControlStatus, PfsFull};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{
     Access, ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
@@ -17,6 +17,7 @@ use tidepool_proto::{
 
 use crate::file::content::Content;
 use crate::file::handle::Handle;
+use crate::file::spilling::is_no_room;
 use crate::file::state::FileState;
 use crate::file::stub::{self, Found};
 use crate::node::Node;
@@ -152,10 +153,31 @@ impl Node {
     /// The memory control as operators see it.
     pub fn control_status(&self) -> ControlStatus {
         let mut status = self.core.governor.status();
+        status.pfs_full = self.pfs_full();
         if let Some(add) = &self.surroundings.lock().control {
             add(&mut status);
         }
         status
+    }
+
+    /// What the PFS had no room for: memory-only files, and bytes that programs could not sync.
+    fn pfs_full(&self) -> Option<PfsFull> {
+        let core = &self.core;
+        let spilled = core.memory_only.spilling().state();
+        let mut full = spilled.filter(|_| core.memory_only.count() > 0);
+        for file in core.files.all() {
+            let refused = file.unsynced.failing().filter(|(errno, _)| is_no_room(*errno));
+            let Some((_, why)) = refused else { continue };
+            // Who closed it was told.
+            if file.inner.lock().handles > 0 {
+                let since_s = file.unsynced.owed_for().map_or(0, |age| age.as_secs());
+                let full = full.get_or_insert(PfsFull { since_s, why, ..PfsFull::default() });
+                full.since_s = full.since_s.max(since_s);
+                full.unsynced_bytes += file.unsynced.owed_bytes();
+            }
+        }
+        full.iter_mut().for_each(PfsFull::fit);
+        full
     }
 
     /// Tells that a controller should govern from now on: the store falls to its guaranteed part

@@ -19,6 +19,7 @@ use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 use crate::carry::Noted;
 use crate::changes::Changes;
 use crate::core::Core;
+use crate::file::draining::{Effort, spill_all};
 use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
@@ -143,11 +144,20 @@ impl Node {
     }
 
     /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
-    /// of it.
+    /// of it. Where the PFS is full, not every file is tried.
     pub fn drain(&self) -> Result<()> {
+        self.drain_with(Effort::Probe)
+    }
+
+    /// As [`Node::drain`] where the node ends whatever comes of it: every file is tried.
+    pub fn drain_to_end(&self) -> Result<()> {
+        self.drain_with(Effort::Each)
+    }
+
+    fn drain_with(&self, effort: Effort) -> Result<()> {
         self.core.draining.store(true, Ordering::Release);
         self.core.changes.gather();
-        memory_only::spill_all(&self.core).inspect_err(|_| {
+        spill_all(&self.core, effort).inspect_err(|_| {
             self.core.draining.store(false, Ordering::Release);
         })
     }
@@ -170,6 +180,7 @@ impl Node {
         if let Some(thread) = self.upkeep.lock().take() {
             let _ = thread.join();
         }
+        self.core.memory_only.spilling().stop();
         self.core.governor.stop();
         self.core.fills.stop();
     }

@@ -3,7 +3,6 @@
 mod support;
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::Govern;
-use tidepool_proto::{Access, Error, FileId, FileService, OpenFile, WriteMode};
+use tidepool_proto::{Access, FileId, FileService, OpenFile, WriteMode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -180,36 +179,4 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
         resize.join().unwrap();
     });
     assert_eq!(fixture.node.status().store.resident_bytes, 0);
-}
-
-#[test]
-fn a_full_pfs_is_asked_once_and_again_after_a_pause() {
-    let (fixture, hooks) = Fixture::hooked(|_| ());
-    let names: Vec<String> = (0..3).map(|number| format!("f{number}")).collect();
-    for name in &names {
-        drop(memory_writer(&fixture, name));
-    }
-    let shrink = || {
-        let shrink = AdminRequest::Resize { capacity_bytes: 0 };
-        fixture.node.admin(shrink, None, 0).unwrap();
-    };
-    let writes = Arc::new(AtomicU64::new(0));
-    let seen = writes.clone();
-    hooks.set(move |call, make| {
-        if call != Call::Write {
-            return make();
-        }
-        seen.fetch_add(1, Ordering::Relaxed);
-        Err(Error::pfs("writing", std::io::Error::from_raw_os_error(libc::EDQUOT)))
-    });
-    shrink();
-    assert_eq!(writes.load(Ordering::Relaxed), 1, "the next file would find no room either");
-    assert_eq!(fixture.node.status().memory_only_files, names.len() as u64, "no byte is lost");
-    hooks.clear();
-    let begun = Instant::now();
-    while fixture.node.status().memory_only_files > 0 {
-        assert!(begun.elapsed() < PATIENCE, "there is room again");
-        shrink();
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

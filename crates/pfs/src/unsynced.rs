@@ -75,6 +75,8 @@ struct State {
     /// Syncs that failed so far, and how the last one did.
     failures: u64,
     failure: Option<(i32, String)>,
+    /// The last sync was one of them.
+    failing: bool,
 }
 
 /// What the counters were when a call or a sync began.
@@ -116,6 +118,12 @@ impl Unsynced {
     /// How long the oldest of them has been waiting.
     pub fn owed_for(&self) -> Option<Duration> {
         self.state.lock().since.map(|since| since.elapsed())
+    }
+
+    /// Errno and text of the last sync, if it failed and bytes are owed.
+    pub fn failing(&self) -> Option<(i32, String)> {
+        let state = self.state.lock();
+        state.failure.clone().filter(|_| state.failing && state.changed > state.synced)
     }
 
     /// Returns when what `need` names is durable: by `sync`, which is called at most once, or by
@@ -189,6 +197,7 @@ impl State {
         self.synced = self.synced.max(changed);
         self.names_synced = self.names_synced.max(named);
         self.since = (self.changed > self.synced).then_some(turn.at);
+        self.failing = false;
         self.data_done = begun;
         if !turn.data_only {
             self.all_done = begun;
@@ -212,6 +221,7 @@ impl Turn<'_> {
             Err(error) => {
                 state.failures += 1;
                 state.failure = Some((error.errno(), error.to_string()));
+                state.failing = true;
                 // It hears this one from its own call.
                 hearing.0.store(state.failures, Ordering::Relaxed);
             }
@@ -227,6 +237,7 @@ impl Drop for Turn<'_> {
             // A panic in the sync: nobody knows what it did.
             state.failures += 1;
             state.failure = Some((libc::EIO, "it was not finished".into()));
+            state.failing = true;
         }
         drop(state);
         self.unsynced.ended.notify_all();
@@ -275,11 +286,13 @@ mod tests {
         for hearing in [&one, &two] {
             let error = unsynced.settle(hearing, Need::Counted, |_| failing()).unwrap_err();
             assert_eq!(error.errno(), libc::EDQUOT);
+            assert_eq!(unsynced.failing().unwrap().0, libc::EDQUOT);
         }
         let later = unsynced.listen();
         for hearing in [&one, &two, &later] {
             unsynced.settle(hearing, ALL, |_| Ok(())).unwrap();
         }
+        assert_eq!(unsynced.failing(), None, "what was owed is durable");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub const CONTROL_POLICIES: [(&str, &str); 4] = [
 ];
 
 /// Names of the alarms of the control, with what each means.
-pub const ALARMS: [(&str, &str); 8] = [
+pub const ALARMS: [(&str, &str); 9] = [
     ("actuator-limited", "jobs take memory faster than the store can give it back"),
     ("sensor-disagreement", "two estimates of used memory differ by more than they should"),
     ("sensor-stale", "the memory of the node could not be read in time, or is implausible"),
@@ -51,7 +51,15 @@ pub const ALARMS: [(&str, &str); 8] = [
         "there is room for the store to grow, and for a minute demand that grows, or tasks that \
          stall, kept it from it",
     ),
+    (
+        PFS_FULL,
+        "the PFS, or a quota on it, has no room for bytes that are in memory alone or not synced: \
+         they stay until there is room, and are tried again",
+    ),
 ];
+
+/// The alarm that is the node's own, whoever governs: see [`PfsFull`].
+pub const PFS_FULL: &str = "pfs-full";
 
 /// Options that are parameters of the policies.
 pub fn parameter_options() -> impl Iterator<Item = &'static OptionSpec> {
@@ -228,6 +236,30 @@ pub struct ControlEvent {
     pub reason: String,
 }
 
+/// Bytes that the PFS had no room for at the last try.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PfsFull {
+    /// Seconds since the first refusal.
+    pub since_s: u64,
+    /// Seconds until the node tries again; absent where only programs can, by another sync.
+    pub again_s: Option<u64>,
+    /// Users whose quota is used up, as far as a quota was the reason.
+    pub users: Vec<u32>,
+    /// Bytes of open files that a sync could not make durable.
+    pub unsynced_bytes: u64,
+    /// What the PFS answered, in words.
+    pub why: String,
+}
+
+impl PfsFull {
+    /// Sorts the users, and shortens list and text to what fits a frame.
+    pub fn fit(&mut self) {
+        self.users.sort_unstable();
+        self.users.truncate(EVENTS_PER_MESSAGE_MAX);
+        shorten(&mut self.why, 2 * TEXT_BYTES_MAX);
+    }
+}
+
 /// The control as operators see it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlStatus {
@@ -267,6 +299,8 @@ pub struct ControlStatus {
     pub memory_only_bytes: u64,
     /// Measured rate at which memory-only bytes are written down; 0 before the first time.
     pub spill_bytes_per_s: u64,
+    /// Why bytes cannot be written down; absent where the PFS took them at the last try.
+    pub pfs_full: Option<PfsFull>,
     /// What the controller reported last; absent before its first report.
     pub report: Option<ControlReport>,
     /// Latest decisions that changed something, oldest first.
@@ -278,8 +312,12 @@ pub struct ControlStatus {
 }
 
 impl ControlStatus {
-    /// Whether an alarm of [`ALARMS`] is up, by the word of a controller that is alive.
+    /// Whether an alarm of [`ALARMS`] is up, by the word of a controller that is alive, or by the
+    /// node's own.
     pub fn has_alarm(&self, name: &str) -> bool {
+        if name == PFS_FULL {
+            return self.pfs_full.is_some();
+        }
         let governed = self.lease == crate::control_page::LeaseState::Governed.name();
         let report = self.report.as_ref().filter(|_| governed);
         report.is_some_and(|report| report.alarms.iter().any(|alarm| alarm == name))
@@ -320,6 +358,8 @@ mod tests {
             ControlStatus { lease: "governed".into(), report: Some(report), ..Default::default() };
         assert!(status.has_alarm("swap-out") && !status.has_alarm("at-minimum"));
         status.lease = "expired".into();
-        assert!(!status.has_alarm("swap-out"));
+        assert!(!status.has_alarm("swap-out") && !status.has_alarm(PFS_FULL));
+        status.pfs_full = Some(PfsFull::default());
+        assert!(status.has_alarm(PFS_FULL), "the node's own needs no controller");
     }
 }

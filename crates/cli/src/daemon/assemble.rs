@@ -278,7 +278,7 @@ impl Running {
         drop(self.endpoint);
         self.server.stop();
         // What programs went on to write until their front end was gone.
-        let drained = self.node.drain().inspect_err(|error| {
+        let drained = self.node.drain_to_end().inspect_err(|error| {
             tracing::error!("bytes that exist in memory only are lost: {error}");
         });
         self.node.stop();

@@ -79,6 +79,7 @@ fn a_node_with_a_guaranteed_part_governs_itself() {
         "held_bytes",
         "memory_only_bytes",
         "spill_bytes_per_s",
+        "pfs_full",
         "report",
         "decisions",
         "settings",

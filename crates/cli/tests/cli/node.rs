@@ -432,6 +432,36 @@ fn a_file_that_a_drained_node_does_not_open_is_not_made() {
     assert!(!daemon.path("pfs/new").exists());
 }
 
+/// Without a controller: the alarm is the node's own.
+#[test]
+fn a_full_pfs_is_an_alarm_and_neither_drained_nor_stopped() {
+    let daemon = Daemon::start(&["--write-mode", "memory", "--fault", "write:errno=ENOSPC"]);
+    if !daemon.mounted {
+        return;
+    }
+    std::fs::write(daemon.path("mnt/file"), [7; 5000]).unwrap();
+    assert!(!stdout(&daemon.run(&["status"])).contains("pfs-full"));
+    for command in ["drain", "stop"] {
+        let refused = daemon.run(&["node", command]);
+        assert_eq!(refused.status.code(), Some(1), "{command}: {}", stdout(&refused));
+        let said = stderr(&refused);
+        for word in ["the PFS is full: 1 file (", "make room on the PFS", "nothing is lost"] {
+            assert!(said.contains(word), "{command}: {word} is missing in {said}");
+        }
+    }
+    assert!(stdout(&daemon.run(&["status"])).contains("off; alarms: pfs-full"));
+    let words = stdout(&daemon.run(&["control", "status"]));
+    for word in ["pfs-full: the PFS", "tried again in", "make room on the PFS"] {
+        assert!(words.contains(word), "{word} is missing in\n{words}");
+    }
+    let told = daemon.json(&["control", "status"]);
+    assert!(told["pfs_full"]["why"].as_str().unwrap().contains("No space left"), "{told}");
+    assert_eq!(std::fs::read(daemon.path("mnt/file")).unwrap(), [7; 5000]);
+    std::fs::remove_file(daemon.path("mnt/file")).unwrap();
+    assert!(!stdout(&daemon.run(&["status"])).contains("pfs-full"), "nothing needs room");
+    assert!(daemon.run(&["node", "stop"]).status.success());
+}
+
 #[test]
 fn sigterm_stops_cleanly() {
     let daemon = Daemon::start(&[]);

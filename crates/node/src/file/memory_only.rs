@@ -19,7 +19,8 @@ use tidepool_store::{BlockPin, FillStart, Segment};
 use super::capture::Written;
 use super::content::Content;
 use super::lent;
-use super::spilling::{Spilling, is_full};
+use super::retry;
+use super::spilling::{Room, Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use crate::core::Core;
@@ -28,7 +29,7 @@ use crate::core::Core;
 pub struct MemoryOnlyFiles {
     contents: Mutex<HashMap<FileId, Arc<Content>>>,
     count: AtomicU64,
-    spilling: Spilling,
+    spilling: Arc<Spilling>,
     /// Names this start of a node in marks.
     node: String,
     host: String,
@@ -41,7 +42,7 @@ impl Default for MemoryOnlyFiles {
         MemoryOnlyFiles {
             contents: Mutex::default(),
             count: AtomicU64::new(0),
-            spilling: Spilling::default(),
+            spilling: Arc::default(),
             node: format!("{:016x}{:016x}", random(), random()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
@@ -57,6 +58,11 @@ impl MemoryOnlyFiles {
     /// Their contents now.
     pub fn contents(&self) -> Vec<Arc<Content>> {
         self.contents.lock().values().cloned().collect()
+    }
+
+    /// What is known of a PFS without room for them.
+    pub fn spilling(&self) -> &Arc<Spilling> {
+        &self.spilling
     }
 
     fn insert(&self, content: &Arc<Content>) {
@@ -317,14 +323,14 @@ pub fn spill_in_turn(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
 /// was a moment ago, only files that need no room on it go.
 pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
     let spilling = &core.memory_only.spilling;
-    let mut is_no_room = spilling.is_paused();
     let mut freed = 0;
     for content in core.memory_only.contents() {
         if freed >= bytes_wanted {
             break;
         }
         let Some(file) = core.files.get(content.id()) else { continue };
-        if is_no_room && !is_expendable(core, &file) {
+        let Some(stub) = file.inner.lock().stub.clone() else { continue };
+        if spilling.is_paused(&**stub.lower()) && !is_expendable(core, &file) {
             continue;
         }
         let Some(_changing) = file.gate.try_write() else { continue };
@@ -333,16 +339,8 @@ pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
         };
         let bytes = content.resident_bytes();
         match spill_gated(core, &file, &content) {
-            Ok(spilled) => {
-                freed += bytes;
-                if spilled == Spilled::WrittenDown {
-                    spilling.succeeded();
-                }
-            }
-            Err(error) if is_full(&error) => {
-                is_no_room = true;
-                spilling.refused(&error);
-            }
+            Ok(_) => freed += bytes,
+            Err(error) if is_full(&error) => {}
             Err(error) => tracing::error!(%error, inode = file.id.inode, "memory-only file stays"),
         }
     }
@@ -350,34 +348,39 @@ pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
 }
 
 /// Whether a file may be dropped instead of being written down.
-fn is_expendable(core: &Core, file: &FileState) -> bool {
+pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     let stub = file.inner.lock().stub.clone();
     stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
-/// Writes every memory-only file down; the first error is returned after all were tried.
-pub fn spill_all(core: &Arc<Core>) -> Result<()> {
-    let mut first_error = None;
-    for content in core.memory_only.contents() {
-        let Some(file) = core.files.get(content.id()) else { continue };
-        let _changing = file.gate.write();
-        let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
-            continue;
-        };
-        if let Err(error) = spill_gated(core, &file, &content) {
-            first_error.get_or_insert(error);
+/// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
+/// exclusively. On error the bytes stay in memory; where the PFS was full, that is noted.
+pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
+    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(Spilled::WrittenDown) };
+    let spilled = spill(core, file, content, &stub);
+    let (spilling, lower) = (&core.memory_only.spilling, &**stub.lower());
+    match &spilled {
+        Ok(Spilled::WrittenDown) => spilling.succeeded(lower),
+        Ok(Spilled::LetGo) => {}
+        Err(error) if is_full(error) => {
+            if spilling.refused(Room::of(error, lower), file.id, error) {
+                retry::start(core);
+            }
         }
+        Err(_) => {}
     }
-    first_error.map_or(Ok(()), Err)
+    spilled
 }
 
-/// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
-/// exclusively. On error the bytes stay in memory.
-pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
-    let (stub, is_nameless) = {
+fn spill(
+    core: &Arc<Core>,
+    file: &FileState,
+    content: &Arc<Content>,
+    stub: &Stub,
+) -> Result<Spilled> {
+    let is_nameless = {
         let inner = file.inner.lock();
-        let Some(stub) = inner.stub.clone() else { return Ok(Spilled::WrittenDown) };
-        (stub, inner.removed && inner.handles == 0)
+        inner.removed && inner.handles == 0
     };
     let lower = stub.lower().clone();
     let expendable = core.rule_of(&*lower).is_some_and(|(_, rule)| rule.expendable);
@@ -398,7 +401,7 @@ pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -
         return Ok(Spilled::LetGo);
     }
     let mark = core.memory_only.mark(content.size());
-    let written = write_down(core, content, &stub, &mark);
+    let written = write_down(core, content, stub, &mark);
     if written.is_err() && stub.give_up(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them.
         if let Ok(version) = lower.version() {

@@ -7,7 +7,8 @@
 //! * [`stub`]: what stands for a memory-only file on the PFS.
 //! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what a
 //!   handle does.
-//! * `spilling`: when memory-only files are written down for want of memory.
+//! * `spilling`, `retry`, `draining`: when memory-only files are written down, and what a PFS
+//!   without room for them changes of it.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
 //! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
@@ -17,12 +18,14 @@ mod behind;
 pub mod capture;
 pub mod content;
 mod direct_writer;
+pub mod draining;
 mod follow;
 pub mod handle;
 mod lent;
 pub mod memory_only;
 mod read;
-mod spilling;
+mod retry;
+pub mod spilling;
 pub mod state;
 pub mod stub;
 mod write;

@@ -30,6 +30,7 @@ type Hook = dyn Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + 
 pub struct Hooks {
     hook: Mutex<Option<Arc<Hook>>>,
     without_attributes: AtomicBool,
+    over_quota: Mutex<Option<u32>>,
 }
 
 impl Hooks {
@@ -49,6 +50,20 @@ impl Hooks {
     /// From now on the file system has no extended attributes.
     pub fn take_attributes_away(&self) {
         self.without_attributes.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on the files of this owner cannot be written; those of others can.
+    pub fn use_up_quota_of(&self, owner: Option<u32>) {
+        *self.over_quota.lock().unwrap() = owner;
+    }
+
+    fn check_quota(&self, file: &dyn LowerFile) -> Result<()> {
+        let owner = rustix::fs::fstat(file.descriptor()).unwrap().st_uid;
+        if *self.over_quota.lock().unwrap() != Some(owner) {
+            return Ok(());
+        }
+        let refused = std::io::Error::from_raw_os_error(libc::EDQUOT);
+        Err(tidepool_proto::Error::pfs("writing", refused))
     }
 
     fn attribute<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -134,6 +149,7 @@ impl LowerFile for HookedFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.hooks.check_quota(&*self.inner)?;
         self.hooks.around(Call::Write, || self.inner.write_at(offset, data))
     }
 

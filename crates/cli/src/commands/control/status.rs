@@ -1,7 +1,7 @@
 //! `tidepool control status`: the memory control as an operator wants to know it.
 
 use tidepool_proto::Result;
-use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus};
+use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, PfsFull};
 
 use super::decisions;
 use crate::arguments::Facts;
@@ -27,7 +27,7 @@ fn print(status: &ControlStatus) {
     output::line(&coloured(&title(status), Colour::Strong));
     let mut rows = vec![("store", store(status))];
     if let Some(report) = &status.report {
-        rows.extend(report_rows(status, report));
+        rows.extend(report_rows(report));
     }
     if status.memory_only_bytes > 0 || status.spill_bytes_per_s > 0 {
         let rate = match status.spill_bytes_per_s {
@@ -36,6 +36,10 @@ fn print(status: &ControlStatus) {
         };
         rows.push(("in memory only", format!("{}, {rate}", size(status.memory_only_bytes))));
     }
+    for (name, meaning) in ALARMS.iter().filter(|(name, _)| status.has_alarm(name)) {
+        rows.push(("alarm", coloured(&format!("{name}: {meaning}"), Colour::Bad)));
+    }
+    rows.extend(status.pfs_full.iter().map(|full| ("no room", no_room(full))));
     rows.push(("history", history(status)));
     for setting in status.settings.iter().filter(|setting| setting.origin != "default") {
         rows.push(("setting", format!("{} ({})", super::setting(setting), setting.origin)));
@@ -85,7 +89,7 @@ fn store(status: &ControlStatus) -> String {
     )
 }
 
-fn report_rows(status: &ControlStatus, report: &ControlReport) -> Vec<(&'static str, String)> {
+fn report_rows(report: &ControlReport) -> Vec<(&'static str, String)> {
     let free = report.available_bytes.map_or("unknown".to_owned(), size);
     let mut rows = vec![
         (
@@ -116,13 +120,28 @@ fn report_rows(status: &ControlStatus, report: &ControlReport) -> Vec<(&'static 
         let (held, of) = (size(store.resident_bytes), size(store.capacity_bytes));
         rows.push(("other store", format!("{}: {held} of {of}{failed}", store.name)));
     }
-    for (name, meaning) in ALARMS.iter().filter(|(name, _)| status.has_alarm(name)) {
-        rows.push(("alarm", coloured(&format!("{name}: {meaning}"), Colour::Bad)));
-    }
     for note in &report.notes {
         rows.push(("degraded", coloured(note, Colour::Warning)));
     }
     rows
+}
+
+/// What the PFS refused, and what to do.
+fn no_room(full: &PfsFull) -> String {
+    let users: Vec<String> = full.users.iter().map(u32::to_string).collect();
+    let remedy = match users.as_slice() {
+        [] => "make room on the PFS".to_owned(),
+        users => format!("raise the quota of user {}, or make room in it", users.join(", ")),
+    };
+    let unsynced = match full.unsynced_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of open files are not synced", size(bytes)),
+    };
+    let again = match full.again_s {
+        Some(seconds) => format!("; tried again in {}", duration(seconds)),
+        None => String::new(),
+    };
+    format!("for {}{unsynced}{again}: {remedy} ({})", duration(full.since_s), full.why)
 }
 
 fn history(status: &ControlStatus) -> String {

@@ -1,0 +1,58 @@
+//! Tries memory-only files again for which the PFS had no room, also while nobody needs their
+//! memory: so that operators are told no longer than it lasts.
+
+use std::sync::{Arc, Weak};
+
+use super::memory_only::{is_expendable, spill_gated};
+use super::spilling::{Room, Spilling, is_full};
+use super::state::FileState;
+use crate::core::Core;
+use tidepool_proto::FileId;
+
+/// Starts the thread that tries again. It ends when nothing is left to try.
+pub fn start(core: &Arc<Core>) {
+    let (weak, spilling) = (Arc::downgrade(core), core.memory_only.spilling().clone());
+    let builder = std::thread::Builder::new().name("retry".into()).stack_size(256 << 10);
+    if let Err(error) = builder.spawn(move || retry(&weak, &spilling)) {
+        core.memory_only.spilling().is_not_retried();
+        tracing::warn!(%error, "nobody tries again until memory is needed: no thread");
+    }
+}
+
+fn retry(core: &Weak<Core>, spilling: &Spilling) {
+    while let Some((room, refused)) = spilling.next_try() {
+        let Some(core) = core.upgrade() else { return };
+        match waiting(&core, room, refused) {
+            Some(file) => {
+                // First: whatever comes of it, it is not tried again at once.
+                spilling.postpone(room);
+                try_again(&core, &file);
+            }
+            None => spilling.forget(room),
+        }
+    }
+}
+
+/// A file that needs this room: the one that found none, while it is there.
+fn waiting(core: &Core, room: Room, refused: FileId) -> Option<Arc<FileState>> {
+    let needs_room = |file: &Arc<FileState>| {
+        let stub = file.inner.lock().stub.clone();
+        stub.is_some_and(|stub| room.is_of(&**stub.lower())) && !is_expendable(core, file)
+    };
+    let refused = core.files.get(refused).filter(needs_room);
+    refused.or_else(|| {
+        let contents = core.memory_only.contents().into_iter();
+        contents.filter_map(|content| core.files.get(content.id())).find(needs_room)
+    })
+}
+
+/// Passes over a file that is being changed.
+fn try_again(core: &Arc<Core>, file: &FileState) {
+    let Some(_changing) = file.gate.try_write() else { return };
+    let Some(content) = file.content().filter(|content| content.is_memory_only()) else { return };
+    if let Err(error) = spill_gated(core, file, &content)
+        && !is_full(&error)
+    {
+        tracing::error!(%error, inode = file.id.inode, "memory-only file stays");
+    }
+}
