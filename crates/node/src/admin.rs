@@ -17,6 +17,7 @@ use tidepool_proto::{
 
 use crate::file::content::Content;
 use crate::file::handle::Handle;
+use crate::file::memory_only;
 use crate::file::spilling::is_no_room;
 use crate::file::state::FileState;
 use crate::file::stub::{self, Found};
@@ -66,7 +67,7 @@ impl AdminService for Node {
             AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
             AdminRequest::EvictAll => AdminReply::Freed(self.core.store.evict_all()),
             AdminRequest::Resize { capacity_bytes } => {
-                AdminReply::Freed(self.core.governor.resize(capacity_bytes))
+                AdminReply::Freed(self.resize(capacity_bytes))
             }
             AdminRequest::SetPolicy { policy } => {
                 self.core.store.set_policy(policy.parse()?);
@@ -322,6 +323,24 @@ impl Node {
             held_bytes: held,
             elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
         })
+    }
+
+    /// Sets the capacity. Unlike a controller, which asks again, this returns when all is written
+    /// down that had to be, or nothing more can be.
+    fn resize(&self, capacity_bytes: u64) -> FreeReport {
+        let mut report = self.core.governor.resize(capacity_bytes);
+        loop {
+            let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
+            if excess == 0 || memory_only::spill_after_others(&self.core, excess) == 0 {
+                return report;
+            }
+            let more = self.core.store.settle();
+            report = FreeReport {
+                freed_bytes: report.freed_bytes + more.freed_bytes,
+                elapsed_ms: report.elapsed_ms + more.elapsed_ms,
+                ..more
+            };
+        }
     }
 
     /// Everything known of one file.

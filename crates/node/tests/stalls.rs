@@ -139,6 +139,38 @@ fn changes_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep()
 }
 
 #[test]
+fn a_resize_by_hand_does_not_end_while_a_controller_writes_down() {
+    let (fixture, hooks) = Fixture::hooked(|_| ());
+    for number in 0..6 {
+        drop(memory_writer(&fixture, &format!("f{number}")));
+    }
+    let stall = Arc::<Stall>::default();
+    stall.hold(&hooks, Call::Write);
+    std::thread::scope(|scope| {
+        let _relief = Relief(stall.clone());
+        // Of the controller: one file is enough.
+        let resident_bytes = fixture.node.status().store.resident_bytes;
+        let request = Govern { capacity_bytes: Some(resident_bytes - 1), ..Govern::default() };
+        let node = fixture.node.clone();
+        let governed = scope.spawn(move || node.admin(AdminRequest::Govern(request), None, 0));
+        stall.wait_for(1);
+        let node = fixture.node.clone();
+        let (answered, answers) = mpsc::channel();
+        scope.spawn(move || {
+            let shrink = AdminRequest::Resize { capacity_bytes: 0 };
+            answered.send(node.admin(shrink, None, 0).unwrap()).unwrap();
+        });
+        // Without waiting it would answer here; a moment is enough for that to be seen often.
+        assert!(answers.recv_timeout(Duration::from_millis(300)).is_err(), "it does not wait");
+        stall.let_go();
+        let AdminReply::Freed(report) = answers.recv_timeout(PATIENCE).unwrap() else { panic!() };
+        assert_eq!(report.resident_bytes, 0);
+        governed.join().unwrap().unwrap();
+    });
+    assert_eq!(fixture.node.status().memory_only_files, 0);
+}
+
+#[test]
 fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
     let (fixture, hooks) = Fixture::hooked(|_| ());
     drop(memory_writer(&fixture, "memory"));

@@ -15,7 +15,7 @@ use super::{LimitBefore, LimitWitness};
 const SET_MAX: usize = 8;
 
 /// A server with a limit.
-pub(super) trait Limited {
+pub trait Limited {
     /// Number of its process.
     fn pid(&mut self) -> Result<u32>;
 
@@ -27,7 +27,7 @@ pub(super) trait Limited {
 }
 
 /// The limit of one server.
-pub(super) struct Limit {
+pub struct Limit {
     state: Mutex<State>,
 }
 

@@ -7,29 +7,24 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_model::control::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{ErrorKind, Result};
 
-use super::connection::{ANSWER_TIME, Connection};
+use super::connection::Connection;
 use super::credentials::Credentials;
-use super::ledger::{Bounds, Ledger};
-use super::limit::{Limit, Limited};
+use super::limit::Limited;
 use super::server_process::ServerProcess;
-use super::watch::Watch;
-use super::{Actuator, LimitBefore, LimitWitness, Resized};
+use super::server_store::{Conversation, ServerStore};
 
-const NAMES: [&str; 1] = ["memcached"];
 const MEBIBYTE: u64 = 1 << 20;
 /// The server accepts no smaller limit.
 const LIMIT_BYTES_MIN: u64 = 8 * MEBIBYTE;
 /// Environment of the server that makes each of its pages a mapping of its own, for good.
 const MALLOC_SETTING: &str = "MALLOC_MMAP_THRESHOLD_=";
-const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// A page takes about a millisecond to move; the server answers BUSY meanwhile.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
@@ -51,12 +46,7 @@ pub struct MemcachedConfiguration {
 }
 
 /// A memcached server under control.
-pub struct Memcached {
-    configuration: MemcachedConfiguration,
-    ledger: Ledger,
-    process: Watch<Arc<ServerProcess>>,
-    limit: Arc<Limit>,
-}
+pub type Memcached = ServerStore<Server>;
 
 impl Memcached {
     /// Connects to the server and begins to watch it.
@@ -64,101 +54,8 @@ impl Memcached {
     /// # Errors
     /// See [`super::open`].
     pub fn open(configuration: &MemcachedConfiguration) -> Result<Self> {
-        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
-        let bounds = Bounds::new(&configuration.name, least, most)?;
-        let configuration = configuration.clone();
-        let mut server = Server::connect(&configuration, Instant::now() + ANSWER_TIME)?;
-        let process_id = server.pid()?;
-        let process = Arc::new(ServerProcess::open(process_id, &NAMES)?);
-        let limit_bytes = server.limit_bytes()?;
-        let limit = Arc::new(Limit::new(process_id, limit_bytes));
-        if limit_bytes % MEBIBYTE == 0 {
-            // Sets what is set already: a server that cannot be resized says so now.
-            server.set_limit(limit_bytes)?;
-        }
-        warn_of_malloc(&process);
-        let slabs = server.slabs()?;
-        let overhead_bytes = process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
-        let capacity_bytes = bounds.clamp(limit_bytes + overhead_bytes);
-        let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Fast, MEBIBYTE);
-        let (of_watch, watched) = (configuration.clone(), limit.clone());
-        let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
-            let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
-            last.unless_replaced_by(watched.look(&mut server)?, &NAMES)
-        })?;
-        Ok(Memcached { configuration, ledger, process, limit })
-    }
-
-    /// Puts back what a killed controller left, on a server that is not opened.
-    pub(super) fn put_back_left(
-        configuration: &MemcachedConfiguration,
-        left: LimitBefore,
-    ) -> Result<()> {
-        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
-        let limit = Limit::new(server.pid()?, server.limit_bytes()?);
-        limit.adopt(left);
-        limit.put_back(&mut server)
-    }
-
-    fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
-        let mut slabs = server.slabs()?;
-        let overhead_bytes = self.process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
-        let limit = capacity_bytes.saturating_sub(overhead_bytes).max(LIMIT_BYTES_MIN);
-        let limit_bytes = limit - limit % MEBIBYTE;
-        self.limit.set(server, limit_bytes)?;
-        // Eighths, so that no class is emptied because it was the oldest at the beginning.
-        while slabs.allocated_bytes > limit_bytes && !server.is_late() {
-            let excess = (slabs.allocated_bytes - limit_bytes).div_ceil(MEBIBYTE);
-            let moved = server.release_pages(&slabs, excess.div_ceil(8).max(16).min(excess))?;
-            slabs = server.slabs()?;
-            if moved == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Actuator for Memcached {
-    fn name(&self) -> &str {
-        &self.configuration.name
-    }
-
-    fn state(&self) -> Result<StoreState> {
-        Ok(self.process.state(&self.ledger))
-    }
-
-    fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
-        let started = Instant::now();
-        let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
-        let process_id = self.limit.look(&mut server)?;
-        let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
-        self.process.put(current);
-        server.deadline = started + deadline;
-        self.ledger.resize(
-            capacity_bytes,
-            started + deadline,
-            || self.process.resident_bytes(),
-            |capacity_bytes| self.change(&mut server, capacity_bytes),
-        )
-    }
-
-    fn limit_before(&self) -> Option<LimitBefore> {
-        Some(self.limit.before())
-    }
-
-    fn adopt_limit(&self, left: LimitBefore) {
-        self.limit.adopt(left);
-    }
-
-    fn on_limit(&self, witness: LimitWitness) {
-        self.limit.on_change(witness);
-    }
-
-    fn put_back(&self) -> Result<()> {
-        self.limit.end();
-        let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
-        self.limit.put_back(&mut server)
+        let bounds = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        Self::open_server(&configuration.name, bounds, configuration)
     }
 }
 
@@ -238,12 +135,17 @@ impl Limited for Server {
 }
 
 /// The conversation with the server, in its text protocol.
-struct Server {
+pub struct Server {
     connection: Connection,
     deadline: Instant,
 }
 
-impl Server {
+impl Conversation for Server {
+    type Configuration = MemcachedConfiguration;
+
+    const NAMES: &'static [&'static str] = &["memcached"];
+    const SPEED: StoreSpeed = StoreSpeed::Fast;
+
     fn connect(configuration: &MemcachedConfiguration, deadline: Instant) -> Result<Self> {
         let connection = Connection::open(&configuration.address)?;
         let mut server = Server { connection, deadline };
@@ -259,6 +161,39 @@ impl Server {
         Ok(server)
     }
 
+    fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    fn data_bytes(&mut self, process: &ServerProcess, limit_bytes: u64) -> Result<u64> {
+        if limit_bytes.is_multiple_of(MEBIBYTE) {
+            // Sets what is set already: a server that cannot be resized says so now.
+            self.set_limit(limit_bytes)?;
+        }
+        warn_of_malloc(process);
+        Ok(self.slabs()?.allocated_bytes)
+    }
+
+    fn change(store: &Memcached, server: &mut Self, capacity_bytes: u64) -> Result<()> {
+        let mut slabs = server.slabs()?;
+        let overhead_bytes = store.process.resident_bytes()?.saturating_sub(slabs.allocated_bytes);
+        let limit = capacity_bytes.saturating_sub(overhead_bytes).max(LIMIT_BYTES_MIN);
+        let limit_bytes = limit - limit % MEBIBYTE;
+        store.limit.set(server, limit_bytes)?;
+        // Eighths, so that no class is emptied because it was the oldest at the beginning.
+        while slabs.allocated_bytes > limit_bytes && !server.is_late() {
+            let excess = (slabs.allocated_bytes - limit_bytes).div_ceil(MEBIBYTE);
+            let moved = server.release_pages(&slabs, excess.div_ceil(8).max(16).min(excess))?;
+            slabs = server.slabs()?;
+            if moved == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Server {
     fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }

@@ -16,6 +16,7 @@ mod page_cache;
 mod redis;
 mod residency;
 mod server_process;
+mod server_store;
 mod settle;
 mod shared_page;
 mod tidepool;

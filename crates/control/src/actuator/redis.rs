@@ -8,24 +8,19 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_model::control::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::connection::{ANSWER_TIME, Connection};
 use super::credentials::Credentials;
-use super::ledger::{Bounds, Ledger};
 use super::limit::{Limit, Limited};
 use super::server_process::ServerProcess;
-use super::watch::Watch;
-use super::{Actuator, LimitBefore, LimitWitness, Resized};
+use super::server_store::{Conversation, ServerStore};
 
-const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
-const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Purging blocks the server, so it waits for this many evicted bytes.
 const PURGE_BYTES: u64 = 64 << 20;
@@ -64,12 +59,7 @@ pub struct RedisConfiguration {
 }
 
 /// A Redis or Valkey server under control.
-pub struct Redis {
-    configuration: RedisConfiguration,
-    ledger: Ledger,
-    process: Watch<Arc<ServerProcess>>,
-    limit: Arc<Limit>,
-}
+pub type Redis = ServerStore<Server>;
 
 impl Redis {
     /// Connects to the server, checks that it evicts, and begins to watch it.
@@ -77,47 +67,17 @@ impl Redis {
     /// # Errors
     /// See [`super::open`].
     pub fn open(configuration: &RedisConfiguration) -> Result<Self> {
-        let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
-        let bounds = Bounds::new(&configuration.name, least, most)?;
         if configuration.eviction_tenacity.is_some_and(|tenacity| tenacity > 99) {
             let what = "`eviction_tenacity` above 99 blocks the server until it has evicted all";
             return Err(Error::new(ErrorKind::InvalidInput, "opening a store", what)
                 .remedy("give 0 to 99, or none"));
         }
-        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
-        server.check_eviction()?;
-        let process_id = server.pid()?;
-        let process = Arc::new(ServerProcess::open(process_id, &NAMES)?);
-        let overhead_bytes = process.resident_bytes()?.saturating_sub(server.memory()?.used_bytes);
-        let limit_bytes = server.limit_bytes()?;
-        let capacity_bytes = match limit_bytes {
-            0 => bounds.capacity_max_bytes,
-            limit => bounds.clamp(limit.saturating_add(overhead_bytes)),
-        };
-        let limit = Arc::new(Limit::new(process_id, limit_bytes));
-        // Slow until it has shown otherwise.
-        let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
-        let (of_watch, watched) = (configuration.clone(), limit.clone());
-        let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
-            let mut server = Server::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
-            last.unless_replaced_by(server.guard(&watched)?, &NAMES)
-        })?;
-        Ok(Redis { configuration: configuration.clone(), ledger, process, limit })
-    }
-
-    /// Puts back what a killed controller left, on a server that is not opened.
-    pub(super) fn put_back_left(
-        configuration: &RedisConfiguration,
-        left: LimitBefore,
-    ) -> Result<()> {
-        let mut server = Server::connect(configuration, Instant::now() + ANSWER_TIME)?;
-        let limit = Limit::new(server.pid()?, server.limit_bytes()?);
-        limit.adopt(left);
-        limit.put_back(&mut server)
+        let bounds = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
+        Self::open_server(&configuration.name, bounds, configuration)
     }
 
     /// Brings the server to the capacity, with the tenacity that was configured.
-    fn change(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
+    fn bring(&self, server: &mut Server, capacity_bytes: u64) -> Result<()> {
         if self.process.resident_bytes()? > capacity_bytes {
             // What is free already comes first, and hides what the server needs besides its data.
             server.purge()?;
@@ -185,49 +145,6 @@ impl Redis {
     }
 }
 
-impl Actuator for Redis {
-    fn name(&self) -> &str {
-        &self.configuration.name
-    }
-
-    fn state(&self) -> Result<StoreState> {
-        Ok(self.process.state(&self.ledger))
-    }
-
-    fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
-        let started = Instant::now();
-        let mut server = Server::connect(&self.configuration, started + ANSWER_TIME)?;
-        let process_id = server.guard(&self.limit)?;
-        let current = self.process.newest().0.unless_replaced_by(process_id, &NAMES)?;
-        self.process.put(current);
-        server.deadline = started + deadline;
-        self.ledger.resize(
-            capacity_bytes,
-            started + deadline,
-            || self.process.resident_bytes(),
-            |capacity_bytes| self.change(&mut server, capacity_bytes),
-        )
-    }
-
-    fn limit_before(&self) -> Option<LimitBefore> {
-        Some(self.limit.before())
-    }
-
-    fn adopt_limit(&self, left: LimitBefore) {
-        self.limit.adopt(left);
-    }
-
-    fn on_limit(&self, witness: LimitWitness) {
-        self.limit.on_change(witness);
-    }
-
-    fn put_back(&self) -> Result<()> {
-        self.limit.end();
-        let mut server = Server::connect(&self.configuration, Instant::now() + ANSWER_TIME)?;
-        self.limit.put_back(&mut server)
-    }
-}
-
 /// Policies that evict keys that expire, and no others.
 const VOLATILE: &str = "volatile-";
 const TENACITY: &str = "maxmemory-eviction-tenacity";
@@ -262,12 +179,18 @@ enum Answer {
 }
 
 /// The conversation with the server.
-struct Server {
+pub struct Server {
     connection: Connection,
     deadline: Instant,
 }
 
-impl Server {
+impl Conversation for Server {
+    type Configuration = RedisConfiguration;
+
+    const NAMES: &'static [&'static str] = &["redis-server", "valkey-server"];
+    /// Until it has shown otherwise.
+    const SPEED: StoreSpeed = StoreSpeed::Slow;
+
     fn connect(configuration: &RedisConfiguration, deadline: Instant) -> Result<Self> {
         let connection = Connection::open(&configuration.address)?;
         let mut server = Server { connection, deadline };
@@ -279,6 +202,37 @@ impl Server {
         Ok(server)
     }
 
+    fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.check_eviction()
+    }
+
+    fn data_bytes(&mut self, _process: &ServerProcess, _limit_bytes: u64) -> Result<u64> {
+        self.memory().map(|memory| memory.used_bytes)
+    }
+
+    /// Looks who set the limit, and whether the server may be cut. Where not, it has its own limit
+    /// when this returns: one that it had to refuse writes at must not stay. Answers its process.
+    fn guard(&mut self, limit: &Limit) -> Result<u32> {
+        let process_id = limit.look(self)?;
+        if let Err(refusal) = self.check_eviction() {
+            if refusal.kind() == ErrorKind::InvalidInput {
+                limit.raise_back(self)?;
+            }
+            return Err(refusal);
+        }
+        Ok(process_id)
+    }
+
+    fn change(store: &Redis, server: &mut Self, capacity_bytes: u64) -> Result<()> {
+        store.bring(server, capacity_bytes)
+    }
+}
+
+impl Server {
     fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }
@@ -399,19 +353,6 @@ impl Server {
             counts.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
         };
         Ok(count("keys").saturating_sub(count("expires")))
-    }
-
-    /// Looks who set the limit, and whether the server may be cut. Where not, it has its own limit
-    /// when this returns: one that it had to refuse writes at must not stay. Answers its process.
-    fn guard(&mut self, limit: &Limit) -> Result<u32> {
-        let process_id = limit.look(self)?;
-        if let Err(refusal) = self.check_eviction() {
-            if refusal.kind() == ErrorKind::InvalidInput {
-                limit.raise_back(self)?;
-            }
-            return Err(refusal);
-        }
-        Ok(process_id)
     }
 
     /// Refuses servers that answer a lower limit with errors, or not at all.

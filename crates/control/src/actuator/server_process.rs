@@ -15,7 +15,7 @@ use super::watch::Watch;
 
 /// A process of this machine, found by the number its server told.
 #[derive(Debug)]
-pub(super) struct ServerProcess {
+pub struct ServerProcess {
     pid: u32,
     statm: File,
     status: File,

@@ -318,6 +318,12 @@ pub fn spill_in_turn(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
     spill_some(core, bytes_wanted)
 }
 
+/// As [`spill_some`], after a thread that is at it already.
+pub fn spill_after_others(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
+    let _turn = core.memory_only.spilling.wait_for_turn();
+    spill_some(core, bytes_wanted)
+}
+
 /// Writes memory-only files down until `bytes_wanted` bytes became clean. Files that are being
 /// changed at this moment are passed over, so that no lock is waited for. Where the PFS is full, or
 /// was a moment ago, only files that need no room on it go.

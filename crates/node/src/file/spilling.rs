@@ -91,6 +91,11 @@ impl Spilling {
         self.turn.try_lock()
     }
 
+    /// The same right, once nobody else has it.
+    pub fn wait_for_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
     /// Whether there was no room for this file, or one like it, a moment ago.
     pub fn is_paused(&self, lower: &dyn LowerFile) -> bool {
         let waits = |room| {
