@@ -1,5 +1,6 @@
 //! One way for all commands to ask a node.
 
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, Status,
@@ -21,8 +23,19 @@ use crate::machine::default_socket;
 pub struct SocketArgument {
     /// Socket of the node [default: /run/tidepool/node.sock for root, else
     /// $XDG_RUNTIME_DIR/tidepool/node.sock]
-    #[arg(long, value_name = "PATH", env = "TIDEPOOL_SOCKET", hide_env_values = true)]
+    #[arg(long, value_name = "PATH", env = "TIDEPOOL_SOCKET", hide_env_values = true,
+          value_parser = OsStringValueParser::new().try_map(socket_path))]
     pub socket: Option<PathBuf>,
+}
+
+/// The path of a socket as it was given by flag or environment.
+pub fn socket_path(text: OsString) -> Result<PathBuf> {
+    if !text.is_empty() {
+        return Ok(text.into());
+    }
+    let detail = "the path is empty";
+    Err(Error::new(ErrorKind::InvalidInput, "reading --socket or TIDEPOOL_SOCKET", detail)
+        .remedy("name the socket of the node, or unset the variable for the default one"))
 }
 
 impl SocketArgument {
@@ -113,6 +126,25 @@ impl Connection {
             Some(AdminReply::Loaded(report)) => Ok(Some(report)),
             Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
             Some(other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request that is answered without facts. Waits no longer once `interrupted` is true: then
+    /// the answer is false, and the node goes on with what it was asked for.
+    pub fn order_until(&self, request: AdminRequest, interrupted: &AtomicBool) -> Result<bool> {
+        let mut go_on = || !interrupted.load(Ordering::Relaxed);
+        match self.client.admin_while(request, None, &mut go_on)? {
+            None => Ok(false),
+            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
+            Some(_) => Ok(true),
+        }
+    }
+
+    /// Lets a file be evicted again; whether it was pinned.
+    pub fn unpin(&self, file: BorrowedFd<'_>) -> Result<bool> {
+        match self.ask(AdminRequest::Unpin, Some(file))? {
+            AdminReply::Unpinned(was_pinned) => Ok(was_pinned),
+            other => Err(unexpected(&other)),
         }
     }
 

@@ -53,6 +53,8 @@ pub enum Outcome {
     Done,
     /// It ran, but something asked for is not so; the output says what.
     NotSo,
+    /// It ran, and said what failed; the exit code is that of the first failure.
+    Failed(u8),
     /// It was asked to stop before its end.
     Interrupted,
 }
@@ -62,6 +64,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => ExitCode::SUCCESS,
             Outcome::NotSo => ExitCode::from(1),
+            Outcome::Failed(code) => ExitCode::from(code),
             Outcome::Interrupted => ExitCode::from(interruption::EXIT_CODE),
         }
     }

@@ -7,6 +7,8 @@ mod commands;
 mod connection;
 mod daemon;
 mod exit;
+mod failure;
+mod failures;
 mod generate;
 mod interruption;
 mod machine;
@@ -25,11 +27,17 @@ use exit::Outcome;
 fn main() -> ExitCode {
     // A node is started by the file that runs already; the kernel would call it `exe` in its log.
     let _ = rustix::thread::set_name(c"tidepool");
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        // Help and version come this way, too.
+        if error.use_stderr() {
+            failure::tell_usage(&error);
+        }
+        error.exit()
+    });
     match run(arguments.command) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            output::note(&format!("tidepool: {error}"));
+            failure::tell(&error);
             let interrupted = interruption::came();
             ExitCode::from(if interrupted { interruption::EXIT_CODE } else { exit::code(&error) })
         }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tidepool_proto::{ByteSize, Error, Result};
@@ -11,19 +12,28 @@ const COLUMNS_OF_TEXT_MIN: usize = 24;
 /// Where broken lines begin on a terminal that has no room for that.
 const INDENT_MIN: usize = 4;
 
+static HAS_PRINTED: AtomicBool = AtomicBool::new(false);
+
 /// Prints a line to standard output; a reader that went away ends the program quietly.
 pub fn line(text: &str) {
     raw_line(&without_controls(text));
 }
 
 fn raw_line(text: &str) {
-    if let Err(error) = writeln!(io::stdout().lock(), "{text}") {
+    HAS_PRINTED.store(true, Ordering::Relaxed);
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         if error.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
-        // Nothing sensible is left to do where standard output fails.
+        note(&format!("tidepool: while printing the answer: {error} (write it elsewhere)"));
         std::process::exit(1);
     }
+}
+
+/// Whether standard output has something of this program already.
+pub fn has_printed() -> bool {
+    HAS_PRINTED.load(Ordering::Relaxed)
 }
 
 /// Prints a line for people to standard error.

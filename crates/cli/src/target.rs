@@ -57,6 +57,19 @@ impl Roots {
 
     /// The path on the PFS of what the user named.
     pub fn locate(&self, named: &Path) -> Result<PathBuf> {
+        let found = self.find(named)?;
+        // What cannot be followed is told by whoever opens it.
+        let (Ok(real), Ok(root)) = (found.canonicalize(), self.pfs.canonicalize()) else {
+            return Ok(found);
+        };
+        if real.starts_with(root) {
+            return Ok(found);
+        }
+        let detail = format!("it is a link that leads to {}", real.display());
+        Err(self.refused(named, &detail))
+    }
+
+    fn find(&self, named: &Path) -> Result<PathBuf> {
         if let Some(below) = named.as_os_str().as_bytes().strip_prefix(b"tide://") {
             let below = PathBuf::from(std::ffi::OsString::from_vec(below.to_vec()));
             return self.below_root(named, below.strip_prefix("/").unwrap_or(&below));
@@ -100,14 +113,15 @@ impl Roots {
     }
 
     fn outside(&self, named: &Path) -> Error {
+        self.refused(named, "it does not belong to this node")
+    }
+
+    fn refused(&self, named: &Path, detail: &str) -> Error {
         let mount = self.mount.as_ref();
         let mount = mount.map(|path| format!(", below {}", path.display())).unwrap_or_default();
-        Error::new(
-            ErrorKind::InvalidInput,
-            format!("locating {}", named.display()),
-            "it does not belong to this node",
-        )
-        .remedy(format!("name a path below {}{mount}, or tide:///...", self.pfs.display()))
+        let operation = format!("locating {}", named.display());
+        Error::new(ErrorKind::InvalidInput, operation, detail)
+            .remedy(format!("name a path below {}{mount}, or tide:///...", self.pfs.display()))
     }
 }
 
@@ -198,6 +212,27 @@ mod tests {
             assert_eq!(found, top.join("link/below/file"), "{named}");
         }
         assert!(roots.locate(&top.join("elsewhere")).is_err());
+    }
+
+    #[test]
+    fn a_link_that_leads_out_is_refused_and_one_that_stays_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("pfs")).unwrap();
+        std::fs::write(top.join("other"), "x").unwrap();
+        std::fs::write(top.join("pfs/file"), "x").unwrap();
+        let roots = Roots { pfs: top.join("pfs"), mount: None };
+        for (name, target) in [("out", "other"), ("inside", "pfs/file"), ("dangling", "none")] {
+            std::os::unix::fs::symlink(top.join(target), top.join("pfs").join(name)).unwrap();
+        }
+        let message = roots.locate(&top.join("pfs/out")).unwrap_err().to_string();
+        assert!(
+            message.contains("a link that leads to ") && message.contains("other"),
+            "{message}"
+        );
+        assert!(roots.locate(Path::new("tide:///out")).is_err());
+        assert_eq!(roots.locate(&top.join("pfs/inside")).unwrap(), top.join("pfs/inside"));
+        assert!(roots.locate(Path::new("tide:///dangling")).is_ok(), "told at its opening");
     }
 
     #[test]

@@ -124,11 +124,14 @@ fn attach_by_helper(config: &MountConfig) -> io::Result<OwnedFd> {
         });
     }
     let spawned = command.stderr(std::process::Stdio::piped()).spawn();
-    let child = spawned.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            io::Error::other(format!("only root mounts without {HELPER}, which is not installed"))
-        }
-        _ => error,
+    let child = spawned.map_err(|error| {
+        // Without the number of the system call, which would be taken for that of the device.
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "is not installed".to_owned(),
+            io::ErrorKind::PermissionDenied => "this user may not run".to_owned(),
+            _ => format!("does not start ({error})"),
+        };
+        io::Error::other(format!("only root mounts without {HELPER}, which {why}"))
     })?;
     drop(theirs);
     let received = receive_descriptor(&ours);

@@ -178,7 +178,8 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
         }
         _ => (
             config.mount_point.display().to_string(),
-            "mount as root, or install fuse3 and check user_allow_other in /etc/fuse.conf",
+            "mount as root, or install fuse3 (`fusermount3` with mode 4755) and check \
+             user_allow_other in /etc/fuse.conf",
         ),
     };
     let failed = |detail| {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
@@ -60,10 +60,7 @@ impl AdminService for Node {
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
             AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false, go_on)?),
             AdminRequest::Pin => AdminReply::Loaded(self.load(file()?, user_id, true, go_on)?),
-            AdminRequest::Unpin => {
-                self.unpin(file()?, user_id)?;
-                AdminReply::Done
-            }
+            AdminRequest::Unpin => AdminReply::Unpinned(self.unpin(file()?, user_id)?),
             AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
             AdminRequest::EvictAll => AdminReply::Freed(self.core.store.evict_all()),
             AdminRequest::Resize { capacity_bytes } => {
@@ -128,6 +125,8 @@ impl Node {
             socket: core.config.socket.display().to_string(),
             read_mode: core.config.read_mode.to_string(),
             write_mode: core.config.write_mode.to_string(),
+            directory_rules: core.config.rules.len() as u64,
+            user_quotas: core.config.quotas.len() as u64,
             store: core.store.stats(),
             served,
             asked_bytes: ledger.asked_bytes.get(),
@@ -189,6 +188,11 @@ impl Node {
     /// `LimitReached` where there is no thread to watch over it.
     pub fn expect_controller(&self) -> Result<()> {
         self.core.governor.expect()
+    }
+
+    /// Waits until a controller governs, at most for `patience`; whether one does.
+    pub fn wait_for_controller(&self, patience: Duration) -> bool {
+        self.core.governor.wait_until_governed(patience)
     }
 
     /// Tells that the process of a controller ended, so that the next may take over at once.
@@ -285,18 +289,18 @@ impl Node {
         Ok(())
     }
 
-    fn unpin(&self, descriptor: OwnedFd, user_id: u32) -> Result<()> {
+    /// Lets a file be evicted again; whether it was pinned.
+    fn unpin(&self, descriptor: OwnedFd, user_id: u32) -> Result<bool> {
         let id = self.core.pfs.file(descriptor)?.version()?.id;
-        if let Some(file) = self.core.files.get(id) {
-            let mut inner = file.inner.lock();
-            if let Some(pin) = &inner.pin {
-                pin.check_end(user_id)?;
-            }
-            inner.pin = None;
-            drop(inner);
-            self.core.files.release(id);
+        let Some(file) = self.core.files.get(id) else { return Ok(false) };
+        let mut inner = file.inner.lock();
+        if let Some(pin) = &inner.pin {
+            pin.check_end(user_id)?;
         }
-        Ok(())
+        let was_pinned = inner.pin.take().is_some();
+        drop(inner);
+        self.core.files.release(id);
+        Ok(was_pinned)
     }
 
     fn evict(&self, descriptor: OwnedFd) -> Result<FreeReport> {

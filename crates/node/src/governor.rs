@@ -36,6 +36,7 @@ const LIVE_CHANGE: &str = "live change";
 /// Between the store and its controller.
 pub struct Governor {
     store: Arc<Store>,
+    block_bytes: u64,
     shared: Arc<Shared>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
@@ -72,7 +73,8 @@ impl Governor {
         page.settings_generation.store(1, Ordering::Relaxed);
         let state = State { entries, memory_min_bytes, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        Governor { store, shared, watchdog: Mutex::new(None) }
+        let block_bytes = config.block_bytes;
+        Governor { store, block_bytes, shared, watchdog: Mutex::new(None) }
     }
 
     fn page(&self) -> &ControlPage {
@@ -93,6 +95,19 @@ impl Governor {
         drop(state);
         self.shared.changed.notify_all();
         Ok(())
+    }
+
+    /// Waits until a controller governs; whether one does. Gives up after `patience`, and where the
+    /// control is switched off or the node stops.
+    pub fn wait_until_governed(&self, patience: Duration) -> bool {
+        let mut state = self.shared.state.lock();
+        let is_awaited = |state: &mut State| {
+            state.lease.state() != LeaseState::Governed
+                && !state.stopping
+                && state.check_wanted().is_ok()
+        };
+        let _ = self.shared.changed.wait_while_for(&mut state, is_awaited, patience);
+        state.lease.state() == LeaseState::Governed
     }
 
     /// Answers a message of a controller. A shrink evicts before this returns.
@@ -218,7 +233,9 @@ impl Governor {
             "memory_min" => {
                 let bytes = value.trim().parse::<ByteSize>().map_err(|_| share_of_nothing())?.0;
                 let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
-                if bytes > ceiling {
+                // The store has whole blocks: what is within one of it is the same size.
+                let block_bytes = self.block_bytes.max(1);
+                if bytes / block_bytes * block_bytes > ceiling {
                     let (min, max) = (ByteSize(bytes), ByteSize(ceiling));
                     return Err(invalid(name, format!("{min} is more than the store of {max}"))
                         .remedy("ask for less, or enlarge the store first"));

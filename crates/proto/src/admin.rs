@@ -118,6 +118,8 @@ pub enum AdminReply {
         /// The errno behind it.
         errno: i32,
     },
+    /// To `Unpin`: whether the file was pinned.
+    Unpinned(bool),
 }
 
 /// Facts and counters of a node.
@@ -141,6 +143,10 @@ pub struct Status {
     pub read_mode: String,
     /// Default write mode.
     pub write_mode: String,
+    /// Directories with a rule of their own; `tidepool config` has the rules.
+    pub directory_rules: u64,
+    /// Users with a quota; `tidepool config` has the quotas.
+    pub user_quotas: u64,
     /// The store.
     pub store: StoreStatus,
     /// Bytes served to readers, by level.

@@ -282,6 +282,21 @@ impl Error {
         self.remedy.as_deref()
     }
 
+    /// The line that `Display` gives, without the remedy.
+    pub fn message(&self) -> String {
+        let mut text = format!("while {}", self.operation);
+        if !self.detail.is_empty() {
+            text += &format!(": {}", self.detail);
+        }
+        if let Some(source) = &self.source {
+            text += &format!(": {source}");
+        }
+        if self.detail.is_empty() && self.source.is_none() {
+            text += &format!(": {}", self.kind);
+        }
+        text
+    }
+
     /// The errno of the system call behind this error, if there is one.
     pub fn system_errno(&self) -> Option<i32> {
         self.source.as_ref().and_then(io::Error::raw_os_error)
@@ -290,16 +305,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "while {}", self.operation)?;
-        if !self.detail.is_empty() {
-            write!(f, ": {}", self.detail)?;
-        }
-        if let Some(source) = &self.source {
-            write!(f, ": {source}")?;
-        }
-        if self.detail.is_empty() && self.source.is_none() {
-            write!(f, ": {}", self.kind)?;
-        }
+        f.write_str(&self.message())?;
         if let Some(remedy) = &self.remedy {
             write!(f, " ({remedy})")?;
         }

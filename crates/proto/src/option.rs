@@ -92,9 +92,14 @@ impl OptionKind {
                 }
             }
             OptionKind::Bytes { min, max, step } => check_bytes(trimmed, min, max, step),
-            OptionKind::Memory => {
-                trimmed.parse::<MemorySize>().map(drop).map_err(|_| "is not a size".to_owned())
-            }
+            OptionKind::Memory => match trimmed.parse::<MemorySize>() {
+                Ok(_) => Ok(()),
+                // What is wrong with a share says more than that it is no size.
+                Err(error) => {
+                    let why = error.detail().strip_prefix(&format!("`{trimmed}` "));
+                    Err(why.unwrap_or("is not a size").to_owned())
+                }
+            },
             OptionKind::Count { min, max } => match trimmed.parse::<u64>() {
                 Ok(number) if (min..=max).contains(&number) => Ok(()),
                 Ok(_) => Err("is out of range".to_owned()),

@@ -44,7 +44,9 @@ pub struct Machine {
 pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
-    let entries = entries(&options, machine);
+    let mut entries = entries(&options, machine);
+    entries.extend(rules.iter().map(rule_entry));
+    entries.extend(quotas.iter().map(quota_entry));
     let o = Reader { specs: OPTIONS, place: "option" };
     let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
     let memory = o.required("memory", &options.memory)?;
@@ -159,6 +161,36 @@ fn entries(options: &RawOptions, machine: &Machine) -> Vec<ConfigEntry> {
     OPTIONS.iter().map(entry).collect()
 }
 
+/// A rule as operators see it: its keys as they were written.
+fn rule_entry(rule: &RawRule) -> ConfigEntry {
+    let doc = "Rule for this directory and all below it; the longest path wins.";
+    list_entry("rule", RULE_KEYS, rule.path.as_ref(), &|name| rule.get(name), doc)
+}
+
+fn quota_entry(quota: &RawQuota) -> ConfigEntry {
+    let doc = "Quota of this user.";
+    list_entry("quota", QUOTA_KEYS, quota.user.as_ref(), &|name| quota.get(name), doc)
+}
+
+/// An entry of a list of the file, called by `subject`, which is its first key.
+fn list_entry<'a>(
+    list: &str,
+    specs: &[OptionSpec],
+    subject: Option<&Setting>,
+    get: &dyn Fn(&str) -> Option<&'a Setting>,
+    doc: &str,
+) -> ConfigEntry {
+    let written = |spec: &OptionSpec| Some(format!("{} = {}", spec.name, get(spec.name)?.text));
+    let values: Vec<String> = specs.iter().skip(1).filter_map(written).collect();
+    ConfigEntry {
+        name: format!("{list} {}", subject.map_or("", |setting| &setting.text)),
+        value: values.join(", "),
+        unit: String::new(),
+        origin: subject.map_or("default", |setting| setting.origin.name()).to_owned(),
+        doc: doc.to_owned(),
+    }
+}
+
 /// A value as operators see it: what is relative to the working directory is of no use elsewhere.
 fn shown(spec: &OptionSpec, setting: &Setting, machine: &Machine) -> String {
     match spec.kind {
@@ -175,13 +207,17 @@ fn control_config(
     capacity_bytes: u64,
 ) -> Result<ControlConfig> {
     let o = Reader { specs: OPTIONS, place: "option" };
+    let memory: MemorySize = o.required("memory", &options.memory)?;
+    let asked_bytes = memory.resolve(machine.memory_bytes);
     let memory_min: Option<MemorySize> = o.optional("memory_min", &options.memory_min)?;
     Ok(ControlConfig {
         is_on: o.required::<Feature>("control", &options.control)? == Feature::On,
-        memory_min_bytes: memory_min.map_or_else(
-            || memory_min_default_bytes(capacity_bytes),
-            |size| size.resolve(machine.memory_bytes),
-        ),
+        memory_min_bytes: match memory_min.map(|size| size.resolve(machine.memory_bytes)) {
+            None => memory_min_default_bytes(capacity_bytes),
+            // The same size as that of the memory is all of its whole blocks.
+            Some(bytes) if bytes <= asked_bytes => bytes.min(capacity_bytes),
+            Some(bytes) => bytes,
+        },
         lease_ms: o.required("control_lease_ms", &options.control_lease_ms)?,
         parameters: control_parameters(options)?,
         stores_file: path(&o, "controlled_stores", &options.controlled_stores, machine)?,

@@ -141,3 +141,16 @@ fn bad_rules_and_quotas_are_refused() {
     assert!(refused(vec![], vec![quota("bob")]).contains("no user of this machine"));
     assert!(refused(vec![], vec![quota("alice"), quota("1001")]).contains("has a quota already"));
 }
+
+#[test]
+fn the_guaranteed_part_may_be_the_same_size_as_the_memory() {
+    let config = |memory: &str, min: &str| {
+        resolve(raw(&[("memory", memory), ("memory_min", min)]), &machine())
+    };
+    let same = config("33.3%", "33.3%").unwrap();
+    assert_eq!(same.control.memory_min_bytes, same.capacity_bytes);
+    assert_eq!(config("9MiB", "9MiB").unwrap().control.memory_min_bytes, 8 << 20);
+    assert_eq!(config("9MiB", "3MiB").unwrap().control.memory_min_bytes, 3 << 20, "as it is set");
+    assert!(config("9MiB", "10MiB").unwrap_err().to_string().contains("is more than the store"));
+    assert!(refusal(&[("memory", "120%")]).contains("`120%` is more than 100%"));
+}

@@ -1,5 +1,5 @@
-//! `tidepool config`: effective options with unit, origin and documentation, of the running node
-//! or, with `--check`, of what would be started.
+//! `tidepool config`: effective options with unit, origin and documentation, rules of directories
+//! and quotas of users, of the running node or, with `--check`, of what would be started.
 
 use tidepool_proto::Result;
 use tidepool_proto::admin::ConfigEntry;
@@ -7,7 +7,7 @@ use tidepool_proto::option::option;
 use tidepool_proto::resolve::resolve;
 
 use crate::arguments::ConfigArguments;
-use crate::connection::SocketArgument;
+use crate::connection::{SocketArgument, socket_path};
 use crate::exit::Outcome;
 use crate::machine::machine;
 use crate::output::{self, Colour, coloured};
@@ -34,7 +34,8 @@ fn checked(arguments: &ConfigArguments) -> Result<Vec<ConfigEntry>> {
 fn running(arguments: &ConfigArguments) -> Result<Vec<ConfigEntry>> {
     let flag = arguments.flags.options.socket.as_ref().map(|setting| setting.text.clone());
     let socket = flag.map(Into::into).or_else(|| std::env::var_os("TIDEPOOL_SOCKET"));
-    SocketArgument { socket: socket.map(Into::into) }.connect().config()
+    let socket = socket.map(socket_path).transpose()?;
+    SocketArgument { socket }.connect().config()
 }
 
 fn print(entries: &[ConfigEntry]) {
@@ -51,7 +52,7 @@ fn print(entries: &[ConfigEntry]) {
     let rows: Vec<Vec<String>> = entries.iter().map(row).collect();
     output::table(&["option", "value", "unit", "origin", "change"], &[false; 5], &rows);
     output::line("");
-    for entry in entries {
+    for entry in entries.iter().filter(|entry| option(&entry.name).is_some()) {
         output::line(&format!("{}: {}", coloured(&entry.name, Colour::Strong), entry.doc));
     }
 }

@@ -7,6 +7,7 @@ use tidepool_proto::{Error, Result};
 use super::store::print_freed;
 use crate::arguments::{EvictArguments, UnpinArguments};
 use crate::exit::Outcome;
+use crate::failures::Failures;
 use crate::output;
 use crate::target::{Roots, Target, files};
 
@@ -20,7 +21,10 @@ struct EvictReport {
 
 #[derive(Default, Serialize)]
 struct UnpinReport {
+    /// Files that were pinned.
     files: u64,
+    /// Files that were looked at and were not.
+    not_pinned_files: u64,
 }
 
 /// Runs `evict`.
@@ -31,11 +35,8 @@ pub fn evict(arguments: &EvictArguments) -> Result<Outcome> {
         return print(arguments, "all", EvictReport { files: 0, freed }, true);
     }
     let roots = Roots::of(&node.status()?);
-    let mut complete = true;
-    let mut failed = |error: Error| {
-        complete = false;
-        output::note(&format!("tidepool: {error}"));
-    };
+    let mut failures = Failures::default();
+    let mut failed = |error: Error| failures.add(&error);
     let paths = files(&roots, &arguments.paths, arguments.recursive, &mut failed)?;
     let mut total = EvictReport { files: 0, freed: FreeReport::default() };
     for path in paths {
@@ -47,8 +48,9 @@ pub fn evict(arguments: &EvictArguments) -> Result<Outcome> {
             Err(error) => return Err(error),
         }
     }
+    failures.tell();
     let what = output::count(total.files as u64, "file");
-    print(arguments, &what, total, complete)
+    print(arguments, &what, total, failures.is_empty())
 }
 
 fn add(total: &mut EvictReport, freed: FreeReport) {
@@ -80,20 +82,25 @@ pub fn unpin(arguments: &UnpinArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
     let roots = Roots::of(&node.status()?);
     let mut report = UnpinReport::default();
-    let mut outcome = Outcome::Done;
-    let mut failed = |error: Error| {
-        outcome = Outcome::NotSo;
-        output::note(&format!("tidepool: {error}"));
-    };
+    let mut failures = Failures::default();
+    let mut failed = |error: Error| failures.add(&error);
     for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
-        let target = Target::open(&path)?;
-        node.order(AdminRequest::Unpin, Some(target.descriptor()))?;
-        report.files += 1;
+        match Target::open(&path).and_then(|target| node.unpin(target.descriptor())) {
+            Ok(true) => report.files += 1,
+            Ok(false) => report.not_pinned_files += 1,
+            Err(error) if arguments.recursive => failed(error),
+            Err(error) => return Err(error),
+        }
     }
+    failures.tell();
     if arguments.facts.json {
         output::json(&report)?;
     } else {
-        output::line(&format!("{} unpinned", output::count(report.files, "file")));
+        let others = match report.not_pinned_files {
+            0 => String::new(),
+            files => format!(", {} not pinned before", output::count(files, "file")),
+        };
+        output::line(&format!("{} unpinned{others}", output::count(report.files, "file")));
     }
-    Ok(outcome)
+    Ok(if failures.is_empty() { Outcome::Done } else { Outcome::NotSo })
 }

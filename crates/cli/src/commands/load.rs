@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tidepool_proto::admin::Explanation;
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::explain::{usable_bytes, why_absent};
 use crate::arguments::LoadArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
+use crate::failures::{Failures, gone, is_gone};
 use crate::interruption;
 use crate::output::{self, count, size};
 use crate::target::{Roots, Target, files};
@@ -26,7 +29,7 @@ const NAMED_MAX: usize = 20;
 const TEMPLATE: &str =
     "{bar:32} {percent:>3}%  {bytes}/{total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}";
 
-/// A file that is not wholly resident.
+/// A file that is not as it was asked for.
 #[derive(Clone, Debug, Serialize)]
 struct Missing {
     path: PathBuf,
@@ -48,7 +51,11 @@ struct Report {
     interrupted: bool,
     /// Files so small that they are packed, which `pin` cannot keep.
     not_pinnable_files: usize,
+    /// Files that were found, and were gone at their turn or afterwards.
+    gone_files: usize,
     not_resident: Vec<Missing>,
+    /// Files that are resident and that `pin` could not keep.
+    not_pinned: Vec<Missing>,
 }
 
 /// Runs `load`, or `pin` if `keep`.
@@ -57,12 +64,10 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
     let before = node.status()?;
     let roots = Roots::of(&before);
-    let mut unseen = 0;
-    let mut failed = |error: Error| {
-        unseen += 1;
-        output::note(&format!("tidepool: {error}"));
-    };
+    let mut unseen = Failures::default();
+    let mut failed = |error: Error| unseen.add(&error);
     let paths = files(&roots, &arguments.paths, arguments.recursive, &mut failed)?;
+    unseen.tell();
     let interrupted = interruption::watch()?;
     let sizes = paths.iter().map(|path| std::fs::metadata(path).map_or(0, |facts| facts.len()));
     let work = Work::new(&node, &paths, keep, sizes.sum(), &interrupted);
@@ -81,8 +86,7 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
     } else {
         print(&report, keep);
     }
-    let all = unseen == 0 && report.not_resident.is_empty();
-    Ok(if all { Outcome::Done } else { Outcome::NotSo })
+    Ok(if unseen.is_empty() && report.is_complete() { Outcome::Done } else { Outcome::NotSo })
 }
 
 /// Files that wait, files under way, and how far they are.
@@ -196,11 +200,13 @@ impl<'a> Work<'a> {
 
     /// Says how far it came. The node stops when this program's connection ends.
     fn give_up(&self, begun: Instant, resident_bytes: u64, json: bool) -> Result<Outcome> {
+        let size_bytes = self.progress.length().unwrap_or_default();
         let report = Report {
             files: self.paths.len(),
             resident_files: self.finished_files.load(Ordering::Relaxed),
-            size_bytes: self.progress.length().unwrap_or_default(),
-            resident_bytes,
+            size_bytes,
+            // Files that grew meanwhile are longer than what was counted at the begin.
+            resident_bytes: resident_bytes.min(size_bytes),
             elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
             interrupted: true,
             ..Report::default()
@@ -221,41 +227,47 @@ impl<'a> Work<'a> {
         let mut report = Report { files: self.paths.len(), read_bytes, ..Report::default() };
         let failures = lock(&self.failures);
         for (index, path) in self.paths.iter().enumerate() {
-            let explained = Target::open(path)
-                .and_then(|target| self.node.explain(target.descriptor()))
-                .map_err(|error| error.to_string());
-            let (size_bytes, resident_bytes, mut why) = match explained {
-                Ok(file) => (file.size_bytes, file.resident_bytes, file.why_not.join("; ")),
+            let explained =
+                Target::open(path).and_then(|target| self.node.explain(target.descriptor()));
+            match explained {
+                Ok(file) => report.add(path, &file, failures.get(&index), self.keep),
+                Err(error) if is_gone(&error) => report.gone_files += 1,
                 Err(error) => {
-                    let missing = Missing {
-                        path: path.clone(),
-                        size_bytes: 0,
-                        resident_bytes: 0,
-                        why: error,
-                    };
+                    let (path, why) = (path.clone(), error.to_string());
+                    let missing = Missing { path, size_bytes: 0, resident_bytes: 0, why };
                     report.not_resident.push(missing);
-                    continue;
                 }
-            };
-            report.size_bytes += size_bytes;
-            report.resident_bytes += resident_bytes;
-            match failures.get(&index) {
-                Some(failure) if self.keep && failure.kind() == ErrorKind::Unsupported => {
-                    report.not_pinnable_files += 1;
-                    continue;
-                }
-                Some(failure) => why = failure.to_string(),
-                None if resident_bytes >= size_bytes => {
-                    report.resident_files += 1;
-                    continue;
-                }
-                None => {}
             }
-            let path = path.clone();
-            report.not_resident.push(Missing { path, size_bytes, resident_bytes, why });
         }
         report.elapsed_ms = begun.elapsed().as_secs_f64() * 1e3;
         report
+    }
+}
+
+impl Report {
+    /// Counts a file: how much of its present version is in, and what became of its load.
+    fn add(&mut self, path: &Path, file: &Explanation, failure: Option<&Error>, keep: bool) {
+        let (size_bytes, resident_bytes) = (file.size_bytes, usable_bytes(file));
+        self.size_bytes += size_bytes;
+        self.resident_bytes += resident_bytes;
+        let is_in = resident_bytes >= size_bytes;
+        if keep && failure.is_some_and(|it| it.kind() == ErrorKind::Unsupported) {
+            self.not_pinnable_files += 1;
+            return;
+        }
+        // What was brought in by somebody else is in as well; a pin is one's own.
+        if is_in && (failure.is_none() || !keep) {
+            self.resident_files += 1;
+            return;
+        }
+        let why = failure.map_or_else(|| why_absent(file).join("; "), Error::to_string);
+        let missing = Missing { path: path.to_owned(), size_bytes, resident_bytes, why };
+        if is_in { self.not_pinned.push(missing) } else { self.not_resident.push(missing) }
+    }
+
+    /// Whether all that was found is as it was asked for.
+    fn is_complete(&self) -> bool {
+        self.not_resident.is_empty() && self.not_pinned.is_empty() && self.gone_files == 0
     }
 }
 
@@ -283,18 +295,26 @@ fn print(report: &Report, keep: bool) {
             count(report.not_pinnable_files as u64, "small file")
         ));
     }
-    for missing in report.not_resident.iter().take(NAMED_MAX) {
+    if report.gone_files > 0 {
+        output::note(&gone(report.gone_files as u64));
+    }
+    name("not resident", &report.not_resident);
+    name("not pinned", &report.not_pinned);
+}
+
+/// Names files that are not as they were asked for, up to a number.
+fn name(what: &str, files: &[Missing]) {
+    for file in files.iter().take(NAMED_MAX) {
         output::note(&format!(
-            "not resident: {} ({} of {}): {}",
-            missing.path.display(),
-            size(missing.resident_bytes),
-            size(missing.size_bytes),
-            missing.why
+            "{what}: {} ({} of {}): {}",
+            file.path.display(),
+            size(file.resident_bytes),
+            size(file.size_bytes),
+            file.why
         ));
     }
-    if report.not_resident.len() > NAMED_MAX {
-        let more = report.not_resident.len() - NAMED_MAX;
-        let more = count(more as u64, "more file");
-        output::note(&format!("not resident: {more} (all with --json)"));
+    if files.len() > NAMED_MAX {
+        let more = count((files.len() - NAMED_MAX) as u64, "more file");
+        output::note(&format!("{what}: {more} (all with --json)"));
     }
 }

@@ -1,6 +1,8 @@
 //! `tidepool node stop|status|drain`: looking after the daemon.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,8 +15,9 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use crate::arguments::{DrainArguments, Facts, StopArguments};
 use crate::busy::{User, users_of};
 use crate::commands::control::limits_path;
+use crate::connection::Connection;
 use crate::exit::Outcome;
-use crate::output;
+use crate::{interruption, output};
 
 /// How often programs that use the mount are looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -33,19 +36,20 @@ struct StopReport {
 /// returns when its process is gone.
 pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     let begun = Instant::now();
+    let interrupted = interruption::watch()?;
     let node = arguments.socket.connect();
     let status = node.status()?;
     let process = open_process(status.process_id)?;
     if !arguments.force {
-        wait_until_free(&status, Duration::from_secs(arguments.wait))?;
+        wait_until_free(&status, Duration::from_secs(arguments.wait), &interrupted)?;
     }
-    node.order(AdminRequest::Drain { stop: false }, None)?;
-    match node.order(AdminRequest::Drain { stop: true }, None) {
+    drain_unless_interrupted(STOPPING, &node, &status, &interrupted)?;
+    match node.order_until(AdminRequest::Drain { stop: true }, &interrupted) {
         // All that was owed is done, and the node may be gone before its answer is here.
         Err(error) if error.kind() == ErrorKind::NodeUnavailable => {}
-        answered => answered?,
+        answered => answered.map(drop)?,
     }
-    wait_for_end(&process, &status, Duration::from_secs(arguments.timeout))?;
+    wait_for_end(&process, &status, Duration::from_secs(arguments.timeout), &interrupted)?;
     check_unmounted(&status)?;
     let limits = limits_path(Path::new(&status.socket));
     let left = limits_left(&limits);
@@ -75,7 +79,52 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     Ok(if left.is_empty() { Outcome::Done } else { Outcome::NotSo })
 }
 
-fn open_process(process_id: u32) -> Result<std::os::fd::OwnedFd> {
+const STOPPING: &str = "stopping the node";
+const DRAINING: &str = "draining the node";
+
+fn interruption_of(operation: &str, what_now: impl Into<String>) -> Error {
+    Error::new(ErrorKind::TimedOut, operation, "interrupted").remedy(what_now)
+}
+
+/// Has the node finish what it owes and refuse new opens. Where that is interrupted the node takes
+/// them again, unless it was drained before.
+fn drain_unless_interrupted(
+    operation: &str,
+    node: &Connection,
+    before: &Status,
+    interrupted: &AtomicBool,
+) -> Result<()> {
+    let drained = node.order_until(AdminRequest::Drain { stop: false }, interrupted);
+    if drained.map_err(|error| not_drained(operation, error))? {
+        return Ok(());
+    }
+    if before.draining {
+        return Err(interruption_of(operation, "it was drained before, and stays so"));
+    }
+    let undone = node.order(AdminRequest::Resume, None).and_then(|()| node.status());
+    Err(interruption_of(
+        operation,
+        match undone {
+            Ok(status) if !status.draining => "it runs on and takes new opens again",
+            _ => "it may refuse new opens still: `tidepool node drain --undo` ends that",
+        },
+    ))
+}
+
+/// What cannot be written down stays in memory, and the node runs on.
+fn not_drained(operation: &str, error: Error) -> Error {
+    let is_full = matches!(error.system_errno(), Some(libc::ENOSPC | libc::EDQUOT));
+    if !is_full {
+        return error;
+    }
+    let source = std::io::Error::from_raw_os_error(error.errno());
+    Error::new(error.kind(), operation, error.operation()).caused_by(source).remedy(
+        "make room on the PFS, or remove files that are in memory only, and try again; the node \
+         runs on and keeps them",
+    )
+}
+
+fn open_process(process_id: u32) -> Result<OwnedFd> {
     let failed = |source: std::io::Error| {
         Error::pfs(format!("watching process {process_id} of the node"), source)
             .remedy("run this on the machine, and in the container, of the node")
@@ -85,7 +134,7 @@ fn open_process(process_id: u32) -> Result<std::os::fd::OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))
 }
 
-fn wait_until_free(status: &Status, patience: Duration) -> Result<()> {
+fn wait_until_free(status: &Status, patience: Duration, interrupted: &AtomicBool) -> Result<()> {
     let Some(mount) = status.mount.as_ref().map(PathBuf::from) else { return Ok(()) };
     let begun = Instant::now();
     let mut told = false;
@@ -100,7 +149,7 @@ fn wait_until_free(status: &Status, patience: Duration) -> Result<()> {
         let list: Vec<String> = users.iter().map(User::to_string).collect();
         if begun.elapsed() >= patience {
             let detail = format!("{} is used by {}", mount.display(), list.join(", "));
-            return Err(Error::new(ErrorKind::InUse, "stopping the node", detail)
+            return Err(Error::new(ErrorKind::InUse, STOPPING, detail)
                 .remedy("end these programs, or add --force: their open files will fail"));
         }
         if !told {
@@ -108,12 +157,25 @@ fn wait_until_free(status: &Status, patience: Duration) -> Result<()> {
             output::note(&format!("waiting for {} to leave {}", list.join(", "), mount.display()));
         }
         std::thread::sleep(LOOK_AGAIN);
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(interruption_of(STOPPING, "it runs on as before"));
+        }
     }
 }
 
-fn wait_for_end(process: &std::os::fd::OwnedFd, status: &Status, patience: Duration) -> Result<()> {
+fn wait_for_end(
+    process: &OwnedFd,
+    status: &Status,
+    patience: Duration,
+    interrupted: &AtomicBool,
+) -> Result<()> {
     let deadline = Instant::now() + patience;
     loop {
+        if interrupted.load(Ordering::Relaxed) {
+            let what_now = "it was told to stop, which cannot be undone: it ends by itself when \
+                            its transfers are done; `tidepool node status` tells";
+            return Err(interruption_of(STOPPING, what_now));
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -207,7 +269,8 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
         node.order(AdminRequest::Resume, None)?;
         return report_drain(&node.status()?, facts.json, "new opens are taken again");
     }
-    node.order(AdminRequest::Drain { stop: false }, None)?;
+    let interrupted = interruption::watch()?;
+    drain_unless_interrupted(DRAINING, &node, &node.status()?, &interrupted)?;
     let status = node.status()?;
     let done = "drained: all data is on the PFS, new opens are refused until `node drain --undo`";
     report_drain(&status, facts.json, done)

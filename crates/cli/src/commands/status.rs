@@ -32,7 +32,7 @@ fn print(status: &Status) {
     let mut rows = vec![
         ("mount", status.mount.clone().unwrap_or_else(|| "none".to_owned())),
         ("socket", status.socket.clone()),
-        ("modes", format!("read {}, write {}", status.read_mode, status.write_mode)),
+        ("modes", modes(status)),
     ];
     rows.extend(store_rows(status));
     rows.extend(traffic_rows(status));
@@ -48,6 +48,20 @@ fn print(status: &Status) {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));
     }
     output::pairs(&rows);
+}
+
+fn modes(status: &Status) -> String {
+    let mut text = format!("read {}, write {}", status.read_mode, status.write_mode);
+    let lists = [(status.directory_rules, "directory rule"), (status.user_quotas, "user quota")];
+    let lists: Vec<String> = lists
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, noun)| count(number, noun))
+        .collect();
+    if !lists.is_empty() {
+        text += &format!("; {} (`tidepool config` has them)", lists.join(", "));
+    }
+    text
 }
 
 fn transfers(transfers: &TransferStatus) -> String {

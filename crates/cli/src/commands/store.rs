@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, FreeReport, PolicyChoice, StoreStatus};
-use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, Result};
+use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
 
 use crate::arguments::{PolicyArguments, ResizeArguments};
 use crate::exit::Outcome;
@@ -29,7 +29,10 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
                 .remedy("ask for at least one block, or for 0 to empty it"));
         }
         let capacity = size(capacity_bytes);
-        output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
+        // To two digits they may be the same.
+        if capacity != wanted {
+            output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
+        }
     }
     let report = node.free(AdminRequest::Resize { capacity_bytes }, None)?;
     if arguments.facts.json {
@@ -49,11 +52,21 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
             size(capacity_bytes)
         ));
     }
-    if report.resident_bytes <= report.capacity_bytes {
+    let over_bytes = report.resident_bytes.saturating_sub(capacity_bytes);
+    if over_bytes == 0 {
         return Ok(Outcome::Done);
     }
-    let over = ByteSize(report.resident_bytes - report.capacity_bytes);
-    output::note(&format!("{over} beyond the new capacity are held; they go when they may"));
+    let over = size(over_bytes);
+    if capacity_bytes >= status.control.ceiling_bytes {
+        output::note(&format!(
+            "{over} beyond it are still held from before (pinned, open or owed); they go when they \
+             may"
+        ));
+        return Ok(Outcome::Done);
+    }
+    output::note(&format!(
+        "{over} beyond the new capacity are held (pinned, open or owed); they go when they may"
+    ));
     Ok(Outcome::NotSo)
 }
 

@@ -86,7 +86,8 @@ pub fn start(config: NodeConfig, sources: Sources) -> Result<Running> {
     let _ = std::env::set_current_dir("/");
     let machine = sources.machine();
     let limit = (machine.memory_bytes, machine.memory_limit.as_str());
-    let notes = mount_point.iter().flat_map(MountPoint::notes).collect();
+    let mut notes: Vec<String> = mount_point.iter().flat_map(MountPoint::notes).collect();
+    notes.extend(supervisor.wait_for_control());
     let summary = Summary::new(&config, &node.status(), limit, notes);
     tracing::info!(pfs = summary.pfs, socket = summary.socket, mount = summary.mount, "serving");
     for degraded in &summary.degraded {

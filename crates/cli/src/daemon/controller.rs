@@ -28,6 +28,9 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 /// The same where it has to put limits back: a server that hangs is given up after some answers
 /// that did not come.
 const END_PATIENCE_WITH_STORES: Duration = Duration::from_secs(12);
+/// Time beyond a lease that a controller has from its start to its first word: a busy machine may
+/// take a while to start a program.
+const START_PATIENCE: Duration = Duration::from_secs(4);
 /// Pause before it is started again: doubled each time, back to the first after a minute of life.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(10);
@@ -85,6 +88,13 @@ impl Controller {
             *thread = Some(spawned.map_err(failed)?);
         }
         Ok(())
+    }
+
+    /// Waits until a controller governs `node`; whether one does in time. Where it is wanted, that
+    /// is the time a program takes to start.
+    pub fn wait_until_it_governs(&self, node: &Node) -> bool {
+        let lease = Duration::from_millis(node.control_status().lease_ms);
+        node.wait_for_controller(lease + START_PATIENCE)
     }
 
     /// Adds what is known here to the status of the control.

@@ -8,12 +8,13 @@ use tidepool_proto::{NodeConfig, Result};
 
 use super::logging::Log;
 
-/// Names of options whose value differs.
+/// Names of options whose value differs; rules and quotas are compared by themselves.
 fn changed<'a>(before: &[ConfigEntry], after: &'a [ConfigEntry]) -> Vec<&'a str> {
     let differs = |entry: &&ConfigEntry| {
         before.iter().find(|old| old.name == entry.name).is_none_or(|old| old.value != entry.value)
     };
-    after.iter().filter(differs).map(|entry| entry.name.as_str()).collect()
+    let is_option = |entry: &&ConfigEntry| option(&entry.name).is_some();
+    after.iter().filter(is_option).filter(differs).map(|entry| entry.name.as_str()).collect()
 }
 
 /// Makes `present` become `wanted` as far as a running node can, and logs each step. Returns what

@@ -53,6 +53,18 @@ impl Supervisor {
         if wanted { self.controller.want(true, &self.node) } else { Ok(()) }
     }
 
+    /// Waits until the controller governs, so that whoever is told of a start finds it governing.
+    /// A node whose controller does not come in time serves all the same: what to tell of it.
+    pub fn wait_for_control(&self) -> Option<String> {
+        let wanted = self.control.lock().is_on;
+        if !wanted || self.controller.wait_until_it_governs(&self.node) {
+            return None;
+        }
+        let why = "no memory controller governs yet, and the store keeps its guaranteed part until \
+                   one does: the log and `tidepool control status` say why";
+        Some(why.to_owned())
+    }
+
     /// Ends the controller.
     pub fn stop_control(&self) {
         self.controller.stop();
@@ -74,7 +86,13 @@ impl Supervisor {
             control.is_on = value == "on";
         }
         if control.is_on {
-            return self.controller.want(true, &self.node);
+            self.controller.want(true, &self.node)?;
+            drop(control);
+            if name == "control" {
+                // Where it does not come, the status says so.
+                self.controller.wait_until_it_governs(&self.node);
+            }
+            return Ok(());
         }
         self.controller.want(false, &self.node)?;
         self.node.release_control();

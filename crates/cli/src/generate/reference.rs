@@ -11,6 +11,7 @@ use tidepool_proto::option::{OPTIONS, OptionKind, OptionSpec, POLICIES, QUOTA_KE
 use super::java;
 use crate::arguments::Arguments;
 use crate::exit::EXIT_CODES;
+use crate::failure::kind_name;
 
 const MADE: &str = "<!-- Made by `tidepool generate docs`; change the tables, not this file. -->\n";
 
@@ -131,13 +132,15 @@ fn errors() -> String {
     let mut text = format!("# Errors\n\n{MADE}\n");
     text += "An error names the operation, the cause and a remedy. Programs see an errno: that of \
              the PFS where it failed, else that of the kind.\n\n";
-    text += "| kind | errno | try again | meaning and remedy |\n|---|---|---|---|\n";
+    text += "| kind | name in JSON | errno | try again | meaning and remedy |\n\
+             |---|---|---|---|---|\n";
     for kind in ErrorKind::ALL {
         let errno = kind.errno();
         let name = std::io::Error::from_raw_os_error(errno).to_string();
         let name = name.split(" (os error").next().unwrap_or_default();
         let again = if kind.is_retryable() { "yes" } else { "no" };
-        put!(text, "| {kind} | {errno} ({name}) | {again} | {} |", cell(kind.explanation()));
+        let (stable, meaning) = (kind_name(kind), cell(kind.explanation()));
+        put!(text, "| {kind} | `{stable}` | {errno} ({name}) | {again} | {meaning} |");
     }
     text += "\n## Exit codes of the command line\n\n| code | meaning |\n|---|---|\n";
     for (code, meaning) in EXIT_CODES {
@@ -149,8 +152,12 @@ fn errors() -> String {
 fn command_line() -> String {
     let mut text = format!("# Command line\n\n{MADE}\n");
     text += "Files are named by their path on the PFS, below the mount, or as `tide:///path`. \
-             Commands that print facts take `--json`; the keys are stable. Commands that talk to a \
-             node take `--socket PATH` or `TIDEPOOL_SOCKET`. `tidepool generate completion SHELL` \
+             Commands that print facts take `--json`; the keys are stable, and what is not known is \
+             `null` (`report` of the memory control while no controller has reported). A command \
+             that fails and has printed nothing yet prints `{\"error\": {\"kind\", \"message\", \
+             \"remedy\"}}`: a [name](errors.md) of the kind, or `interrupted`; the cause; what to do, \
+             or `null`. `explain` has `path` and `error` in the place of what it could not look \
+             at. Commands that talk to a node take `--socket PATH` or `TIDEPOOL_SOCKET`. `tidepool generate completion SHELL` \
              prints a completion script, `tidepool generate man DIR` writes man pages.\n\n\
              | exit code | meaning |\n|---|---|\n";
     for (code, meaning) in EXIT_CODES {

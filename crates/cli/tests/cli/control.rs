@@ -1,6 +1,7 @@
 //! The memory control by the real program: a node, the controller it starts, and operators.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -154,13 +155,75 @@ fn nodes_govern_themselves_by_default_also_two_in_one_directory() {
     }
 }
 
+/// A node that is being started while somebody holds the lock of its controller, which ends each
+/// time it is tried.
+struct HeldStart {
+    directory: tempfile::TempDir,
+    lock: std::fs::File,
+    start: Child,
+}
+
+impl HeldStart {
+    fn new(extra: &[&str]) -> HeldStart {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("pfs")).unwrap();
+        let socket = directory.path().join("s");
+        let lock = std::fs::File::create(directory.path().join("s.control")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let mut command = tidepool();
+        command.args(["node", "start", "--memory", "64MiB", "--pfs"]);
+        command.arg(directory.path().join("pfs")).arg("--socket").arg(socket).args(extra);
+        let start = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let held = HeldStart { directory, lock, start };
+        let log = held.directory.path().join("s.log");
+        let tried =
+            || std::fs::read_to_string(&log).unwrap_or_default().contains("is started again");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !tried() {
+            assert!(Instant::now() < deadline, "no controller was tried");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        held
+    }
+}
+
+fn at_socket(directory: &Path, arguments: &[&str]) -> std::process::Output {
+    tidepool().args(arguments).arg("--socket").arg(directory.join("s")).output().unwrap()
+}
+
+#[test]
+fn a_start_returns_when_the_controller_governs() {
+    let HeldStart { directory, lock, start } = HeldStart::new(&[]);
+    drop(lock);
+    let started = start.wait_with_output().unwrap();
+    let told = at_socket(directory.path(), &["control", "status"]);
+    assert!(at_socket(directory.path(), &["node", "stop"]).status.success());
+    assert!(started.status.success(), "{}", stderr(&started));
+    assert!(!stdout(&started).contains("governs yet"), "{}", stdout(&started));
+    assert_eq!(told.status.code(), Some(0), "{}", stdout(&told));
+    assert!(stdout(&told).contains("governed by process"), "{}", stdout(&told));
+}
+
+#[test]
+fn a_node_whose_controller_does_not_come_serves_and_says_so() {
+    let HeldStart { directory, lock, start } = HeldStart::new(&["--control-lease-ms", "100"]);
+    let started = start.wait_with_output().unwrap();
+    let told = at_socket(directory.path(), &["control", "status"]);
+    drop(lock);
+    assert!(at_socket(directory.path(), &["node", "stop"]).status.success());
+    assert!(started.status.success(), "{}", stderr(&started));
+    assert!(stdout(&started).contains("no memory controller governs yet"), "{}", stdout(&started));
+    assert_eq!(told.status.code(), Some(1), "{}", stdout(&told));
+}
+
 #[test]
 fn nothing_governs_where_the_control_is_off_until_it_is_switched_on() {
     let daemon = Daemon::start(&["--control", "off"]);
     let off = status(&daemon);
     assert_eq!((off["enabled"].as_bool(), off["lease"].as_str()), (Some(false), Some("never")));
+    assert!(off.get("report").is_some_and(Value::is_null), "the key is there: {off}");
     set(&daemon, "control", "on");
-    until(&daemon, "a controller", |status| status["lease"] == "governed");
+    assert_eq!(status(&daemon)["lease"], "governed", "it governs when the command returns");
     set(&daemon, "control", "off");
     let off = status(&daemon);
     assert_eq!(
@@ -361,6 +424,8 @@ fn bad_settings_are_refused_with_the_figure() {
     until(&daemon, "the policy", |status| status["report"]["policy"] == "dynims");
     let config = stdout(&daemon.run(&["config", "--json"]));
     assert!(config.contains("live change"), "{config}");
+    set(&daemon, "memory_min", "67MiB"); // 64 MiB in whole blocks
+    assert_eq!(status(&daemon)["guaranteed_bytes"], MEMORY);
     let refused =
         run(&["config", "--check", "--pfs", "/", "--memory-min", "1TiB", "--memory", "1GiB"]);
     assert!(stderr(&refused).contains("more than the store of 1GiB"), "{}", stderr(&refused));

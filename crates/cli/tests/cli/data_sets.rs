@@ -90,7 +90,92 @@ fn small_files_that_cannot_be_pinned_are_counted_in_one_line() {
     assert_eq!(stderr(&pinned).lines().count(), 1, "{}", stderr(&pinned));
     let found = &daemon.json(&["explain", "-r", set.to_str().unwrap()])[0];
     assert_eq!((&found["pinned_files"], &found["files"]), (&1.into(), &31.into()));
-    assert_eq!(daemon.json(&["unpin", "-r", set.to_str().unwrap()])["files"], 31);
+    let unpinned = daemon.json(&["unpin", "-r", set.to_str().unwrap()]);
+    assert_eq!((&unpinned["files"], &unpinned["not_pinned_files"]), (&1.into(), &30.into()));
     let found = &daemon.json(&["explain", "-r", set.to_str().unwrap()])[0];
     assert_eq!(found["pinned_files"], 0);
+}
+
+#[test]
+fn a_file_that_is_in_and_cannot_be_pinned_is_called_not_pinned() {
+    let daemon = Daemon::start(&["--pinned-share-max", "0.25"]);
+    let files = ["a", "b"].map(|name| daemon.write(&format!("set/{name}"), 12 * MIB));
+    settle();
+    assert!(daemon.run(&["pin", &files[0]]).status.success());
+    let refused = daemon.run(&["pin", &files[1]]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("not pinned: "), "{}", stderr(&refused));
+    assert!(!stderr(&refused).contains("not resident"), "{}", stderr(&refused));
+    let report = daemon.run(&["pin", "--json", &files[1]]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["not_pinned"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["not_resident"].as_array().unwrap().len(), 0, "{report}");
+}
+
+#[test]
+fn files_that_change_or_go_while_they_are_loaded_are_told_as_they_are() {
+    let daemon = Daemon::start(&["--fault", "read:rate=16MB/s"]);
+    for number in 0..4 {
+        daemon.write(&format!("set/a-shrinks-{number}"), 8 * MIB);
+    }
+    for number in 0..30 {
+        daemon.write(&format!("set/b-goes-{number}"), MIB);
+    }
+    settle();
+    let set = daemon.path("pfs/set");
+    let mut load = daemon.command(&["load", "-r", "--jobs", "1", set.to_str().unwrap()]);
+    let load = load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // The second is under way, so the first is in.
+    while pfs_read_bytes(&daemon) < 12 * MIB as u64 {
+        assert!(begun.elapsed() < PATIENCE, "the load does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.write("set/a-shrinks-0", 7 * MIB + 1);
+    for number in 0..30 {
+        std::fs::remove_file(set.join(format!("b-goes-{number}"))).unwrap();
+    }
+    let ended = load.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", stdout(&ended));
+    let said = stderr(&ended);
+    assert!(said.contains("30 files went away meanwhile"), "{said}");
+    assert!(said.contains("a-shrinks-0 (0B of 7.00MiB): the PFS has another version"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(stdout(&ended).starts_with("3 of 34 files resident: 24MiB of"), "{}", stdout(&ended));
+}
+
+#[test]
+fn a_link_that_leads_out_of_the_pfs_is_no_file_of_it() {
+    let daemon = Daemon::start(&[]);
+    std::fs::write(daemon.path("elsewhere"), "x").unwrap();
+    std::os::unix::fs::symlink(daemon.path("elsewhere"), daemon.path("pfs/link")).unwrap();
+    for command in ["load", "explain", "evict"] {
+        let refused = daemon.run(&[command, "tide:///link"]);
+        assert_eq!(refused.status.code(), Some(2), "{command}: {}", stdout(&refused));
+        assert!(stderr(&refused).contains("a link that leads to"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn what_another_user_may_not_evict_is_one_line() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can try as another user");
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    for number in 0..12 {
+        daemon.write(&format!("set/{number}"), 100);
+    }
+    let open = || std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(daemon.path("."), open()).unwrap();
+    let program = daemon.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_tidepool"), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args(["evict", "-r", "tide:///set", "--socket"]).arg(daemon.path("node.sock"));
+    let refused = command.uid(65_534).gid(65_534).current_dir("/").output().unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert_eq!(stderr(&refused).lines().count(), 1, "{}", stderr(&refused));
+    assert!(stderr(&refused).ends_with("(12 times)\n"), "{}", stderr(&refused));
 }

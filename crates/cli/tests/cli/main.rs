@@ -3,12 +3,14 @@
 mod answers;
 mod control;
 mod data_sets;
+mod failing;
 mod generated;
 mod logging;
 mod node;
 mod place;
 mod plain_user;
 mod slurm;
+mod stopping;
 mod usage;
 
 use std::process::{Command, Output};

@@ -278,23 +278,25 @@ fn a_changed_file_is_taken_at_sighup() {
     let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
     let process = rustix::process::Pid::from_raw(process_id).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
-    for _ in 0..100 {
-        if stdout(&daemon.run(&["policy"])).trim() == "s3fifo" {
-            let log = daemon.log();
-            assert!(log.contains("needs a restart") && log.contains("transfers"), "{log}");
-            let config = daemon.json(&["config"]);
-            let entries = config.as_array().unwrap().iter();
-            let origins = entries.filter(|entry| {
+    // One option is changed after the other, and the log is written beside that.
+    let is_told = || {
+        let log = daemon.log();
+        log.contains("needs a restart") && log.contains("transfers")
+    };
+    let are_of_the_file = || {
+        let config = daemon.json(&["config"]);
+        let mut entries =
+            config.as_array().unwrap().iter().filter(|entry| {
                 ["policy", "memory_min"].contains(&entry["name"].as_str().unwrap())
             });
-            for entry in origins {
-                assert_eq!(entry["origin"], "file", "{entry}");
-            }
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        entries.all(|entry| entry["origin"] == "file")
+    };
+    let is_taken = || stdout(&daemon.run(&["policy"])).trim() == "s3fifo";
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(is_taken() && is_told() && are_of_the_file()) {
+        assert!(Instant::now() < deadline, "it was not taken:\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("the policy did not change:\n{}", daemon.log());
 }
 
 #[test]

@@ -101,3 +101,19 @@ fn a_closed_device_is_named_with_its_cure() {
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("chmod 666 /dev/fuse"), "{said}");
 }
+
+const NO_HELPER: &str = r#"
+helper=$(command -v fusermount3) || { echo "no fusermount3"; exit 9; }
+cp "$helper" helper; chmod 644 helper; mount --bind helper "$helper"
+start
+"#;
+
+#[test]
+fn a_helper_that_users_may_not_run_is_named_with_its_cure() {
+    let Some(directory) = prepare() else { return };
+    let output = run(directory.path(), "666", NO_HELPER);
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("fusermount3, which this user may not run"), "{said}");
+    assert!(said.contains("mode 4755") && !said.contains("chmod 666"), "{said}");
+}

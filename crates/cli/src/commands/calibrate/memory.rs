@@ -44,7 +44,10 @@ pub fn measure(
     repeats: u32,
     interrupted: &AtomicBool,
 ) -> Result<Memory> {
-    super::volume::check_room(directory, 2 * bytes, super::volume::fewer_bytes)?;
+    super::volume::check_room(directory, 2 * bytes, |most_bytes| {
+        let fewer = super::volume::at_most("--memory-bytes", most_bytes / 2);
+        format!("{fewer}; TMPDIR names another directory")
+    })?;
     let pfs = Scratch::below(directory)?;
     // Room for the file that is read and the one that is written.
     let node = OwnNode::start(pfs.path(), 3 * bytes, false, &[])?;

@@ -157,15 +157,23 @@ fn measure(
 /// Refuses what this machine's memory cannot hold beside its other work.
 fn memory_bytes(bytes: u64) -> Result<u64> {
     const MIB: u64 = 1 << 20;
+    const BYTES_MIN: u64 = 16 * MIB;
     let refuse = |detail: String, remedy: String| {
         Err(Error::new(ErrorKind::InvalidInput, "reading --memory-bytes", detail).remedy(remedy))
     };
     let most = crate::machine::available_bytes().unwrap_or_default() / 8;
     if bytes > most {
-        let most = output::size(most / MIB * MIB);
-        return refuse(format!("{} asked for", output::size(bytes)), format!("give up to {most}"));
+        let free = output::size(most);
+        let detail = format!("{} asked for, {free} may be used", output::size(bytes));
+        return refuse(
+            detail,
+            match most / MIB * MIB {
+                0..BYTES_MIN => "end programs that use memory first".to_owned(),
+                most => format!("give --memory-bytes {} or less", output::size(most)),
+            },
+        );
     }
-    if bytes < 16 * MIB {
+    if bytes < BYTES_MIN {
         return refuse(
             "less than 16MiB".to_owned(),
             "caches of processors hold as much".to_owned(),

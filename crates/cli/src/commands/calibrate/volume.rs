@@ -15,6 +15,7 @@ use super::file::{Measured, Volume, median};
 use crate::interruption::check;
 use crate::output;
 
+const MIB: u64 = 1 << 20;
 /// Bytes of one transfer: the lower buffer of the papers.
 const TRANSFER_BYTES: usize = 4 << 20;
 /// What direct I/O needs memory and offsets to be multiples of, on every common device.
@@ -115,7 +116,7 @@ pub fn is_shared(kind: &str) -> bool {
 /// Refuses a measurement that the file system has no room for.
 ///
 /// `remedy` says what to do, given the most that may be used.
-pub fn check_room(directory: &Path, bytes: u64, remedy: fn(u64) -> String) -> Result<()> {
+pub fn check_room(directory: &Path, bytes: u64, remedy: impl FnOnce(u64) -> String) -> Result<()> {
     let operation = || format!("measuring {}", directory.display());
     let facts = rustix::fs::statvfs(directory)
         .map_err(|source| Error::pfs(operation(), io::Error::from(source)))?;
@@ -132,7 +133,15 @@ pub fn check_room(directory: &Path, bytes: u64, remedy: fn(u64) -> String) -> Re
 
 /// The remedy of a measurement that is bounded by its bytes.
 pub fn fewer_bytes(most_bytes: u64) -> String {
-    format!("give --bytes-max {} or less", output::size(most_bytes))
+    at_most("--bytes-max", most_bytes)
+}
+
+/// The remedy of a measurement that is bounded by `option`, where `most_bytes` may be used.
+pub fn at_most(option: &str, most_bytes: u64) -> String {
+    match most_bytes {
+        0..MIB => "make room there, or measure in another directory".to_owned(),
+        _ => format!("give {option} {} or less", output::size(most_bytes / MIB * MIB)),
+    }
 }
 
 /// Measures `directory` within `bounds`.

@@ -128,7 +128,7 @@ impl Site {
 
 fn check_room(directory: &Path, bytes: u64) -> Result<()> {
     volume::check_room(directory, bytes, |most_bytes| {
-        format!("give --size {} or less", output::size(most_bytes / COPIES / MIB * MIB))
+        volume::at_most("--size", most_bytes / COPIES)
     })
 }
 
@@ -139,9 +139,11 @@ fn check_store(room_bytes: u64, size_bytes: u64) -> Result<()> {
     }
     let (needed, room) = (output::size(needed_bytes), output::size(room_bytes));
     let detail = format!("{needed} of memory needed, {room} may be used");
-    let most_bytes = room_bytes.saturating_sub(SPARE_BYTES) / COPIES_RESIDENT / MIB * MIB;
-    Err(Error::new(ErrorKind::StoreFull, "preparing the comparison", detail)
-        .remedy(format!("give --size {} or less", output::size(most_bytes))))
+    let remedy = match room_bytes.saturating_sub(SPARE_BYTES) / COPIES_RESIDENT / MIB * MIB {
+        0..SIZE_BYTES_MIN => "give the node more memory, or end programs that use it".to_owned(),
+        most_bytes => format!("give --size {} or less", output::size(most_bytes)),
+    };
+    Err(Error::new(ErrorKind::StoreFull, "preparing the comparison", detail).remedy(remedy))
 }
 
 /// Every way once a round, in an order that changes from round to round.

@@ -17,7 +17,7 @@ pub fn set(arguments: &SetArguments) -> Result<Outcome> {
     node.order(AdminRequest::SetControl { name: name.clone(), value }, None)?;
     let status = super::ask(&node)?;
     let entry = status.settings.into_iter().find(|entry| entry.name == name);
-    let entry = entry.unwrap_or_else(|| ConfigEntry { name, ..ConfigEntry::default() });
+    let entry = entry.unwrap_or_else(|| ConfigEntry { name: name.clone(), ..Default::default() });
     if arguments.facts.json {
         output::json(&entry)?;
     } else {
@@ -26,7 +26,11 @@ pub fn set(arguments: &SetArguments) -> Result<Outcome> {
     for warning in &status.warnings {
         output::note(&format!("warning: {warning}"));
     }
-    Ok(Outcome::Done)
+    let is_missing = name == "control" && status.enabled && status.lease != "governed";
+    if is_missing {
+        output::note("no controller governs yet; the log of the node and `control status` say why");
+    }
+    Ok(if is_missing { Outcome::NotSo } else { Outcome::Done })
 }
 
 /// Parameters may be named without their prefix, and with dashes as flags are.

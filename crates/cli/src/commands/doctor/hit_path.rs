@@ -57,8 +57,14 @@ pub fn prove(socket: &SocketArgument, findings: &mut Findings) -> Result<Proof> 
     let probe = match create(&roots.pfs, bytes, 0) {
         Ok(probe) => probe,
         Err(error) => {
-            let remedy = "run this as a user who may write there";
-            findings.check("hit-path", || (Found::Skipped, error.to_string(), remedy.to_owned()));
+            let remedy = match error.system_errno() {
+                Some(libc::ENOSPC | libc::EDQUOT) => {
+                    format!("make room there: the proof writes a file of {}", size(bytes))
+                }
+                Some(libc::EROFS) => "make the PFS writable: the proof writes a file".to_owned(),
+                _ => "run this as a user who may write there".to_owned(),
+            };
+            findings.check("hit-path", || (Found::Skipped, error.to_string(), remedy));
             return Ok(Proof::default());
         }
     };

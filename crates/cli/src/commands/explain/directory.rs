@@ -9,9 +9,11 @@ use serde::Serialize;
 use tidepool_proto::admin::Explanation;
 use tidepool_proto::{Error, Result};
 
+use super::{usable_bytes, why_absent};
 use crate::arguments::ExplainArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
+use crate::failures::Failures;
 use crate::output::{self, Colour, coloured, count, percent, size};
 use crate::target::{Roots, Target, files};
 
@@ -63,12 +65,12 @@ pub fn explain(arguments: &ExplainArguments, node: &Connection, roots: &Roots) -
 
 fn look_at(named: &Path, node: &Connection, roots: &Roots, json: bool) -> Result<DataSet> {
     let mut set = DataSet { path: named.to_owned(), ..DataSet::default() };
-    let failed = |set: &mut DataSet, error: Error| {
+    let mut failures = Failures::default();
+    let mut failed = |error: Error| {
         set.failed_files += 1;
-        output::note(&format!("tidepool: {error}"));
+        failures.add(&error);
     };
-    let mut told = |error: Error| failed(&mut set, error);
-    let paths = files(roots, std::slice::from_ref(&named.to_owned()), true, &mut told)?;
+    let paths = files(roots, std::slice::from_ref(&named.to_owned()), true, &mut failed)?;
     let progress = ProgressBar::new(paths.len() as u64);
     if json {
         progress.set_draw_target(ProgressDrawTarget::hidden());
@@ -77,11 +79,15 @@ fn look_at(named: &Path, node: &Connection, roots: &Roots, json: bool) -> Result
     for path in paths {
         match Target::open(&path).and_then(|target| node.explain(target.descriptor())) {
             Ok(file) => set.add(&file),
-            Err(error) => failed(&mut set, error),
+            Err(error) => {
+                set.failed_files += 1;
+                failures.add(&error);
+            }
         }
         progress.inc(1);
     }
     progress.finish_and_clear();
+    failures.tell();
     set.settle();
     Ok(set)
 }
@@ -91,21 +97,17 @@ impl DataSet {
         self.files += 1;
         self.pinned_files += usize::from(file.pinned);
         self.size_bytes += file.size_bytes;
-        self.resident_bytes += file.resident_bytes.min(file.size_bytes);
+        let resident_bytes = usable_bytes(file);
+        self.resident_bytes += resident_bytes;
         self.dirty_bytes += file.dirty_bytes;
-        if file.resident_bytes >= file.size_bytes {
+        if resident_bytes >= file.size_bytes {
             self.resident_files += 1;
             return;
         }
-        self.partly_resident_files += usize::from(file.resident_bytes > 0);
-        let why = match file.why_not.first() {
-            Some(why) => why.clone(),
-            None if file.resident_bytes > 0 => "the rest was not read yet, or was evicted".into(),
-            None => "not read yet, or evicted".into(),
-        };
-        let reason = self.reasons.entry(why).or_default();
+        self.partly_resident_files += usize::from(resident_bytes > 0);
+        let reason = self.reasons.entry(why_absent(file).swap_remove(0)).or_default();
         reason.0 += 1;
-        reason.1 += file.size_bytes - file.resident_bytes;
+        reason.1 += file.size_bytes - resident_bytes;
     }
 
     /// The reasons that concern most bytes come first.

@@ -2,11 +2,16 @@
 
 mod directory;
 
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 use tidepool_proto::admin::Explanation;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::ExplainArguments;
-use crate::exit::Outcome;
+use crate::connection::Connection;
+use crate::exit::{self, Outcome};
+use crate::failure::Facts;
 use crate::output::{self, Colour, coloured, count, percent, size};
 use crate::target::{Roots, Target};
 
@@ -15,35 +20,77 @@ const MAP_LINE: usize = 64;
 /// Lines of the residency map that are printed.
 const MAP_LINES_MAX: usize = 16;
 
-/// Runs `explain`.
+/// Runs `explain`. What is known is told also where other paths fail.
 pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
     let roots = Roots::of(&node.status()?);
     if arguments.recursive {
         return directory::explain(arguments, &node, &roots);
     }
-    let mut explanations = Vec::with_capacity(arguments.paths.len());
+    let mut answers = Vec::with_capacity(arguments.paths.len());
+    let mut first_failure = None;
     for named in &arguments.paths {
-        let path = roots.locate(named)?;
-        if path.is_dir() {
-            let operation = format!("looking at {}", named.display());
-            return Err(Error::new(ErrorKind::InvalidInput, operation, "it is a directory")
-                .remedy("add -r to see how much of it is cached"));
-        }
-        let target = Target::open(&path)?;
-        explanations.push(node.explain(target.descriptor())?);
+        answers.push(look_at(named, &node, &roots).map_or_else(
+            |error| {
+                output::note(&format!("tidepool: {error}"));
+                first_failure.get_or_insert(exit::code(&error));
+                Answer::Failed { path: named.clone(), error: Facts::of(&error) }
+            },
+            |file| Answer::Known(Box::new(file)),
+        ));
     }
     if arguments.facts.json {
-        output::json(&explanations)?;
-        return Ok(Outcome::Done);
+        output::json(&answers)?;
+    } else {
+        print_all(&answers);
     }
-    for (index, explanation) in explanations.iter().enumerate() {
-        if index > 0 {
+    Ok(first_failure.map_or(Outcome::Done, Outcome::Failed))
+}
+
+/// What became of one of the paths.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Known(Box<Explanation>),
+    Failed { path: PathBuf, error: Facts },
+}
+
+fn look_at(named: &Path, node: &Connection, roots: &Roots) -> Result<Explanation> {
+    let path = roots.locate(named)?;
+    if path.is_dir() {
+        let operation = format!("looking at {}", named.display());
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "it is a directory")
+            .remedy("add -r to see how much of it is cached"));
+    }
+    let target = Target::open(&path)?;
+    node.explain(target.descriptor())
+}
+
+/// Bytes that the next read would find in memory: what is cached of a version that is gone, or
+/// beyond the end of the file, serves nobody.
+pub fn usable_bytes(file: &Explanation) -> u64 {
+    let is_usable = file.current || file.cached_as == "memory-only";
+    if is_usable { file.resident_bytes.min(file.size_bytes) } else { 0 }
+}
+
+/// Why a file is not wholly in memory; at least one reason.
+pub fn why_absent(file: &Explanation) -> Vec<String> {
+    match file.why_not.as_slice() {
+        [] if file.resident_bytes > 0 => vec!["the rest was not read yet, or was evicted".into()],
+        [] => vec!["not read yet, or evicted".into()],
+        reasons => reasons.to_vec(),
+    }
+}
+
+fn print_all(answers: &[Answer]) {
+    let mut is_first = true;
+    for answer in answers {
+        let Answer::Known(file) = answer else { continue };
+        if !std::mem::take(&mut is_first) {
             output::line("");
         }
-        print(explanation);
+        print(file);
     }
-    Ok(Outcome::Done)
 }
 
 fn print(file: &Explanation) {

@@ -68,8 +68,9 @@ pub fn mountain(arguments: &MountainArguments) -> Result<Outcome> {
     let earlier = Results::resume(directory, &settings)?;
     let largest = settings.sizes.iter().copied().max().unwrap_or_default();
     let total = largest.max(settings.capacity_bytes) + PROBE_BYTES;
-    volume::check_room(site.scratch.path(), total, |_| {
-        "give less --memory, or smaller --sizes".to_owned()
+    volume::check_room(site.scratch.path(), total, |_| match &site.own {
+        Some(_) => "give less --memory, or smaller --sizes".to_owned(),
+        None => "give smaller --sizes, or make the store of the node smaller".to_owned(),
     })?;
     let outcome = run(arguments, &site, settings, earlier, &interrupted);
     match outcome {
@@ -103,7 +104,7 @@ impl Site {
         if let Some(pfs) = &arguments.pfs {
             let usual = if arguments.quick { 256 * MIB } else { 1 << 30 };
             let capacity = arguments.memory.map_or(usual, |size| size.0);
-            large_enough(capacity)?;
+            large_enough(capacity, "give it more with --memory")?;
             has_memory(capacity)?;
             let scratch = Scratch::below(pfs)?;
             let mut options = Vec::new();
@@ -132,14 +133,13 @@ impl Site {
 }
 
 /// Refuses a store that is too small to have a mountain.
-fn large_enough(capacity: u64) -> Result<()> {
+fn large_enough(capacity: u64, remedy: &str) -> Result<()> {
     if capacity >= CAPACITY_MIN {
         return Ok(());
     }
     let least = output::size(CAPACITY_MIN);
     let detail = format!("the store holds less than {least}");
-    Err(Error::new(ErrorKind::InvalidInput, "preparing the mountain", detail)
-        .remedy("give it more with --memory"))
+    Err(Error::new(ErrorKind::InvalidInput, "preparing the mountain", detail).remedy(remedy))
 }
 
 /// Refuses a store that would push other work out of memory.
@@ -150,8 +150,12 @@ fn has_memory(capacity: u64) -> Result<()> {
     }
     let asked = output::size(capacity);
     let detail = format!("{asked} asked for, {} available", output::size(available));
-    Err(Error::new(ErrorKind::InvalidInput, "reading --memory", detail)
-        .remedy(format!("give up to {}", output::size(available / 2 / MIB * MIB))))
+    Err(Error::new(ErrorKind::InvalidInput, "reading --memory", detail).remedy(
+        match available / 2 / MIB * MIB {
+            0..CAPACITY_MIN => "end programs that use memory first".to_owned(),
+            most => format!("give --memory {} or less", output::size(most)),
+        },
+    ))
 }
 
 fn settings(arguments: &MountainArguments, site: &Site) -> Result<Settings> {
@@ -159,7 +163,7 @@ fn settings(arguments: &MountainArguments, site: &Site) -> Result<Settings> {
     let refuse = |detail: &str, remedy: &str| {
         Err(Error::new(ErrorKind::InvalidInput, "preparing the mountain", detail).remedy(remedy))
     };
-    large_enough(capacity_bytes)?;
+    large_enough(capacity_bytes, "enlarge it with `tidepool resize`")?;
     let parts: &[u64] = if arguments.quick { &SIZES_QUICK } else { &SIZES };
     let usual_skips: &[u64] = if arguments.quick { &SKIPS_QUICK } else { &SKIPS };
     let given = |list: &[tidepool_proto::ByteSize]| list.iter().map(|size| size.0).collect();

@@ -17,6 +17,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long it may take to end after it was asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Room for what a node writes beside its socket.
+const PLACE_BYTES_MIN: u64 = 1 << 20;
 
 /// A directory that goes away with its value, whatever is in it.
 #[derive(Debug)]
@@ -64,6 +66,19 @@ pub struct OwnNode {
     _scratch: Scratch,
 }
 
+/// Refuses a directory for temporary files that has no room for socket, lock and log of a node.
+fn check_place(operation: &str, place: &Path) -> Result<()> {
+    let remedy = "make room there, or name another directory by TMPDIR";
+    let failed = |source: std::io::Error| {
+        Error::pfs(format!("{operation} in {}", place.display()), source).remedy(remedy)
+    };
+    let facts = rustix::fs::statvfs(place).map_err(|error| failed(error.into()))?;
+    if facts.f_bavail.saturating_mul(facts.f_frsize) < PLACE_BYTES_MIN {
+        return Err(failed(rustix::io::Errno::NOSPC.into()));
+    }
+    Ok(())
+}
+
 impl OwnNode {
     /// Starts a node over `pfs` with a store of `capacity_bytes`; `options` are further arguments
     /// of `node start`. With `mounted`, it is mounted in a directory of its own.
@@ -73,8 +88,10 @@ impl OwnNode {
         mounted: bool,
         options: &[String],
     ) -> Result<OwnNode> {
-        let scratch = Scratch::below(&std::env::temp_dir())?;
         let operation = "starting a node to measure with";
+        let place = std::env::temp_dir();
+        check_place(operation, &place)?;
+        let scratch = Scratch::below(&place)?;
         let failed = |source| Error::pfs(operation, source);
         let socket = scratch.path().join("node.sock");
         let log = scratch.path().join("node.log");
@@ -119,7 +136,7 @@ impl OwnNode {
                     let _ = std::io::Read::read_to_string(&mut stderr, &mut text);
                 }
                 let detail = format!("it ended with {status}: {}", text.trim());
-                return Err(Error::new(ErrorKind::NodeUnavailable, operation, detail)
+                return Err(Error::new(ErrorKind::Unsupported, operation, detail)
                     .remedy("`tidepool doctor` says what is missing"));
             }
             if self.connect().status().is_ok() {

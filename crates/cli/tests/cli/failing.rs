@@ -1,0 +1,251 @@
+//! What a command that fails tells programs and people: an object where JSON was asked for, what is
+//! known of other files, and remedies that help.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::node::Daemon;
+use super::{run, stderr, stdout, tidepool};
+
+const MIB: usize = 1 << 20;
+
+fn error_of(output: &std::process::Output) -> Value {
+    let whole: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("no JSON: {}{}", stdout(output), stderr(output)));
+    whole["error"].clone()
+}
+
+#[test]
+fn with_json_a_failure_is_json_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    let socket = socket.to_str().unwrap();
+    for arguments in [
+        &["status"][..],
+        &["node", "stop"],
+        &["node", "drain"],
+        &["load", "/etc/passwd"],
+        &["explain", "/etc/passwd"],
+        &["evict", "--all"],
+        &["unpin", "/etc/passwd"],
+        &["resize", "1GiB"],
+        &["policy"],
+        &["control", "status"],
+        &["metrics"],
+        &["config"],
+        &["bench", "compare"],
+        &["top", "--json", "1"],
+    ] {
+        let output = run(&[arguments, &["--socket", socket], &json(arguments)].concat());
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        let error = error_of(&output);
+        assert_eq!(error["kind"], "node-unavailable", "{arguments:?}");
+        assert!(error["message"].as_str().unwrap().contains("none.sock"), "{error}");
+        assert!(error["remedy"].as_str().unwrap().contains("--socket"), "{error}");
+        assert!(stderr(&output).contains("none.sock"), "people are told as before");
+    }
+    let plain = run(&["status", "--socket", socket]);
+    assert_eq!(stdout(&plain), "");
+    for arguments in [&["resize", "8XiB", "--json"][..], &["status", "--jsn", "--json"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(error_of(&output)["kind"], "invalid-input", "{arguments:?}");
+    }
+    let start =
+        run(&["node", "start", "--pfs", "/no/such/directory", "--json", "--socket", socket]);
+    assert_eq!(start.status.code(), Some(4), "{}", stderr(&start));
+    assert_eq!(error_of(&start)["kind"], "invalid-input");
+}
+
+fn json(arguments: &[&str]) -> Vec<&'static str> {
+    if arguments.contains(&"--json") { vec![] } else { vec!["--json"] }
+}
+
+#[test]
+fn explain_tells_what_it_knows_beside_what_fails() {
+    let daemon = Daemon::start(&[]);
+    let good = daemon.write("good", MIB);
+    let both = daemon.run(&["explain", "--json", "tide:///bad", &good]);
+    assert_eq!(both.status.code(), Some(4), "{}", stderr(&both));
+    let answers: Value = serde_json::from_slice(&both.stdout).unwrap();
+    assert_eq!(answers[0]["path"], "tide:///bad");
+    assert_eq!(answers[0]["error"]["kind"], "pfs");
+    assert_eq!((&answers[1]["path"], &answers[1]["size_bytes"]), (&"good".into(), &MIB.into()));
+    let text = daemon.run(&["explain", "tide:///bad", &good]);
+    assert_eq!(text.status.code(), Some(4));
+    assert!(stdout(&text).starts_with("tide:///good"), "{}", stdout(&text));
+    assert!(stderr(&text).contains("pfs/bad"), "{}", stderr(&text));
+}
+
+#[test]
+fn an_answer_that_cannot_be_printed_is_a_failure() {
+    let daemon = Daemon::start(&[]);
+    for arguments in [&["status"][..], &["status", "--json"], &["config"], &["metrics"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = daemon.command(arguments);
+        let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("No space left"), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_resize_to_more_than_now_is_done_also_where_pins_are_in_the_way() {
+    let daemon = Daemon::start(&["--pinned-share-max", "1"]);
+    let file = daemon.write("pinned", 24 * MIB);
+    super::node::settle();
+    assert!(daemon.run(&["pin", &file]).status.success());
+    let down = daemon.run(&["resize", "8MiB"]);
+    assert_eq!(down.status.code(), Some(1), "{}", stderr(&down));
+    let up = daemon.run(&["resize", "16MiB"]);
+    assert_eq!(up.status.code(), Some(0), "{}", stderr(&up));
+    assert!(stderr(&up).contains("8MiB beyond it are still held"), "{}", stderr(&up));
+    let enough = daemon.run(&["resize", "32MiB"]);
+    assert_eq!((enough.status.code(), stderr(&enough)), (Some(0), String::new()));
+    // A size that reads the same in whole blocks is told once.
+    let odd = ((48 << 20) + 1000).to_string();
+    let odd = daemon.run(&["resize", &odd]);
+    assert!(odd.status.success() && stderr(&odd).contains("48.00MiB is 48MiB"), "{}", stderr(&odd));
+}
+
+#[test]
+fn memory_and_its_guaranteed_part_may_be_the_same() {
+    let check = |size: &str| {
+        let output = run(&[
+            "config",
+            "--check",
+            "--json",
+            "--pfs",
+            "/",
+            "--memory",
+            size,
+            "--memory-min",
+            size,
+        ]);
+        assert!(output.status.success(), "{size}: {}", stderr(&output));
+    };
+    check("33.3%");
+    check("50%");
+    check("10MB");
+    let message = stderr(&run(&["config", "--check", "--pfs", "/", "--memory", "120%"]));
+    assert!(message.contains("`120%` is more than 100%"), "{message}");
+}
+
+#[test]
+fn config_and_status_show_rules_and_quotas() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    let rules = "[[rule]]\npath = \"scratch\"\nwrite_mode = \"memory\"\nadmit = false\n\
+                 [[rule]]\npath = \"logs\"\nread_mode = \"bypass\"\n\
+                 [[quota]]\nuser = \"root\"\nbytes = \"1GiB\"\n";
+    std::fs::write(&file, rules).unwrap();
+    let daemon = Daemon::start(&["--config", file.to_str().unwrap()]);
+    let of_node = daemon.json(&["config"]);
+    let mut check = tidepool();
+    check.args(["config", "--check", "--json", "--pfs", "/", "--config"]).arg(&file);
+    let checked: Value = serde_json::from_slice(&check.output().unwrap().stdout).unwrap();
+    for entries in [of_node, checked] {
+        let entry = |name: &str| {
+            let entries = entries.as_array().unwrap();
+            entries.iter().find(|entry| entry["name"] == name).cloned().unwrap()
+        };
+        assert_eq!(entry("rule scratch")["value"], "write_mode = memory, admit = false");
+        assert_eq!(entry("rule scratch")["origin"], "file");
+        assert_eq!(entry("rule logs")["value"], "read_mode = bypass");
+        assert_eq!(entry("quota root")["value"], "bytes = 1GiB");
+    }
+    let text = stdout(&daemon.run(&["config"]));
+    assert!(text.contains("rule scratch") && text.contains("quota root"), "{text}");
+    let text = stdout(&daemon.run(&["status"]));
+    assert!(text.contains("2 directory rules, 1 user quota"), "{text}");
+    let status = daemon.json(&["status"]);
+    assert_eq!((&status["directory_rules"], &status["user_quotas"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn an_empty_socket_is_told_by_its_name() {
+    for arguments in [&["status"][..], &["config"], &["load", "x"]] {
+        let output = tidepool().args(arguments).env("TIDEPOOL_SOCKET", "").output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        let message = stderr(&output);
+        assert!(message.contains("TIDEPOOL_SOCKET") && message.contains("unset"), "{message}");
+    }
+}
+
+/// Runs a script of a shell with a file system `small` of 8 MiB below directory `$1`, full but for
+/// `$2` KiB; `$3` is the program.
+fn with_a_full_file_system(free_kib: &str, script: &str) -> Option<std::process::Output> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can make a file system of its own");
+        return None;
+    }
+    const STAGE: &str = r#"
+set -e
+cd "$1"
+mkdir small; mount -t tmpfs -o size=8m none small
+head -c $(((8192 - $2) * 1024)) /dev/zero > small/filler
+set +e
+"#;
+    let directory = tempfile::tempdir().unwrap();
+    let whole = format!("{STAGE}{script}");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &whole, "sh"]);
+    command.arg(directory.path()).args([free_kib, env!("CARGO_BIN_EXE_tidepool")]);
+    command.env_remove("TIDEPOOL_SOCKET").env("TIDEPOOL_CONTROL", "off");
+    Some(command.output().unwrap())
+}
+
+#[test]
+fn what_a_full_pfs_leaves_undone_is_told_with_what_helps() {
+    let script = r#"
+program=$3; s=$1/s
+"$program" node start --pfs small --memory 64MiB --socket "$s" > start.out || exit 9
+"$program" bench compare --size 1MiB --socket "$s"; echo "bench $?" >&2
+"$program" doctor --socket "$s"; echo "doctor $?" >&2
+"$program" node stop --socket "$s"
+"#;
+    let Some(output) = with_a_full_file_system("0", script) else { return };
+    let said = stderr(&output);
+    assert!(said.contains("make room there, or measure in another directory"), "{said}");
+    assert!(!said.contains("0B or less"), "{said}");
+    let examined = stdout(&output);
+    assert!(examined.contains("make room there: the proof writes"), "{examined}{said}");
+    assert!(!examined.contains("as a user who may write there"), "{examined}");
+}
+
+#[test]
+fn a_measurement_without_room_for_temporary_files_names_their_place() {
+    let script = r#"
+mkdir pfs
+TMPDIR=$1/small "$3" bench compare --pfs pfs --size 1MiB --rounds 1
+"#;
+    let Some(output) = with_a_full_file_system("0", script) else { return };
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("/small") && said.contains("TMPDIR"), "{said}");
+}
+
+#[test]
+fn a_stop_that_a_full_pfs_holds_up_says_what_helps() {
+    if !std::path::Path::new("/dev/fuse").exists() {
+        println!("skipped: no /dev/fuse");
+        return;
+    }
+    let script = r#"
+program=$3; s=$1/s
+"$program" node start --pfs small --memory 64MiB --socket "$s" --mount mnt \
+    --write-mode memory > start.out || exit 9
+head -c 4000000 /dev/urandom > mnt/result
+"$program" node stop --socket "$s"; echo "stop $?" >&2
+"$program" node status --socket "$s"
+rm mnt/result
+"$program" node stop --socket "$s"
+"#;
+    let Some(output) = with_a_full_file_system("64", script) else { return };
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("stop 1"), "{said}");
+    assert!(said.contains("No space left") && said.contains("make room on the PFS"), "{said}");
+    assert!(!stdout(&output).contains("draining"), "{}", stdout(&output));
+}

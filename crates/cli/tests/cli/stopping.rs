@@ -1,0 +1,79 @@
+//! `node stop` and `node drain` that are interrupted: the node is as it was before, or it is said how
+//! to have that.
+
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::node::{Daemon, runs};
+use super::{stderr, stdout};
+
+const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a command that drains, and interrupts it while the node writes down.
+fn interrupt_while_it_drains(daemon: &Daemon, arguments: &[&str]) -> Output {
+    // In memory only, on a PFS that takes a while for it.
+    std::fs::write(daemon.path("mnt/result"), vec![7; 24 * MIB]).unwrap();
+    let mut command = daemon.command(arguments);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while daemon.json(&["status"])["draining"] == false {
+        assert!(begun.elapsed() < PATIENCE, "it does not begin to drain");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill_process(Pid::from_child(&command), Signal::INT).unwrap();
+    command.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_interrupted_stop_or_drain_leaves_a_node_that_takes_opens() {
+    let daemon = Daemon::start(&["--write-mode", "memory", "--fault", "write:rate=8MB/s"]);
+    if !daemon.mounted {
+        return;
+    }
+    let node = daemon.json(&["status"])["process_id"].as_u64().unwrap();
+    for arguments in [&["node", "stop"][..], &["node", "drain", "--json"]] {
+        let ended = interrupt_while_it_drains(&daemon, arguments);
+        assert_eq!(ended.status.code(), Some(130), "{arguments:?}: {}", stderr(&ended));
+        let said = stderr(&ended);
+        assert!(said.contains("interrupted (it runs on and takes new opens again)"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(runs(node));
+        assert_eq!(daemon.json(&["status"])["draining"], false, "{arguments:?}");
+        assert_eq!(std::fs::read(daemon.path("mnt/result")).unwrap().len(), 24 * MIB);
+        if arguments.contains(&"--json") {
+            let told: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+            assert_eq!(told["error"]["kind"], "interrupted", "{}", stdout(&ended));
+        }
+    }
+    assert!(daemon.run(&["node", "drain"]).status.success());
+    assert_eq!(daemon.json(&["status"])["draining"], true);
+}
+
+#[test]
+fn a_stop_that_is_interrupted_while_it_waits_for_programs_changes_nothing() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let mut user = std::process::Command::new("sleep")
+        .arg("1000")
+        .current_dir(daemon.path("mnt"))
+        .spawn()
+        .unwrap();
+    let mut stop = daemon.command(&["node", "stop", "--wait", "600"]);
+    let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
+    // It says for whom it waits.
+    let mut said = [0; 7];
+    std::io::Read::read_exact(stop.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert_eq!(&said, b"waiting");
+    kill_process(Pid::from_child(&stop), Signal::INT).unwrap();
+    let ended = stop.wait_with_output().unwrap();
+    user.kill().unwrap();
+    user.wait().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("it runs on as before"), "{}", stderr(&ended));
+    assert_eq!(daemon.json(&["status"])["draining"], false);
+}
