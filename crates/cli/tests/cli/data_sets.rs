@@ -142,6 +142,9 @@ fn files_that_change_or_go_while_they_are_loaded_are_told_as_they_are() {
     assert!(said.contains("a-shrinks-0 (0B of 7.00MiB): the PFS has another version"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert!(stdout(&ended).starts_with("3 of 34 files resident: 24MiB of"), "{}", stdout(&ended));
+    let text = stdout(&daemon.run(&["explain", "tide:///set/a-shrinks-0"]));
+    let held = "0B of 7.00MiB (0.0%); 8MiB as segment of a version that is gone";
+    assert!(text.contains(held), "{text}");
 }
 
 #[test]

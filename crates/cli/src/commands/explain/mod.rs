@@ -103,15 +103,19 @@ fn print(file: &Explanation) {
         seconds(&file.modified_ns),
         seconds(&file.changed_ns)
     );
-    let current = if file.current { "" } else { " (out of date)" };
+    let usable_bytes = usable_bytes(file);
+    let usable = format!(
+        "{} of {} ({})",
+        size(usable_bytes),
+        size(file.size_bytes),
+        percent(usable_bytes, file.size_bytes)
+    );
     let resident = match file.cached_as.as_str() {
         "none" => "not cached".to_owned(),
-        kind => format!(
-            "{} of {} ({}) as {kind}{current}",
-            size(file.resident_bytes),
-            size(file.size_bytes),
-            percent(file.resident_bytes, file.size_bytes)
-        ),
+        kind if usable_bytes == 0 && file.resident_bytes > 0 => {
+            format!("{usable}; {} as {kind} of a version that is gone", size(file.resident_bytes))
+        }
+        kind => format!("{usable} as {kind}"),
     };
     let mut rows =
         vec![("version", version), ("resident", resident), ("next read", file.next_read.clone())];
