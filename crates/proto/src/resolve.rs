@@ -44,9 +44,7 @@ pub struct Machine {
 pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawConfig { mut options, rules, quotas } = raw;
     fill_defaults(&mut options, machine);
-    let mut entries = entries(&options, machine);
-    entries.extend(rules.iter().map(rule_entry));
-    entries.extend(quotas.iter().map(quota_entry));
+    let entries = entries(&options, &rules, &quotas, machine);
     let o = Reader { specs: OPTIONS, place: "option" };
     let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
     let memory = o.required("memory", &options.memory)?;
@@ -147,7 +145,12 @@ fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
     }
 }
 
-fn entries(options: &RawOptions, machine: &Machine) -> Vec<ConfigEntry> {
+fn entries(
+    options: &RawOptions,
+    rules: &[RawRule],
+    quotas: &[RawQuota],
+    machine: &Machine,
+) -> Vec<ConfigEntry> {
     let entry = |spec: &OptionSpec| {
         let setting = options.get(spec.name);
         ConfigEntry {
@@ -158,7 +161,8 @@ fn entries(options: &RawOptions, machine: &Machine) -> Vec<ConfigEntry> {
             doc: spec.doc.to_owned(),
         }
     };
-    OPTIONS.iter().map(entry).collect()
+    let lists = rules.iter().map(rule_entry).chain(quotas.iter().map(quota_entry));
+    OPTIONS.iter().map(entry).chain(lists).collect()
 }
 
 /// A rule as operators see it: its keys as they were written.

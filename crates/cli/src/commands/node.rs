@@ -94,8 +94,7 @@ fn drain_unless_interrupted(
     before: &Status,
     interrupted: &AtomicBool,
 ) -> Result<()> {
-    let drained = node.order_until(AdminRequest::Drain { stop: false }, interrupted);
-    if drained.map_err(|error| not_drained(operation, error))? {
+    if node.order_until(AdminRequest::Drain { stop: false }, interrupted)? {
         return Ok(());
     }
     if before.draining {
@@ -109,19 +108,6 @@ fn drain_unless_interrupted(
             _ => "it may refuse new opens still: `tidepool node drain --undo` ends that",
         },
     ))
-}
-
-/// What cannot be written down stays in memory, and the node runs on.
-fn not_drained(operation: &str, error: Error) -> Error {
-    let is_full = matches!(error.system_errno(), Some(libc::ENOSPC | libc::EDQUOT));
-    if !is_full {
-        return error;
-    }
-    let source = std::io::Error::from_raw_os_error(error.errno());
-    Error::new(error.kind(), operation, error.operation()).caused_by(source).remedy(
-        "make room on the PFS, or remove files that are in memory only, and try again; the node \
-         runs on and keeps them",
-    )
 }
 
 fn open_process(process_id: u32) -> Result<OwnedFd> {

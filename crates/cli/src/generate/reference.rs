@@ -152,13 +152,14 @@ fn errors() -> String {
 fn command_line() -> String {
     let mut text = format!("# Command line\n\n{MADE}\n");
     text += "Files are named by their path on the PFS, below the mount, or as `tide:///path`. \
-             Commands that print facts take `--json`; the keys are stable, and what is not known is \
-             `null` (`report` of the memory control while no controller has reported). A command \
-             that fails and has printed nothing yet prints `{\"error\": {\"kind\", \"message\", \
-             \"remedy\"}}`: a [name](errors.md) of the kind, or `interrupted`; the cause; what to do, \
-             or `null`. `explain` has `path` and `error` in the place of what it could not look \
-             at. Commands that talk to a node take `--socket PATH` or `TIDEPOOL_SOCKET`. `tidepool generate completion SHELL` \
-             prints a completion script, `tidepool generate man DIR` writes man pages.\n\n\
+             Commands that print facts take `--json`; the keys are stable, and what is not known \
+             is `null` (`report` of the memory control while no controller has reported). A \
+             command that fails and has printed nothing yet prints `{\"error\": {\"kind\", \
+             \"message\", \"remedy\"}}`: a [name](errors.md) of the kind, or `interrupted`; the \
+             cause; what to do, or `null`. `explain` has `path` and `error` in the place of what \
+             it could not look at. Commands that talk to a node take `--socket PATH` or \
+             `TIDEPOOL_SOCKET`. `tidepool generate completion SHELL` prints a completion script, \
+             `tidepool generate man DIR` writes man pages.\n\n\
              | exit code | meaning |\n|---|---|\n";
     for (code, meaning) in EXIT_CODES {
         put!(text, "| {code} | {meaning} |");

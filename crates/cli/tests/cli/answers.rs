@@ -1,5 +1,7 @@
 //! What a node and its commands say about it is so.
 
+use std::time::{Duration, Instant};
+
 use super::node::{Daemon, settle};
 use super::{stderr, stdout};
 
@@ -79,14 +81,14 @@ fn a_log_that_is_moved_away_is_made_anew_and_tells_who_changed_what() {
     let node = rustix::process::Pid::from_raw(node).unwrap();
     rustix::process::kill_process(node, rustix::process::Signal::HUP).unwrap();
     while !log.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert!(daemon.run(&["policy", "lru"]).status.success());
     let said = || std::fs::read_to_string(&log).unwrap();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while !said().contains("asked for: policy lru") {
         assert!(begun.elapsed().as_secs() < 60, "{}", said());
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let line = said().lines().find(|line| line.contains("asked for")).unwrap().to_owned();
     assert!(line.contains("user_id="), "{line}");
@@ -98,10 +100,10 @@ fn a_node_says_that_its_directory_was_made_anew() {
     let daemon = Daemon::start(&[]);
     let degraded = || daemon.json(&["status"])["degraded"].to_string();
     let until = |said: &dyn Fn() -> bool| {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while !said() {
             assert!(begun.elapsed().as_secs() < 60, "{}", degraded());
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
     };
     let (pfs, away) = (daemon.path("pfs"), daemon.path("away"));
@@ -156,4 +158,37 @@ fn policy_and_explain_say_what_is_followed_and_what_the_others_would_have_hit() 
     let said = stdout(&daemon.run(&["policy", "lru"]));
     assert_eq!(said, "lru\n", "it follows nothing");
     assert!(daemon.json(&["policy"]).get("choice").is_none());
+}
+
+#[test]
+fn a_changed_file_is_taken_at_sighup() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.toml");
+    std::fs::write(&file, "policy = \"lru\"\nmemory_min = \"4MiB\"\n").unwrap();
+    let daemon = Daemon::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lru");
+    let changed = "memory_min = \"8MiB\"\npolicy = \"s3fifo\"\ntransfers = 3\n";
+    std::fs::write(&file, changed).unwrap();
+    let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
+    let process = rustix::process::Pid::from_raw(process_id).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    // One option is changed after the other, and the log is written beside that.
+    let is_told = || {
+        let log = daemon.log();
+        log.contains("needs a restart") && log.contains("transfers")
+    };
+    let are_of_the_file = || {
+        let config = daemon.json(&["config"]);
+        let mut entries =
+            config.as_array().unwrap().iter().filter(|entry| {
+                ["policy", "memory_min"].contains(&entry["name"].as_str().unwrap())
+            });
+        entries.all(|entry| entry["origin"] == "file")
+    };
+    let is_taken = || stdout(&daemon.run(&["policy"])).trim() == "s3fifo";
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(is_taken() && is_told() && are_of_the_file()) {
+        assert!(Instant::now() < deadline, "it was not taken:\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -225,27 +225,3 @@ TMPDIR=$1/small "$3" bench compare --pfs pfs --size 1MiB --rounds 1
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("/small") && said.contains("TMPDIR"), "{said}");
 }
-
-#[test]
-fn a_stop_that_a_full_pfs_holds_up_says_what_helps() {
-    if !std::path::Path::new("/dev/fuse").exists() {
-        println!("skipped: no /dev/fuse");
-        return;
-    }
-    let script = r#"
-program=$3; s=$1/s
-"$program" node start --pfs small --memory 64MiB --socket "$s" --mount mnt \
-    --write-mode memory > start.out || exit 9
-head -c 4000000 /dev/urandom > mnt/result
-"$program" node stop --socket "$s"; echo "stop $?" >&2
-"$program" node status --socket "$s"
-rm mnt/result
-"$program" node stop --socket "$s"
-"#;
-    let Some(output) = with_a_full_file_system("64", script) else { return };
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("stop 1"), "{said}");
-    assert!(said.contains("No space left") && said.contains("make room on the PFS"), "{said}");
-    assert!(!stdout(&output).contains("draining"), "{}", stdout(&output));
-}

@@ -267,39 +267,6 @@ fn size_and_policy_change_while_it_runs() {
 }
 
 #[test]
-fn a_changed_file_is_taken_at_sighup() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("node.toml");
-    std::fs::write(&file, "policy = \"lru\"\nmemory_min = \"4MiB\"\n").unwrap();
-    let daemon = Daemon::start(&["--config", file.to_str().unwrap()]);
-    assert_eq!(stdout(&daemon.run(&["policy"])).trim(), "lru");
-    let changed = "memory_min = \"8MiB\"\npolicy = \"s3fifo\"\ntransfers = 3\n";
-    std::fs::write(&file, changed).unwrap();
-    let process_id = daemon.json(&["status"])["process_id"].as_i64().unwrap() as i32;
-    let process = rustix::process::Pid::from_raw(process_id).unwrap();
-    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
-    // One option is changed after the other, and the log is written beside that.
-    let is_told = || {
-        let log = daemon.log();
-        log.contains("needs a restart") && log.contains("transfers")
-    };
-    let are_of_the_file = || {
-        let config = daemon.json(&["config"]);
-        let mut entries =
-            config.as_array().unwrap().iter().filter(|entry| {
-                ["policy", "memory_min"].contains(&entry["name"].as_str().unwrap())
-            });
-        entries.all(|entry| entry["origin"] == "file")
-    };
-    let is_taken = || stdout(&daemon.run(&["policy"])).trim() == "s3fifo";
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !(is_taken() && is_told() && are_of_the_file()) {
-        assert!(Instant::now() < deadline, "it was not taken:\n{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[test]
 fn metrics_are_served_and_conserve_bytes() {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap().to_string();

@@ -1,5 +1,5 @@
-//! `node stop` and `node drain` that are interrupted: the node is as it was before, or it is said how
-//! to have that.
+//! `node stop` and `node drain` that are interrupted: the node is as it was before, or it is said
+//! how to have that.
 
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
