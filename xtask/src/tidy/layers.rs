@@ -11,7 +11,7 @@ use crate::environment;
 use crate::process;
 
 /// Crates of the product and the crates of ours they may use. `*` is any.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("tidepool-proto", &[]),
     ("tidepool-store", &["tidepool-proto"]),
     ("tidepool-pfs", &["tidepool-proto"]),
@@ -22,6 +22,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("tidepool-fuse", &["tidepool-proto", "tidepool-pfs"]),
     ("tidepool-java", &["tidepool-proto", "tidepool-pfs", "tidepool-client"]),
     ("tidepool-report", &[]),
+    ("tidepool-patterns", &[]),
     ("tidepool-cli", &["*"]),
     ("tidepool-testkit", &["*"]),
     ("xtask", &["*"]),

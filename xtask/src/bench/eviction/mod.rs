@@ -2,15 +2,14 @@
 //! which two thirds fit, with read-ahead on: through the mount, the library and Hadoop. Hits are
 //! what was asked for less what was read from the lower level, whatever a policy believes.
 
-mod patterns;
 mod readers;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use tidepool_patterns::{Pattern, Random, Set};
 
-use self::patterns::{BLOCK_BYTES, FILE_BLOCKS, Pattern, Random};
 use self::readers::Readers;
 use super::row::{Goal, Row};
 use super::{Bench, open_to_all, write_file};
@@ -28,6 +27,10 @@ const GOAL: f64 = 0.95;
 /// Two passes that do not count, and as many that do in which sweeps forth and back come in pairs.
 const WARM_UP: u64 = 2;
 const MEASURED: u64 = 6;
+/// Bytes that one visit to a place reads at least.
+const BLOCK_BYTES: u64 = 4 << 20;
+/// Blocks of a file.
+const FILE_BLOCKS: u64 = 4;
 
 /// A way to the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +141,7 @@ impl Scene<'_> {
         open_to_all(&self.bench.lower)?;
         open_to_all(state)?;
         let (mut readers, _hadoop) = self.readers(way, &node)?;
+        let set = Set { files: self.files, file_blocks: FILE_BLOCKS };
         let mut random = Random(7);
         let (mut before, mut asked) = (0, 0);
         for number in 0..WARM_UP + MEASURED {
@@ -145,7 +149,7 @@ impl Scene<'_> {
                 before = pfs_bytes(&node.status()?)?;
                 asked = 0;
             }
-            asked += readers.read(&pattern.pass(number, self.files, &mut random))?;
+            asked += readers.read(&pattern.pass(number, set, &mut random))?;
         }
         let missed = pfs_bytes(&node.status()?)? - before;
         drop(readers);

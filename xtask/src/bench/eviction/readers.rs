@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
+use tidepool_patterns::Visit;
 
-use super::patterns::Visit;
+use super::{BLOCK_BYTES, FILE_BLOCKS};
 use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
@@ -50,8 +51,8 @@ impl Drop for Reader {
     }
 }
 
-/// What to tell a program for one range.
-type Words = Box<dyn Fn(&Path, &Visit) -> String>;
+/// What to tell a program for one range: its file, first byte and length.
+type Words = Box<dyn Fn(&Path, u64, u64) -> String>;
 
 /// The programs of one run, one a user.
 pub struct Readers {
@@ -74,9 +75,8 @@ impl Readers {
             }
             Reader::start(&mut command)
         };
-        let words = |path: &Path, visit: &Visit| {
-            format!("{} {} {}", visit.offset, visit.bytes, path.display())
-        };
+        let words =
+            |path: &Path, offset: u64, bytes: u64| format!("{offset} {bytes} {}", path.display());
         Ok(Readers {
             readers: vec![start(0)?, start(OTHER)?],
             directory: directory.to_path_buf(),
@@ -87,8 +87,7 @@ impl Readers {
 
     /// One virtual machine for both users: `command` starts `FsBench`.
     pub fn hadoop(command: &mut Command) -> Result<Self> {
-        let words = |path: &Path, visit: &Visit| {
-            let (offset, bytes) = (visit.offset, visit.bytes);
+        let words = |path: &Path, offset: u64, bytes: u64| {
             format!("range path=tide:///{} offset={offset} bytes={bytes}", path.display())
         };
         Ok(Readers {
@@ -103,12 +102,13 @@ impl Readers {
     pub fn read(&mut self, visits: &[Visit]) -> Result<u64> {
         let mut bytes = 0;
         for visit in visits {
-            let path = self.directory.join(name(visit.file));
-            let line = (self.words)(&path, visit);
+            let path = self.directory.join(name(visit.block / FILE_BLOCKS));
+            let length = visit.blocks * BLOCK_BYTES;
+            let line = (self.words)(&path, visit.block % FILE_BLOCKS * BLOCK_BYTES, length);
             let number = visit.reader.min(self.readers.len() - 1);
             let answer = self.readers[number].ask(&line)?;
             anyhow::ensure!(answer.starts_with(self.answer), "{line}: {answer}");
-            bytes += visit.bytes;
+            bytes += length;
         }
         Ok(bytes)
     }

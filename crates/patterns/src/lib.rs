@@ -1,31 +1,40 @@
-//! The ways in which jobs iterate over a set of files, as lists of ranges to read.
+//! The ways in which jobs iterate over a set of files, as lists of what to read: eviction policies
+//! are compared with them in simulations and through real nodes alike.
 
-/// Bytes that one visit to a place reads at least.
-pub const BLOCK_BYTES: u64 = 4 << 20;
-/// Blocks of a file.
-pub const FILE_BLOCKS: u64 = 4;
+/// A set of files of equal length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Number of files.
+    pub files: u64,
+    /// Blocks of each.
+    pub file_blocks: u64,
+}
 
-/// One range of one file, read by one of two programs.
+impl Set {
+    /// Blocks of all files.
+    pub fn blocks(self) -> u64 {
+        self.files * self.file_blocks
+    }
+
+    fn file(self, file: u64) -> Visit {
+        Visit { reader: 0, block: file * self.file_blocks, blocks: self.file_blocks }
+    }
+}
+
+/// Blocks that one of two programs reads one after another: one, or those of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The program: 0, or 1 where there are two users.
     pub reader: usize,
-    /// Number of the file.
-    pub file: u64,
-    /// First byte.
-    pub offset: u64,
+    /// The first block, counted over all files.
+    pub block: u64,
     /// How many.
-    pub bytes: u64,
+    pub blocks: u64,
 }
 
 impl Visit {
-    fn block(block: u64) -> Self {
-        let (file, within) = (block / FILE_BLOCKS, block % FILE_BLOCKS);
-        Visit { reader: 0, file, offset: within * BLOCK_BYTES, bytes: BLOCK_BYTES }
-    }
-
-    fn file(file: u64) -> Self {
-        Visit { reader: 0, file, offset: 0, bytes: FILE_BLOCKS * BLOCK_BYTES }
+    fn one(block: u64) -> Visit {
+        Visit { reader: 0, block, blocks: 1 }
     }
 }
 
@@ -87,7 +96,7 @@ impl Pattern {
         Pattern::TwoUsers,
     ];
 
-    /// What it is called in rows.
+    /// What it is called in tables.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Loop => "loop in order",
@@ -100,31 +109,30 @@ impl Pattern {
         }
     }
 
-    /// The visits of one pass over `files` files.
-    pub fn pass(self, number: u64, files: u64, random: &mut Random) -> Vec<Visit> {
-        let blocks = files * FILE_BLOCKS;
+    /// The visits of one pass over `set`.
+    pub fn pass(self, number: u64, set: Set, random: &mut Random) -> Vec<Visit> {
+        let (files, blocks) = (set.files, set.blocks());
+        let file = |file| set.file(file);
         match self {
-            Pattern::Loop => (0..files).map(Visit::file).collect(),
-            Pattern::RandomBlocks => {
-                random.shuffled(blocks).into_iter().map(Visit::block).collect()
-            }
-            Pattern::RandomFiles => random.shuffled(files).into_iter().map(Visit::file).collect(),
+            Pattern::Loop => (0..files).map(file).collect(),
+            Pattern::RandomBlocks => random.shuffled(blocks).into_iter().map(Visit::one).collect(),
+            Pattern::RandomFiles => random.shuffled(files).into_iter().map(file).collect(),
             Pattern::ForthAndBack if number.is_multiple_of(2) => {
-                (0..blocks).map(Visit::block).collect()
+                (0..blocks).map(Visit::one).collect()
             }
-            Pattern::ForthAndBack => (0..blocks).rev().map(Visit::block).collect(),
+            Pattern::ForthAndBack => (0..blocks).rev().map(Visit::one).collect(),
             Pattern::SmallSetAndScans => {
                 let small = (0..8).flat_map(|_| 0..files / 6);
-                small.chain(files / 6..files).map(Visit::file).collect()
+                small.chain(files / 6..files).map(file).collect()
             }
-            Pattern::Zipf => (0..blocks).map(|_| Visit::block(popular(blocks, random))).collect(),
+            Pattern::Zipf => (0..blocks).map(|_| Visit::one(popular(blocks, random))).collect(),
             Pattern::TwoUsers => {
-                let half = files / 2 * FILE_BLOCKS;
+                let half = files / 2 * set.file_blocks;
                 let other = |random: &mut Random| Visit {
                     reader: 1,
-                    ..Visit::block(half + popular(half, random))
+                    ..Visit::one(half + popular(half, random))
                 };
-                (0..half).flat_map(|block| [Visit::block(block), other(random)]).collect()
+                (0..half).flat_map(|block| [Visit::one(block), other(random)]).collect()
             }
         }
     }
@@ -132,24 +140,27 @@ impl Pattern {
 
 /// A block by Zipf's law. Popular ones lie all over the set, not in one file.
 fn popular(blocks: u64, random: &mut Random) -> u64 {
-    // No file has a number of blocks that shares a factor with this.
+    // A prime: no set that is measured with has a number of blocks that shares a factor with it.
     random.zipf(blocks) * 7_919 % blocks
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK_BYTES, FILE_BLOCKS, Pattern, Random};
+    use super::{Pattern, Random, Set};
+
+    const SET: Set = Set { files: 24, file_blocks: 4 };
 
     #[test]
     fn passes_read_what_they_say() {
         let mut random = Random(7);
         for pattern in Pattern::ALL {
             for number in 0..2 {
-                let visits = pattern.pass(number, 24, &mut random);
-                let bytes: u64 = visits.iter().map(|visit| visit.bytes).sum();
+                let visits = pattern.pass(number, SET, &mut random);
+                let blocks: u64 = visits.iter().map(|visit| visit.blocks).sum();
                 let times = if pattern == Pattern::SmallSetAndScans { 13 } else { 6 };
-                assert_eq!(bytes, times * 24 / 6 * FILE_BLOCKS * BLOCK_BYTES, "{pattern:?}");
-                assert!(visits.iter().all(|visit| visit.file < 24), "{pattern:?}");
+                assert_eq!(blocks, times * SET.blocks() / 6, "{pattern:?}");
+                let end = visits.iter().map(|visit| visit.block + visit.blocks).max();
+                assert!(end <= Some(SET.blocks()), "{pattern:?}");
             }
         }
     }
