@@ -3,6 +3,7 @@
 //! those of Okabe and Ito, which people of all kinds of colour vision tell apart; lines differ by
 //! dashes as well.
 
+mod heading;
 mod layout;
 mod marks;
 mod names;
@@ -11,6 +12,7 @@ use crate::axis::Axis;
 use crate::canvas::{Canvas, Colour, Place};
 use crate::text::Font;
 
+pub use self::heading::Heading;
 pub use crate::canvas::Stroke;
 
 /// Colours that go well together; lines and bars name one by its number.
@@ -175,7 +177,7 @@ impl Paper {
 }
 
 /// Distance of everything from the rim of a panel.
-const MARGIN: f64 = 12.0;
+pub const MARGIN: f64 = 12.0;
 /// Half the width of all bars of a case, in parts of the distance between two cases.
 const BAR_HALF: f64 = 0.34;
 

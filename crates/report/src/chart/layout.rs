@@ -3,7 +3,7 @@
 
 use super::marks::{self, Placed};
 use super::names::{self, Names};
-use super::{MARGIN, Panel, Paper, colour};
+use super::{Heading, MARGIN, Panel, Paper, colour};
 use crate::axis::{Axis, Tick};
 use crate::canvas::{Anchor, Canvas, EDGE, GRID, INK, Place, SOFT};
 use crate::text::Font;
@@ -17,8 +17,7 @@ pub struct Plan<'a> {
     paper: &'a Paper,
     /// Pixels from the panel's left side to the plot's left and right.
     plot: (f64, f64),
-    title: Vec<String>,
-    notes: Vec<String>,
+    heading: Heading,
     /// Entries of the legend, row by row.
     legend: Vec<Vec<names::Entry>>,
     names: Option<Names>,
@@ -79,8 +78,7 @@ impl<'a> Plan<'a> {
             panel,
             paper,
             plot: (left, right),
-            title: paper.title.wrapped(&panel.title, inner),
-            notes: panel.notes.iter().flat_map(|note| font.wrapped(note, inner)).collect(),
+            heading: Heading::of(&panel.title, &panel.notes, paper, inner),
             legend: names::legend_rows(entries, font, inner),
             names,
             x_title: font.wrapped(&x.title, pixels),
@@ -95,9 +93,8 @@ impl<'a> Plan<'a> {
     /// Pixels above the plot.
     pub fn head_height(&self) -> f64 {
         let font = self.paper.label;
-        let lines = self.notes.len() + self.legend.len() + self.marks.len() + 1;
-        let titles = self.title.len() as f64 * self.paper.title.line_height();
-        titles + lines as f64 * font.line_height() + 3.0 * GAP
+        let lines = self.legend.len() + self.marks.len() + 1;
+        self.heading.height() + lines as f64 * font.line_height() + 3.0 * GAP
     }
 
     /// Pixels below the plot.
@@ -132,18 +129,8 @@ impl<'a> Plan<'a> {
     /// Title, notes and legend.
     fn words(&self, canvas: &mut Canvas, (x, mut y): Place) {
         let left = x + MARGIN;
-        let mut line = |canvas: &mut Canvas, text: &str, font: Font, ink| {
-            let middle = y + font.line_height() / 2.0;
-            canvas.text((left, middle), text, font, ink, Anchor::Start);
-            y += font.line_height();
-        };
-        for text in &self.title {
-            line(canvas, text, self.paper.title, INK);
-        }
-        for text in &self.notes {
-            line(canvas, text, self.paper.label, SOFT);
-        }
-        y += GAP;
+        self.heading.draw(canvas, (left, y));
+        y += self.heading.height() + GAP;
         let font = self.paper.label;
         for row in &self.legend {
             let mut at = left;

@@ -2,8 +2,8 @@
 //! on a logarithmic scale, so that both ridges show. Colours are those of viridis, which rise in
 //! lightness with the value and suit all kinds of colour vision.
 
-use tidepool_report::canvas::{Anchor, Canvas, Colour, EDGE, GRID, INK, Place, SOFT};
-use tidepool_report::chart::Paper;
+use tidepool_report::canvas::{Anchor, Canvas, Colour, EDGE, GRID, Place, SOFT};
+use tidepool_report::chart::{Heading, MARGIN, Paper};
 use tidepool_report::text::number;
 
 /// Viridis, from the lowest to the highest value.
@@ -20,7 +20,6 @@ const COLOURS: [Colour; 9] = [
 ];
 /// Of the line where something ends.
 const LINE: Colour = [196, 30, 30];
-const MARGIN: f64 = 12.0;
 
 /// Values over two rising axes of cases.
 #[derive(Clone, Debug)]
@@ -142,18 +141,10 @@ pub fn svg(surface: &Surface, paper: &Paper) -> String {
 /// Title and notes; returns where the surface begins.
 fn words(canvas: &mut Canvas, surface: &Surface, paper: &Paper) -> f64 {
     let width = paper.width - 2.0 * MARGIN;
-    let mut y = MARGIN;
-    let titles = paper.title.wrapped(&surface.title, width).into_iter();
-    let notes = surface.notes.iter().flat_map(|note| paper.label.wrapped(note, width));
-    for (text, font, ink) in titles
-        .map(|text| (text, paper.title, INK))
-        .chain(notes.map(|text| (text, paper.label, SOFT)))
-    {
-        canvas.text((MARGIN, y + font.line_height() / 2.0), &text, font, ink, Anchor::Start);
-        y += font.line_height();
-    }
+    let heading = Heading::of(&surface.title, &surface.notes, paper, width);
+    heading.draw(canvas, (MARGIN, MARGIN));
     // What the line means stands below.
-    y + 2.0 * paper.label.line_height()
+    MARGIN + heading.height() + 2.0 * paper.label.line_height()
 }
 
 fn walls(canvas: &mut Canvas, view: &View<'_>) {
