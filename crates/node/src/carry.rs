@@ -59,7 +59,10 @@ impl Core {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
-        if alone && before.size == after.size && before.modified_ns == after.modified_ns {
+        // Nothing says later that a packed file was not trusted, so it is let go at once where
+        // another program's change could still hide behind the new stamps.
+        let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
+        if alone && is_alike && self.is_settled(after) {
             self.store.carry_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };

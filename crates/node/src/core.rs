@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};
 use tidepool_proto::config::{DirectoryRule, NodeConfig};
-use tidepool_proto::{Error, ErrorKind, Habit, ReadMode, Result, Version, WriteMode};
+use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
 use crate::changes::Changes;
@@ -16,6 +16,7 @@ use crate::file::memory_only::MemoryOnlyFiles;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
+use crate::habits::Habits;
 use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::promise::PfsPromise;
@@ -37,8 +38,8 @@ pub struct Core {
     pub fills: FillPool,
     /// Blocks that pass through without being kept.
     pub transient: TransientBlocks,
-    /// Whether readers go on from the heads of files.
-    pub habit: Arc<Habit>,
+    /// Whether readers go on from the heads of files, by user.
+    pub(crate) habits: Habits,
     /// Counters.
     pub ledger: Ledger,
     /// Who hears of changes.

@@ -4,12 +4,14 @@
 //! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
 
 mod admin;
+mod asked;
 mod carry;
 pub mod changes;
 pub mod core;
 pub mod file;
 pub mod fill;
 mod governor;
+mod habits;
 mod lease;
 pub mod ledger;
 mod listing;

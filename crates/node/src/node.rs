@@ -103,7 +103,7 @@ impl Node {
             files: FileTable::default(),
             fills: FillPool::default(),
             transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
-            habit: Arc::default(),
+            habits: Default::default(),
             ledger: Ledger::default(),
             changes: Changes::default(),
             pins: Arc::default(),

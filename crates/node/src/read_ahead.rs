@@ -58,7 +58,7 @@ const STRIDES_AHEAD: u64 = 4;
 
 impl ReadAhead {
     /// A fresh handle: `window_bytes_max` limits what is asked for ahead of a sequential reader,
-    /// `habit` is what all readers share.
+    /// `habit` is what all readers of its user share.
     pub fn new(block_bytes: u64, window_bytes_max: u64, habit: Arc<Habit>) -> Self {
         ReadAhead {
             habit,

@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::fs::FileExt;
 
 use support::*;
-use tidepool_proto::{Advice, Level};
+use tidepool_proto::{Access, Advice, FileService, Level, OpenRequest};
 
 /// Longer than any tick of the time stamps of a local file system.
 const SETTLING: std::time::Duration = std::time::Duration::from_millis(100);
@@ -87,4 +87,35 @@ fn nobody_is_read_ahead_of_who_does_not_want_it() {
         read(step << 20);
     }
     assert!(fixture.node.status().transfers.read_ahead_blocks > 0);
+}
+
+#[test]
+fn one_users_habit_takes_read_ahead_from_nobody_else() {
+    let fixture = Fixture::new();
+    fixture.put("heads", &content(1, 24 << 20));
+    fixture.put("whole", &content(2, 24 << 20));
+    let open = |name: &str, user_id| {
+        let request = OpenRequest {
+            lower: std::fs::File::open(fixture.path(name)).unwrap().into(),
+            access: Access::Read,
+            read_mode: None,
+            write_mode: None,
+            created: false,
+            append: false,
+            truncate: false,
+            user_id,
+            changes_as: None,
+        };
+        fixture.node.open(request).unwrap()
+    };
+    let mut buffer = vec![0; BLOCK as usize];
+    for _ in 0..20 {
+        open("heads", 1).read_at(0, &mut buffer).unwrap();
+    }
+    let read_ahead = || fixture.node.status().transfers.read_ahead_blocks;
+    let before = read_ahead();
+    open("whole", 1).read_at(0, &mut buffer[..1 << 20]).unwrap();
+    assert_eq!(read_ahead(), before, "he reads heads alone");
+    open("whole", 2).read_at(0, &mut buffer[..1 << 20]).unwrap();
+    assert!(read_ahead() > before, "nobody knows what he does");
 }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_node::Node;
 use tidepool_node::server::{Server, ServerLimits};
+use tidepool_proto::config::NodeConfig;
 
 const CAPACITY: u64 = 64 << 20;
 pub const NOBODY: u32 = 65_534;
@@ -46,6 +47,11 @@ impl Place {
         Place::over(|_| None)
     }
 
+    /// Over a PFS with faults.
+    pub fn with_faults(rules: &str) -> Place {
+        Place::of(|_| None, |config| config.fault = Some(rules.to_owned()))
+    }
+
     /// Over a small ext4 of its own, which gives inode numbers to new files soon.
     pub fn with_few_inodes() -> Place {
         Place::over(|directory| Some(Image::mount(directory, &["-N", "128"])))
@@ -57,6 +63,13 @@ impl Place {
     }
 
     fn over(image: impl FnOnce(&Path) -> Option<Image>) -> Place {
+        Place::of(image, |_| ())
+    }
+
+    fn of(
+        image: impl FnOnce(&Path) -> Option<Image>,
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> Place {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("pfs");
         std::fs::create_dir(&root).unwrap();
@@ -65,7 +78,8 @@ impl Place {
             std::fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
         }
         let socket = directory.path().join("socket");
-        let config = tidepool_proto::resolve::defaults(&root, &socket, CAPACITY).unwrap();
+        let mut config = tidepool_proto::resolve::defaults(&root, &socket, CAPACITY).unwrap();
+        change(&mut config);
         let node = Node::start(config).unwrap();
         let limits = ServerLimits::default();
         let server = Server::start(&socket, node.clone(), node.clone(), limits).unwrap();
@@ -87,8 +101,13 @@ impl Place {
 
     /// A client of the user that the calling thread is.
     pub fn client(&self) -> Client {
+        self.client_with(ClientOptions::default())
+    }
+
+    /// The same with other options.
+    pub fn client_with(&self, options: ClientOptions) -> Client {
         let socket = Some(self.directory.path().join("socket"));
-        let client = Client::connect(ClientOptions { socket, ..ClientOptions::default() });
+        let client = Client::connect(ClientOptions { socket, ..options });
         assert!(client.is_connected());
         client
     }

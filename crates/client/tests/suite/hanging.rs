@@ -1,6 +1,9 @@
 //! Nodes that are there and do not answer: nobody waits for them long who can do without.
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -123,30 +126,65 @@ fn reads_of_what_is_held_send_nothing() {
     assert!(held > 0 && scene.node.prefetches.load(Ordering::SeqCst) > 0);
 }
 
+/// Writes for ever, over a connection that was made before `prepare`.
+fn write_for_ever(directory: &Path, prepare: impl FnOnce()) {
+    let options = ClientOptions { socket: Some(directory.join("socket")), ..Default::default() };
+    let client = Client::connect(options);
+    let file = client.open(directory.join("file"), OpenOptions::read_write()).unwrap();
+    prepare();
+    loop {
+        file.write_at(0, &[1; 4096]).unwrap();
+    }
+}
+
 #[test]
 #[ignore = "a part of other tests: a writer of another process"]
 fn writer_process() {
     let Some(directory) = role() else { return };
-    let options = ClientOptions { socket: Some(directory.join("socket")), ..Default::default() };
-    let client = Client::connect(options);
-    let file = client.open(directory.join("file"), OpenOptions::read_write()).unwrap();
-    loop {
-        file.write_at(0, &[1; 4096]).unwrap();
-    }
+    write_for_ever(&directory, || ());
+}
+
+#[test]
+#[ignore = "a part of other tests: a writer that leaves a child behind"]
+fn forking_writer_process() {
+    let Some(directory) = role() else { return };
+    let name = CString::new(directory.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the child makes these system calls alone, and ends with the directory of the test.
+    write_for_ever(&directory, || unsafe {
+        if libc::fork() == 0 {
+            while libc::access(name.as_ptr(), libc::F_OK) == 0 {
+                libc::usleep(1000);
+            }
+            libc::_exit(0);
+        }
+    });
+}
+
+/// How nobody comes to wait for a write any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Killed,
+    /// Its child, made by `fork`, keeps the socket open.
+    KilledBesideChild,
+    GivesUp,
 }
 
 /// Who rewrites a file past a node that hangs, after the one before him died or gave up, finds his
 /// bytes there when the node goes on.
 #[test]
 fn a_write_that_nobody_waits_for_is_not_carried_out_later() {
-    for is_killed in [true, false] {
+    for end in [End::Killed, End::KilledBesideChild, End::GivesUp] {
         let scene = Scene::without_node();
         let (path, _) = scene.file("file", BLOCK);
         let node = child("death::node_process", scene.directory.path());
         eventually("the node is there", || client(&scene).is_connected());
         let written = || std::fs::read(&path).unwrap()[..4096].iter().all(|byte| *byte == 1);
-        if is_killed {
-            let mut writer = child("hanging::writer_process", scene.directory.path());
+        if end != End::GivesUp {
+            let program = match end {
+                End::KilledBesideChild => "hanging::forking_writer_process",
+                _ => "hanging::writer_process",
+            };
+            let mut writer = child(program, scene.directory.path());
             eventually("it writes", written);
             node.hang(true);
             std::thread::sleep(CARRIED_OUT);
@@ -168,6 +206,6 @@ fn a_write_that_nobody_waits_for_is_not_carried_out_later() {
             client.is_answering()
         });
         std::thread::sleep(CARRIED_OUT);
-        assert!(std::fs::read(&path).unwrap() == vec![2; BLOCK], "killed: {is_killed}");
+        assert!(std::fs::read(&path).unwrap() == vec![2; BLOCK], "{end:?}");
     }
 }

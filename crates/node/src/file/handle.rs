@@ -67,6 +67,7 @@ impl Handle {
     ) -> Self {
         core.ledger.open_files.add(1);
         let window = read_ahead_bytes_max(core);
+        let habit = core.habits.of(opened.user_id);
         if opened.created {
             file.unsynced.named();
         }
@@ -82,7 +83,7 @@ impl Handle {
             write_mode: opened.modes.1,
             append: opened.append,
             hearing,
-            read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window, core.habit.clone())),
+            read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window, habit)),
             keeps: Arc::new(AtomicBool::new(true)),
             of_probe: false,
         }

@@ -15,6 +15,7 @@ use super::content::Content;
 use super::handle::Handle;
 use super::state::Inner;
 use super::{behind, memory_only};
+use crate::asked;
 use crate::carry::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -39,6 +40,8 @@ impl Handle {
                     memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
                     self.owe(1);
                 }
+                // It may have waited long for others, or for the PFS.
+                asked::check()?;
                 return Ok((changing, content));
             }
             // Who brings the word needs the gate.

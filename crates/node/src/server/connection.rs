@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use tidepool_proto::wire::socket::{Frame, Peer, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, Malformed, REPLY_BODY_BYTES_MAX, Reply, Request, Verdict, Welcome,
@@ -26,8 +26,9 @@ use tidepool_proto::wire::{
 use tidepool_proto::{Error, ErrorKind};
 
 use super::limits::{Ledger, Ticket};
-use super::linger::{self, Lingering, Whereabouts};
+use super::linger::{AT_ONCE, Lingering, Whereabouts};
 use super::session::{Answer, Session};
+use crate::asked::{self, Asker};
 
 /// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
 pub(super) const STACK_BYTES: usize = 512 << 10;
@@ -128,6 +129,8 @@ pub(super) struct Connection {
     socket: UnixStream,
     user_id: u32,
     process_id: Option<u32>,
+    /// The process that connected.
+    process: Whereabouts,
     session: Session,
     shared: Arc<Shared>,
     /// Whoever holds it waits for the next request; true when the connection has ended.
@@ -142,6 +145,8 @@ pub(super) struct Connection {
     deaf: AtomicBool,
     /// This side takes no more requests.
     closing: AtomicBool,
+    /// The client sends no more, and so waits for nothing.
+    left: AtomicBool,
     ticket: Arc<Ticket>,
 }
 
@@ -155,11 +160,13 @@ impl Connection {
         ticket: Ticket,
     ) -> Arc<Connection> {
         let Peer { user_id, process_id, .. } = peer;
+        let process = Whereabouts::of_peer(socket.as_fd(), process_id);
         let connection = Arc::new(Connection {
             number,
             socket,
             user_id,
             process_id,
+            process,
             session,
             shared,
             turn: Mutex::new(false),
@@ -169,6 +176,7 @@ impl Connection {
             cut_off: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             ticket: Arc::new(ticket),
         });
         connection.shared.open.lock().insert(number, Arc::clone(&connection));
@@ -266,6 +274,11 @@ impl Connection {
     }
 
     fn note_end(&self, error: &ReceiveError) {
+        if matches!(error, ReceiveError::Closed | ReceiveError::Truncated)
+            && !self.closing.load(Ordering::Acquire)
+        {
+            self.left.store(true, Ordering::Release);
+        }
         match error {
             // It gave up what it was waiting for, and may still look at what it was lent.
             ReceiveError::Closed if self.is_half_closed() => {
@@ -340,14 +353,14 @@ impl Connection {
         }
     }
 
-    fn work(&self, request: Request, frame: Frame) {
+    fn work(self: &Arc<Self>, request: Request, frame: Frame) {
         let request_id = frame.request_id;
         if !request.is_answered() {
             self.session.note(&request);
             return;
         }
-        if request.changes_bytes() && self.is_abandoned() {
-            self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
+        let changes = request.changes_bytes();
+        if changes && !self.still_asks() {
             // Whoever writes the file by now must not find it changed by one who is gone.
             return;
         }
@@ -356,6 +369,8 @@ impl Connection {
             let detail = "they did not arrive; the node may have no room for more";
             let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
             Reply::Failed((&error).into()).into()
+        } else if changes {
+            asked::on_behalf_of(Arc::clone(self) as _, || self.answer(request, frame))
         } else {
             self.answer(request, frame)
         };
@@ -370,24 +385,40 @@ impl Connection {
         }
     }
 
-    /// Whether nobody waits for answers any more: the client is gone, or said so.
+    /// Whether nobody waits for answers any more: the client is gone, or said so. Its children may
+    /// keep the socket open; they never speak on it.
     fn is_abandoned(&self) -> bool {
-        let ended = self.ended_by_client();
-        ended.contains(PollFlags::HUP)
+        let (ended, is_gone) = self.ended_by_client();
+        is_gone
+            || ended.contains(PollFlags::HUP)
+            || self.left.load(Ordering::Acquire)
             || ended.contains(PollFlags::RDHUP) && !self.closing.load(Ordering::Acquire)
     }
 
     /// Whether the client sends no more and is still there.
     fn is_half_closed(&self) -> bool {
-        !self.ended_by_client().contains(PollFlags::HUP)
+        !self.ended_by_client().0.contains(PollFlags::HUP)
     }
 
-    fn ended_by_client(&self) -> PollFlags {
-        let mut watched = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(_) => watched[0].revents(),
-            Err(_) => PollFlags::empty(),
+    /// What the other side ended of the socket, and whether the process that connected ended.
+    fn ended_by_client(&self) -> (PollFlags, bool) {
+        let process = self.process.descriptor();
+        let mut watched = [
+            PollFd::new(&self.socket, PollFlags::RDHUP),
+            PollFd::from_borrowed_fd(process.unwrap_or(self.socket.as_fd()), PollFlags::IN),
+        ];
+        let watched = match process {
+            Some(_) => &mut watched[..],
+            None => &mut watched[..1],
+        };
+        if poll(watched, Some(&AT_ONCE)).is_err() {
+            return (PollFlags::empty(), false);
         }
+        let is_gone = match self.process {
+            Whereabouts::Gone => true,
+            _ => watched.get(1).is_some_and(|process| !process.revents().is_empty()),
+        };
+        (watched[0].revents(), is_gone)
     }
 
     fn answer(&self, request: Request, frame: Frame) -> Answer {
@@ -427,6 +458,16 @@ impl Connection {
     }
 }
 
+impl Asker for Connection {
+    fn still_asks(&self) -> bool {
+        let is_abandoned = self.is_abandoned();
+        if is_abandoned {
+            self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+        !is_abandoned
+    }
+}
+
 /// Takes a thread off a connection; the last one cleans up.
 struct Leaver(Option<Arc<Connection>>);
 
@@ -449,7 +490,7 @@ impl Drop for Leaver {
             return;
         }
         drop(open);
-        let process = linger::process_of(connection.process_id);
+        let process = connection.process.now();
         // Nothing is worked on any more, and this says so.
         let _ = connection.socket.shutdown(std::net::Shutdown::Both);
         let (errors, loans) = connection.session.end();

@@ -71,8 +71,9 @@ impl ServerLimits {
     #[must_use]
     pub fn fitted_to(mut self, descriptors_max: u64) -> Self {
         let for_clients = usize::try_from(descriptors_max / 2).unwrap_or(usize::MAX);
+        // Each has its socket, and a descriptor of the process that connected.
         self.connections_max = self.connections_max.min((for_clients / 8).max(1));
-        self.handles_max = self.handles_max.min((for_clients - for_clients / 8).max(1));
+        self.handles_max = self.handles_max.min((for_clients - for_clients / 4).max(1));
         // One user alone never takes everything away from the others.
         self.connections_per_user_max =
             self.connections_per_user_max.min((self.connections_max * 3 / 4).max(1));
@@ -449,7 +450,7 @@ mod tests {
     #[test]
     fn limits_leave_descriptors_to_the_store_and_to_other_users() {
         let limits = ServerLimits::default().fitted_to(1024);
-        assert_eq!(limits.connections_max + limits.handles_max, 512);
+        assert_eq!(2 * limits.connections_max + limits.handles_max, 512);
         assert!(limits.handles_per_user_max < limits.handles_max);
         assert!(limits.connections_per_user_max < limits.connections_max);
     }

@@ -2,7 +2,7 @@
 //! a reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
 //! Loans and connection count against their user all the while. One thread watches all of them.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tidepool_proto::wire::socket::peer_process;
 
 use super::connection::{STACK_BYTES, Shared};
 use super::limits::Ticket;
@@ -18,6 +19,8 @@ use super::session::Loan;
 
 /// How soon a stop of the server, and a further process, are noticed.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// For a look that waits for nothing.
+pub(super) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// What processes that were cut off still hold.
 #[derive(Default)]
@@ -37,23 +40,54 @@ struct Holder {
 }
 
 /// Where a process is.
+#[derive(Clone)]
 pub(super) enum Whereabouts {
-    /// It ended, which is the common case.
+    /// It ended.
     Gone,
-    /// Here.
-    Here(OwnedFd),
+    /// Here, when it was looked for.
+    Here(Arc<OwnedFd>),
     /// In another pid name space, or no descriptor is to be had: nobody can tell.
     Unknown,
 }
 
-/// Looks for a process.
-pub(super) fn process_of(process_id: Option<u32>) -> Whereabouts {
-    let process = process_id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    let Some(process) = process else { return Whereabouts::Unknown };
-    match pidfd_open(process, PidfdFlags::empty()) {
-        Ok(process) => Whereabouts::Here(process),
-        Err(Errno::SRCH) => Whereabouts::Gone,
-        Err(_) => Whereabouts::Unknown,
+impl Whereabouts {
+    /// Looks for the process that made a connection. `process_id` is what finds it where the kernel
+    /// does not tell by itself (before Linux 6.5). There a process that ended before its connection
+    /// was taken may be mistaken for a later one of its number.
+    pub(super) fn of_peer(socket: BorrowedFd<'_>, process_id: Option<u32>) -> Self {
+        let found = peer_process(socket).map_err(|error| Errno::from_io_error(&error));
+        let found = match found {
+            Err(Some(Errno::NOPROTOOPT)) => {
+                let id = process_id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+                let Some(id) = id else { return Whereabouts::Unknown };
+                pidfd_open(id, PidfdFlags::empty()).map_err(Some)
+            }
+            found => found,
+        };
+        match found {
+            Ok(process) => Whereabouts::Here(Arc::new(process)),
+            // The second is what some kernels say of a process that nobody waits for any more.
+            Err(Some(Errno::SRCH | Errno::INVAL)) => Whereabouts::Gone,
+            Err(_) => Whereabouts::Unknown,
+        }
+    }
+
+    /// What says that the process ended, by becoming readable.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Whereabouts::Here(process) => Some(process.as_fd()),
+            Whereabouts::Gone | Whereabouts::Unknown => None,
+        }
+    }
+
+    /// Where it is by now.
+    pub(super) fn now(&self) -> Whereabouts {
+        let Whereabouts::Here(process) = self else { return self.clone() };
+        let mut watched = [PollFd::new(process, PollFlags::IN)];
+        match poll(&mut watched, Some(&AT_ONCE)) {
+            Ok(0) | Err(_) => self.clone(),
+            Ok(_) => Whereabouts::Gone,
+        }
     }
 }
 
@@ -62,11 +96,10 @@ impl Lingering {
     pub(super) fn keep(
         &self,
         loans: Vec<Loan>,
-        process: Option<OwnedFd>,
+        process: Option<Arc<OwnedFd>>,
         connection: Arc<Ticket>,
         shared: &Arc<Shared>,
     ) {
-        let process = process.map(Arc::new);
         let mut state = self.0.lock();
         state.holders.push(Holder { process, _loans: loans, _connection: connection });
         if state.watched {

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,6 +102,28 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
     let process_id = u32::try_from(credentials.pid).ok().filter(|id| *id != 0);
     Ok(Peer { user_id: credentials.uid, group_id: credentials.gid, process_id })
+}
+
+/// A descriptor (`pidfd`) of the process that connected or listened at the other end, whatever
+/// became of its number since. Fails with `ENOPROTOOPT` before Linux 6.5.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut process: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `process`, which has that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut process).cast(),
+            &mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel opened it for this call alone, closed when a program is executed.
+    Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }
 
 /// The supplementary groups of the process at the other end.
