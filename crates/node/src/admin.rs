@@ -332,19 +332,23 @@ impl Node {
     /// Sets the capacity. Unlike a controller, which asks again, this returns when all is written
     /// down that had to be, or nothing more can be.
     fn resize(&self, capacity_bytes: u64) -> FreeReport {
+        let begun = Instant::now();
+        let before = self.core.store.stats().resident_bytes;
         let mut report = self.core.governor.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
             if excess == 0 || memory_only::spill_after_others(&self.core, excess) == 0 {
-                return report;
+                break;
             }
-            let more = self.core.store.settle();
-            report = FreeReport {
-                freed_bytes: report.freed_bytes + more.freed_bytes,
-                elapsed_ms: report.elapsed_ms + more.elapsed_ms,
-                ..more
-            };
+            let freed_bytes = report.freed_bytes;
+            report = self.core.store.settle();
+            report.freed_bytes += freed_bytes;
         }
+        // A controller gives back beside it.
+        let gone = before.saturating_sub(report.resident_bytes);
+        report.freed_bytes = report.freed_bytes.max(gone);
+        report.elapsed_ms = begun.elapsed().as_secs_f64() * 1e3;
+        report
     }
 
     /// Everything known of one file.

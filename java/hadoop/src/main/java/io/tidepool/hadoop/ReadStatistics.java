@@ -11,10 +11,9 @@ import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Stream;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsAggregator;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 
-final class ReadStatistics {
+final class ReadStatistics extends StreamStatistics {
 
     /** Counters of bytes by level; the names of the levels follow. */
     static final String BYTES_FROM = "stream_read_bytes_from_";
@@ -37,10 +36,7 @@ final class ReadStatistics {
 
     private final NativeFile file;
     private final FileSystem.Statistics whole;
-    private final OperationStatistics system;
-    private final IOStatisticsAggregator opener = OpenerStatistics.ofThisThread();
     private final LongAdder operations = new LongAdder();
-    private final LongAdder bytes = new LongAdder();
     private final LongAdder vectored = new LongAdder();
     private final LongAdder ranges = new LongAdder();
     private final LongAdder seeks = new LongAdder();
@@ -55,9 +51,9 @@ final class ReadStatistics {
      */
     ReadStatistics(
             NativeFile file, FileSystem.Statistics whole, OperationStatistics system) {
+        super(system);
         this.file = file;
         this.whole = whole;
-        this.system = system;
     }
 
     /** Takes note of a read that came to so many bytes, or to the end of the file. */
@@ -111,20 +107,6 @@ final class ReadStatistics {
         levels();
     }
 
-    /** Called after the close: the thread that opened this, and the file system, hear of it. */
-    void closed() {
-        if (bytes.sum() == 0) {
-            return;
-        }
-        IOStatistics all = live();
-        if (opener != null) {
-            opener.aggregate(all);
-        }
-        if (system != null) {
-            system.add(all);
-        }
-    }
-
     private long[] levels() {
         long[] levels = file.levels();
         if (levels == null) {
@@ -146,7 +128,7 @@ final class ReadStatistics {
         return Math.max(bytes.sum() - others, 0);
     }
 
-    /** Counters that move on as the stream is read. */
+    @Override
     IOStatistics live() {
         var builder = dynamicIOStatistics()
                 .withLongFunctionCounter(

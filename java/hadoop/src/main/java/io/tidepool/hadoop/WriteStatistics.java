@@ -8,11 +8,10 @@ import static org.apache.hadoop.fs.statistics.impl.IOStatisticsBinding.dynamicIO
 
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.hadoop.fs.statistics.IOStatistics;
-import org.apache.hadoop.fs.statistics.IOStatisticsAggregator;
 import org.apache.hadoop.fs.statistics.StoreStatisticNames;
 import org.apache.hadoop.fs.statistics.StreamStatisticNames;
 
-final class WriteStatistics {
+final class WriteStatistics extends StreamStatistics {
 
     /** The counters of a stream. */
     static final String[] NAMES = {
@@ -22,9 +21,6 @@ final class WriteStatistics {
         StoreStatisticNames.OP_HSYNC,
     };
 
-    private final OperationStatistics system;
-    private final IOStatisticsAggregator opener = OpenerStatistics.ofThisThread();
-    private final LongAdder bytes = new LongAdder();
     private final LongAdder failures = new LongAdder();
     private final LongAdder flushes = new LongAdder();
     private final LongAdder syncs = new LongAdder();
@@ -35,7 +31,7 @@ final class WriteStatistics {
      * @param system counters of its file system, or {@code null}
      */
     WriteStatistics(OperationStatistics system) {
-        this.system = system;
+        super(system);
     }
 
     void written(int count) {
@@ -54,20 +50,7 @@ final class WriteStatistics {
         syncs.increment();
     }
 
-    /** Called after the close: the thread that opened this, and the file system, hear of it. */
-    void closed() {
-        if (bytes.sum() == 0) {
-            return;
-        }
-        IOStatistics all = live();
-        if (opener != null) {
-            opener.aggregate(all);
-        }
-        if (system != null) {
-            system.add(all);
-        }
-    }
-
+    @Override
     IOStatistics live() {
         return dynamicIOStatistics()
                 .withLongFunctionCounter(
