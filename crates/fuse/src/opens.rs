@@ -318,6 +318,9 @@ impl Opens {
             }
             None => Admission::Direct,
         };
+        if manner.reads_only && matches!(admission, Admission::Passthrough(_)) {
+            file.count_passthrough();
+        }
         self.add(handle, file, manner);
         admission
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, AdminService, Explanation, FreeReport, LoadReport, Status,
-    StoreStatus, hit_ratio,
+    AdminReply, AdminRequest, AdminService, Explanation, FreeReport, HitRatio, LoadReport, Status,
+    StoreStatus,
 };
 use tidepool_proto::control::{ControlStatus, PfsFull};
 use tidepool_proto::table::BlockState;
@@ -114,6 +114,7 @@ impl Node {
         let core = &self.core;
         let ledger = &core.ledger;
         let served = ledger.served_by_level();
+        let hits = HitRatio::of(&served, ledger.passthrough_lent_bytes.get());
         let surroundings = self.surroundings.lock();
         let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -131,7 +132,9 @@ impl Node {
             served,
             asked_bytes: ledger.asked_bytes.get(),
             failed_bytes: ledger.failed_bytes.get(),
-            hit_ratio: hit_ratio(&served, ledger.passthrough_lent_bytes.get()),
+            hit_ratio_at_least: hits.hit_ratio_at_least,
+            hit_ratio_estimated: hits.hit_ratio_estimated,
+            reading_opens: ledger.reading_opens.get(),
             probes: ledger.probes(),
             draining: core.draining.load(Ordering::Acquire),
             written_bytes: ledger.written_bytes.get(),

@@ -58,6 +58,8 @@ pub struct Ledger {
     pub passthrough_opens: Counter,
     /// Length of the files behind those opens; what was read of them is not reported to the node.
     pub passthrough_lent_bytes: Counter,
+    /// Opens of files for reading.
+    pub reading_opens: Counter,
     /// Opens that found the cached version out of date.
     pub versions_superseded: Counter,
     /// Memory-only files written down to the PFS under pressure or at the end.

@@ -235,7 +235,12 @@ impl FileService for Node {
     }
 
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
-        Ok(Arc::new(self.open_handle(request)?))
+        let reads = request.access.reads();
+        let handle = self.open_handle(request)?;
+        if reads && !handle.is_of_probe() {
+            self.core.ledger.reading_opens.add(1);
+        }
+        Ok(Arc::new(handle))
     }
 
     fn carry_version(&self, before: &Version, after: &Version, alone: bool) {

@@ -155,9 +155,12 @@ pub struct Status {
     pub asked_bytes: u64,
     /// Bytes of reads that ended in an error.
     pub failed_bytes: u64,
-    /// Share of what was read that did not come from the PFS, by [`hit_ratio`]; absent before the
-    /// first read.
-    pub hit_ratio: Option<f64>,
+    /// Least share of what was read that did not come from the PFS, by [`HitRatio`].
+    pub hit_ratio_at_least: Option<f64>,
+    /// The share by an estimate, see [`HitRatio`].
+    pub hit_ratio_estimated: Option<f64>,
+    /// Opens of files for reading, those among them too that the kernel reads by itself.
+    pub reading_opens: u64,
     /// Reads of `tidepool doctor`, which no other counter of reads has.
     pub probes: ProbeStatus,
     /// The node takes no new opens: it was drained.
@@ -188,11 +191,39 @@ pub struct Status {
     pub degraded: Vec<String>,
 }
 
-/// Share of what was read that did not come from the PFS. What the kernel reads by itself is told
-/// to nobody: each open of a wholly resident file, `lent_bytes` together, counts as one read of it.
-pub fn hit_ratio(served: &BytesByLevel, lent_bytes: u64) -> Option<f64> {
-    let all = served.total() + lent_bytes;
-    (all > 0).then(|| 1.0 - served.pfs as f64 / all as f64)
+/// What is known of the share of read bytes that did not come from the PFS. What the kernel reads
+/// by itself of wholly resident files it tells nobody, so there is a bound and an estimate. Both
+/// are the exact share where no file was opened so, and absent before the first read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct HitRatio {
+    /// The share of the counted bytes: what the kernel read by itself can only raise it.
+    pub hit_ratio_at_least: Option<f64>,
+    /// The share had each of those opens read its file once.
+    pub hit_ratio_estimated: Option<f64>,
+}
+
+impl Status {
+    /// What is known of the hit ratio since the start.
+    pub fn hits(&self) -> HitRatio {
+        HitRatio {
+            hit_ratio_at_least: self.hit_ratio_at_least,
+            hit_ratio_estimated: self.hit_ratio_estimated,
+        }
+    }
+}
+
+impl HitRatio {
+    /// By what the levels served, and the length of the files behind opens that the kernel reads
+    /// by itself, `lent_bytes` together.
+    pub fn of(served: &BytesByLevel, lent_bytes: u64) -> HitRatio {
+        let share = |all: u64| 1.0 - served.pfs as f64 / all.max(1) as f64;
+        let (counted, all) = (served.total(), served.total() + lent_bytes);
+        let known = |share: f64| (all > 0).then_some(share);
+        HitRatio {
+            hit_ratio_at_least: known(share(counted)),
+            hit_ratio_estimated: known(share(all)),
+        }
+    }
 }
 
 /// Begin of the names of files with which `tidepool doctor` examines a node.
@@ -223,7 +254,7 @@ pub struct TransferStatus {
     /// Opens answered with a segment that the kernel reads by itself.
     pub passthrough_opens: u64,
     /// Length of the files behind those opens; what was read of them is not reported to the node.
-    /// The hit ratio counts each as read once.
+    /// The estimate of the hit ratio takes each as read once.
     pub passthrough_lent_bytes: u64,
     /// Opens that found the cached version out of date.
     pub versions_superseded: u64,
@@ -265,6 +296,9 @@ pub struct StoreStatus {
     pub evicted_blocks: u64,
 }
 
+/// Shares of hits that differ by less are the same to a reader.
+const RATIOS_DIFFER: f64 = 0.005;
+
 /// Which policy `adaptive` follows, and what each would have hit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolicyChoice {
@@ -272,7 +306,8 @@ pub struct PolicyChoice {
     pub chosen: String,
     /// Every candidate.
     pub candidates: Vec<PolicyRatio>,
-    /// Reads of a sample of the blocks that the ratios are of; older ones count less.
+    /// Reads of a sample of the blocks that the ratios are of; older ones count less. What is read
+    /// again before 32 other blocks were read is in no ratio: every policy has it still.
     pub compared_reads: u64,
 }
 
@@ -282,6 +317,11 @@ impl PolicyChoice {
         let chosen = &self.chosen;
         if self.compared_reads == 0 {
             return format!("follows {chosen}; nothing to compare was read yet");
+        }
+        let ratios = || self.candidates.iter().map(|it| it.would_hit_ratio);
+        let (lowest, highest) = (ratios().fold(1.0, f64::min), ratios().fold(0.0, f64::max));
+        if highest - lowest < RATIOS_DIFFER {
+            return format!("follows {chosen}; every policy would have hit the same so far");
         }
         let percent = |it: &PolicyRatio| format!("{:.0}%", it.would_hit_ratio * 100.0);
         let own = self.candidates.iter().find(|it| it.policy == *chosen);
@@ -303,7 +343,7 @@ impl PolicyChoice {
 pub struct PolicyRatio {
     /// Name of the policy.
     pub policy: String,
-    /// Share of the latest reads that would have hit, from 0 to 1, by a sample of the blocks.
+    /// Share of the compared reads that would have hit, from 0 to 1, by a sample of the blocks.
     pub would_hit_ratio: f64,
 }
 
@@ -436,7 +476,33 @@ pub trait AdminService: Send + Sync + 'static {
 
 #[cfg(test)]
 mod tests {
-    use super::{PolicyChoice, PolicyRatio};
+    use super::{HitRatio, PolicyChoice, PolicyRatio};
+    use crate::level::BytesByLevel;
+
+    #[test]
+    fn a_hit_ratio_is_exact_or_bounded() {
+        let of = |store, pfs, lent| {
+            let found = HitRatio::of(&BytesByLevel { store, pfs, ..Default::default() }, lent);
+            found.hit_ratio_at_least.zip(found.hit_ratio_estimated)
+        };
+        assert_eq!(of(0, 0, 0), None);
+        assert_eq!(of(3, 1, 0), Some((0.75, 0.75)), "all is counted");
+        assert_eq!(of(0, 1, 3), Some((0.0, 0.75)));
+        assert_eq!(of(0, 0, 3), Some((1.0, 1.0)), "nothing came from the PFS");
+    }
+
+    #[test]
+    fn policies_that_would_have_hit_the_same_are_not_told_apart() {
+        // Five passes over a few blocks that fit: only their first reads are compared.
+        let candidates = ["cyclic", "lru", "fixed"]
+            .map(|policy| PolicyRatio { policy: policy.to_owned(), would_hit_ratio: 0.0 });
+        let choice = PolicyChoice {
+            chosen: "cyclic".into(),
+            candidates: candidates.to_vec(),
+            compared_reads: 25,
+        };
+        assert_eq!(choice.words(), "follows cyclic; every policy would have hit the same so far");
+    }
 
     #[test]
     fn a_choice_reads_as_a_sentence() {

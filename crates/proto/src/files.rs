@@ -18,7 +18,7 @@ pub enum FileOrder {
     /// Those with the most resident bytes.
     #[default]
     Resident,
-    /// Those of which the most bytes were read.
+    /// Those of which the most bytes were read, as far as that is known.
     Read,
 }
 
@@ -38,7 +38,7 @@ impl FileOrder {
     pub fn key(self, file: &CachedFile) -> u64 {
         match self {
             FileOrder::Resident => file.resident_bytes,
-            FileOrder::Read => file.read_bytes,
+            FileOrder::Read => file.read_bytes + file.lent_bytes,
         }
     }
 }
@@ -77,6 +77,8 @@ pub struct CachedFile {
     /// Bytes read of it since it is cached, whichever level served them; what the kernel reads by
     /// itself is not reported to the node.
     pub read_bytes: u64,
+    /// What the kernel read by itself had each such open read the whole file once.
+    pub lent_bytes: u64,
     /// Open handles.
     pub open_handles: u64,
     /// Pinned by `tidepool pin`.

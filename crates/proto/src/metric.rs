@@ -120,7 +120,7 @@ const LABELLED: [MetricSpec; 3] = [
     },
 ];
 
-const PLAIN: [MetricSpec; 47] = metrics! {
+const PLAIN: [MetricSpec; 48] = metrics! {
     "tidepool_read_bytes_asked_total" Counter "bytes" |s| s.asked_bytes,
         "Bytes that readers asked for: those served by any level plus those that failed.";
     "tidepool_read_bytes_failed_total" Counter "bytes" |s| s.failed_bytes,
@@ -180,8 +180,10 @@ const PLAIN: [MetricSpec; 47] = metrics! {
     "tidepool_passthrough_opens_total" Counter "" |s| s.transfers.passthrough_opens,
         "Opens answered with a segment that the kernel reads by itself.";
     "tidepool_passthrough_lent_bytes_total" Counter "bytes" |s| s.transfers.passthrough_lent_bytes,
-        "Length of the files behind those opens; reads of them are not reported to the node, and \
-         the hit ratio counts each open as one read.";
+        "Length of the files behind those opens; how much of it is read the kernel tells nobody, so \
+         it is in no count of bytes read.";
+    "tidepool_reading_opens_total" Counter "" |s| s.reading_opens,
+        "Opens of files for reading, those that the kernel reads by itself among them.";
     "tidepool_versions_superseded_total" Counter "" |s| s.transfers.versions_superseded,
         "Opens that found the cached version out of date.";
     "tidepool_spilled_bytes_total" Counter "bytes" |s| s.transfers.spilled_bytes,
@@ -220,8 +222,8 @@ const PLAIN: [MetricSpec; 47] = metrics! {
 };
 
 /// All metrics.
-pub static METRICS: [MetricSpec; 50] = {
-    let mut all = [LABELLED[0]; 50];
+pub static METRICS: [MetricSpec; 51] = {
+    let mut all = [LABELLED[0]; 51];
     all[1] = LABELLED[1];
     all[2] = LABELLED[2];
     let mut index = 0;

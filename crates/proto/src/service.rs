@@ -194,6 +194,10 @@ pub trait OpenFile: Send + Sync {
     /// being written, or the cap on pinned bytes is reached.
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>>;
 
+    /// Counts an open that the kernel reads by itself: the one that was pinned for it, and those
+    /// that share its pin.
+    fn count_passthrough(&self) {}
+
     /// Lets the kernel or the client write the PFS file by itself until the pin drops; `None` where
     /// somebody else has the file open, something of it is cached, or it must not be written so.
     fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {

@@ -101,7 +101,7 @@ fn replies() -> Vec<Reply> {
         Reply::NotLent,
         Reply::Noted { note: 7 },
         Reply::Admin(AdminReply::Status(Box::new(Status {
-            hit_ratio: Some(0.25),
+            hit_ratio_at_least: Some(0.25),
             degraded: vec!["no huge pages".into()],
             ..Status::default()
         }))),

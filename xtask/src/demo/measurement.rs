@@ -27,7 +27,7 @@ pub struct Measurement {
     pub policy: String,
     /// Most bytes that the store held.
     pub resident_bytes_peak: u64,
-    /// The hit ratio as the daemon counts it, which does not see reads that need no daemon.
+    /// The hit ratio of what the daemon counts, which does not see reads that need no daemon.
     pub daemon_hit_ratio: Option<f64>,
     /// Both sides came to the same centroids, bit by bit.
     pub same_result: bool,

@@ -262,7 +262,7 @@ fn run_tidepool(
     watch.finish(node.process_id()?);
     into.resident_bytes_peak = status["store"]["resident_bytes_peak"].as_u64().unwrap_or(0);
     into.policy = status["store"]["policy"].as_str().unwrap_or("?").to_owned();
-    into.daemon_hit_ratio = status["hit_ratio"].as_f64();
+    into.daemon_hit_ratio = status["hit_ratio_at_least"].as_f64();
     Ok(centroids)
 }
 

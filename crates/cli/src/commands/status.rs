@@ -68,13 +68,10 @@ fn transfers(transfers: &TransferStatus) -> String {
     let TransferStatus { fills, fills_joined, fills_discarded, fills_not_admitted, .. } = transfers;
     format!(
         "{} brought in, {} asked for by read-ahead; {} coalesced, {fills_discarded} \
-         discarded, {fills_not_admitted} not admitted; {} of {}, {} \
-         superseded, {} written down",
+         discarded, {fills_not_admitted} not admitted; {} superseded, {} written down",
         count(*fills, "block"),
         transfers.read_ahead_blocks,
         count(*fills_joined, "request"),
-        count(transfers.passthrough_opens, "passthrough open"),
-        size(transfers.passthrough_lent_bytes),
         count(transfers.versions_superseded, "version"),
         size(transfers.spilled_bytes)
     )
@@ -136,27 +133,14 @@ fn store_rows(status: &Status) -> Vec<(&'static str, String)> {
 }
 
 fn traffic_rows(status: &Status) -> Vec<(&'static str, String)> {
-    let lent_bytes = status.transfers.passthrough_lent_bytes;
-    let hit_ratio = status.hit_ratio.map_or("no reads yet".to_owned(), |ratio| {
-        let about = if lent_bytes > 0 { "about " } else { "" };
-        let read = size(status.served.total() + lent_bytes);
-        format!("{about}{:.1}% of {read} read", ratio * 100.0)
-    });
     let levels = Level::ALL.iter().filter(|level| status.served.get(**level) > 0);
-    let mut levels: Vec<String> = levels
+    let levels: Vec<String> = levels
         .map(|level| format!("{} {}", level.name(), size(status.served.get(*level))))
         .collect();
-    if lent_bytes > 0 {
-        levels.insert(
-            0,
-            format!(
-                "kernel by itself {} ({} of cached files, each counted as one read)",
-                size(lent_bytes),
-                count(status.transfers.passthrough_opens, "open")
-            ),
-        );
+    let mut rows = vec![("hit ratio", hit_ratio(status))];
+    if status.transfers.passthrough_opens > 0 {
+        rows.push(("opens", opens(status)));
     }
-    let mut rows = vec![("hit ratio", hit_ratio)];
     if !levels.is_empty() {
         rows.push(("by level", levels.join(", ")));
     }
@@ -171,6 +155,34 @@ fn traffic_rows(status: &Status) -> Vec<(&'static str, String)> {
     );
     rows.push(("transfers", lower));
     rows
+}
+
+/// What is known of the hit ratio: the kernel tells nobody what it reads by itself.
+fn hit_ratio(status: &Status) -> String {
+    let Some((least, estimated)) = status.hit_ratio_at_least.zip(status.hit_ratio_estimated) else {
+        return "no reads yet".to_owned();
+    };
+    let (least, estimated) = (least * 100.0, estimated * 100.0);
+    let counted = size(status.served.total());
+    match status.transfers.passthrough_opens {
+        0 => format!("{least:.1}% of {counted} read"),
+        _ if status.served.pfs == 0 => "100.0%: nothing that was read came from the PFS".to_owned(),
+        _ => format!(
+            "at least {least:.1}% of {counted} counted; about {estimated:.1}% if each open below \
+             read its file once"
+        ),
+    }
+}
+
+/// The opens that the kernel reads by itself, among all.
+fn opens(status: &Status) -> String {
+    let TransferStatus { passthrough_opens, passthrough_lent_bytes, .. } = status.transfers;
+    format!(
+        "{passthrough_opens} of {} served from memory by the kernel alone, files of {} together; \
+         how much of them it reads it tells nobody",
+        status.reading_opens.max(passthrough_opens),
+        size(passthrough_lent_bytes)
+    )
 }
 
 fn owed(status: &Status) -> String {

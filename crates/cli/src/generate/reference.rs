@@ -123,8 +123,9 @@ fn metrics() -> String {
         put!(text, "| `{name}` | {kind} | {unit} | {labels} | {} |", cell(metric.doc));
     }
     text += "\nLevels, nearest first: `mapped` (a segment that the reader holds itself), `store` \
-             (this node's store), `peer` (another node's memory), `buffer` (a buffer node), \
-             `pfs`.\n";
+             (this node's store), `pfs`. `peer` (another node's memory) and `buffer` (a buffer \
+             node) are names kept for later: nodes do not know of each other, so both stay 0. What \
+             the kernel reads by itself from passthrough opens is in no level.\n";
     text
 }
 
@@ -219,7 +220,7 @@ fn sample(spec: &OptionSpec) -> &'static str {
     match (spec.name, spec.kind) {
         ("mount", _) => "/mnt/tide",
         ("socket", _) => "/run/tidepool/node.sock",
-        ("log_file", _) => "/var/log/tidepool.log",
+        ("log_file", _) => "/var/log/tidepool/node.log",
         ("path", _) => "scratch",
         ("fault", _) => "read:rate=400MB/s",
         ("user", _) => "alice",

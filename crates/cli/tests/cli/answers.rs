@@ -7,13 +7,8 @@ use super::{stderr, stdout};
 
 const MIB: usize = 1 << 20;
 
-/// The share that `status` shows.
-fn hit_ratio(daemon: &Daemon) -> f64 {
-    daemon.json(&["status"])["hit_ratio"].as_f64().unwrap()
-}
-
 #[test]
-fn the_hit_ratio_counts_what_the_kernel_reads_by_itself() {
+fn the_hit_ratio_allows_for_what_the_kernel_reads_by_itself() {
     let daemon = Daemon::start(&[]);
     if !daemon.mounted {
         return;
@@ -24,16 +19,55 @@ fn the_hit_ratio_counts_what_the_kernel_reads_by_itself() {
     for _ in 0..3 {
         assert_eq!(std::fs::read(daemon.path("mnt/data")).unwrap(), bytes);
     }
-    let ratio = hit_ratio(&daemon);
+    let status = daemon.json(&["status"]);
+    let ratio = status["hit_ratio_estimated"].as_f64().unwrap();
     assert!((ratio - 2.0 / 3.0).abs() < 0.02, "1 of 3 reads came from the PFS: {ratio}");
     let text = stdout(&daemon.run(&["status"]));
-    assert!(text.contains("66.7% of 60MiB read"), "{text}");
-    let status = daemon.json(&["status"]);
+    assert!(text.contains("66.7%"), "{text}");
     if status["transfers"]["passthrough_opens"] != 0 {
-        assert!(text.contains("kernel by itself 40MiB (2 opens"), "{text}");
-        let top = daemon.run(&["top", "--json", "1"]);
-        assert!(stdout(&top).contains(&format!("\"read_bytes\":{}", 60 * MIB)), "{}", stdout(&top));
+        assert_eq!(status["hit_ratio_at_least"].as_f64(), Some(0.0), "what is counted missed");
+        assert!(text.contains("at least 0.0% of 20MiB counted; about 66.7% if"), "{text}");
+        assert!(text.contains("2 of 3 served from memory by the kernel alone"), "{text}");
+        let top = stdout(&daemon.run(&["top", "--json", "1"]));
+        let (counted, lent) = (20 * MIB, 40 * MIB);
+        let file = format!("\"read_bytes\":{counted},\"lent_bytes\":{lent}");
+        assert!(top.contains(&file) && top.contains("\"hit_ratio_at_least\":null"), "{top}");
     }
+}
+
+#[test]
+fn opens_that_read_little_do_not_make_a_hit_ratio() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    daemon.write("data", 20 * MIB);
+    settle();
+    let path = daemon.path("mnt/data");
+    assert_eq!(std::fs::read(&path).unwrap().len(), 20 * MIB);
+    // Some at once, which share what the kernel has, and some after each other.
+    let heads: Vec<std::fs::File> = (0..10).map(|_| read_head(&path)).collect();
+    drop(heads);
+    (0..10).for_each(|_| drop(read_head(&path)));
+    let status = daemon.json(&["status"]);
+    assert_eq!(status["reading_opens"], 21);
+    let by_kernel = status["transfers"]["passthrough_opens"].as_u64().unwrap();
+    if by_kernel == 0 {
+        return;
+    }
+    assert_eq!(by_kernel, 20, "each open counts, also of those that share a segment");
+    let least = status["hit_ratio_at_least"].as_f64().unwrap();
+    assert!(least < 0.01, "20 times 4 KiB of 20 MiB: {least}");
+    let text = stdout(&daemon.run(&["status"]));
+    assert!(text.contains("at least 0.0% of 20MiB counted"), "{text}");
+    assert!(text.contains("20 of 21 served from memory by the kernel alone"), "{text}");
+}
+
+/// An open file of which the first bytes were read.
+fn read_head(path: &std::path::Path) -> std::fs::File {
+    let file = std::fs::File::open(path).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut [0; 4096], 0).unwrap();
+    file
 }
 
 #[test]
@@ -46,7 +80,7 @@ fn doctor_leaves_neither_counts_of_reads_nor_its_probe() {
     let examined = daemon.run(&["doctor"]);
     assert!(stdout(&examined).contains("bytes verified"), "{}", stderr(&examined));
     let after = daemon.json(&["status"]);
-    for key in ["asked_bytes", "served", "hit_ratio"] {
+    for key in ["asked_bytes", "served", "hit_ratio_at_least", "reading_opens"] {
         assert_eq!(before[key], after[key], "{key}");
     }
     assert_ne!(before["probes"], after["probes"], "counted apart");
@@ -56,10 +90,35 @@ fn doctor_leaves_neither_counts_of_reads_nor_its_probe() {
 }
 
 #[test]
+fn doctor_that_is_interrupted_ends_and_leaves_nothing() {
+    // So slow that it is interrupted while the node loads its probe.
+    let daemon = Daemon::start(&["--fault", "read:rate=2MB/s"]);
+    let probes = || {
+        let names = std::fs::read_dir(daemon.path("pfs")).unwrap().map(|it| it.unwrap());
+        names.filter(|it| it.file_name().to_string_lossy().starts_with(".tidepool-doctor-")).count()
+    };
+    let mut command = daemon.command(&["doctor"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let doctor = command.spawn().unwrap();
+    while probes() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let process = rustix::process::Pid::from_raw(doctor.id() as i32).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let ended = doctor.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{}", stdout(&ended));
+    assert!(stderr(&ended).contains("interrupted"), "{}", stderr(&ended));
+    assert_eq!(probes(), 0);
+}
+
+#[test]
 fn a_drained_node_says_so_and_takes_opens_again() {
     let daemon = Daemon::start(&[]);
     daemon.write("data", MIB);
     assert!(daemon.run(&["node", "drain"]).status.success());
+    let examined = daemon.run(&["doctor"]);
+    assert_eq!(examined.status.code(), Some(1), "{}", stdout(&examined));
+    assert!(stdout(&examined).contains("node drain --undo"), "{}", stdout(&examined));
     assert_eq!(daemon.json(&["status"])["draining"], true);
     assert!(stdout(&daemon.run(&["status"])).contains("node drain --undo"));
     let undone = daemon.json(&["node", "drain", "--undo"]);
@@ -83,16 +142,23 @@ fn a_log_that_is_moved_away_is_made_anew_and_tells_who_changed_what() {
     while !log.exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(daemon.run(&["policy", "lru"]).status.success());
     let said = || std::fs::read_to_string(&log).unwrap();
     let begun = Instant::now();
+    let ask = |policy: &str| assert!(daemon.run(&["policy", policy]).status.success());
+    // The new file is there a moment before it takes the place of the old one.
     while !said().contains("asked for: policy lru") {
         assert!(begun.elapsed().as_secs() < 60, "{}", said());
+        ask("lru");
         std::thread::sleep(Duration::from_millis(5));
     }
     let line = said().lines().find(|line| line.contains("asked for")).unwrap().to_owned();
     assert!(line.contains("user_id="), "{line}");
-    assert!(!std::fs::read_to_string(&moved).unwrap().contains("policy lru"));
+    ask("lfu");
+    while !said().contains("asked for: policy lfu") {
+        assert!(begun.elapsed().as_secs() < 120, "{}", said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!std::fs::read_to_string(&moved).unwrap().contains("policy lfu"));
 }
 
 #[test]
@@ -115,6 +181,21 @@ fn a_node_says_that_its_directory_was_made_anew() {
     std::fs::remove_dir(&pfs).unwrap();
     std::fs::rename(&away, &pfs).unwrap();
     until(&|| !degraded().contains("pfs"));
+}
+
+#[test]
+fn a_set_that_fits_is_no_case_for_a_policy() {
+    let daemon = Daemon::start(&[]);
+    let file = daemon.write("data", 20 * MIB);
+    settle();
+    for _ in 0..3 {
+        assert!(daemon.run(&["load", &file]).status.success());
+        if daemon.mounted {
+            assert_eq!(std::fs::read(daemon.path("mnt/data")).unwrap().len(), 20 * MIB);
+        }
+    }
+    let said = stdout(&daemon.run(&["policy"]));
+    assert_eq!(said, "adaptive: follows cyclic; every policy would have hit the same so far\n");
 }
 
 #[test]

@@ -102,7 +102,9 @@ fn start_returns_when_the_node_serves_and_stop_when_it_is_gone() {
     assert_eq!(status["pfs"], daemon.path("pfs").to_str().unwrap());
     assert_eq!(status["store"]["capacity_bytes"], 64 << 20);
     assert_eq!(status["asked_bytes"], 0);
-    for key in ["process_id", "served", "hit_ratio", "dirty_bytes", "degraded", "read_mode"] {
+    for key in
+        ["process_id", "served", "hit_ratio_at_least", "dirty_bytes", "degraded", "read_mode"]
+    {
         assert!(status.get(key).is_some(), "{key} is missing in {status}");
     }
     let process_id = status["process_id"].as_u64().unwrap();

@@ -37,6 +37,7 @@ pub struct Content {
     lost: AtomicBool,
     borrowed: AtomicU32,
     read_bytes: AtomicU64,
+    lent_bytes: AtomicU64,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
     fresh: Mutex<HashMap<u64, u64>>,
     fresh_blocks: AtomicUsize,
@@ -79,6 +80,7 @@ impl Content {
             lost: AtomicBool::new(false),
             borrowed: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
+            lent_bytes: AtomicU64::new(0),
             fresh: Mutex::new(HashMap::new()),
             fresh_blocks: AtomicUsize::new(0),
             fills: Mutex::new(HashMap::new()),
@@ -237,9 +239,19 @@ impl Content {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that readers got so far.
+    /// Bytes that readers got so far, as far as the node is told.
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts an open that the kernel reads by itself.
+    pub fn count_lent(&self) {
+        self.lent_bytes.fetch_add(self.size(), Ordering::Relaxed);
+    }
+
+    /// The length of the file, for each open that the kernel reads by itself.
+    pub fn lent_bytes(&self) -> u64 {
+        self.lent_bytes.load(Ordering::Relaxed)
     }
 
     /// Notes that a block of `bytes` came from the PFS.

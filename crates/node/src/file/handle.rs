@@ -281,16 +281,18 @@ impl OpenFile for Handle {
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
         let user = (!is_operator(self.user_id)).then_some(self.user_id);
-        let lent = self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))?;
+        self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))
+    }
+
+    fn count_passthrough(&self) {
         let ledger = &self.core.ledger;
         if self.of_probe {
             ledger.probe_passthrough_opens.add(1);
-            return Some(lent);
+            return;
         }
         ledger.passthrough_opens.add(1);
         ledger.passthrough_lent_bytes.add(self.content.size());
-        self.content.count_read(self.content.size());
-        Some(lent)
+        self.content.count_lent();
     }
 
     fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {
@@ -391,6 +393,11 @@ impl Handle {
             self.of_probe = name.as_encoded_bytes().starts_with(PROBE_PREFIX.as_bytes());
             self.file.inner.lock().opened_as = path;
         }
+    }
+
+    /// Whether it is a file of `tidepool doctor`.
+    pub(crate) fn is_of_probe(&self) -> bool {
+        self.of_probe
     }
 
     pub(super) fn count_served(&self, levels: &BytesByLevel) {

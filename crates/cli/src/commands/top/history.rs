@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use serde::Serialize;
-use tidepool_proto::admin::{Status, hit_ratio};
+use tidepool_proto::admin::{HitRatio, Status};
 use tidepool_proto::files::CachedFile;
 use tidepool_proto::{BytesByLevel, Level};
 
@@ -18,11 +18,13 @@ pub struct Rates {
     pub interval_s: f64,
     /// Bytes served by each level.
     pub served_bytes_per_s: BytesByLevel,
-    /// Length of the files opened since the last look that the kernel reads by itself.
-    pub kernel_bytes_per_s: u64,
-    /// Share of the bytes read since the last look that did not come from the PFS; what the kernel
-    /// reads by itself counts once an open.
-    pub hit_ratio: Option<f64>,
+    /// Opens since the last look that the kernel reads by itself.
+    pub passthrough_opens_per_s: u64,
+    /// Length of the files of these opens; how much is read of them is not known.
+    pub lent_bytes_per_s: u64,
+    /// Share of the bytes read since the last look that did not come from the PFS.
+    #[serde(flatten)]
+    pub hits: HitRatio,
     /// Bytes read from the PFS.
     pub pfs_read_bytes_per_s: u64,
     /// Bytes written to the PFS.
@@ -51,6 +53,8 @@ pub struct FileRate {
     pub file: CachedFile,
     /// Bytes read of it per second since the last look; absent where the last look did not have it.
     pub read_bytes_per_s: Option<u64>,
+    /// The same of its `lent_bytes`.
+    pub lent_bytes_per_s: Option<u64>,
 }
 
 /// What the node answered at one moment.
@@ -75,8 +79,8 @@ impl History {
     /// Begins with a first look.
     pub fn new(look: Look) -> History {
         let Look { status, files, taken } = look;
-        let files = files.into_iter().map(|file| FileRate { file, read_bytes_per_s: None });
-        History { status, files: files.collect(), taken, rates: VecDeque::new() }
+        let files = files.into_iter().map(|file| file_rate(&[], file, 1.0)).collect();
+        History { status, files, taken, rates: VecDeque::new() }
     }
 
     /// Adds a look. A node that was restarted begins anew.
@@ -123,9 +127,12 @@ fn per_second(before: u64, after: u64, seconds: f64) -> u64 {
 
 fn file_rate(known: &[FileRate], file: CachedFile, seconds: f64) -> FileRate {
     let is_it = |one: &&FileRate| (one.file.device, one.file.inode) == (file.device, file.inode);
-    let before = known.iter().find(is_it).map(|one| one.file.read_bytes);
-    let read_bytes_per_s = before.map(|before| per_second(before, file.read_bytes, seconds));
-    FileRate { file, read_bytes_per_s }
+    let before = known.iter().find(is_it).map(|one| &one.file);
+    let rate = |bytes: fn(&CachedFile) -> u64| {
+        before.map(|before| per_second(bytes(before), bytes(&file), seconds))
+    };
+    let (read_bytes_per_s, lent_bytes_per_s) = (rate(|it| it.read_bytes), rate(|it| it.lent_bytes));
+    FileRate { file, read_bytes_per_s, lent_bytes_per_s }
 }
 
 fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
@@ -137,6 +144,7 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
     let control = &after.control;
     let governed = control.report.as_ref().filter(|_| control.lease == "governed");
     let lent = |status: &Status| status.transfers.passthrough_lent_bytes;
+    let opens = |status: &Status| status.transfers.passthrough_opens;
     let mut since = BytesByLevel::default();
     for level in Level::ALL {
         since.add(level, after.served.get(level).saturating_sub(before.served.get(level)));
@@ -144,8 +152,9 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
     Rates {
         interval_s: seconds,
         served_bytes_per_s: served,
-        kernel_bytes_per_s: per_second(lent(before), lent(after)),
-        hit_ratio: hit_ratio(&since, lent(after).saturating_sub(lent(before))),
+        passthrough_opens_per_s: per_second(opens(before), opens(after)),
+        lent_bytes_per_s: per_second(lent(before), lent(after)),
+        hits: HitRatio::of(&since, lent(after).saturating_sub(lent(before))),
         pfs_read_bytes_per_s: per_second(before.pfs_read_bytes, after.pfs_read_bytes),
         pfs_written_bytes_per_s: per_second(before.pfs_written_bytes, after.pfs_written_bytes),
         written_bytes_per_s: per_second(before.written_bytes, after.written_bytes),
@@ -192,9 +201,9 @@ mod tests {
         history.add(look(400, 200, begun + Duration::from_secs(2)));
         let rates = history.latest();
         assert_eq!((rates.served_bytes_per_s.store, rates.served_bytes_per_s.pfs), (150, 50));
-        assert_eq!(rates.hit_ratio, Some(0.75));
+        assert_eq!(rates.hits.hit_ratio_at_least, Some(0.75));
         history.add(look(400, 200, begun + Duration::from_secs(3)));
-        assert_eq!(history.latest().hit_ratio, None, "nothing was read");
+        assert_eq!(history.latest().hits, HitRatio::default(), "nothing was read");
         assert_eq!(history.curve(10, |rates| rates.served_bytes_per_s.store), [150, 0]);
         assert_eq!(history.curve(1, |rates| rates.served_bytes_per_s.store), [0]);
     }
