@@ -295,6 +295,7 @@ fn a_mountain_that_cannot_be_is_refused() {
         let (code, text) = refused(&[&start[..], &end].concat());
         assert_eq!(code, 2, "{end:?}: {text}");
         assert!(text.contains(reason), "{end:?}: {text}");
+        assert!(!results.exists(), "{end:?} leaves a directory for results of nothing");
     }
     let below_a_file = directory.path().join("file");
     std::fs::write(&below_a_file, "").unwrap();

@@ -27,6 +27,9 @@ pub struct Calibration {
     pub tidepool: String,
     /// What makes the figures doubtful, one a line.
     pub warnings: Vec<String>,
+    /// The machine was too busy for the figures to hold, as a warning says.
+    #[serde(default)]
+    pub busy: bool,
     /// Where it was taken.
     pub machine: Machine,
     /// Reads of resident bytes by several threads, as the store serves them.
@@ -223,6 +226,7 @@ pub mod tests {
             taken_s: 1_700_000_000,
             tidepool: "0.1.0".to_owned(),
             warnings: vec!["network: noisy".to_owned()],
+            busy: false,
             machine: Machine {
                 host: "elsewhere".to_owned(),
                 kernel: "6.0".to_owned(),

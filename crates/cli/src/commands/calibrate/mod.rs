@@ -115,6 +115,7 @@ fn measure(
         taken_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         tidepool: env!("CARGO_PKG_VERSION").to_owned(),
         warnings: Vec::new(),
+        busy: false,
         machine,
         memory: None,
         memory_one_stream: None,
@@ -150,7 +151,9 @@ fn measure(
         let (streams, repeats) = (bounds.streams, bounds.repeats);
         found.network = Some(network::measure(address, streams, repeats, span, interrupted)?);
     }
-    found.warnings = watch.end().note().into_iter().chain(doubts(&found)).collect();
+    let busy = watch.end().note();
+    found.busy = busy.is_some();
+    found.warnings = busy.into_iter().chain(doubts(&found)).collect();
     Ok(found)
 }
 

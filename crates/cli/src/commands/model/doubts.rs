@@ -12,8 +12,11 @@ const SPREAD_MAX: f64 = 0.5;
 /// All threads together below this part of one thread: something else used the processors.
 const ALL_THREADS_MIN: f64 = 0.8;
 
-/// Rates of `calibration` that are in doubt and not in `given`.
-pub fn doubts(calibration: &Calibration, given: &Rates) -> Result<Vec<Doubt>> {
+/// Rates of `calibration` that are not in `given`.
+fn used<'a>(
+    calibration: &'a Calibration,
+    given: &Rates,
+) -> impl Iterator<Item = (Rate, &'a Measured)> + use<'a> {
     let pfs =
         calibration.pfs.as_ref().filter(|_| given.pfs.is_none() && given.data_nodes.is_none());
     let disk = calibration.disk.as_ref();
@@ -31,24 +34,32 @@ pub fn doubts(calibration: &Calibration, given: &Rates) -> Result<Vec<Doubt>> {
         (Rate::PfsRead, pfs.map(|pfs| &pfs.read)),
         (Rate::PfsWrite, pfs.map(|pfs| &pfs.write).filter(|_| given.pfs_write.is_none())),
     ];
-    let doubt = |(rate, measured): (Rate, Option<&Measured>)| {
-        let measured = measured.filter(|measured| measured.spread() > SPREAD_MAX)?;
-        let range = || {
-            let lowest = BytesPerSecond::new(measured.lowest)?;
-            Ok(Doubt { rate, lowest, highest: BytesPerSecond::new(measured.highest)? })
-        };
-        Some(range())
-    };
-    candidates.into_iter().filter_map(doubt).collect()
+    candidates.into_iter().filter_map(|(rate, measured)| Some((rate, measured?)))
 }
 
-/// What the memory of an idle node cannot be, one sentence without an end each.
+/// Rates of `calibration` that are in doubt and not in `given`.
+pub fn doubts(calibration: &Calibration, given: &Rates) -> Result<Vec<Doubt>> {
+    let doubt = |(rate, measured): (Rate, &Measured)| {
+        let lowest = BytesPerSecond::new(measured.lowest)?;
+        Ok(Doubt { rate, lowest, highest: BytesPerSecond::new(measured.highest)? })
+    };
+    used(calibration, given)
+        .filter(|(_, measured)| measured.spread() > SPREAD_MAX)
+        .map(doubt)
+        .collect()
+}
+
+/// Why the rates are none to decide by: of a busy machine, or what the memory of an idle node
+/// cannot be. One sentence without an end each.
 pub fn contradictions(calibration: &Calibration, given: &Rates) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    if calibration.busy && used(calibration, given).next().is_some() {
+        found.push("the machine was busy when it was calibrated".to_owned());
+    }
     let Some(memory) = calibration.memory.as_ref().filter(|_| given.memory.is_none()) else {
-        return Ok(Vec::new());
+        return Ok(found);
     };
     let all = memory.bytes_per_second;
-    let mut found = Vec::new();
     let mut slower = |than: &str, other: f64| -> Result<()> {
         let (all, other) = (BytesPerSecond::new(all)?, BytesPerSecond::new(other)?);
         found
@@ -67,4 +78,28 @@ pub fn contradictions(calibration: &Calibration, given: &Rates) -> Result<Vec<St
         slower("the local disk", disk.read.bytes_per_second)?;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::calibrate::file::tests::example;
+
+    #[test]
+    fn rates_of_a_busy_machine_decide_nothing_unless_they_are_given() {
+        let mut calibration = example();
+        let given = Rates::default();
+        assert_eq!(contradictions(&calibration, &given).unwrap(), Vec::<String>::new());
+        calibration.busy = true;
+        let found = contradictions(&calibration, &given).unwrap();
+        assert_eq!(found, ["the machine was busy when it was calibrated"]);
+        let all = Rates { pfs: given_rate(), memory: given_rate(), ..Rates::default() };
+        let all = Rates { pfs_write: given_rate(), memory_write: given_rate(), ..all };
+        let all = Rates { network: given_rate(), ..all };
+        assert_eq!(contradictions(&calibration, &all).unwrap(), Vec::<String>::new());
+    }
+
+    fn given_rate() -> Option<BytesPerSecond> {
+        BytesPerSecond::new(1e9).ok()
+    }
 }

@@ -58,28 +58,34 @@ struct Site {
 pub fn mountain(arguments: &MountainArguments) -> Result<Outcome> {
     let interrupted = interruption::watch()?;
     let directory = &arguments.output;
-    std::fs::create_dir_all(directory)
-        .map_err(|source| Error::pfs(format!("making {}", directory.display()), source))?;
-    if arguments.fresh {
-        remove_earlier(directory)?;
-    }
     let site = Site::open(arguments)?;
     let settings = settings(arguments, &site)?;
-    let earlier = Results::resume(directory, &settings)?;
     let largest = settings.sizes.iter().copied().max().unwrap_or_default();
     let total = largest.max(settings.capacity_bytes) + PROBE_BYTES;
     volume::check_room(site.scratch.path(), total, |_| match &site.own {
         Some(_) => "give less --memory, or smaller --sizes".to_owned(),
         None => "give smaller --sizes, or make the store of the node smaller".to_owned(),
     })?;
+    // Not before it is known that there will be results, and what was there is not lost for none.
+    let is_new = !directory.exists();
+    std::fs::create_dir_all(directory)
+        .map_err(|source| Error::pfs(format!("making {}", directory.display()), source))?;
+    if arguments.fresh {
+        remove_earlier(directory)?;
+    }
+    let earlier = Results::resume(directory, &settings)?;
     let outcome = run(arguments, &site, settings, earlier, &interrupted);
+    if is_new && outcome.is_err() {
+        // Fails where there are results.
+        let _ = std::fs::remove_dir(directory);
+    }
     match outcome {
         Ok(results) => {
             let paths = pictures::draw(&results, directory)?;
             print(&results, &paths, arguments.json)?;
             Ok(Outcome::Done)
         }
-        Err(error) if interrupted.load(Ordering::Relaxed) => {
+        Err(error) if interrupted.load(Ordering::Relaxed) && Results::path(directory).exists() => {
             let kept = Results::path(directory);
             output::note(&format!("interrupted; {} has the points so far", kept.display()));
             output::note("run the same command again to go on");

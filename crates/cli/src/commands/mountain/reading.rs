@@ -25,6 +25,11 @@ const TRANSFERS: u32 = 4;
 pub const SECONDS_MIN: f64 = 0.1;
 /// Passes of each part of the probe.
 const PROBE_PASSES: usize = 5;
+/// How often memory and PFS are timed before they count as not to be told apart.
+const PROBE_ATTEMPTS: usize = 3;
+/// A byte that comes from the PFS is moved to memory before it is copied to the reader, which takes
+/// no less than this share of a copy. What seems shorter was hidden by what the machine did.
+const PFS_PART_MIN: f64 = 0.25;
 /// Blocks whose first byte is waited for.
 const PROBE_BLOCKS: u64 = 12;
 
@@ -168,6 +173,40 @@ pub fn probe(
         BytesPerSecond::new(1.0 / per_byte.max(1e-15))
             .map_err(|_| Error::new(ErrorKind::Internal, operation, "a pass that took no time"))
     };
+    let Times { hot, opening, memory_latency, pfs } =
+        told_apart(|| times(reader, path, size, interrupted))?;
+    let pfs = rate(pfs)?;
+    let block = status.store.block_bytes;
+    let wait = first_bytes(reader, path, size, block)?;
+    let pfs_latency = (wait - block as f64 / pfs.get()).max(0.0);
+    Ok(MountainSetting {
+        capacity: Bytes::whole(status.store.capacity_bytes),
+        block: Bytes::whole(block),
+        request: Bytes::whole(REQUEST_BYTES),
+        opening: Seconds::new(opening)?,
+        memory: rate(hot - memory_latency / REQUEST_BYTES as f64)?,
+        memory_latency: Seconds::new(memory_latency)?,
+        pfs,
+        pfs_latency: Seconds::new(pfs_latency)?,
+        transfers: TRANSFERS,
+        policy: policy(&status.store.policy),
+    })
+}
+
+/// Seconds of the probe.
+struct Times {
+    /// A byte of memory.
+    hot: f64,
+    /// An open.
+    opening: f64,
+    /// A small read of memory.
+    memory_latency: f64,
+    /// What a byte of the PFS takes longer than one of memory; not above 0 on a machine that
+    /// changed its speed meanwhile.
+    pfs: f64,
+}
+
+fn times(reader: &Reader, path: &Path, size: u64, interrupted: &AtomicBool) -> Result<Times> {
     load(&reader.connection, path)?;
     // The first pass maps the segment, and is not counted.
     reader.pass(path, size, 0, interrupted)?;
@@ -184,22 +223,23 @@ pub fn probe(
         reader.pass(path, size, 0, interrupted)
     })?;
     // A cold byte is moved and then copied; what remains is the PFS.
-    let pfs = rate((cold - hot).max(1e-12))?;
-    let block = status.store.block_bytes;
-    let wait = first_bytes(reader, path, size, block)?;
-    let pfs_latency = (wait - block as f64 / pfs.get()).max(0.0);
-    Ok(MountainSetting {
-        capacity: Bytes::whole(status.store.capacity_bytes),
-        block: Bytes::whole(block),
-        request: Bytes::whole(REQUEST_BYTES),
-        opening: Seconds::new(opening)?,
-        memory: rate(hot - memory_latency / REQUEST_BYTES as f64)?,
-        memory_latency: Seconds::new(memory_latency)?,
-        pfs,
-        pfs_latency: Seconds::new(pfs_latency)?,
-        transfers: TRANSFERS,
-        policy: policy(&status.store.policy),
-    })
+    Ok(Times { hot, opening, memory_latency, pfs: cold - hot })
+}
+
+/// Measures until the PFS can be told from memory.
+fn told_apart(mut measure: impl FnMut() -> Result<Times>) -> Result<Times> {
+    for _ in 0..PROBE_ATTEMPTS {
+        let times = measure()?;
+        if times.pfs >= PFS_PART_MIN * times.hot {
+            return Ok(times);
+        }
+    }
+    let detail = format!(
+        "the rate of the PFS is not measurable: {PROBE_ATTEMPTS} times reads of it took hardly \
+         longer than reads of memory, as on a machine that is busy"
+    );
+    Err(Error::new(ErrorKind::Unsupported, "measuring the PFS before the mountain", detail)
+        .remedy("run it again when the machine is quiet, or hold the PFS to a rate by --pfs-rate"))
 }
 
 /// The model of the store's policy; what has none is taken as the default's.
@@ -244,6 +284,19 @@ fn first_bytes(reader: &Reader, path: &Path, size: u64, block: u64) -> Result<f6
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pfs_that_seems_as_fast_as_memory_is_not_measurable() {
+        let times = |pfs| Times { hot: 1e-10, opening: 0.0, memory_latency: 0.0, pfs };
+        let among = |differences: &[f64]| {
+            let mut left = differences.iter();
+            told_apart(|| Ok(times(*left.next().expect("no more attempts"))))
+        };
+        assert_eq!(among(&[1e-9]).unwrap().pfs, 1e-9);
+        assert_eq!(among(&[-3e-10, 0.0, 2e-10]).unwrap().pfs, 2e-10, "the machine rested");
+        let error = among(&[-3e-10, 0.0, 1e-12]).map(|times| times.pfs).unwrap_err();
+        assert!(error.to_string().contains("not measurable"), "{error}");
+    }
 
     #[test]
     fn reads_begin_a_stride_apart() {

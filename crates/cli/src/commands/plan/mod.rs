@@ -122,9 +122,13 @@ pub fn rows(found: &Plan) -> Vec<Vec<String>> {
 pub const HEADER: [&str; 6] =
     ["storage", "first pass", "later passes", "writes", "from memory later", "total"];
 
-/// Lines about the target and the crossovers.
+/// Lines about the target and the crossovers. None where the rates are in doubt, from which they
+/// follow as the advice would.
 pub fn remarks(input: &PlanInput, found: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
+    if found.advice.worth_it.is_none() {
+        return lines;
+    }
     let nodes = |count: Option<NodeCount>| {
         count.map_or_else(|| "no number of nodes".to_owned(), |count| format!("{count} nodes"))
     };
@@ -178,6 +182,9 @@ fn print(input: &PlanInput, found: &Plan) {
     let right = [false, true, true, true, true, true];
     output::table(&HEADER, &right, &rows(found));
     output::line("");
+    if found.advice.worth_it.is_none() {
+        output::line("The rates below these times are in doubt.");
+    }
     for line in remarks(input, found) {
         output::line(&line);
     }
