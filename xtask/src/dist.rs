@@ -74,3 +74,25 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::environment;
+
+    /// What is between `begin` and `end` in a file of `deploy/`.
+    fn part(file: &str, begin: &str, end: char) -> String {
+        let path = environment::checkout().join("deploy").join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("{begin} in {file}"));
+        rest.split(end).next().unwrap_or_default().trim().to_owned()
+    }
+
+    #[test]
+    fn unit_rotation_and_example_agree_on_the_place_of_the_log() {
+        let log = part("tidepool.toml", "#log_file = \"", '"');
+        let directory = part("tidepool-node.service", "LogsDirectory=", '\n');
+        let rotated = part("tidepool.logrotate", "\n/", '{');
+        assert_eq!(log, format!("/var/log/{directory}/node.log"));
+        assert_eq!(format!("/{rotated}"), log);
+    }
+}
