@@ -118,6 +118,9 @@ pub struct Sample {
     pub at_s: f64,
     /// Taken by everything but the store since the start.
     pub demand_bytes: u64,
+    /// Held by the job.
+    #[serde(default)]
+    pub job_bytes: u64,
     /// Held by the store.
     pub store_bytes: u64,
     /// What the store may hold.
@@ -228,7 +231,7 @@ fn beside_job(
     let swapped_before = swapped_out()?;
     let (started, started_ns) = (Instant::now(), hog::now_ns());
     let now_s = || started.elapsed().as_secs_f64();
-    let (iterations, report, samples) = std::thread::scope(|scope| {
+    let (iterations, report, mut samples) = std::thread::scope(|scope| {
         let options =
             HogOptions { most: shares.burst_bytes, leave: shares.floor_bytes, huge: true };
         let trace = &trace;
@@ -257,6 +260,9 @@ fn beside_job(
             sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
         anyhow::Ok((iterations, report, samples))
     })?;
+    for sample in &mut samples {
+        sample.job_bytes = held_at(&report, started_ns + (sample.at_s * 1e9) as u64);
+    }
     let bursts = bursts(&trace, &report, started_ns);
     let burst_seconds: Vec<f64> = bursts.iter().map(|burst| burst.seconds).collect();
     let job = Job {
@@ -276,15 +282,17 @@ fn beside_job(
 fn bursts(trace: &[Step], report: &hog::Report, started_ns: u64) -> Vec<Burst> {
     let takes = trace.iter().zip(&report.steps);
     let takes = takes.filter(|(step, _)| matches!(step, Step::Take { .. }));
-    let burst = |(_, (began, ended)): (&Step, &(u64, u64))| {
-        let held = report.held.iter().rev().find(|(at, _)| at <= ended);
-        Burst {
-            started_s: began.saturating_sub(started_ns) as f64 / 1e9,
-            seconds: (ended - began) as f64 / 1e9,
-            got_bytes: held.map_or(0, |(_, bytes)| *bytes),
-        }
+    let burst = |(_, (began, ended)): (&Step, &(u64, u64))| Burst {
+        started_s: began.saturating_sub(started_ns) as f64 / 1e9,
+        seconds: (ended - began) as f64 / 1e9,
+        got_bytes: held_at(report, *ended),
     };
     takes.map(burst).collect()
+}
+
+/// What the job held at a time in nanoseconds.
+fn held_at(report: &hog::Report, at_ns: u64) -> u64 {
+    report.held.iter().rev().find(|(since, _)| *since <= at_ns).map_or(0, |(_, bytes)| *bytes)
 }
 
 fn sample(node: &Node, shares: &Shares, at_s: f64) -> Result<Sample> {
@@ -298,6 +306,7 @@ fn sample(node: &Node, shares: &Shares, at_s: f64) -> Result<Sample> {
     Ok(Sample {
         at_s,
         demand_bytes: used_bytes.saturating_sub(store_bytes),
+        job_bytes: 0,
         store_bytes,
         target_bytes,
         free_bytes: available_bytes.saturating_sub(shares.floor_bytes),
@@ -353,7 +362,8 @@ impl Case {
 #[cfg(test)]
 pub mod tests {
     use super::{
-        Burst, Case, Contention, Job, LEFT_BYTES, Sample, Shares, Step, TimedIteration, bursts, hog,
+        Burst, Case, Contention, Job, LEFT_BYTES, Sample, Shares, Step, TimedIteration, bursts,
+        held_at, hog,
     };
 
     /// A small store that lets the job have a part, and one that follows it.
@@ -382,7 +392,9 @@ pub mod tests {
             samples: (0..200_u32)
                 .map(|number| Sample {
                     at_s: f64::from(number) / 10.0,
-                    demand_bytes: if number > 40 { 1024 * MIB } else { 10 * MIB },
+                    // Others take more than all that is in play.
+                    demand_bytes: 4096 * MIB,
+                    job_bytes: if number > 40 { 1024 * MIB } else { 0 },
                     store_bytes: if number > 41 { 400 * MIB } else { 1300 * MIB },
                     target_bytes: if number > 40 { 420 * MIB } else { 1400 * MIB },
                     free_bytes: 100 * MIB,
@@ -407,6 +419,11 @@ pub mod tests {
         let found = bursts(&[Step::Hold(1000), take, Step::Release(8)], &report, 100);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].started_s, found[0].got_bytes), (1.0, 8));
+        let held: Vec<u64> = [50, 150, 1_000_000_300, 3_000_000_001]
+            .into_iter()
+            .map(|at_ns| held_at(&report, at_ns))
+            .collect();
+        assert_eq!(held, [0, 0, 4, 0]);
     }
 
     #[test]

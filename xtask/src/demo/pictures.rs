@@ -134,8 +134,8 @@ pub fn memory(contention: &Contention) -> Picture {
     let samples = || contention.cases.iter().flat_map(|case| &case.samples);
     let last_s = samples().map(|sample| sample.at_s).fold(1.0, f64::max);
     let values =
-        samples().flat_map(|sample| [sample.demand_bytes, sample.store_bytes, sample.target_bytes]);
-    // What others free meanwhile would flatten all else.
+        samples().flat_map(|sample| [sample.job_bytes, sample.store_bytes, sample.target_bytes]);
+    // A store without control is allowed more than what is in play.
     let most = gib(values.max().unwrap_or(0).clamp(1, contention.shares.pool_bytes.max(1)));
     let asked = contention.shares.burst_bytes;
     let mut panels: Vec<Panel> =
@@ -174,7 +174,7 @@ fn of_case(case: &Case, asked_bytes: u64, (last_s, most): (f64, f64)) -> Panel {
         stroke,
     };
     panel.lines = vec![
-        line("other job", 2, Stroke::Solid, |sample| sample.demand_bytes),
+        line("other job", 2, Stroke::Solid, |sample| sample.job_bytes),
         line("store", 1, Stroke::Solid, |sample| sample.store_bytes),
         line("allowed", 0, Stroke::Dashed, |sample| sample.target_bytes),
     ];
@@ -245,6 +245,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_other_job_is_what_it_holds_itself() {
+        let contention = contended();
+        let panel = of_case(&contention.cases[0], 1 << 30, (20.0, 2.0));
+        let job = panel.lines.iter().find(|line| line.name == "other job").unwrap();
+        let most = job.points.iter().map(|(_, gib)| *gib).fold(0.0, f64::max);
+        assert_eq!((job.points[0].1, most), (0.0, 1.0), "not what everybody takes");
     }
 
     #[test]
