@@ -275,6 +275,8 @@ impl Governor {
         let page = self.page();
         let mut state = self.shared.state.lock();
         state.lease.release();
+        // What the last controller thought is no longer so.
+        state.report = None;
         if state.lease.state() != LeaseState::Never {
             page.lease.store(state.lease.state() as u64, Ordering::Release);
             self.store.set_capacity(page.capacity_max_bytes.load(Ordering::Relaxed));

@@ -161,6 +161,8 @@ pub struct ControlReport {
     pub memory_total_bytes: u64,
     /// Bytes that jobs could have without touching a store; absent where it cannot be read.
     pub available_bytes: Option<u64>,
+    /// The control group whose limit is nearer than the node's memory, if one is.
+    pub group: Option<GroupReport>,
     /// Bytes kept free for jobs above their demand.
     pub headroom_bytes: u64,
     /// Measured rate at which the store gives memory back, in bytes per second.
@@ -181,6 +183,19 @@ pub struct ControlReport {
     pub events: Vec<ControlEvent>,
 }
 
+/// A control group that holds the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Its path.
+    pub name: String,
+    /// Its limit in bytes.
+    pub limit_bytes: u64,
+    /// Bytes charged to it that are no store's and cannot be dropped.
+    pub demand_bytes: u64,
+    /// Bytes that its jobs could have without touching a store.
+    pub available_bytes: u64,
+}
+
 impl ControlReport {
     /// Shortens lists and texts to what fits a frame; the newest events stay.
     pub fn fit(&mut self) {
@@ -191,6 +206,7 @@ impl ControlReport {
         self.alarms.truncate(ALARMS.len());
         let texts = self.events.iter_mut().map(|event| &mut event.reason);
         let texts = texts.chain(&mut self.notes).chain([&mut self.reason]);
+        let texts = texts.chain(self.group.as_mut().map(|group| &mut group.name));
         texts.for_each(|text| shorten(text, TEXT_BYTES_MAX));
         let names = self.stores.iter_mut().map(|store| &mut store.name);
         let names = names.chain(&mut self.alarms).chain([&mut self.policy, &mut self.level]);

@@ -297,6 +297,11 @@ fn path(
         let why = "is relative, and the directory that this runs in is gone";
         return Err(reader.invalid(name, setting, why, "an absolute path"));
     }
+    if path.to_str().is_none() {
+        // A node tells its paths as text, by which commands and clients find them.
+        let why = "lies in a directory whose name is no UTF-8";
+        return Err(reader.invalid(name, setting, why, "a path in UTF-8"));
+    }
     Ok(Some(path))
 }
 

@@ -92,6 +92,15 @@ fn relative_paths_start_at_the_working_directory_but_not_in_a_file() {
 }
 
 #[test]
+fn a_path_that_cannot_be_told_as_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let named = std::ffi::OsStr::from_bytes(b"/work/\xff");
+    let odd = Machine { working_directory: PathBuf::from(named), ..machine() };
+    let error = resolve(raw(&[("mount", "mnt")]), &odd).unwrap_err().to_string();
+    assert!(error.contains("mount") && error.contains("no UTF-8"), "{error}");
+}
+
+#[test]
 fn a_relative_path_without_a_working_directory_is_refused() {
     let nowhere = Machine { working_directory: PathBuf::new(), ..machine() };
     for name in ["pfs", "mount"] {

@@ -26,8 +26,12 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Files that are not resident are named up to this number.
 const NAMED_MAX: usize = 20;
 
+/// The bar takes what the figures leave of a line; in narrow windows there are fewer of them.
 const TEMPLATE: &str =
-    "{bar:32} {percent:>3}%  {bytes}/{total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}";
+    "{wide_bar} {percent:>3}%  {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left  {msg}";
+const TEMPLATE_NARROW: &str = "{percent:>3}%  {bytes}/{total_bytes}  {eta} left";
+/// Columns that the figures beside the bar need, and some for the bar.
+const COLUMNS_MIN: u16 = 88;
 
 /// A file that is not as it was asked for.
 #[derive(Clone, Debug, Serialize)]
@@ -89,6 +93,10 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
     Ok(if unseen.is_empty() && report.is_complete() { Outcome::Done } else { Outcome::NotSo })
 }
 
+fn template(columns: u16) -> &'static str {
+    if columns < COLUMNS_MIN { TEMPLATE_NARROW } else { TEMPLATE }
+}
+
 /// Files that wait, files under way, and how far they are.
 struct Work<'a> {
     node: &'a Connection,
@@ -112,7 +120,9 @@ impl<'a> Work<'a> {
         total_bytes: u64,
         interrupted: &'a AtomicBool,
     ) -> Work<'a> {
-        let style = ProgressStyle::with_template(TEMPLATE).expect("the template is constant");
+        let columns = ratatui::crossterm::terminal::size().map_or(COLUMNS_MIN, |size| size.0);
+        let style = ProgressStyle::with_template(template(columns));
+        let style = style.expect("the templates are constant");
         let progress = ProgressBar::new(total_bytes).with_style(style);
         Work {
             node,

@@ -1,8 +1,10 @@
 //! The flags of a node, made from the table of options.
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tidepool_proto::option::{OPTIONS, OptionKind, OptionSpec, Origin, RawOptions, Setting};
 
 /// Flags of `node start`: all options of the table, and the configuration file.
@@ -29,6 +31,11 @@ fn help(spec: &OptionSpec) -> String {
     help
 }
 
+/// Refused here, so that the option is named.
+fn text(value: OsString) -> Result<String, &'static str> {
+    value.into_string().map_err(|_| "it is no text in UTF-8")
+}
+
 fn argument(spec: &'static OptionSpec) -> Arg {
     let arg = Arg::new(spec.name)
         .long(spec.flag())
@@ -40,6 +47,7 @@ fn argument(spec: &'static OptionSpec) -> Arg {
         })
         // Refused by the grammar of the option, which says more than clap could.
         .allow_negative_numbers(true)
+        .value_parser(OsStringValueParser::new().try_map(text))
         .action(ArgAction::Set);
     let arg = match spec.kind {
         OptionKind::Switch => {

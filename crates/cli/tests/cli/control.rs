@@ -230,6 +230,7 @@ fn nothing_governs_where_the_control_is_off_until_it_is_switched_on() {
         (off["lease"].as_str(), off["capacity_bytes"].as_u64()),
         (Some("released"), Some(MEMORY))
     );
+    assert!(off["report"].is_null(), "what a controller thought once is no figure of now: {off}");
     let output = daemon.run(&["control", "run"]);
     assert!(stderr(&output).contains("`control` is off"), "{}", stderr(&output));
 }

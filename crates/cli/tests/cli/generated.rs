@@ -56,6 +56,16 @@ fn the_example_configuration_is_valid_as_it_is_and_with_every_line_on() {
 }
 
 #[test]
+fn names_of_settings_are_completed() {
+    let script = stdout(&run(&["generate", "completion", "bash"]));
+    for name in ["memory_min", "control_headroom_bytes", "control_lease_ms"] {
+        assert!(script.contains(&format!("{name} ")), "{name} is not completed");
+    }
+    let help = stdout(&run(&["control", "set", "--help"]));
+    assert!(!help.contains("control_headroom_bytes"), "the list is too long for help: {help}");
+}
+
+#[test]
 fn man_pages_render() {
     let made = tempfile::tempdir().unwrap();
     let output = run(&["generate", "man", made.path().to_str().unwrap()]);

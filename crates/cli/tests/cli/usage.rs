@@ -127,6 +127,26 @@ fn doctor_examines_the_machine_without_a_node() {
 }
 
 #[test]
+fn doctor_without_a_node_examines_the_machine_where_the_environment_names_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    let output = tidepool().arg("doctor").env("TIDEPOOL_SOCKET", socket).output().unwrap();
+    assert_ne!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(super::stdout(&output).contains("start a node"), "{}", super::stdout(&output));
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"/mnt/\xff");
+    let output = tidepool().args(["node", "start", "--pfs", "/", "--mount"]).arg(odd).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = stderr(&output);
+    assert!(message.contains("--mount") && message.contains("UTF-8"), "{message}");
+}
+
+#[test]
 fn config_check_shows_value_unit_origin_and_doc() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("node.toml");

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use tidepool_proto::wire::socket::peer;
@@ -92,7 +93,14 @@ fn bind(path: &Path) -> Result<UnixListener> {
     Ok(socket)
 }
 
+/// How long a node that was killed may take to go.
+const ENDING_MAX: Duration = Duration::from_secs(10);
+/// Pause before it is looked at again.
+const ENDING_PAUSE: Duration = Duration::from_millis(10);
+
 fn take_lock(path: &Path, lock_path: &Path) -> Result<File> {
+    let begun = Instant::now();
+    let mut looks_left = 2;
     loop {
         let mut lock = OpenOptions::new()
             .read(true)
@@ -109,7 +117,21 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File> {
                 let mut text = String::new();
                 let _ = (&mut lock).take(32).read_to_string(&mut text);
                 let recorded = text.trim().parse().ok();
-                return Err(in_use(path, peer_of(path).unwrap_or(recorded)));
+                let holder = peer_of(path).unwrap_or(recorded);
+                let going = match holder.map(state_of) {
+                    Some(Process::Ending) => begun.elapsed() < ENDING_MAX,
+                    // It went between the lock and the look.
+                    Some(Process::Gone) if looks_left > 0 => {
+                        looks_left -= 1;
+                        true
+                    }
+                    _ => false,
+                };
+                if !going {
+                    return Err(in_use(path, holder));
+                }
+                std::thread::sleep(ENDING_PAUSE);
+                continue;
             }
             Err(error) => return Err(failed(path, "cannot lock", error.into())),
         }
@@ -125,6 +147,37 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File> {
             return Ok(lock);
         }
     }
+}
+
+/// What becomes of a process.
+#[derive(Debug, PartialEq, Eq)]
+enum Process {
+    Lives,
+    /// It was killed, and gives back what it has.
+    Ending,
+    Gone,
+}
+
+fn state_of(process_id: u32) -> Process {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{process_id}/{name}"));
+    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else { return Process::Gone };
+    if is_ending(&stat, &status) { Process::Ending } else { Process::Lives }
+}
+
+/// By the files `stat` and `status` of a process: it is exiting, or the signal to kill it waits.
+fn is_ending(stat: &str, status: &str) -> bool {
+    const EXITING: u64 = 0x4; // PF_EXITING of the kernel, in the ninth field.
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let mut fields = after_name.split_whitespace();
+    let is_dead = fields.next().is_some_and(|state| matches!(state, "Z" | "X"));
+    let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    let waits = |field: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(field));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & KILL != 0)
+    };
+    is_dead || flags & EXITING != 0 || waits("SigPnd:") || waits("ShdPnd:")
 }
 
 /// Connects without waiting, also where the backlog is full.
@@ -161,5 +214,56 @@ fn clear_stale(path: &Path) -> Result<()> {
         // A full backlog answers `try again`: somebody is alive there.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(in_use(path, None)),
         Err(error) => Err(failed(path, "cannot tell who serves there", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lock of `path`, held here in the name of a process.
+    fn held(path: &Path, process_id: u32) -> File {
+        let lock_path = format!("{}.lock", path.display());
+        fs::write(&lock_path, format!("{process_id}\n")).unwrap();
+        let lock = File::open(lock_path).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        lock
+    }
+
+    #[test]
+    fn a_node_that_was_killed_is_waited_for_and_one_that_lives_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("node.sock");
+        let lock = held(&path, std::process::id());
+        assert_eq!(listen(&path).unwrap_err().kind(), ErrorKind::InUse);
+        drop(lock);
+        let mut killed = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        killed.kill().unwrap();
+        // Not waited for yet, so it stays among the processes; its lock takes a moment longer.
+        while state_of(killed.id()) == Process::Lives {
+            std::thread::yield_now();
+        }
+        let lock = held(&path, killed.id());
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(lock);
+        });
+        listen(&path).unwrap();
+        release.join().unwrap();
+        killed.wait().unwrap();
+        assert_eq!(state_of(killed.id()), Process::Gone);
+    }
+
+    #[test]
+    fn a_process_that_is_to_end_is_known_by_its_state_its_flags_or_the_signal() {
+        let stat = |state, flags| format!("7 (a (b) c) {state} 1 7 7 0 -1 {flags} 10 0");
+        let signals = |own, shared| format!("Name:\ta\nSigPnd:\t{own}\nShdPnd:\t{shared}\n");
+        let none = signals("0000000000000000", "0000000000000002");
+        assert!(!is_ending(&stat("S", 4_194_304), &none));
+        assert!(is_ending(&stat("Z", 4_194_304), &none));
+        assert!(is_ending(&stat("D", 4_194_308), &none));
+        let killed = signals("0000000000000100", "0000000000000000");
+        assert!(is_ending(&stat("R", 4_194_304), &killed));
+        assert!(is_ending(&stat("R", 4_194_304), &signals("0", "0000000000000100")));
     }
 }

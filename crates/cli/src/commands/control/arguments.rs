@@ -1,8 +1,12 @@
 //! Arguments of `tidepool control`.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
+use tidepool_proto::control::{LEASE_OPTION, parameter_options};
+use tidepool_proto::option::OPTIONS;
 
 use super::simulation_arguments::{ReplayArguments, SimulateArguments, TuneArguments};
 use crate::arguments::Facts;
@@ -27,11 +31,36 @@ pub enum ControlCommand {
     Tune(Box<TuneArguments>),
 }
 
+/// Takes any name, so that the node may refuse it with a remedy, and completes those there are.
+#[derive(Clone, Debug)]
+pub struct SettingName;
+
+impl TypedValueParser for SettingName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let settings = OPTIONS.iter().filter(|spec| {
+            ["control", "memory_min", LEASE_OPTION].contains(&spec.name)
+                || parameter_options().any(|parameter| parameter.name == spec.name)
+        });
+        Some(Box::new(settings.map(|spec| PossibleValue::new(spec.name).help(spec.doc))))
+    }
+}
+
 /// Arguments of `control set`.
 #[derive(Args, Debug)]
 pub struct SetArguments {
     /// Name of the setting: control, memory_min, or a parameter such as gain or control_gain
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = SettingName, hide_possible_values = true)]
     pub name: String,
     /// New value, in the grammar of the option
     #[arg(value_name = "VALUE")]

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tidepool_control::{RecentDecision, Report};
-use tidepool_model::control::headroom_bytes;
-use tidepool_proto::control::{ControlEvent, ControlReport, ControlledStore};
+use tidepool_model::control::{Snapshot, headroom_bytes};
+use tidepool_proto::control::{ControlEvent, ControlReport, ControlledStore, GroupReport};
 
 /// Turns reports of the loop into those for the node; remembers what was told.
 pub struct Reporter {
@@ -37,6 +37,7 @@ impl Reporter {
             target_bytes: report.decision.target_bytes,
             memory_total_bytes: snapshot.memory_total_bytes,
             available_bytes: snapshot.available_bytes,
+            group: nearest_group(snapshot),
             headroom_bytes: headroom_bytes(snapshot.memory_total_bytes, &report.parameters),
             release_bytes_per_s: release,
             decisions: report.ticks,
@@ -72,6 +73,20 @@ impl Reporter {
             reason: decision.words(),
         }
     }
+}
+
+/// The group whose limit leaves least room, where that is less than the machine's.
+fn nearest_group(snapshot: &Snapshot) -> Option<GroupReport> {
+    let occupied_bytes = snapshot.occupied_bytes();
+    let groups = snapshot.limits.iter().filter(|limit| limit.holds_store);
+    let groups = groups.map(|limit| GroupReport {
+        name: limit.name.clone(),
+        limit_bytes: limit.limit_bytes,
+        demand_bytes: limit.used_bytes.saturating_sub(occupied_bytes),
+        available_bytes: limit.limit_bytes.saturating_sub(limit.used_bytes),
+    });
+    let nearest = groups.min_by_key(|group| group.available_bytes)?;
+    (nearest.available_bytes < snapshot.available_bytes.unwrap_or(u64::MAX)).then_some(nearest)
 }
 
 /// What this machine lacks, and why stores fail.

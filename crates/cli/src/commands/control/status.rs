@@ -108,6 +108,12 @@ fn report_rows(report: &ControlReport) -> Vec<(&'static str, String)> {
             format!("{}, {}, {}", report.policy, count(report.decisions, "decision"), report.level),
         ),
     ];
+    if let Some(group) = &report.group {
+        let (demand, limit) = (size(group.demand_bytes), size(group.limit_bytes));
+        let left = size(group.available_bytes);
+        let text = format!("demand {demand} of the {limit} of {}; {left} available", group.name);
+        rows.insert(1, ("control group", text));
+    }
     if report.reaction_us_max > 0 {
         let (median, max) = (report.reaction_us_median, report.reaction_us_max);
         let rate = size(report.release_bytes_per_s);

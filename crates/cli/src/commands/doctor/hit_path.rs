@@ -52,6 +52,14 @@ pub fn prove(socket: &SocketArgument, findings: &mut Findings) -> Result<Proof> 
     for note in &status.degraded {
         findings.check("node-note", || (Found::Degraded, note.clone(), String::new()));
     }
+    if status.draining {
+        findings.check("drain", || {
+            let measured = "the node is drained: new opens are refused, so no way is proven";
+            let remedy = "`tidepool node drain --undo` has it take opens again";
+            (Found::Failed, measured.to_owned(), remedy.to_owned())
+        });
+        return Ok(Proof::default());
+    }
     let roots = Roots::of(&status);
     let bytes = 2 * status.store.block_bytes + TAIL_BYTES;
     let probe = match create(&roots.pfs, bytes, 0) {
@@ -118,7 +126,10 @@ fn load(node: &Connection, probe: &Probe, findings: &mut Findings) -> Result<boo
     let target = Target::open(&probe.path)?;
     let mut explanation = None;
     for _ in 0..SETTLE_ATTEMPTS {
-        node.load(target.descriptor())?;
+        let loaded = node.load_until(target.descriptor(), false, findings.interrupted())?;
+        if loaded.is_none() {
+            return Ok(false);
+        }
         let facts = node.explain(target.descriptor())?;
         let resident = facts.current && facts.resident_bytes == facts.size_bytes;
         explanation = Some(facts);

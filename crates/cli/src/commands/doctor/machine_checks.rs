@@ -103,7 +103,7 @@ fn privilege() -> Finding {
     let mount = if mounts { "fusermount3 mounts" } else { "no fusermount3, so no mount" };
     degraded(
         format!("not root; {mount}"),
-        "no passthrough opens, and the mount is for its user alone",
+        "a node of this user has no passthrough opens, and its mount is for him alone",
     )
 }
 

@@ -6,9 +6,9 @@ mod host_name;
 mod machine_checks;
 mod mounts;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -19,6 +19,9 @@ use crate::arguments::DoctorArguments;
 use crate::exit::Outcome;
 use crate::interruption;
 use crate::output::{self, Colour, coloured};
+
+/// Where a node that root runs for all users listens.
+const MACHINE_SOCKET: &str = "/run/tidepool/node.sock";
 
 /// All findings about machine and node.
 #[derive(Serialize)]
@@ -35,11 +38,16 @@ struct Report {
 pub struct Findings {
     print: bool,
     checks: Vec<CheckResult>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Findings {
-    /// Runs a check; its answer is the outcome, what was seen, and what it means.
+    /// Runs a check; its answer is the outcome, what was seen, and what it means. Not once somebody
+    /// wants the end.
     pub fn check(&mut self, name: &str, run: impl FnOnce() -> (Found, String, String)) {
+        if self.is_interrupted() {
+            return;
+        }
         let begun = Instant::now();
         let (outcome, measured, consequence) = run();
         let check = CheckResult {
@@ -53,6 +61,16 @@ impl Findings {
             print(&check);
         }
         self.checks.push(check);
+    }
+
+    /// Whether somebody wants the end.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// What turns true then.
+    pub fn interrupted(&self) -> &AtomicBool {
+        &self.interrupted
     }
 
     fn has(&self, outcome: Found) -> bool {
@@ -83,17 +101,15 @@ pub fn doctor(arguments: &DoctorArguments) -> Result<Outcome> {
 }
 
 fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
-    let mut findings = Findings { print: !arguments.facts.json, checks: Vec::new() };
+    let interrupted = interruption::watch()?;
+    let mut findings = Findings { print: !arguments.facts.json, checks: Vec::new(), interrupted };
     machine_checks::run(&mut findings);
     mounts::run(&mut findings);
     host_name::run(&mut findings);
     let (proof, unreachable) = match hit_path::prove(&arguments.facts.socket, &mut findings) {
         Ok(proof) => (proof, None),
         Err(error) if error.kind() == ErrorKind::NodeUnavailable => {
-            findings.check("hit-path", || {
-                let remedy = "start a node, or name its socket by --socket, to prove the way";
-                (Found::Skipped, error.to_string(), remedy.to_owned())
-            });
+            findings.check("hit-path", || (Found::Skipped, error.to_string(), start_or_name()));
             (hit_path::Proof::default(), Some(error))
         }
         Err(error) => {
@@ -101,8 +117,12 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
             (hit_path::Proof::default(), None)
         }
     };
-    // Who names a node means that one; else the machine is what can be examined.
-    let unreachable = unreachable.filter(|_| arguments.facts.socket.socket.is_some());
+    // Who names a node means that one; else, and where the environment says where a node is to
+    // be, the machine is what can be examined.
+    let named = arguments.facts.socket.socket.as_ref();
+    let usual = std::env::var_os("TIDEPOOL_SOCKET").map(PathBuf::from);
+    let unreachable = unreachable.filter(|_| named.is_some() && named != usual.as_ref());
+    let is_interrupted = findings.is_interrupted();
     let healthy = !findings.has(Found::Failed) && unreachable.is_none();
     if arguments.facts.json {
         output::json(&Report {
@@ -114,10 +134,23 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
     } else {
         summarise(&findings.checks);
     }
+    if is_interrupted {
+        output::note("interrupted: what was not checked is not known");
+        return Ok(Outcome::Interrupted);
+    }
     match unreachable {
         Some(error) => Err(error),
         None => Ok(if healthy { Outcome::Done } else { Outcome::NotSo }),
     }
+}
+
+/// What to do where no node answers. One of the whole machine is found by its socket alone.
+fn start_or_name() -> String {
+    let of_machine = Path::new(MACHINE_SOCKET);
+    if crate::machine::default_socket() != of_machine && of_machine.exists() {
+        return format!("the node of this machine is examined by --socket {MACHINE_SOCKET}");
+    }
+    "start a node, or name its socket by --socket, to prove the way".to_owned()
 }
 
 fn summarise(checks: &[CheckResult]) {
