@@ -328,3 +328,30 @@ fn name(what: &str, files: &[Missing]) {
         output::note(&format!("{what}: {more} (all with --json)"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_progress_fits_its_window() {
+        let widest = |template: &str| {
+            let figures = [
+                ("{wide_bar}", ""),
+                ("{percent:>3}", "100"),
+                ("{bytes}", "1023.99 GiB"),
+                ("{total_bytes}", "1023.99 GiB"),
+                ("{binary_bytes_per_sec}", "1023.99 MiB/s"),
+                ("{eta}", "59m"),
+                ("{msg}", "file 100000 of 100000"),
+            ];
+            let full = figures
+                .iter()
+                .fold(template.to_owned(), |text, (name, figure)| text.replace(name, figure));
+            assert!(!full.contains('{'), "{full}");
+            full.len()
+        };
+        assert!(widest(template(COLUMNS_MIN)) + 10 <= usize::from(COLUMNS_MIN), "and a bar");
+        assert!(widest(template(40)) <= 40);
+    }
+}
