@@ -180,8 +180,8 @@ const PLAIN: [MetricSpec; 48] = metrics! {
     "tidepool_passthrough_opens_total" Counter "" |s| s.transfers.passthrough_opens,
         "Opens answered with a segment that the kernel reads by itself.";
     "tidepool_passthrough_lent_bytes_total" Counter "bytes" |s| s.transfers.passthrough_lent_bytes,
-        "Length of the files behind those opens; how much of it is read the kernel tells nobody, so \
-         it is in no count of bytes read.";
+        "Length of the files behind those opens; how much of it is read the kernel tells nobody, \
+         so it is in no count of bytes read.";
     "tidepool_reading_opens_total" Counter "" |s| s.reading_opens,
         "Opens of files for reading, those that the kernel reads by itself among them.";
     "tidepool_versions_superseded_total" Counter "" |s| s.transfers.versions_superseded,
