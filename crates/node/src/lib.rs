@@ -4,7 +4,6 @@
 //! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
 
 mod admin;
-mod asked;
 mod carry;
 pub mod changes;
 pub mod core;

@@ -8,6 +8,7 @@
 //! The crate keeps no file content and opens no file by name for anybody: a caller brings an open
 //! descriptor, and never gets more access through it than that descriptor has.
 
+pub mod asked;
 pub mod contract;
 pub mod fault;
 pub mod features;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
-use tidepool_pfs::{Need, Work};
+use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
 use super::capture::{Capture, Written};
@@ -15,7 +15,6 @@ use super::content::Content;
 use super::handle::Handle;
 use super::state::Inner;
 use super::{behind, memory_only};
-use crate::asked;
 use crate::carry::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -239,7 +238,8 @@ impl Handle {
         data: &[u8],
     ) -> Result<(u64, usize)> {
         let size_before = content.size();
-        let (at, data) = match self.lower.write_part((!self.append).then_some(offset), data) {
+        let place = (!self.append).then_some(offset);
+        let (at, data) = match asked::making(|| self.lower.write_part(place, data)) {
             Ok((at, taken)) => (at, &data[..taken]),
             Err(error) => {
                 // A part of it may be there.
@@ -298,7 +298,7 @@ impl Handle {
         }
         let directly = self.file.inner.lock().written_directly;
         let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
-        let cut = self.lower.set_size(size);
+        let cut = asked::making(|| self.lower.set_size(size));
         match cut.and_then(|()| if in_memory { self.begin_memory_only(content) } else { Ok(false) })
         {
             Ok(true) => return Ok(()),
@@ -336,7 +336,8 @@ impl Handle {
         if content.is_memory_only() {
             memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
         }
-        if let Err(error) = self.lower.allocate(mode_bits, offset, length) {
+        let allocate = || self.lower.allocate(mode_bits, offset, length);
+        if let Err(error) = asked::making(allocate) {
             self.distrust();
             return Err(error);
         }

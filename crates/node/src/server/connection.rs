@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
+use tidepool_pfs::asked::{self, Asker};
 use tidepool_proto::wire::socket::{Frame, Peer, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, Malformed, REPLY_BODY_BYTES_MAX, Reply, Request, Verdict, Welcome,
@@ -28,7 +29,6 @@ use tidepool_proto::{Error, ErrorKind};
 use super::limits::{Ledger, Ticket};
 use super::linger::{AT_ONCE, Lingering, Whereabouts};
 use super::session::{Answer, Session};
-use crate::asked::{self, Asker};
 
 /// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
 pub(super) const STACK_BYTES: usize = 512 << 10;

@@ -17,6 +17,7 @@ use tidepool_proto::{Error, ErrorKind, FileId, Identity, Result, Version};
 use super::Shared;
 use super::direct::{FillDescriptor, reopen};
 use super::transfer::{Alignment, PartialWrite, read_full, read_unbuffered, write_full};
+use crate::asked;
 use crate::identity::{Acting, act_as};
 use crate::lower::LowerFile;
 
@@ -253,6 +254,7 @@ impl PosixFile {
             .plain(OFlags::APPEND | OFlags::DIRECT)
             .map_err(|error| self.fail("opening again without append", error))?;
         let acting = self.acting()?;
+        asked::check_last()?;
         let result = write_full(offset, data, |at, part| pwrite_here(descriptor, part, at));
         drop(acting);
         match result {
@@ -274,6 +276,7 @@ impl PosixFile {
             reopen(self.descriptor.as_fd(), self.access() | OFlags::APPEND).ok()
         });
         let acting = self.acting()?;
+        asked::check_last()?;
         let result = match own {
             Some(own) => self.append_to(own.as_fd(), data, true, part_is_enough),
             // The position of the caller's descriptor moves then; there is no other way to learn
@@ -399,6 +402,7 @@ impl LowerFile for PosixFile {
 
     fn set_size(&self, size: u64) -> Result<()> {
         let acting = self.acting()?;
+        asked::check_last()?;
         let result = retry_interrupted(|| rustix::fs::ftruncate(&self.descriptor, size));
         drop(acting);
         result.map_err(|error| self.fail("setting the length", error))
@@ -407,6 +411,7 @@ impl LowerFile for PosixFile {
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         let mode = FallocateFlags::from_bits_retain(mode_bits as u32);
         let acting = self.acting()?;
+        asked::check_last()?;
         let result =
             retry_interrupted(|| rustix::fs::fallocate(&self.descriptor, mode, offset, length));
         drop(acting);
