@@ -76,6 +76,10 @@ fn explain_tells_what_it_knows_beside_what_fails() {
     assert_eq!(text.status.code(), Some(4));
     assert!(stdout(&text).starts_with("tide:///good"), "{}", stdout(&text));
     assert!(stderr(&text).contains("pfs/bad"), "{}", stderr(&text));
+    let sets = daemon.run(&["explain", "-r", "--json", "tide:///bad", "tide:///"]);
+    assert_eq!(sets.status.code(), Some(4), "{}", stderr(&sets));
+    let sets: Value = serde_json::from_slice(&sets.stdout).unwrap();
+    assert_eq!((&sets[0]["error"]["kind"], &sets[1]["files"]), (&"pfs".into(), &1.into()));
 }
 
 #[test]
@@ -218,10 +222,14 @@ program=$3; s=$1/s
 fn a_measurement_without_room_for_temporary_files_names_their_place() {
     let script = r#"
 mkdir pfs
-TMPDIR=$1/small "$3" bench compare --pfs pfs --size 1MiB --rounds 1
+TMPDIR=$1/small "$3" bench compare --pfs pfs --size 1MiB --rounds 1; echo "bench $?" >&2
+TMPDIR=$1/small "$3" calibrate --memory --memory-bytes 16MiB
 "#;
     let Some(output) = with_a_full_file_system("0", script) else { return };
     let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("/small") && said.contains("TMPDIR"), "{said}");
+    let (bench, calibrate) = said.split_once("bench 1\n").unwrap_or_else(|| panic!("{said}"));
+    for said in [bench, calibrate] {
+        assert!(said.contains("/small") && said.contains("TMPDIR"), "{said}");
+    }
+    assert!(!calibrate.contains("--bytes-max"), "that is for --pfs and --disk: {calibrate}");
 }

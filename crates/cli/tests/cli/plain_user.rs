@@ -108,6 +108,8 @@ fn a_closed_device_is_named_with_its_cure() {
 const NO_HELPER: &str = r#"
 helper=$(command -v fusermount3) || { echo "no fusermount3"; exit 9; }
 cp "$helper" helper; chmod 644 helper; mount --bind helper "$helper"
+user ./tidepool doctor --socket none > doctor.txt || true
+grep "may run" doctor.txt
 start
 "#;
 
@@ -118,5 +120,6 @@ fn a_helper_that_users_may_not_run_is_named_with_its_cure() {
     let said = format!("{}{}", stdout(&output), stderr(&output));
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("fusermount3, which this user may not run"), "{said}");
+    assert!(said.contains("no fusermount3 that this user may run, so no mount"), "{said}");
     assert!(said.contains("mode 4755") && !said.contains("chmod 666"), "{said}");
 }

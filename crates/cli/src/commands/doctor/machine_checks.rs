@@ -99,8 +99,11 @@ fn privilege() -> Finding {
         return ok("running as root");
     }
     let helper = ["/usr/bin/fusermount3", "/bin/fusermount3"];
-    let mounts = helper.iter().any(|path| Path::new(path).exists());
-    let mount = if mounts { "fusermount3 mounts" } else { "no fusermount3, so no mount" };
+    let may_run = |path: &&str| rustix::fs::access(*path, rustix::fs::Access::EXEC_OK).is_ok();
+    let mount = match helper.iter().any(|path| may_run(&path)) {
+        true => "fusermount3 mounts",
+        false => "no fusermount3 that this user may run, so no mount",
+    };
     degraded(
         format!("not root; {mount}"),
         "a node of this user has no passthrough opens, and its mount is for him alone",

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidepool_proto::admin::Explanation;
 use tidepool_proto::{Error, Result};
 
-use super::{usable_bytes, why_absent};
+use super::{Answer, ask_all, usable_bytes, why_absent};
 use crate::arguments::ExplainArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
@@ -50,17 +50,21 @@ struct Reason {
 
 /// Runs `explain -r`. The exit code is 1 if a file could not be looked at.
 pub fn explain(arguments: &ExplainArguments, node: &Connection, roots: &Roots) -> Result<Outcome> {
-    let mut sets = Vec::with_capacity(arguments.paths.len());
-    for named in &arguments.paths {
-        sets.push(look_at(named, node, roots, arguments.facts.json)?);
-    }
+    let look = |named: &Path| look_at(named, node, roots, arguments.facts.json);
+    let (answers, outcome) = ask_all(&arguments.paths, look);
+    let sets = || {
+        answers.iter().filter_map(|answer| match answer {
+            Answer::Known(set) => Some(&**set),
+            Answer::Failed { .. } => None,
+        })
+    };
     if arguments.facts.json {
-        output::json(&sets)?;
+        output::json(&answers)?;
     } else {
-        sets.iter().for_each(print);
+        sets().for_each(print);
     }
-    let complete = sets.iter().all(|set| set.failed_files == 0);
-    Ok(if complete { Outcome::Done } else { Outcome::NotSo })
+    let is_complete = outcome != Outcome::Done || sets().all(|set| set.failed_files == 0);
+    Ok(if is_complete { outcome } else { Outcome::NotSo })
 }
 
 fn look_at(named: &Path, node: &Connection, roots: &Roots, json: bool) -> Result<DataSet> {

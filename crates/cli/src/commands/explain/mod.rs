@@ -27,32 +27,38 @@ pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
     if arguments.recursive {
         return directory::explain(arguments, &node, &roots);
     }
-    let mut answers = Vec::with_capacity(arguments.paths.len());
-    let mut first_failure = None;
-    for named in &arguments.paths {
-        answers.push(look_at(named, &node, &roots).map_or_else(
-            |error| {
-                output::note(&format!("tidepool: {error}"));
-                first_failure.get_or_insert(exit::code(&error));
-                Answer::Failed { path: named.clone(), error: Facts::of(&error) }
-            },
-            |file| Answer::Known(Box::new(file)),
-        ));
-    }
+    let (answers, outcome) = ask_all(&arguments.paths, |named| look_at(named, &node, &roots));
     if arguments.facts.json {
         output::json(&answers)?;
     } else {
         print_all(&answers);
     }
-    Ok(first_failure.map_or(Outcome::Done, Outcome::Failed))
+    Ok(outcome)
 }
 
 /// What became of one of the paths.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Answer {
-    Known(Box<Explanation>),
+enum Answer<T> {
+    Known(Box<T>),
     Failed { path: PathBuf, error: Facts },
+}
+
+/// Asks about each path, whatever becomes of the others. People are told of failures at once; the
+/// exit code is that of the first.
+fn ask_all<T>(paths: &[PathBuf], ask: impl Fn(&Path) -> Result<T>) -> (Vec<Answer<T>>, Outcome) {
+    let mut outcome = Outcome::Done;
+    let answer = |named: &PathBuf| match ask(named) {
+        Ok(known) => Answer::Known(Box::new(known)),
+        Err(error) => {
+            output::note(&format!("tidepool: {error}"));
+            if outcome == Outcome::Done {
+                outcome = Outcome::Failed(exit::code(&error));
+            }
+            Answer::Failed { path: named.clone(), error: Facts::of(&error) }
+        }
+    };
+    (paths.iter().map(answer).collect(), outcome)
 }
 
 fn look_at(named: &Path, node: &Connection, roots: &Roots) -> Result<Explanation> {
@@ -82,7 +88,7 @@ pub fn why_absent(file: &Explanation) -> Vec<String> {
     }
 }
 
-fn print_all(answers: &[Answer]) {
+fn print_all(answers: &[Answer<Explanation>]) {
     let mut is_first = true;
     for answer in answers {
         let Answer::Known(file) = answer else { continue };
