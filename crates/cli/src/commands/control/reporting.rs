@@ -114,3 +114,37 @@ fn name<T: Serialize>(value: &T) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidepool_model::control::{Limit, StoreState};
+
+    use super::*;
+
+    #[test]
+    fn the_group_that_leaves_least_is_told_where_the_machine_has_more() {
+        let limit = |name: &str, limit_bytes, used_bytes, holds_store| Limit {
+            name: name.to_owned(),
+            limit_bytes,
+            used_bytes,
+            holds_store,
+            ..Limit::default()
+        };
+        let store = StoreState { resident_bytes: 300, ..StoreState::default() };
+        let mut snapshot = Snapshot {
+            available_bytes: Some(500),
+            stores: vec![store],
+            limits: vec![
+                limit("/job", 1000, 800, true),
+                limit("/", 2000, 1000, true),
+                limit("/other", 100, 100, false),
+            ],
+            ..Snapshot::default()
+        };
+        let group = nearest_group(&snapshot).unwrap();
+        assert_eq!((group.name.as_str(), group.limit_bytes), ("/job", 1000));
+        assert_eq!((group.demand_bytes, group.available_bytes), (500, 200));
+        snapshot.available_bytes = Some(100);
+        assert_eq!(nearest_group(&snapshot), None, "the machine is nearer");
+    }
+}
