@@ -82,6 +82,8 @@ struct Refusal {
     since: Instant,
     pause: Duration,
     until: Instant,
+    /// A try is under way although the pause is not over.
+    tried: bool,
     why: String,
 }
 
@@ -133,9 +135,13 @@ impl Spilling {
             since: now,
             pause: Duration::ZERO,
             until: now,
+            tried: false,
             why: String::new(),
         });
-        refusal.pause = (refusal.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        // A drain asks for many files in one pause, and learns nothing by it.
+        if refusal.until <= now || std::mem::take(&mut refusal.tried) {
+            refusal.pause = (refusal.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        }
         refusal.until = now + refusal.pause;
         refusal.file = file;
         refusal.why = error.to_string();
@@ -174,6 +180,7 @@ impl Spilling {
     pub fn postpone(&self, room: Room) {
         if let Some(refusal) = self.refusals.lock().used_up.get_mut(&room) {
             refusal.until = Instant::now() + refusal.pause;
+            refusal.tried = true;
         }
     }
 
@@ -248,6 +255,13 @@ mod tests {
             assert_eq!(first, number == 0, "one thread tries again");
             assert!(spilling.is_paused(&*lower));
             pauses.push(spilling.refusals.lock().used_up[&room].pause.as_secs());
+            // The pause is over, or the thread that tries again ends it.
+            match number % 2 {
+                0 => {
+                    spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = Instant::now()
+                }
+                _ => spilling.postpone(room),
+            }
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
         assert_eq!(spilling.refusals.lock().unsaid, 6, "the first alone was said");
@@ -256,7 +270,13 @@ mod tests {
         assert!(!spilling.is_paused(&*lower) && spilling.state().is_none());
         assert_eq!(spilling.next_try(), None, "nothing is left to try");
         assert!(spilling.refused(room, lower.id(), &full), "nobody tries again any more");
-        assert_eq!(spilling.refusals.lock().used_up[&room].pause, PAUSE_MIN);
+        for _ in 0..9 {
+            let long = Instant::now() + PAUSE_MAX;
+            spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = long;
+            let _retry = spilling.refused(room, lower.id(), &full);
+        }
+        let pause = spilling.refusals.lock().used_up[&room].pause;
+        assert_eq!(pause, PAUSE_MIN, "many refusals in one pause are one");
     }
 
     #[test]
