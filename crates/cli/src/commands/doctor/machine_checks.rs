@@ -100,7 +100,7 @@ fn privilege() -> Finding {
     }
     let helper = ["/usr/bin/fusermount3", "/bin/fusermount3"];
     let may_run = |path: &&str| rustix::fs::access(*path, rustix::fs::Access::EXEC_OK).is_ok();
-    let mount = match helper.iter().any(|path| may_run(&path)) {
+    let mount = match helper.iter().any(may_run) {
         true => "fusermount3 mounts",
         false => "no fusermount3 that this user may run, so no mount",
     };
