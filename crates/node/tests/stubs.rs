@@ -14,7 +14,7 @@ use support::*;
 use tidepool_node::Node;
 use tidepool_pfs::{FaultStore, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::admin::{AdminRequest, AdminService};
-use tidepool_proto::stub::STUB_ATTRIBUTE;
+use tidepool_proto::stub::{STUB_ATTRIBUTE, marked_length};
 use tidepool_proto::{
     Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
 };
@@ -421,6 +421,43 @@ fn who_sets_the_times_of_a_stub_does_not_take_its_bytes_away() {
         node.drain().unwrap();
         assert!(std::fs::read(&path).unwrap() == bytes, "attributes {with_attributes}");
         assert_eq!(attribute(&path), None);
+        node.stop();
+    }
+}
+
+/// Whoever asks the PFS how long a file is reads up to there: the mark may lag behind what grows,
+/// and never be ahead of what was cut.
+#[test]
+fn a_stub_tells_no_more_bytes_than_its_readers_get() {
+    for with_attributes in [true, false] {
+        let ground = Ground::new(with_attributes);
+        let node = ground.node();
+        let path = ground.path("f");
+        let told = || {
+            let mark = attribute(&path).unwrap_or_else(|| std::fs::read(&path).unwrap());
+            marked_length(&mark).unwrap()
+        };
+        let manner = Manner { created: true, memory: true, ..Manner::default() };
+        let writer = open(&node, &path, Access::ReadWrite, manner).unwrap();
+        writer.write_at(0, &content(1, 8000)).unwrap();
+        writer.flush().unwrap();
+        writer.write_at(8000, b"more").unwrap();
+        assert_eq!(told(), 8000);
+        writer.set_size(5).unwrap();
+        assert_eq!(told(), 5, "cut, attributes {with_attributes}");
+        writer.set_size(50).unwrap();
+        writer.flush().unwrap();
+        assert_eq!(told(), 50);
+        let anew = Manner { truncate: true, memory: true, ..Manner::default() };
+        let writer = open(&node, &path, Access::ReadWrite, anew).unwrap();
+        assert_eq!(told(), 0, "emptied, attributes {with_attributes}");
+        writer.write_at(0, b"new").unwrap();
+        let reader = open(&node, &path, Access::Read, Manner::default()).unwrap();
+        assert_eq!(read_all(&*reader).unwrap().0, b"new");
+        writer.flush().unwrap();
+        assert_eq!(told(), 3);
+        node.drain().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
         node.stop();
     }
 }

@@ -9,7 +9,7 @@ const GIB: u64 = 1 << 30;
 
 /// Version of the calls between the Java classes and the native library. Raised with every change
 /// of a native method, so that a jar and a library of two releases refuse each other by name.
-pub const JAVA_ABI: i32 = 4;
+pub const JAVA_ABI: i32 = 5;
 
 /// What every key begins with.
 pub const KEY_PREFIX: &str = "fs.tide.";

@@ -4,13 +4,14 @@
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use jni::objects::{JClass, JLongArray, JObjectArray, JString, JValue};
 use jni::refs::Global;
 use jni::sys::{jboolean, jlong};
 use jni::{Env, EnvUnowned, JavaVM, jni_sig, jni_str};
+use parking_lot::Mutex;
 use tidepool_client::{Client, ClientOptions, Notice, default_socket};
 use tidepool_pfs::layout::apply_to_new_file;
 use tidepool_pfs::{LayoutHints, LayoutOutcome};
@@ -22,7 +23,7 @@ use crate::node_file;
 use crate::panics;
 use crate::settings::{self, OpenSettings, Settings};
 
-/// What a handle of `NativeClient` stands for.
+/// What a handle of `NativeClient` stands for, alone or with others.
 pub(crate) struct ClientHandle {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
@@ -78,43 +79,81 @@ impl ClientHandle {
 /// See [`bridge::borrow`].
 pub(crate) unsafe fn of<'a>(handle: jlong) -> &'a ClientHandle {
     // SAFETY: handles of `NativeClient` are made by `connect` alone.
-    unsafe { bridge::borrow(handle) }
+    unsafe { bridge::borrow::<Arc<ClientHandle>>(handle) }
 }
 
-/// Connects; options are keys and values in turn.
+type Pairs = Vec<(String, String)>;
+
+/// Clients with handles of several users of Hadoop's, by their options. All is done as the user of
+/// the process, and a node counts connections by user.
+static SHARED: Mutex<Vec<(Pairs, Weak<ClientHandle>)>> = Mutex::new(Vec::new());
+
+/// The client that others have with these options.
+fn shared(options: &Pairs) -> Option<Arc<ClientHandle>> {
+    let mut shared = SHARED.lock();
+    shared.retain(|(_, client)| client.strong_count() > 0);
+    shared.iter().find(|(known, _)| known == options).and_then(|(_, client)| client.upgrade())
+}
+
+/// Has others find this client, unless they have one by now, which is returned.
+fn share(options: Pairs, client: ClientHandle) -> Arc<ClientHandle> {
+    if let Some(there) = shared(&options) {
+        return there;
+    }
+    let client = Arc::new(client);
+    SHARED.lock().push((options, Arc::downgrade(&client)));
+    client
+}
+
+/// Connects; options are keys and values in turn. Those that share get one client.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
     mut env: EnvUnowned<'local>,
     class: JClass<'local>,
     options: JObjectArray<'local, JString<'local>>,
+    shares: jboolean,
 ) -> jlong {
     bridge::run(&mut env, |env| {
-        let pairs = bridge::pairs(env, &options)?;
-        let (settings, warnings) = settings::understand(pairs)?;
-        let notice = log_of(env, &class)?;
-        panics::tell(&notice);
-        warnings.iter().for_each(|warning| notice(warning));
-        let file = node_file::read();
-        let socket = settings.socket.clone();
-        let environment = || std::env::var_os("TIDEPOOL_SOCKET").filter(|name| !name.is_empty());
-        let named = socket.or_else(|| environment().map(PathBuf::from)).or(file.socket);
-        // Whoever names a socket means the node there, whichever user runs it.
-        let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
-        let client = Client::connect(ClientOptions {
-            socket: Some(named.unwrap_or_else(default_socket)),
-            pfs_root: settings.pfs.clone(),
-            pfs_root_without_node: file.pfs,
-            trusted_user_id: owner.map(|metadata| metadata.uid()),
-            retry_interval: settings.retry_interval,
-            request_timeout: settings.request_timeout,
-            map_segments: settings.short_circuit,
-            notice: Notice::clone(&notice),
-        });
-        let layout_told = AtomicBool::new(false);
-        let handle = ClientHandle { client, settings, notice, layout_told };
-        handle.check_node()?;
-        Ok(bridge::handle(handle))
+        let mut pairs = bridge::pairs(env, &options)?;
+        pairs.sort();
+        let there = if shares { shared(&pairs) } else { None };
+        let client = match there {
+            Some(client) => {
+                client.check_node()?;
+                client
+            }
+            None if shares => share(pairs.clone(), connect(env, &class, pairs)?),
+            None => Arc::new(connect(env, &class, pairs)?),
+        };
+        Ok(bridge::handle(client))
     })
+}
+
+fn connect(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<ClientHandle, Failure> {
+    let (settings, warnings) = settings::understand(options)?;
+    let notice = log_of(env, class)?;
+    panics::tell(&notice);
+    warnings.iter().for_each(|warning| notice(warning));
+    let file = node_file::read();
+    let socket = settings.socket.clone();
+    let environment = || std::env::var_os("TIDEPOOL_SOCKET").filter(|name| !name.is_empty());
+    let named = socket.or_else(|| environment().map(PathBuf::from)).or(file.socket);
+    // Whoever names a socket means the node there, whichever user runs it.
+    let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
+    let client = Client::connect(ClientOptions {
+        socket: Some(named.unwrap_or_else(default_socket)),
+        pfs_root: settings.pfs.clone(),
+        pfs_root_without_node: file.pfs,
+        trusted_user_id: owner.map(|metadata| metadata.uid()),
+        retry_interval: settings.retry_interval,
+        request_timeout: settings.request_timeout,
+        map_segments: settings.short_circuit,
+        notice: Notice::clone(&notice),
+    });
+    let layout_told = AtomicBool::new(false);
+    let handle = ClientHandle { client, settings, notice, layout_told };
+    handle.check_node()?;
+    Ok(handle)
 }
 
 /// A notice goes to `NativeClient.notice` of the class that connected.
@@ -134,7 +173,7 @@ fn log_of(env: &mut Env<'_>, class: &JClass<'_>) -> Result<Notice, Failure> {
     }))
 }
 
-/// Ends the client; files that are open stay so.
+/// Ends the client where no other handle has it; files that are open stay so.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_disconnect<'local>(
     mut env: EnvUnowned<'local>,
@@ -143,7 +182,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_disconnect<'local>(
 ) {
     bridge::run(&mut env, |_| {
         // SAFETY: `NativeHandle` frees each handle once, after its last use.
-        drop(unsafe { bridge::free::<ClientHandle>(handle) });
+        drop(unsafe { bridge::free::<Arc<ClientHandle>>(handle) });
         Ok(())
     })
 }

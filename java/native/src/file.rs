@@ -185,6 +185,36 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_size<'local>(
     with(&mut env, handle, |file| Ok(file.file.size()?.cast_signed()))
 }
 
+/// Device and inode: which file this is, whatever its names have become.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_identity<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+) -> JLongArray<'local> {
+    bridge::run(&mut env, |env| {
+        // SAFETY: `NativeHandle` keeps the handle while this runs.
+        let file = unsafe { of(handle) };
+        let stat = rustix::fs::fstat(file.file.descriptor());
+        let stat = stat.map_err(|error| Error::pfs("looking at an open file", error));
+        let stat = stat.at(&file.path)?;
+        let array = env.new_long_array(2)?;
+        array.set_region(env, 0, &[stat.st_dev, stat.st_ino].map(u64::cast_signed))?;
+        Ok(array)
+    })
+}
+
+/// Sets the length of the file.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setSize<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    handle: jlong,
+    bytes: jlong,
+) {
+    with(&mut env, handle, |file| file.file.set_size(at_offset(bytes)?))
+}
+
 /// Length of the file in bytes when it was opened.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_sizeAtOpen<'local>(

@@ -7,6 +7,7 @@
 
 mod bridge;
 mod client;
+mod exceptions;
 mod file;
 mod loans;
 mod names;
@@ -28,6 +29,15 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeLibrary_abi<'local>(
     _class: JClass<'local>,
 ) -> jint {
     JAVA_ABI
+}
+
+/// Gets ready for calls that fail; to be called once, before any of them.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_tidepool_hadoop_NativeLibrary_prepare<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+) {
+    bridge::run(&mut env, |env| exceptions::prepare(env))
 }
 
 /// Panics, for the test that nothing but an exception comes of it.

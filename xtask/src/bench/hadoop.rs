@@ -4,23 +4,18 @@
 //! do, Alluxio has one of its own with the same settings.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
 use super::row::{Goal, Row, median};
 use super::{Bench, warm, write_file};
-use crate::cleanup::{self, Guard};
 use crate::cluster::alluxio::Alluxio;
 use crate::cluster::artifacts;
-use crate::cluster::daemon::last_lines;
 use crate::cluster::hadoop::{Hadoop, Hdfs};
-use crate::cluster::java::{self, Java};
+use crate::cluster::java::{self, Dialogue, Java};
 use crate::environment;
 use crate::node::{Node, NodeOptions};
-use crate::process;
 
 const READ: &str = "hadoop-read";
 const POSITIONED: &str = "hadoop-positioned";
@@ -31,43 +26,19 @@ const WRITE: &str = "hadoop-write";
 
 /// A virtual machine with `FsBench`.
 #[derive(Debug)]
-struct Machine {
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    log: PathBuf,
-    child: Child,
-    _kill: Guard,
-}
+struct Machine(Dialogue);
 
 impl Machine {
-    fn start(java: &Java, log: PathBuf) -> Result<Self> {
+    fn start(java: &Java, log: &Path) -> Result<Self> {
         let none: [&str; 0] = [];
-        let mut command = java.command("io.tidepool.examples.FsBench", &none);
-        let errors = std::fs::File::create(&log)?;
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .context("starting FsBench")?;
-        let id = child.id();
-        let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
-        let input = child.stdin.take().context("the input is a pipe")?;
-        let output = BufReader::new(child.stdout.take().context("the output is a pipe")?);
-        Ok(Machine { input, output, log, child, _kill: kill })
+        Ok(Machine(java.talk("io.tidepool.examples.FsBench", &none, log)?))
     }
 
     fn ask(&mut self, command: &str) -> Result<f64> {
-        writeln!(self.input, "{command}")?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
+        let line = self.0.ask(command).with_context(|| command.to_owned())?;
         match line.trim().split_once(' ') {
             Some(("RATE", number)) => Ok(number.parse()?),
-            _ => {
-                let ended = self.child.try_wait()?;
-                let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-                bail!("{command}: {}{ended:?}\n{}", line.trim(), last_lines(&said))
-            }
+            _ => bail!("{command}: {}", line.trim()),
         }
     }
 }
@@ -116,7 +87,7 @@ impl<'a> Peers<'a> {
             true => Some(Hdfs::start(&mut hadoop, &bench.lower.join("blocks"))?),
             false => None,
         };
-        let own = Machine::start(&settings(hadoop.java()?), logs.join("fs-bench.log"))?;
+        let own = Machine::start(&settings(hadoop.java()?), &logs.join("fs-bench.log"))?;
         let (mut alluxio, mut other) = (None, None);
         if with.contains(&Peer::Alluxio) {
             let lower = bench.lower.join("under");
@@ -127,7 +98,7 @@ impl<'a> Peers<'a> {
             let jar = project.jar.display().to_string();
             let path = java::class_path(&[&started.class_path, &jar]);
             let java = settings(Java::new(path, "2g"));
-            other = Some(Machine::start(&java, logs.join("fs-bench-alluxio.log"))?);
+            other = Some(Machine::start(&java, &logs.join("fs-bench-alluxio.log"))?);
             alluxio = Some(started);
         }
         Ok(Peers { bench, own, other, hdfs, alluxio, node, _hadoop: hadoop })

@@ -2,15 +2,12 @@
 //! that read: how long threads stand still, by what they do. Asked for by name alone.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
 use super::{Bench, forget, warm, write_file};
 use crate::cluster::artifacts;
-use crate::cluster::daemon::last_lines;
 use crate::cluster::hadoop::Hadoop;
 use crate::node::{Node, NodeOptions};
 use crate::{cleanup, environment, process};
@@ -71,37 +68,19 @@ fn round(bench: &Bench) -> Result<(Longest, Longest)> {
     warm::load(&node, &file)?;
     forget(&file)?;
     let arguments = ["tide:///stopped".to_owned(), SECONDS.to_string()];
-    let mut command = hadoop.java()?.command("io.tidepool.examples.StoppedNode", &arguments);
     let log = logs.join("stopped-node.log");
-    let errors = std::fs::File::create(&log)?;
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .context("starting StoppedNode")?;
-    let id = child.id();
-    let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
-    let mut input = child.stdin.take().context("the input is a pipe")?;
-    let mut lines = BufReader::new(child.stdout.take().context("the output is a pipe")?).lines();
-    let mut next = || -> Result<Longest> {
-        let line = lines
-            .next()
-            .transpose()?
-            .with_context(|| last_lines(&std::fs::read_to_string(&log).unwrap_or_default()))?;
-        longest(&line)
-    };
-    let running = next()?;
+    let main = "io.tidepool.examples.StoppedNode";
+    let mut program = hadoop.java()?.talk(main, &arguments, &log)?;
+    let running = longest(&program.answer()?)?;
     let process_id = node.process_id()?;
     let go_on = cleanup::guard(move || process::signal(process_id, libc::SIGCONT));
     process::signal(process_id, libc::SIGSTOP);
-    input.write_all(b"\n")?;
-    let stopped = next();
+    program.say("")?;
+    let stopped = program.answer();
     drop(go_on);
-    let status = child.wait()?;
-    cleanup::forget(kill);
-    anyhow::ensure!(status.success(), "StoppedNode ended with {status}; {}", log.display());
-    Ok((running, stopped?))
+    let stopped = longest(&stopped?)?;
+    program.end()?;
+    Ok((running, stopped))
 }
 
 /// Reads `LONGEST kind=ms ...`.

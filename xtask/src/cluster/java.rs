@@ -1,13 +1,15 @@
 //! Java programs: how they are started, what became of them, and where their output is.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use super::daemon::last_lines;
-use crate::{cleanup, process};
+use crate::cleanup::{self, Guard};
+use crate::process;
 
 /// What Java 17 keeps closed and Hadoop, Spark and Alluxio reach into.
 const OPENED: [&str; 13] = [
@@ -25,6 +27,8 @@ const OPENED: [&str; 13] = [
     "sun.security.action",
     "sun.util.calendar",
 ];
+
+const NEEDED: &str = "`java` is needed here (package `openjdk-17-jdk-headless`)";
 
 /// A virtual machine to be started.
 #[derive(Clone, Debug)]
@@ -104,11 +108,8 @@ impl Java {
     ) -> Result<Ran> {
         let mut command = self.command(main, arguments);
         let output = File::create(log).with_context(|| log.display().to_string())?;
-        let mut child = command
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("`java` is needed here (package `openjdk-17-jdk-headless`)")?;
+        let mut child =
+            command.stdout(output.try_clone()?).stderr(output).spawn().context(NEEDED)?;
         let id = child.id();
         let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
         let status = child.wait()?;
@@ -118,6 +119,109 @@ impl Java {
             bail!("{main} ended with {status}; {}:\n{}", log.display(), last_lines(&text));
         }
         Ok(Ran { text })
+    }
+}
+
+/// A program that is talked with, line by line. It is killed where it did not come to its end.
+#[derive(Debug)]
+pub struct Dialogue {
+    main: String,
+    /// Where its errors go.
+    log: PathBuf,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    child: Child,
+    kill: Option<Guard>,
+}
+
+impl Java {
+    /// Starts a program to talk with; its errors go to `log`.
+    pub fn talk<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        main: &str,
+        arguments: &[S],
+        log: &Path,
+    ) -> Result<Dialogue> {
+        let errors = File::create(log).with_context(|| log.display().to_string())?;
+        let mut command = self.command(main, arguments);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .context(NEEDED)?;
+        let id = child.id();
+        let kill = Some(cleanup::guard(move || process::signal(id, libc::SIGKILL)));
+        let input = child.stdin.take().context("the input is a pipe")?;
+        let output = BufReader::new(child.stdout.take().context("the output is a pipe")?);
+        let (main, log) = (main.to_owned(), log.to_owned());
+        Ok(Dialogue { main, log, input, output, child, kill })
+    }
+}
+
+impl Dialogue {
+    /// Gives it a line.
+    pub fn say(&mut self, line: &str) -> Result<()> {
+        self.input
+            .write_all(format!("{line}\n").as_bytes())
+            .with_context(|| format!("{} takes no line; {}", self.main, self.log.display()))
+    }
+
+    /// Its next line without what ends it; `None` where it says no more.
+    pub fn hear(&mut self) -> Result<Option<String>> {
+        let mut line = String::new();
+        let bytes = self.output.read_line(&mut line)?;
+        Ok((bytes > 0).then(|| line.trim_end_matches('\n').to_owned()))
+    }
+
+    /// The answer to `line`. Where it ends instead, the failure shows its last lines.
+    pub fn ask(&mut self, line: &str) -> Result<String> {
+        self.say(line)?;
+        self.answer()
+    }
+
+    /// As [`Dialogue::hear`], where it has to say something.
+    pub fn answer(&mut self) -> Result<String> {
+        match self.hear()? {
+            Some(line) => Ok(line),
+            None => {
+                let status = self.wait()?;
+                bail!("{}", self.failure(status))
+            }
+        }
+    }
+
+    /// Waits until it ends; a failure shows its last lines.
+    pub fn end(mut self) -> Result<()> {
+        let status = self.wait()?;
+        if !status.success() {
+            bail!("{}", self.failure(status));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        let status = self.child.wait()?;
+        // Its number may be that of another process from now on.
+        if let Some(kill) = self.kill.take() {
+            cleanup::forget(kill);
+        }
+        Ok(status)
+    }
+
+    fn failure(&self, status: ExitStatus) -> String {
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        let said = last_lines(&String::from_utf8_lossy(&said));
+        format!("{} ended with {status}; {}:\n{said}", self.main, self.log.display())
+    }
+}
+
+impl Drop for Dialogue {
+    fn drop(&mut self) {
+        if let Some(kill) = self.kill.take() {
+            drop(kill);
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -1,24 +1,20 @@
 //! Spark 4 on a standalone cluster of one master and one worker: K-means, regressions and tables.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::place::Place;
 use super::regression;
 use super::report::{Report, Stage};
 use super::tables;
-use crate::cleanup;
 use crate::cluster::artifacts::{self, Project};
-use crate::cluster::daemon::{Daemon, free_ports, last_lines};
+use crate::cluster::daemon::{Daemon, free_ports};
 use crate::cluster::java::{self, Java, Ran};
 use crate::kmeans::cluster::Centroids;
 use crate::kmeans::data::{DIMENSIONS, DataSet};
 use crate::kmeans::pass;
-use crate::process;
 use crate::scratch::Scratch;
 
 const CORES: u32 = 2;
@@ -140,37 +136,21 @@ impl Spark {
         mut after: impl FnMut(Pass) -> Result<()>,
     ) -> Result<Ran> {
         let java = self.java(name).property("passes.wait", true);
-        let mut command = java.command(&format!("io.tidepool.examples.{name}"), arguments);
-        let errors = std::fs::File::create(&self.log)?;
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .context("starting the driver")?;
-        let id = child.id();
-        let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
-        let mut input = child.stdin.take().context("the input is a pipe")?;
-        let output = child.stdout.take().context("the output is a pipe")?;
+        let main = format!("io.tidepool.examples.{name}");
+        let mut driver = java.talk(&main, arguments, &self.log)?;
         let mut text = String::new();
-        for line in BufReader::new(output).lines() {
-            let line = line?;
+        while let Some(line) = driver.hear()? {
             if let Some(number) = line.strip_prefix("READY ") {
                 before(number.trim().parse()?)?;
                 // Where the program has ended meanwhile, its status tells why.
-                let _ = input.write_all(b"\n");
+                let _ = driver.say("");
             } else if let Some(pass) = line.strip_prefix("PASS ") {
                 after(serde_json::from_str(pass)?)?;
             }
             text.push_str(&line);
             text.push('\n');
         }
-        let status = child.wait()?;
-        cleanup::forget(kill);
-        if !status.success() {
-            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-            bail!("{name} ended with {status}; {}:\n{}", self.log.display(), last_lines(&said));
-        }
+        driver.end()?;
         Ok(Ran { text })
     }
 

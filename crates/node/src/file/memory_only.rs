@@ -178,6 +178,23 @@ pub fn record(
     Ok(())
 }
 
+/// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS for
+/// a length reads up to it. What grows is told by [`record`]. Call with the gate held exclusively,
+/// for a file that was found to be ours.
+pub fn tell_shorter(
+    core: &Core,
+    file: &FileState,
+    content: &Content,
+    lower: &dyn LowerFile,
+    size: u64,
+) -> Result<()> {
+    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(()) };
+    if stub.shorten(&core.memory_only.mark(size))? {
+        content.set_version(lower.version()?);
+    }
+    Ok(())
+}
+
 /// Keeps a write in memory. False when there was no room and the file was written down instead:
 /// the caller then writes through. Call with the gate held exclusively.
 pub fn write(

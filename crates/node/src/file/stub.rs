@@ -227,6 +227,18 @@ impl Stub {
         Ok(())
     }
 
+    /// Tells a length that is shorter than what the mark tells; whether the mark was changed. What
+    /// a failing PFS left of the stub is told by nobody until it is whole again.
+    pub fn shorten(&self, mark: &Mark) -> Result<bool> {
+        let mut progress = self.progress.lock();
+        if progress.marked_length.is_none_or(|told| told <= mark.length) {
+            return Ok(false);
+        }
+        self.set_mark(mark)?;
+        progress.marked_length = Some(mark.length);
+        Ok(true)
+    }
+
     /// Turns the stub into the file of `mark.length` bytes whose first bytes are `head`; `rest`
     /// writes those behind them. After an error [`Stub::give_up`] says what became of it.
     pub fn write_down(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {

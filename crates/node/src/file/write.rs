@@ -289,6 +289,7 @@ impl Handle {
     /// As [`Handle::truncate`]. Call with the gate held exclusively.
     fn truncate_to(&self, content: &Arc<Content>, size: u64) -> Result<()> {
         if content.is_memory_only() {
+            memory_only::tell_shorter(&self.core, &self.file, content, &*self.lower, size)?;
             match memory_only::set_size(content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
                     memory_only::spill_to_go_on(&self.core, &self.file, content)?;

@@ -132,9 +132,12 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_list<'local>(
         let entries_max = entries_max.max(1).cast_unsigned() as usize;
         let packed = listing.pack(entries_max, &mut bytes);
         let (more, count) = packed.doing("listing", place)?;
+        let array = env.new_byte_array(bytes.len())?;
         let rest = if more { bridge::handle(Mutex::new(listing)) } else { 0 };
         bytes[..HEADER_BYTES].copy_from_slice(&header(rest, count, true));
-        array(env, &bytes)
+        // It cannot fail: the array is there, and has the length.
+        array.set_region(env, 0, signed(&bytes))?;
+        Ok(array)
     })
 }
 

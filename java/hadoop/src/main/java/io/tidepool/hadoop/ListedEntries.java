@@ -22,10 +22,15 @@ final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
 
     /** Gives the rest of a list back once, whoever comes first. */
     private static final class Rest implements Runnable {
-        private final AtomicLong listing;
+        private final AtomicLong listing = new AtomicLong();
 
-        Rest(long listing) {
-            this.listing = new AtomicLong(listing);
+        /** Takes the handle in the header of a piece. No object is made: the heap may be full. */
+        void keepThatOf(byte[] piece) {
+            long open = 0;
+            for (int index = Long.BYTES - 1; index >= 0; index--) {
+                open = open << 8 | piece[index] & 0xff;
+            }
+            listing.set(open);
         }
 
         @Override
@@ -62,14 +67,20 @@ final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
         this.entriesMax = entriesMax;
         String path = directory.toUri().getPath();
         this.prefix = path.endsWith("/") ? path : path + "/";
+        this.rest = new Rest();
         byte[] piece = names.list(path, entriesMax);
-        ByteBuffer header = ByteBuffer.wrap(piece).order(ByteOrder.LITTLE_ENDIAN);
-        this.isList = header.get(IS_LIST_AT) != 0;
-        this.rest = new Rest(header.getLong(0));
-        if (header.getLong(0) != 0) {
-            Leaks.CLEANER.register(this, rest);
+        rest.keepThatOf(piece);
+        this.isList = piece[IS_LIST_AT] != 0;
+        try {
+            take(piece);
+            if (more) {
+                Leaks.CLEANER.register(this, rest);
+            }
+        } catch (Throwable error) {
+            // The heap may be full.
+            rest.run();
+            throw error;
         }
-        take(piece);
     }
 
     private void take(byte[] piece) {

@@ -171,8 +171,18 @@ final class NativeClient extends NativeHandle {
      * @param options `fs.tide.*` keys with their values, understood by the native library
      */
     static NativeClient connect(Map<String, String> options) throws IOException {
+        return connect(options, false);
+    }
+
+    /**
+     * As {@link #connect(Map)}.
+     *
+     * @param shares whether one connection serves all that share with the same options; each is
+     *     closed by itself, and the connection ends with the last
+     */
+    static NativeClient connect(Map<String, String> options, boolean shares) throws IOException {
         NativeLibrary.load();
-        long handle = connect(pairs(options));
+        long handle = connect(pairs(options), shares);
         try {
             return new NativeClient(handle);
         } catch (Throwable error) {
@@ -244,7 +254,7 @@ final class NativeClient extends NativeHandle {
         LOG.warn("{}", line);
     }
 
-    private static native long connect(String[] options) throws IOException;
+    private static native long connect(String[] options, boolean shares) throws IOException;
 
     private static native void disconnect(long handle);
 

@@ -101,6 +101,22 @@ final class NativeFile extends NativeHandle {
         return ask(handle -> size(handle));
     }
 
+    /** What a file is, whatever its names. */
+    record Identity(long device, long inode) {}
+
+    /** Which file this is. */
+    Identity identity() throws IOException {
+        return ask(handle -> {
+            long[] numbers = identity(handle);
+            return new Identity(numbers[0], numbers[1]);
+        });
+    }
+
+    /** Sets the length in bytes. */
+    void setSize(long bytes) throws IOException {
+        order(handle -> setSize(handle, bytes));
+    }
+
     /**
      * Reads at an offset into the rest of a buffer and moves its position.
      *
@@ -314,6 +330,10 @@ final class NativeFile extends NativeHandle {
     private static native long size(long handle) throws IOException;
 
     private static native long sizeAtOpen(long handle);
+
+    private static native long[] identity(long handle) throws IOException;
+
+    private static native void setSize(long handle, long bytes) throws IOException;
 
     private static native long[] levels(long handle);
 

@@ -42,6 +42,9 @@ final class NativeLibrary {
     /** Version of the native methods of the library that is loaded. */
     private static native int abi();
 
+    /** Has the library ready for calls that fail, before the first. */
+    private static native void prepare();
+
     /** Panics in the native library, for tests. */
     static native void panic(String message) throws IOException;
 
@@ -80,6 +83,7 @@ final class NativeLibrary {
             loadUnderAnotherName(source);
         }
         check(source);
+        prepare();
     }
 
     private static void check(Path source) throws IOException {

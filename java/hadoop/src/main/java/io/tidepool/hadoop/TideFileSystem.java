@@ -116,7 +116,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
                 .forEach((key, value) -> options.put(TideOptions.PREFIX + key, value));
         client = isSharing
                 ? NativeClient.shared(UserGroupInformation.getCurrentUser(), options)
-                : NativeClient.connect(options);
+                : NativeClient.connect(options, OtherUsers.isAnother());
         try {
             client.pfsRoot();
             splitBytes = client.sizes(null).splitBytes();
@@ -309,7 +309,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     @Override
     public void concat(Path target, Path[] sources) throws IOException {
         statistics.incrementWriteOps(1);
-        new Concatenation(this).join(qualified(target), sources);
+        new Concatenation(this, qualified(target)).join(sources);
     }
 
     /** What a mode becomes by the mask of the configuration. */

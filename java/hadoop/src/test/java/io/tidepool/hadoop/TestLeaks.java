@@ -114,13 +114,6 @@ public class TestLeaks {
         }
     }
 
-    private int clientsOfTheNode() throws IOException {
-        var found = java.util.regex.Pattern.compile("\"clients\": ?(\\d+)")
-                .matcher(scene.node.ask("status", "--json"));
-        assertTrue(found.find());
-        return Integer.parseInt(found.group(1));
-    }
-
     /** YARN's log aggregation makes one an application, and nothing can close them. */
     @Test
     public void fileContextsThatAreDroppedLeaveNothing() throws Exception {
@@ -129,7 +122,7 @@ public class TestLeaks {
         var root = java.net.URI.create("tide:///");
         configuration.set("fs.AbstractFileSystem.tide.impl", Tide.class.getName());
         Held before = Held.now();
-        int clients = clientsOfTheNode();
+        int clients = scene.node.clients();
         for (int round = 0; round < 2_000; round++) {
             configuration.set(TideOptions.SPLIT_BYTES, 1 + round % 5 + "MiB");
             var context = org.apache.hadoop.fs.FileContext.getFileContext(root, configuration);
@@ -137,14 +130,14 @@ public class TestLeaks {
                 assertEquals(Scene.at(SEED, 0) & 0xff, in.read());
             }
         }
-        int shared = clientsOfTheNode();
+        int shared = scene.node.clients();
         assertTrue(shared + " clients", shared <= clients + 200);
         assertNothingStays(before);
-        for (int round = 0; round < 100 && clientsOfTheNode() > clients; round++) {
+        for (int round = 0; round < 100 && scene.node.clients() > clients; round++) {
             System.gc();
             Thread.sleep(50);
         }
-        assertEquals(clients, clientsOfTheNode());
+        assertEquals(clients, scene.node.clients());
     }
 
     @Test

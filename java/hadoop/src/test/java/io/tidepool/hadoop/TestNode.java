@@ -15,6 +15,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
 final class TestNode implements Closeable {
@@ -130,6 +132,15 @@ final class TestNode implements Closeable {
             throw new Refused(status, String.join(" ", command) + ": " + text);
         }
         return text;
+    }
+
+    /** How many connections it has. */
+    int clients() throws IOException {
+        Matcher found = Pattern.compile("\"clients\": ?(\\d+)").matcher(ask("status", "--json"));
+        if (!found.find()) {
+            throw new IOException("the status tells no clients");
+        }
+        return Integer.parseInt(found.group(1));
     }
 
     /** The same where it is well that only a part of it can be done at once. */

@@ -78,6 +78,55 @@ public class TestTideOutputStream {
         }
     }
 
+    /** As HDFS has it: a length by status may lag, an open reads what was flushed. */
+    @Test
+    public void flushedBytesInMemoryAreSeenByNewReadersHereAndElsewhere() throws IOException {
+        var memory = Map.of(TideOptions.WRITE_MODE, "memory");
+        var path = new org.apache.hadoop.fs.Path("/flushed-in-memory");
+        var configuration = new org.apache.hadoop.conf.Configuration();
+        scene.node.options().forEach(configuration::set);
+        try (var elsewhere = org.apache.hadoop.fs.FileSystem.newInstance(
+                java.net.URI.create("tide:///"), configuration)) {
+            for (int seed : new int[] {1, 2}) {
+                // The second time it is overwritten with less than it had.
+                int length = 700_000 / seed;
+                try (var stream = scene.create(path.toUri().getPath(), memory)) {
+                    assertEquals("nothing is there yet", 0, elsewhere.getFileStatus(path).getLen());
+                    stream.write(Scene.bytes(seed, 0, length));
+                    stream.hflush();
+                    assertTrue(elsewhere.getFileStatus(path).getLen() <= length);
+                    assertReads(elsewhere, path, seed, length);
+                    stream.write(Scene.bytes(seed, length, 9));
+                    stream.hsync();
+                    assertEquals(length + 9, elsewhere.getFileStatus(path).getLen());
+                }
+                assertReads(elsewhere, path, seed, length + 9);
+            }
+            try (var stream = scene.append(path.toUri().getPath())) {
+                stream.write(Scene.bytes(2, 350_009, 1000));
+                stream.hflush();
+                assertReads(elsewhere, path, 2, 351_009);
+            }
+            assertEquals(351_009, elsewhere.getFileStatus(path).getLen());
+        }
+    }
+
+    /** Whoever opens it now reads so many bytes, with a status that may be older or without. */
+    private static void assertReads(org.apache.hadoop.fs.FileSystem system,
+            org.apache.hadoop.fs.Path path, int seed, int length) throws IOException {
+        byte[] expected = Scene.bytes(seed, 0, length);
+        try (var stream = system.open(path)) {
+            assertArrayEquals(expected, stream.readAllBytes());
+        }
+        var opened = system.openFile(path).withFileStatus(system.getFileStatus(path)).build();
+        try (var stream = opened.join()) {
+            byte[] last = new byte[5];
+            stream.readFully(length - last.length, last);
+            assertEquals(-1, Scene.difference(seed, length - last.length, last, last.length));
+            assertEquals(-1, stream.read(length, last, 0, 1));
+        }
+    }
+
     @Test
     public void appendsGoBehindWhatIsThere() throws IOException {
         try (var stream = scene.create("/log", null)) {

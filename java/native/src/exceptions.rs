@@ -1,0 +1,63 @@
+//! The classes by which the `jni` crate tells exceptions apart, looked up before one is thrown.
+//!
+//! It looks a class up when it first needs it, which makes objects of Java's. Where the heap is
+//! full that fails with an exception, which is to be told apart by the same class, and so on until
+//! the stack is used up: the JVM is gone without a word. Once it has them, nothing more is made.
+
+use jni::Env;
+use jni::exceptions::{
+    JArrayIndexOutOfBoundsException, JArrayStoreException, JClassCircularityError,
+    JClassFormatError, JClassNotFoundException, JExceptionInInitializerError,
+    JIllegalArgumentException, JIllegalMonitorStateException, JInstantiationException,
+    JLinkageError, JNoClassDefFoundError, JNoSuchFieldError, JNoSuchMethodError,
+    JNumberFormatException, JOutOfMemoryError, JSecurityException,
+    JStringIndexOutOfBoundsException,
+};
+use jni::objects::{JClass, JClassLoader, JString, JThread, JThrowable};
+use jni::refs::{LoaderContext, Reference};
+
+use crate::bridge::Failure;
+
+/// Heap that has to be free to begin with, many times what the look-ups take.
+const ROOM_BYTES: i32 = 1 << 20;
+
+/// Looks all of them up; fails with the JVM's `OutOfMemoryError` where there is no room for it.
+pub(crate) fn prepare(env: &mut Env<'_>) -> Result<(), Failure> {
+    let raw = env.get_raw();
+    // SAFETY: the environment is this thread's with no exception pending; a reference that was
+    // made is given up at once. By the crate, the failure would be the one to be prevented.
+    unsafe {
+        let room = ((**raw).v1_2.NewByteArray)(raw, ROOM_BYTES);
+        if room.is_null() {
+            return Err(jni::errors::Error::JavaException.into());
+        }
+        ((**raw).v1_2.DeleteLocalRef)(raw, room);
+    }
+    look_up::<JSecurityException<'_>>(env)?;
+    look_up::<JOutOfMemoryError<'_>>(env)?;
+    look_up::<JClass<'_>>(env)?;
+    look_up::<JClassLoader<'_>>(env)?;
+    look_up::<JString<'_>>(env)?;
+    look_up::<JThread<'_>>(env)?;
+    look_up::<JThrowable<'_>>(env)?;
+    look_up::<JArrayIndexOutOfBoundsException<'_>>(env)?;
+    look_up::<JArrayStoreException<'_>>(env)?;
+    look_up::<JClassCircularityError<'_>>(env)?;
+    look_up::<JClassFormatError<'_>>(env)?;
+    look_up::<JClassNotFoundException<'_>>(env)?;
+    look_up::<JExceptionInInitializerError<'_>>(env)?;
+    look_up::<JIllegalArgumentException<'_>>(env)?;
+    look_up::<JIllegalMonitorStateException<'_>>(env)?;
+    look_up::<JInstantiationException<'_>>(env)?;
+    look_up::<JLinkageError<'_>>(env)?;
+    look_up::<JNoClassDefFoundError<'_>>(env)?;
+    look_up::<JNoSuchFieldError<'_>>(env)?;
+    look_up::<JNoSuchMethodError<'_>>(env)?;
+    look_up::<JNumberFormatException<'_>>(env)?;
+    look_up::<JStringIndexOutOfBoundsException<'_>>(env)?;
+    Ok(())
+}
+
+fn look_up<T: Reference>(env: &Env<'_>) -> jni::errors::Result<()> {
+    T::lookup_class(env, &LoaderContext::None).map(drop)
+}
