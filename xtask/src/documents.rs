@@ -1,4 +1,5 @@
-//! Documents that the binary generates from its own tables: the reference, man pages, completions.
+//! Generated documents: the reference, man pages and completions from the binary's own tables, and
+//! the list of libraries of others.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::environment;
 use crate::process;
+use crate::third_party;
 
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
@@ -55,6 +57,7 @@ pub fn differences() -> Result<Vec<PathBuf>> {
 fn generate(directory: &Path) -> Result<()> {
     let binary = environment::binary()?;
     process::read(process::command(binary, &["generate", "docs"]).arg(directory))?;
+    std::fs::write(directory.join("THIRD-PARTY.md"), third_party::page()?)?;
     Ok(())
 }
 

@@ -26,6 +26,7 @@ mod scratch;
 mod shaping;
 mod skips;
 mod suites;
+mod third_party;
 mod tidy;
 mod versions;
 mod vm;
