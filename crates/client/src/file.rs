@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tidepool_pfs::{Hearing, Unsynced};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Advice, Error, ErrorKind, Result, Version, WriteMode};
 
 use crate::binding::{Binding, Manner};
 use crate::client::Link;
-use crate::connection::{CallError, GoOn};
+use crate::connection::{CallError, GIVING_UP_INTERVAL, GoOn};
 use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
@@ -33,13 +33,15 @@ const READER_CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Reads through an open for reading alone return the bytes of one version of the file: the one it
 /// had at the open, carried along by writes through this node. If another program changed the file
 /// and its old bytes are not in memory any more, reads fail with [`ErrorKind::Changed`]. While no
-/// node answers, an open that may write reads as the parallel file system does.
+/// node answers, that goes by length and modification time, and an open that may write reads as the
+/// parallel file system does.
 #[derive(Debug)]
 pub struct File {
     link: Arc<Link>,
     lower: OwnedFd,
     options: OpenOptions,
-    /// This open created the file.
+    /// This open created the file. Only its first binding says so to the node: later the file may
+    /// have bytes.
     created: bool,
     without_node: bool,
     /// What this open reads, as of its beginning, and the length that the node gave.
@@ -278,7 +280,7 @@ impl File {
         if self.without_node || self.writes.lost.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let mut refused_until = self.rebinding.lock();
+        let Some(mut refused_until) = self.turn_to_bind(go_on) else { return Ok(None) };
         if let Some(binding) = self.binding_alive() {
             return Ok(Some(binding));
         }
@@ -286,7 +288,7 @@ impl File {
             return Ok(None);
         }
         let map_segments = self.link.options.map_segments;
-        let manner = Manner { created: self.created, truncate: false };
+        let manner = Manner { created: false, truncate: false };
         let asked = match self.link.connection() {
             Some(connection) => {
                 let (lower, options) = (&self.lower, &self.options);
@@ -302,12 +304,16 @@ impl File {
             Ok(None) => Ok(None),
             Ok(Some(binding)) => {
                 if !self.options.access.writes()
-                    && !lower::is_same(&binding.version, &self.origin.version)
+                    && !lower::is_same_content(&binding.version, &self.origin.version)
                 {
                     self.forget(&binding);
                     return Err(changed());
                 }
                 self.writes.may_be_lost.fetch_or(binding.may_be_lost, Ordering::AcqRel);
+                if self.created {
+                    // This node does not know that the name is new: it is synced here.
+                    self.writes.bare.changed(1);
+                }
                 self.advise(&binding);
                 let binding = Arc::new(binding);
                 self.binding.store(Some(Arc::clone(&binding)));
@@ -319,6 +325,19 @@ impl File {
                 Ok(None)
             }
             Err(CallError::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The turn to open the file anew at the node, which another thread may be at for long; `None`
+    /// where `go_on` gave up.
+    fn turn_to_bind(&self, go_on: GoOn<'_>) -> Option<MutexGuard<'_, Option<Instant>>> {
+        loop {
+            if let Some(turn) = self.rebinding.try_lock_for(GIVING_UP_INTERVAL) {
+                return Some(turn);
+            }
+            if !go_on() {
+                return None;
+            }
         }
     }
 

@@ -110,12 +110,12 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     })
 }
 
-/// Whether two versions are of equal content. Device numbers are left out: they have several
-/// encodings, and both versions are of the same descriptor.
-pub(crate) fn is_same(one: &Version, other: &Version) -> bool {
-    let key = |version: &Version| {
-        (version.id.inode, version.size, version.modified_ns, version.changed_ns)
-    };
+/// Whether two versions are of equal content, for a reader that has no bytes of his own and reads by
+/// his descriptor. The change time is left out: it moves with names, links, modes and attributes,
+/// whoever changes them, and nobody is there who could tell that from a change of content. Device
+/// numbers are left out: they have several encodings, and both versions are of the same descriptor.
+pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
+    let key = |version: &Version| (version.id.inode, version.size, version.modified_ns);
     key(one) == key(other)
 }
 

@@ -186,7 +186,7 @@ impl Node {
             let _changing = file.gate.write();
             let current = file.content().filter(|content| !content.is_memory_only());
             if let Some(content) = current {
-                handle.begin_memory_only(&content)?;
+                handle.begin_new_memory_only(&content)?;
             }
         }
         Ok(handle)

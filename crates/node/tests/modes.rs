@@ -320,6 +320,45 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
     second.stop();
 }
 
+/// Who says that his open created the file says what was true once.
+#[test]
+fn an_open_that_created_its_file_takes_no_bytes_away_that_came_since() {
+    let fixture = Fixture::new();
+    let created = |name: &str, node: &tidepool_node::Node| {
+        let lower = std::fs::OpenOptions::new().read(true).write(true).open(fixture.path(name));
+        node.open(tidepool_proto::OpenRequest {
+            lower: lower.unwrap().into(),
+            access: Access::ReadWrite,
+            read_mode: None,
+            write_mode: Some(WriteMode::Memory),
+            created: true,
+            append: false,
+            truncate: false,
+            user_id: 0,
+            changes_as: None,
+        })
+    };
+    fixture.put("theirs", &content(1, 5000));
+    let writer = created("theirs", &fixture.node).unwrap();
+    assert_eq!(fixture.node.status().memory_only_files, 0);
+    writer.write_at(5000, b"more").unwrap();
+    writer.flush().unwrap();
+    let both = [&content(1, 5000)[..], b"more"].concat();
+    assert!(fixture.read("theirs").0 == both);
+    assert!(std::fs::read(fixture.path("theirs")).unwrap() == both);
+
+    fixture.put("empty", b"");
+    let _new = created("empty", &fixture.node).unwrap();
+    assert_eq!(fixture.node.status().memory_only_files, 1, "a new one is in memory");
+
+    write_in_pieces(&fixture, "lost", &content(1, 5000), write_mode(WriteMode::Memory));
+    // The node ends without a drain, as if it had been killed.
+    let second = tidepool_node::Node::start(config(fixture.directory.path(), |_| ())).unwrap();
+    assert_eq!(created("lost", &second).err().unwrap().kind(), ErrorKind::Lost);
+    second.stop();
+    assert!(fixture.read("lost").0 == content(1, 5000), "the stub was left alone");
+}
+
 #[test]
 fn expendable_memory_only_files_are_dropped() {
     let fixture = Fixture::with(|config| {

@@ -257,9 +257,10 @@ impl File {
         if bytes > 0 && !self.keeps() {
             lower::drop_pages(&self.lower, offset, bytes as u64);
         }
-        // Looked at afterwards: if the version is still that of the open, it was so all the time.
+        // Looked at afterwards: if the content is still that of the open, it was so all the time.
         let version = lower::version(&self.lower)?;
-        if !self.options.access.writes() && !lower::is_same(&version, &self.origin.version) {
+        if !self.options.access.writes() && !lower::is_same_content(&version, &self.origin.version)
+        {
             return Err(changed());
         }
         let levels = BytesByLevel::of(Level::Pfs, bytes as u64);

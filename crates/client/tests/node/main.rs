@@ -5,5 +5,6 @@ mod abandoned;
 mod entries;
 mod loads;
 mod place;
+mod rebinding;
 mod reuse;
 mod rights;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_node::Node;
-use tidepool_node::server::{Server, ServerLimits};
+use tidepool_node::server::{Server, ServerCounts, ServerLimits};
 use tidepool_proto::config::NodeConfig;
 
 const CAPACITY: u64 = 64 << 20;
@@ -28,8 +28,11 @@ pub fn is_root() -> bool {
 
 /// A node with its server. Fields end in their order.
 pub struct Place {
-    pub server: Server,
+    /// `None` while nobody is there.
+    server: Option<Server>,
     pub node: Arc<Node>,
+    /// Nodes that ended as if they had been killed: nothing of theirs was written down.
+    killed: Vec<Arc<Node>>,
     _image: Option<Image>,
     root: PathBuf,
     directory: TempDir,
@@ -37,7 +40,7 @@ pub struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.server.stop();
+        self.server = None;
         self.node.stop();
     }
 }
@@ -77,13 +80,32 @@ impl Place {
         for path in [directory.path(), &root] {
             std::fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
         }
-        let socket = directory.path().join("socket");
-        let mut config = tidepool_proto::resolve::defaults(&root, &socket, CAPACITY).unwrap();
-        change(&mut config);
-        let node = Node::start(config).unwrap();
-        let limits = ServerLimits::default();
-        let server = Server::start(&socket, node.clone(), node.clone(), limits).unwrap();
-        Place { server, node, _image: image, root, directory }
+        let (server, node) = start(&root, &directory.path().join("socket"), change);
+        Place { server: Some(server), node, killed: Vec::new(), _image: image, root, directory }
+    }
+
+    /// Ends the node with all that it has in memory alone, and nobody is there.
+    pub fn kill_node(&mut self) {
+        self.server = None;
+        self.killed.push(self.node.clone());
+    }
+
+    /// Ends the node, which writes everything down first, and nobody is there.
+    pub fn stop_node(&mut self) {
+        self.server = None;
+        self.node.drain().unwrap();
+        self.node.stop();
+    }
+
+    /// Another node takes the place of one that ended.
+    pub fn start_node(&mut self) {
+        let (server, node) = start(&self.root, &self.directory.path().join("socket"), |_| ());
+        (self.server, self.node) = (Some(server), node);
+    }
+
+    /// What the server holds for clients.
+    pub fn counts(&self) -> ServerCounts {
+        self.server.as_ref().unwrap().counts()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -111,6 +133,15 @@ impl Place {
         assert!(client.is_connected());
         client
     }
+}
+
+fn start(root: &Path, socket: &Path, change: impl FnOnce(&mut NodeConfig)) -> (Server, Arc<Node>) {
+    let mut config = tidepool_proto::resolve::defaults(root, socket, CAPACITY).unwrap();
+    change(&mut config);
+    let node = Node::start(config).unwrap();
+    let limits = ServerLimits::default();
+    let server = Server::start(socket, node.clone(), node.clone(), limits).unwrap();
+    (server, node)
 }
 
 /// An ext4 in a file, mounted at `pfs` beside it.

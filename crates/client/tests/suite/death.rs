@@ -63,6 +63,40 @@ fn a_change_while_the_node_is_gone_is_not_mixed_in() {
 }
 
 #[test]
+fn a_change_of_metadata_while_the_node_is_gone_breaks_no_reader() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut scene = Scene::new();
+    let (path, bytes) = scene.file("file", 4 * BLOCK);
+    let (link, other) = (scene.path("link"), scene.path("other"));
+    let client = scene.client();
+    let file = client.open(&path, OpenOptions::read()).unwrap();
+    scene.stop();
+    eventually("its end is noticed", || !client.is_connected());
+    let bare = client.open(&path, OpenOptions::read()).unwrap();
+    let changes: [(&str, &dyn Fn() -> std::io::Result<()>); 4] = [
+        ("chmod", &|| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640))),
+        ("link", &|| std::fs::hard_link(&path, &link)),
+        ("rename", &|| std::fs::rename(&path, &other)),
+        ("unlink", &|| std::fs::remove_file(&link).and_then(|()| std::fs::remove_file(&other))),
+    ];
+    let mut buffer = vec![0; BLOCK];
+    for (what, change) in changes {
+        change().unwrap();
+        for file in [&file, &bare] {
+            file.read_at(BLOCK_BYTES, &mut buffer)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(buffer == bytes[BLOCK..2 * BLOCK], "{what}");
+        }
+    }
+    scene.start();
+    for file in [&file, &bare] {
+        file.read_at(0, &mut buffer).unwrap();
+        assert!(buffer == bytes[..BLOCK], "at the node that is back");
+    }
+    assert!(client.is_connected());
+}
+
+#[test]
 #[ignore = "a part of other tests: the node of another process"]
 fn node_process() {
     let Some(directory) = role() else { return };

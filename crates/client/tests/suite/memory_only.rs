@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -173,4 +174,39 @@ fn a_wait_for_bytes_in_memory_ends_and_does_not_call_them_lost() {
         let error = read(client, &hanging.path(LENGTHS[0])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     }
+}
+
+/// The node was replaced by one that stands still. Each of two threads that read one open may give
+/// up, whichever of them asks the node for both.
+#[test]
+fn each_of_several_who_wait_with_one_open_may_give_up() {
+    let mut hanging = Hanging::new();
+    // Longer than this test waits for what must happen.
+    let request_timeout = Duration::from_secs(45);
+    let client = hanging.client(ClientOptions { request_timeout, ..ClientOptions::default() });
+    let file = client.open(hanging.path(LENGTHS[1]), OpenOptions::read()).unwrap();
+    hanging.node.kill();
+    hanging.node = child("whole::whole_node_process", hanging.directory.path());
+    eventually("another node is there", || client.admin(AdminRequest::Status, None).is_ok());
+    hanging.node.hang(true);
+    let stops = [AtomicBool::new(false), AtomicBool::new(false)];
+    std::thread::scope(|scope| {
+        let waiting = stops.each_ref().map(|stop| {
+            let file = &file;
+            let thread = scope.spawn(move || {
+                let mut goes_on = || !stop.load(Ordering::Relaxed);
+                file.read_at_while(0, &mut [0; 100], &mut goes_on)
+            });
+            std::thread::sleep(TOO_EARLY);
+            thread
+        });
+        // The first one asks, the second one waits for it.
+        for (stop, thread) in stops.iter().zip(&waiting).rev() {
+            stop.store(true, Ordering::Relaxed);
+            eventually("it gives up", || thread.is_finished());
+        }
+        for thread in waiting {
+            assert!(thread.join().unwrap().unwrap().is_none(), "nothing was read");
+        }
+    });
 }

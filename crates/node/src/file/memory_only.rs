@@ -110,6 +110,11 @@ pub fn begin(
 ) -> Result<bool> {
     let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
     let version = lower.version()?;
+    if version.size != stub.size() {
+        // Another program wrote to it in this moment: its bytes stay.
+        stub::clear_remains(&**lower)?;
+        return Ok(false);
+    }
     content.set_version(version);
     content.set_size(0);
     content.set_memory_only(true);

@@ -186,7 +186,7 @@ impl Stub {
     }
 
     /// Length of the stub on the PFS while its bytes are in memory.
-    fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         match self.place {
             Place::Attribute => 0,
             Place::Head => STUB_BYTES,

@@ -332,6 +332,19 @@ impl Handle {
         memory_only::begin(&self.core, &self.file, content, &self.lower)
     }
 
+    /// As [`Handle::begin_memory_only`] for an open that created the file. Others may have written
+    /// to it since: then their bytes stay, and it is an ordinary file. Refuses a stub that is not
+    /// ours. Call with the gate held exclusively.
+    pub(crate) fn begin_new_memory_only(&self, content: &Arc<Content>) -> Result<()> {
+        let now = self.lower.version()?;
+        memory_only::refuse_stub(&*self.lower, &now)?;
+        let directly = self.file.inner.lock().written_directly;
+        if now.size == 0 && content.size() == 0 && !directly {
+            self.begin_memory_only(content)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         let (_changing, content) = self.begin_change()?;
         if content.is_memory_only() {
