@@ -81,6 +81,7 @@ struct Shared {
 
 /// The way to one store.
 pub(crate) struct Courier {
+    actuator: Arc<dyn Actuator>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     numbers: u64,
@@ -90,20 +91,21 @@ impl Courier {
     /// Starts the thread of a store.
     pub fn start(actuator: Arc<dyn Actuator>) -> Result<Self> {
         let shared = Arc::new(Shared { mailbox: Mutex::default(), changed: Condvar::new() });
-        let theirs = shared.clone();
+        let (theirs, carried) = (shared.clone(), actuator.clone());
         let thread = std::thread::Builder::new()
             .name("courier".to_owned())
-            .spawn(move || carry(&*actuator, &theirs))
+            .spawn(move || carry(&*carried, &theirs))
             .map_err(|error| {
                 Error::new(ErrorKind::LimitReached, "starting the thread of a store", "")
                     .caused_by(error)
                     .remedy("raise the limit of tasks (ulimit -u)")
             })?;
-        Ok(Courier { shared, thread: Some(thread), numbers: 0 })
+        Ok(Courier { actuator, shared, thread: Some(thread), numbers: 0 })
     }
 
     /// Asks for a capacity; replaces one that still waits.
     pub fn ask(&mut self, capacity_bytes: u64, deadline: Duration) {
+        self.actuator.expect(capacity_bytes);
         self.numbers += 1;
         let order = Order { number: self.numbers, capacity_bytes, deadline };
         self.shared.mailbox.lock().progress.pending = Some(order);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidepool_model::control::{
-    Alarm, Decision, Level, NodeFacts, Parameters, Policy, Reason, Snapshot, StoreState, policy,
-    split,
+    Alarm, Decision, GroupBounds, Level, NodeFacts, Parameters, Policy, Reason, Snapshot,
+    StoreState, policy, split,
 };
 use tidepool_proto::Result;
 
@@ -38,6 +38,7 @@ pub struct Governor {
     sensors: Box<dyn Sense>,
     stores: Vec<Store>,
     record: Option<Box<dyn Record>>,
+    bounds: GroupBounds,
     policy: Box<dyn Policy>,
     parameters: Parameters,
     snapshot: Snapshot,
@@ -74,6 +75,7 @@ impl Governor {
             capacities: Vec::with_capacity(stores.len()),
             stores,
             record,
+            bounds: GroupBounds::default(),
             policy: policy(parameters.policy),
             period_ns: parameters.interval_ms.saturating_mul(1_000_000),
             parameters,
@@ -97,6 +99,7 @@ impl Governor {
         }
         self.snapshot.at_ns = at_ns;
         self.look(elapsed_ns.min(ELAPSED_MAX_NS));
+        self.bounds.apply(&mut self.snapshot, &self.parameters);
         self.decision = self.policy.decide(&self.snapshot, &self.parameters);
         split(self.decision.target_bytes, &self.snapshot.stores, &mut self.capacities);
         for (store, capacity_bytes) in self.stores.iter_mut().zip(&self.capacities) {

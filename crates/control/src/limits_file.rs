@@ -31,30 +31,31 @@ struct Book {
 
 impl LimitsFile {
     /// Tells `stores` what a controller that was killed had found, and writes down from now on what
-    /// they had before and what they are set to. Call it under the lock, before the first command.
-    ///
-    /// # Errors
-    ///
-    /// `PermissionDenied` where the file cannot be written.
-    pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> Result<LimitsFile> {
+    /// they had before and what they are set to. While that cannot be written, no limit is set but
+    /// the one that was there before. Call it under the lock, before the first command.
+    pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> LimitsFile {
         let left = read(path);
         let limits = Mutex::new(left.clone());
         let book = Arc::new(Book { path: path.to_owned(), limits });
-        if !stores.is_empty() {
-            book.try_out()?;
-        }
         for store in stores {
             let (theirs, name) = (Arc::downgrade(&book), store.name().to_owned());
             store.on_limit(Box::new(move |before| {
-                if let Some(book) = theirs.upgrade() {
-                    book.note(&name, before);
-                }
+                theirs.upgrade().map_or(Ok(()), |book| book.note(&name, before))
             }));
             if let Some(before) = left.get(store.name()) {
                 store.adopt_limit(before.clone());
             }
         }
-        Ok(LimitsFile { book, stores: stores.to_vec() })
+        LimitsFile { book, stores: stores.to_vec() }
+    }
+
+    /// Whether the file can be written now.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` where it cannot.
+    pub fn try_out(&self) -> Result<()> {
+        if self.stores.is_empty() { Ok(()) } else { self.book.try_out() }
     }
 
     /// Puts all limits back, all at once: one server that hangs takes no time from the others.
@@ -100,25 +101,30 @@ pub fn limits_left(path: &Path) -> Vec<(String, u64)> {
 }
 
 impl Book {
-    fn note(&self, name: &str, before: &LimitBefore) {
+    /// Where this fails the file and what is known of it stay as they were.
+    fn note(&self, name: &str, before: &LimitBefore) -> Result<()> {
         let mut limits = self.limits.lock();
         let known = limits.get(name);
         let is_set = !before.set_bytes.is_empty();
         if known == Some(before) || known.is_none() && !is_set {
-            return;
+            return Ok(());
         }
         // What was there before must outlive the machine; what was set need not: the next write
         // is a moment away, and a disk is slow where memory is short.
         let lasts = known.is_none_or(|known| {
             (known.limit_bytes, known.process_id) != (before.limit_bytes, before.process_id)
         });
+        let mut changed = limits.clone();
         match is_set {
-            true => limits.insert(name.to_owned(), before.clone()),
-            false => limits.remove(name),
+            true => changed.insert(name.to_owned(), before.clone()),
+            false => changed.remove(name),
         };
-        if let Err(error) = self.write(&limits, lasts) {
-            tracing::error!("limits of other stores are not written down: {error}");
+        let written = self.write(&changed, lasts);
+        // What is put back must not be told as left.
+        if written.is_ok() || !is_set {
+            *limits = changed;
         }
+        written
     }
 
     /// Whether the file can be written at all.
@@ -159,10 +165,11 @@ impl Book {
 
     fn failed(&self, error: std::io::Error) -> Error {
         let operation = format!("writing {}", self.path.display());
-        let detail = "the limits of other stores could not be put back after a crash";
+        let detail =
+            "the limits of other stores could not be put back after a crash, so none is set";
         Error::new(ErrorKind::PermissionDenied, operation, detail)
             .caused_by(error)
-            .remedy("let the controller's user write there")
+            .remedy("make room there, and let the controller's user write")
     }
 }
 
@@ -193,7 +200,7 @@ mod tests {
     impl Server {
         fn tell(&self) {
             if let Some(witness) = &*self.witness.lock() {
-                witness(&self.before.lock());
+                witness(&self.before.lock()).unwrap();
             }
         }
     }
@@ -244,7 +251,7 @@ mod tests {
     fn begin(path: &Path, servers: &[&Arc<Server>]) -> LimitsFile {
         let stores: Vec<Arc<dyn Actuator>> =
             servers.iter().map(|server| (*server).clone() as Arc<dyn Actuator>).collect();
-        LimitsFile::begin(path, &stores).unwrap()
+        LimitsFile::begin(path, &stores)
     }
 
     #[test]
@@ -264,6 +271,25 @@ mod tests {
         assert!(begin(&path, &[&next]).put_back().is_empty());
         assert_eq!(*next.limit_bytes.lock(), 300);
         assert!(!path.exists(), "nothing is left to put back");
+    }
+
+    #[test]
+    fn what_cannot_be_written_down_is_said_and_nothing_else_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("below").join("limits");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let it = server("a", 100, false);
+        let file = begin(&path, &[&it]);
+        file.try_out().unwrap();
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+        file.try_out().unwrap_err();
+        let set = LimitBefore { set_bytes: vec![20], ..it.before.lock().clone() };
+        let note = |before: &LimitBefore| (it.witness.lock().as_ref().unwrap())(before);
+        note(&set).unwrap_err();
+        note(&set).unwrap_err();
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        note(&set).unwrap();
+        assert_eq!(limits_left(&path), [("a".to_owned(), 100)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tidepool_node::Node;
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{Error, NodeConfig, Result};
 
-use crate::commands::control::lock_path;
+use crate::commands::control::{lock_path, put_back_left};
 
 /// How often a living controller is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -74,6 +74,7 @@ impl Controller {
         self.shared.changed.notify_all();
         if !wanted {
             self.shared.end_child();
+            self.shared.put_back_left();
             return Ok(());
         }
         // Whatever becomes of the child: the store must not wait for it at full size.
@@ -113,8 +114,8 @@ impl Controller {
         }
         self.shared.changed.notify_all();
         self.shared.end_child();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+        let ran = self.thread.lock().take().map(JoinHandle::join).is_some();
+        if self.shared.put_back_left() || ran {
             // Nobody else controls a node that ends; where the file stays, it does no harm.
             let _ = std::fs::remove_file(lock_path(&self.shared.socket));
         }
@@ -219,6 +220,17 @@ impl Shared {
         // SAFETY: the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(prepare) };
         command.spawn().map_err(|source| Error::pfs("starting the memory controller", source))
+    }
+
+    /// One that was killed, and whose next did not run yet, has put nothing back. Answers whether
+    /// that was so.
+    fn put_back_left(&self) -> bool {
+        let file = self.stores_file.as_ref();
+        let Some(failed) = file.and_then(|file| put_back_left(&self.socket, file)) else {
+            return false;
+        };
+        failed.iter().for_each(|failed| tracing::error!("not put back: {failed}"));
+        true
     }
 
     fn end_child(&self) {

@@ -1,5 +1,7 @@
 //! The memory control by the real program: a node, the controller it starts, and operators.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -400,6 +402,65 @@ fn the_end_of_a_node_names_limits_that_were_not_put_back() {
         assert_eq!(stderr(&output).contains("`sessions`"), said, "{}", stderr(&output));
         assert!(daemon.path("node.sock.limits").exists(), "the next controller needs it");
     }
+}
+
+/// A server of the test's own; killed when dropped.
+struct Redis(std::process::Child);
+
+impl Redis {
+    /// `None` where the program is not installed.
+    fn start(socket: &Path) -> Option<Redis> {
+        let mut command = std::process::Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--maxmemory-policy", "allkeys-lru"]);
+        command.args(["--maxmemory", "20000000", "--unixsocket"]).arg(socket);
+        let child = command.stdout(std::process::Stdio::null()).spawn().ok()?;
+        let server = Redis(child);
+        let begun = std::time::Instant::now();
+        while UnixStream::connect(socket).is_err() {
+            assert!(begun.elapsed().as_secs() < 60, "it does not start");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Some(server)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_end_of_a_node_puts_back_what_no_controller_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, file) = (directory.path().join("r"), directory.path().join("stores.toml"));
+    let Some(server) = Redis::start(&socket) else {
+        println!("skipped: `redis-server` is not installed");
+        return;
+    };
+    let entry = format!(
+        "[[store]]\nkind = 'redis'\nname = 'cache'\naddress = '{}'\ncapacity_min_bytes = 0\n\
+         capacity_max_bytes = '1GiB'\n",
+        socket.display()
+    );
+    std::fs::write(&file, entry).unwrap();
+    let daemon = Daemon::start(&["--controlled-stores", file.to_str().unwrap()]);
+    // As of a controller that was killed, while the next one waits for its turn.
+    let left = format!(
+        "{{\"cache\": {{\"process_id\": {}, \"limit_bytes\": 400000000, \
+         \"set_bytes\": [20000000]}}}}",
+        server.0.id()
+    );
+    std::fs::write(daemon.path("node.sock.limits"), left).unwrap();
+    let output = daemon.run(&["node", "stop"]);
+    assert!(output.status.success(), "{}\n{}", stderr(&output), daemon.log());
+    assert!(!daemon.path("node.sock.limits").exists());
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    write!(stream, "CONFIG GET maxmemory\r\nQUIT\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("400000000"), "{answer}");
 }
 
 #[test]

@@ -130,7 +130,8 @@ impl Actuator for Hdfs {
     fn state(&self) -> Result<StoreState> {
         let (process, failed) = self.process.newest();
         let locked = process.locked_bytes();
-        Ok(self.ledger.state(*locked.as_ref().unwrap_or(&0), failed || locked.is_err()))
+        let state = self.ledger.state(*locked.as_ref().unwrap_or(&0), failed || locked.is_err());
+        Ok(StoreState { process_id: process.pid(), ..state })
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {

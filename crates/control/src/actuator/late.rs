@@ -24,6 +24,28 @@ const AGAIN_AFTER_PROGRAM: Duration = Duration::from_secs(15);
 /// is asked again.
 const WAIT: Duration = Duration::from_secs(1);
 
+/// The servers that one controller governs, so that none is governed twice: under two names it would
+/// be asked for two capacities, and each would take the other's limit for an administrator's.
+#[derive(Clone, Default)]
+pub struct Siblings(Arc<Mutex<Vec<Weak<dyn Actuator>>>>);
+
+impl Siblings {
+    /// Notes a server that was opened, unless it is there already: then answers as what.
+    fn note(&self, store: &Arc<dyn Actuator>) -> Option<Arc<dyn Actuator>> {
+        let mut others = self.0.lock();
+        others.retain(|other| other.strong_count() > 0);
+        // Stores without a limit of their own may share a process: two pools of one DataNode.
+        store.limit_before()?;
+        let process = |store: &Arc<dyn Actuator>| store.state().ok().map(|state| state.process_id);
+        let same = |other: &Arc<dyn Actuator>| process(other) == process(store);
+        let twin = others.iter().filter_map(Weak::upgrade).find(same);
+        if twin.is_none() {
+            others.push(Arc::downgrade(store));
+        }
+        twin
+    }
+}
+
 /// A store that is opened as soon as it is there.
 pub struct LateStore {
     name: String,
@@ -44,26 +66,29 @@ struct State {
     store: Option<Arc<dyn Actuator>>,
     /// Why it is not there.
     trouble: Option<String>,
+    /// The same server under another name, which is governed as that.
+    twin: Option<Arc<dyn Actuator>>,
     left: Option<LimitBefore>,
     witness: Option<Arc<LimitWitness>>,
 }
 
 impl LateStore {
-    /// Begins to open the store.
+    /// Begins to open the store; not where it is one of `siblings` already.
     ///
     /// # Errors
     /// `LimitReached` where no thread can be started.
-    pub fn start(configuration: StoreConfiguration) -> Result<LateStore> {
+    pub fn start(configuration: StoreConfiguration, siblings: &Siblings) -> Result<LateStore> {
         let name = configuration.name().to_owned();
         let shared = Arc::new(Shared::default());
         let (stop, stopped) = channel::<()>();
         let (theirs, of_thread) = (Arc::downgrade(&shared), configuration.clone());
+        let siblings = siblings.clone();
         let pause = match configuration {
             StoreConfiguration::Alluxio(_) | StoreConfiguration::Hdfs(_) => AGAIN_AFTER_PROGRAM,
             _ => AGAIN_AFTER,
         };
         let opening = move || {
-            while !try_to_open(&of_thread, &theirs)
+            while !try_to_open(&of_thread, &theirs, &siblings)
                 && stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
             {}
         };
@@ -101,20 +126,33 @@ impl LateStore {
         state.store.clone().ok_or_else(|| {
             let why = state.trouble.clone().unwrap_or_else(|| "it has not answered yet".to_owned());
             let operation = format!("opening store `{}`", self.name);
-            Error::new(ErrorKind::StoreUnavailable, operation, why)
-                .remedy("it is looked for again until it is there")
+            let remedy = match state.twin {
+                Some(_) => "remove one of the two entries, then restart the node",
+                None => "it is looked for again until it is there",
+            };
+            Error::new(ErrorKind::StoreUnavailable, operation, why).remedy(remedy)
         })
     }
 }
 
 /// Whether the store is open, or nobody wants it any more.
-fn try_to_open(configuration: &StoreConfiguration, shared: &Weak<Shared>) -> bool {
+fn try_to_open(
+    configuration: &StoreConfiguration,
+    shared: &Weak<Shared>,
+    siblings: &Siblings,
+) -> bool {
     let opened = open(configuration);
     let Some(shared) = shared.upgrade() else { return true };
     let mut state = shared.state.lock();
     match opened {
         Ok(store) => {
             let store: Arc<dyn Actuator> = Arc::from(store);
+            if let Some(twin) = siblings.note(&store) {
+                refuse_twin(configuration.name(), twin, &mut state);
+                drop(state);
+                shared.changed.notify_all();
+                return true;
+            }
             if let Some(witness) = state.witness.clone() {
                 store.on_limit(Box::new(move |before| witness(before)));
             }
@@ -149,6 +187,26 @@ fn try_to_open(configuration: &StoreConfiguration, shared: &Weak<Shared>) -> boo
     }
 }
 
+/// The server is governed under the name of `twin`. That gets what a killed controller left here.
+fn refuse_twin(name: &str, twin: Arc<dyn Actuator>, state: &mut State) {
+    let why = format!("it is the server of store `{}` too, and is governed as that", twin.name());
+    tracing::error!(name, "a store is not governed: {why}");
+    state.trouble = Some(why);
+    if let Some(left) = state.left.take() {
+        give_to_twin(&*twin, left, state);
+    }
+    state.twin = Some(twin);
+}
+
+fn give_to_twin(twin: &dyn Actuator, left: LimitBefore, state: &State) {
+    twin.adopt_limit(left.clone());
+    if let Some(witness) = &state.witness
+        && let Err(error) = witness(&LimitBefore { set_bytes: Vec::new(), ..left })
+    {
+        tracing::error!("{error}");
+    }
+}
+
 /// Puts back what a killed controller left on a server that is not open here.
 fn put_back_for(
     configuration: &StoreConfiguration,
@@ -161,7 +219,7 @@ fn put_back_for(
     let witness = state.witness.clone();
     drop(state);
     if let Some(witness) = witness {
-        witness(&LimitBefore { set_bytes: Vec::new(), ..left });
+        return witness(&LimitBefore { set_bytes: Vec::new(), ..left });
     }
     Ok(())
 }
@@ -194,6 +252,12 @@ impl Actuator for LateStore {
         }
     }
 
+    fn expect(&self, capacity_bytes: u64) {
+        if let Ok(store) = self.store() {
+            store.expect(capacity_bytes);
+        }
+    }
+
     fn lease(&self) -> Option<Duration> {
         self.store().ok()?.lease()
     }
@@ -204,9 +268,10 @@ impl Actuator for LateStore {
 
     fn adopt_limit(&self, left: LimitBefore) {
         let mut state = self.shared.state.lock();
-        match &state.store {
-            Some(store) => store.adopt_limit(left),
-            None => state.left = Some(left),
+        match (&state.store, &state.twin) {
+            (Some(store), _) => store.adopt_limit(left),
+            (None, Some(twin)) => give_to_twin(&**twin, left, &state),
+            (None, None) => state.left = Some(left),
         }
     }
 

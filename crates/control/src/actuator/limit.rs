@@ -61,9 +61,11 @@ impl Limit {
         let mut state = self.state.lock();
         let (process_id, present) = (state.before.process_id, state.before.limit_bytes);
         if left.set_bytes.contains(&present) {
-            state.before = LimitBefore { process_id, set_bytes: vec![present], ..left };
+            let mut set_bytes = std::mem::take(&mut state.before.set_bytes);
+            set_bytes.push(present);
+            state.before = LimitBefore { process_id, set_bytes, ..left };
         }
-        state.tell();
+        state.tell_or_log();
     }
 
     /// Looks who set the present limit. Answers the process of the server.
@@ -101,7 +103,7 @@ impl Limit {
             server.set_limit(before)?;
         }
         state.before.set_bytes.clear();
-        state.tell();
+        state.tell_or_log();
         Ok(())
     }
 }
@@ -120,7 +122,7 @@ impl State {
         };
         if self.before != before {
             self.before = before;
-            self.tell();
+            self.tell_or_log();
         }
         Ok((process_id, present))
     }
@@ -134,22 +136,42 @@ impl State {
         if present == limit_bytes {
             return Ok(());
         }
+        let known = self.before.set_bytes.clone();
         let set = &mut self.before.set_bytes;
         set.retain(|bytes| *bytes != limit_bytes);
         if set.len() == SET_MAX {
             set.remove(0);
         }
         set.push(limit_bytes);
-        self.tell();
+        if let Err(error) = self.tell() {
+            self.before.set_bytes = known;
+            return self.give_unnoted(server, present, limit_bytes).and(Err(error));
+        }
         // Where this fails, either limit may be in force.
         server.set_limit(limit_bytes)?;
         self.before.set_bytes = vec![limit_bytes];
         Ok(())
     }
 
-    fn tell(&self) {
-        if let Some(witness) = &self.witness {
-            witness(&self.before);
+    /// The limit cannot be noted, so the next controller would take it for an administrator's. The
+    /// one that was there before needs no note: where more is wanted, that is given.
+    fn give_unnoted(&self, server: &mut dyn Limited, present: u64, wanted: u64) -> Result<()> {
+        let before = self.before.limit_bytes;
+        let highest = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
+        match highest(before) > highest(present) && highest(before) <= highest(wanted) {
+            true => server.set_limit(before),
+            false => Ok(()),
+        }
+    }
+
+    fn tell(&self) -> Result<()> {
+        self.witness.as_ref().map_or(Ok(()), |witness| witness(&self.before))
+    }
+
+    /// Nothing is set here that would have to be put back.
+    fn tell_or_log(&self) {
+        if let Err(error) = self.tell() {
+            tracing::error!("{error}");
         }
     }
 }
@@ -248,13 +270,41 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let (mut server, limit) = server(400);
         let of_witness = told.clone();
-        limit.on_change(Box::new(move |before| of_witness.lock().push(before.clone())));
+        limit.on_change(Box::new(move |before| {
+            of_witness.lock().push(before.clone());
+            Ok(())
+        }));
         server.obeys = false;
         limit.set(&mut server, 20).unwrap_err();
         assert_eq!(told.lock().last().unwrap().set_bytes, [20]);
         server.obeys = true;
         limit.put_back(&mut server).unwrap();
         assert!(told.lock().last().unwrap().set_bytes.is_empty());
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_noted_is_not_set_and_its_own_is_given_back() {
+        let full = Arc::new(Mutex::new(false));
+        let (mut server, limit) = server(400);
+        let of_witness = full.clone();
+        limit.on_change(Box::new(move |_| match *of_witness.lock() {
+            true => Err(Error::new(ErrorKind::PermissionDenied, "writing", "no space")),
+            false => Ok(()),
+        }));
+        limit.set(&mut server, 20).unwrap();
+        *full.lock() = true;
+        for (wanted, then) in [(10, 20), (300, 20), (500, 400), (30, 400)] {
+            limit.set(&mut server, wanted).unwrap_err();
+            assert_eq!(server.limit_bytes, then, "{wanted}");
+        }
+        *full.lock() = false;
+        limit.set(&mut server, 30).unwrap();
+        *full.lock() = true;
+        limit.raise_back(&mut server).unwrap_err();
+        assert_eq!(server.limit_bytes, 400, "writes would fail at less");
+        limit.end();
+        limit.put_back(&mut server).unwrap();
+        assert_eq!((server.limit_bytes, limit.before().limit_bytes), (400, 400));
     }
 
     #[test]

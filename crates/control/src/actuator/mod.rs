@@ -33,7 +33,7 @@ use tidepool_proto::Result;
 pub use alluxio::{Alluxio, AlluxioConfiguration};
 pub use configuration::{StoreConfiguration, open, read_stores};
 pub use hdfs::{Hdfs, HdfsConfiguration};
-pub use late::LateStore;
+pub use late::{LateStore, Siblings};
 pub use memcached::{Memcached, MemcachedConfiguration};
 pub use page_cache::{PageCache, PageCacheConfiguration};
 pub use redis::{Redis, RedisConfiguration};
@@ -52,6 +52,10 @@ pub trait Actuator: Send + Sync {
     /// when `deadline` has passed. Called by one thread a store, never twice at a time. Repeating a
     /// command is harmless.
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized>;
+
+    /// Tells what capacity was asked for last, before the command for it comes: it waits while
+    /// another one is under way. That one may end where a higher capacity waits for it.
+    fn expect(&self, _capacity_bytes: u64) {}
 
     /// Time without a question for its state after which the store takes its controller for dead.
     /// `None` where it does not care.
@@ -79,8 +83,8 @@ pub trait Actuator: Send + Sync {
     }
 }
 
-/// Whoever writes down what was set.
-pub type LimitWitness = Box<dyn Fn(&LimitBefore) + Send + Sync>;
+/// Whoever writes down what was set. A limit that could not be written down must not be set.
+pub type LimitWitness = Box<dyn Fn(&LimitBefore) -> Result<()> + Send + Sync>;
 
 /// The limit of a server before it was controlled, and what it was set to since.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -29,8 +30,9 @@ const STALL_TIME: Duration = Duration::from_millis(100);
 /// What surrounds the data changes as it shrinks; three limits are near enough.
 const ROUNDS_MAX: u32 = 3;
 /// Least room for data: a limit of 0 would mean none at all, and a server without room for any
-/// data takes no writes.
-const LIMIT_BYTES_MIN: u64 = 1 << 20;
+/// data takes no writes. A value needs more than twice its size while it is set: it, and the next
+/// buffer of its client.
+const LIMIT_BYTES_MIN: u64 = 16 << 20;
 /// Pages are fuller than this where values are just rounded up. Beyond it there are holes, and
 /// evicting more for them would cost data without bringing much back.
 const SPREAD_MAX: f64 = 1.5;
@@ -99,7 +101,7 @@ impl Redis {
         let mut last = u64::MAX;
         for _ in 0..ROUNDS_MAX {
             let resident = self.process.resident_bytes()?;
-            let memory = server.memory()?;
+            let memory = self.memory(server)?;
             let limit_bytes = memory.limit_bytes(resident, capacity_bytes);
             if limit_bytes >= last || server.is_late() {
                 break;
@@ -111,42 +113,79 @@ impl Redis {
             if resident <= capacity_bytes {
                 break;
             }
-            self.follow(server, limit_bytes, capacity_bytes)?;
+            let reached = self.follow(server, limit_bytes, capacity_bytes)?;
+            if !reached {
+                // All data has gone for it, and it stays out of reach: the server would take no
+                // writes at it.
+                let fixed_bytes = server.memory()?.used_bytes;
+                self.fixed_bytes.store(fixed_bytes, Ordering::Relaxed);
+                return self.limit.set(server, fixed_bytes.saturating_add(LIMIT_BYTES_MIN));
+            }
+            if self.is_overtaken(capacity_bytes) {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Waits until the server has evicted and the system has the memory, or nothing moves.
-    fn follow(&self, server: &mut Server, limit_bytes: u64, capacity_bytes: u64) -> Result<()> {
+    /// The server's figures, with what it was once seen to hold without any data.
+    fn memory(&self, server: &mut Server) -> Result<Memory> {
+        let mut memory = server.memory()?;
+        let seen_bytes = self.fixed_bytes.load(Ordering::Relaxed);
+        if memory.used_bytes < seen_bytes {
+            // It has been restarted, or has lost what was no data.
+            self.fixed_bytes.store(0, Ordering::Relaxed);
+        } else {
+            memory.fixed_bytes = memory.fixed_bytes.max(seen_bytes);
+        }
+        Ok(memory)
+    }
+
+    /// Waits until the server has evicted and the system has the memory, nothing moves, or a higher
+    /// capacity waits. Answers whether the limit can be reached: there was something to evict.
+    fn follow(&self, server: &mut Server, limit_bytes: u64, capacity_bytes: u64) -> Result<bool> {
         let mut purged_at = server.memory()?.used_bytes;
-        let mut lowest = u64::MAX;
+        let (mut lowest, mut lowest_used) = (u64::MAX, u64::MAX);
         let mut progress = Instant::now();
-        while !server.is_late() {
+        while !server.is_late() && !self.is_overtaken(capacity_bytes) {
             let used = server.memory()?.used_bytes;
             let evicted = used <= limit_bytes;
+            // It evicts only when it is asked for something, as here.
+            if !evicted && progress.elapsed() > STALL_TIME && server.keys()? == 0 {
+                return Ok(false);
+            }
             if evicted || purged_at.saturating_sub(used) >= PURGE_BYTES {
                 server.purge()?;
                 purged_at = used;
             }
             let resident = self.process.resident_bytes()?;
             if resident <= capacity_bytes {
-                return Ok(());
+                return Ok(true);
             }
-            if resident < lowest || used < purged_at {
+            if resident < lowest || used < lowest_used {
                 progress = Instant::now();
             }
-            lowest = lowest.min(resident);
+            (lowest, lowest_used) = (lowest.min(resident), lowest_used.min(used));
             if evicted && progress.elapsed() > STALL_TIME {
-                return Ok(());
+                return Ok(true);
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
 /// Policies that evict keys that expire, and no others.
 const VOLATILE: &str = "volatile-";
+/// Figures of what no eviction frees, some of which older servers do not tell: the program itself,
+/// clients with what they have sent and subscribed to, scripts, and functions. What they leave out
+/// shows when all data has gone.
+const FIXED: [&str; 4] = [
+    "used_memory_startup",
+    "mem_clients_normal",
+    "used_memory_scripts_eval",
+    "used_memory_functions",
+];
 const TENACITY: &str = "maxmemory-eviction-tenacity";
 
 /// The server's own figures of its memory.
@@ -332,10 +371,10 @@ impl Server {
         let used_bytes = used.saturating_sub(uncounted);
         // Without jemalloc the server knows only what it asked for.
         let active_bytes = self.connection.number(&figures, "allocator_active").unwrap_or(used);
-        // Figures that older servers do not tell.
-        let fixed = ["used_memory_startup", "mem_clients_normal"]
-            .map(|name| figures.get(name).and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0));
-        let fixed_bytes = fixed.into_iter().sum();
+        let fixed_bytes = FIXED
+            .map(|name| figures.get(name).and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0))
+            .into_iter()
+            .fold(0, u64::saturating_add);
         Ok(Memory { used_bytes, active_bytes: active_bytes.max(used_bytes), fixed_bytes })
     }
 
@@ -343,8 +382,8 @@ impl Server {
         self.text(&["MEMORY", "PURGE"]).map(drop)
     }
 
-    /// Keys that never expire, which `volatile` policies never evict.
-    fn lasting_keys(&mut self) -> Result<u64> {
+    /// All keys, and those of them that expire.
+    fn key_counts(&mut self) -> Result<(u64, u64)> {
         let databases = self.figures("keyspace")?;
         let count = |name: &str| -> u64 {
             let pairs = databases.values().flat_map(|figures| figures.split(','));
@@ -352,7 +391,16 @@ impl Server {
                 pairs.filter_map(|pair| pair.split_once('=')).filter(|(key, _)| *key == name);
             counts.filter_map(|(_, value)| value.parse::<u64>().ok()).sum()
         };
-        Ok(count("keys").saturating_sub(count("expires")))
+        Ok((count("keys"), count("expires")))
+    }
+
+    fn keys(&mut self) -> Result<u64> {
+        self.key_counts().map(|(keys, _)| keys)
+    }
+
+    /// Keys that never expire, which `volatile` policies never evict.
+    fn lasting_keys(&mut self) -> Result<u64> {
+        self.key_counts().map(|(keys, expires)| keys.saturating_sub(expires))
     }
 
     /// Refuses servers that answer a lower limit with errors, or not at all.
@@ -421,8 +469,8 @@ mod tests {
         assert_eq!(limit(400, 400, 410, 210), 200, "the process itself");
         assert_eq!(limit(400, 500, 500, 250), 200, "values rounded up");
         assert_eq!(limit(100, 900, 900, 300), 200, "holes, up to a bound");
-        assert_eq!(limit(0, 0, 50, 10), 1, "never none");
+        assert_eq!(limit(0, 0, 50, 10), 16, "never none");
         let memory = Memory { used_bytes: 0, active_bytes: 0, fixed_bytes: 3 * MIB };
-        assert_eq!(memory.limit_bytes(50 * MIB, 10 * MIB), 4 * MIB, "room for data");
+        assert_eq!(memory.limit_bytes(50 * MIB, 10 * MIB), 19 * MIB, "room for data");
     }
 }

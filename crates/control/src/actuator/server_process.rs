@@ -113,7 +113,8 @@ impl Watch<Arc<ServerProcess>> {
     pub fn state(&self, ledger: &Ledger) -> StoreState {
         let (process, failed) = self.newest();
         let resident = process.resident_bytes();
-        ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err())
+        let state = ledger.state(*resident.as_ref().unwrap_or(&0), failed || resident.is_err());
+        StoreState { process_id: process.pid(), ..state }
     }
 }
 

@@ -3,6 +3,7 @@
 //! memory comes back, is the server's own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_model::control::{StoreSpeed, StoreState};
@@ -60,6 +61,10 @@ pub struct ServerStore<S: Conversation> {
     ledger: Ledger,
     pub(super) process: Watch<Arc<ServerProcess>>,
     pub(super) limit: Arc<Limit>,
+    /// The capacity that was asked for last; 0 before.
+    expected_bytes: AtomicU64,
+    /// What it held by its own count when it held no data; 0 where that was never seen.
+    pub(super) fixed_bytes: AtomicU64,
 }
 
 impl<S: Conversation> ServerStore<S> {
@@ -89,7 +94,14 @@ impl<S: Conversation> ServerStore<S> {
             last.unless_replaced_by(server.guard(&watched)?, S::NAMES)
         })?;
         let (name, configuration) = (name.to_owned(), configuration.clone());
-        Ok(ServerStore { name, configuration, ledger, process, limit })
+        let (expected_bytes, fixed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(ServerStore { name, configuration, ledger, process, limit, expected_bytes, fixed_bytes })
+    }
+
+    /// Whether more than `capacity_bytes` is wanted by now, so that nobody needs what a command for
+    /// that would still bring back.
+    pub(super) fn is_overtaken(&self, capacity_bytes: u64) -> bool {
+        self.expected_bytes.load(Ordering::Relaxed) > capacity_bytes
     }
 
     /// Puts back what a killed controller left, on a server that is not opened.
@@ -123,6 +135,10 @@ impl<S: Conversation> Actuator for ServerStore<S> {
             || self.process.resident_bytes(),
             |capacity_bytes| S::change(self, &mut server, capacity_bytes),
         )
+    }
+
+    fn expect(&self, capacity_bytes: u64) {
+        self.expected_bytes.store(capacity_bytes, Ordering::Relaxed);
     }
 
     fn limit_before(&self) -> Option<LimitBefore> {

@@ -112,6 +112,7 @@ impl Page<ControlPage> {
             spill_bytes_per_s: load(&words.spill_bytes_per_s),
             speed: StoreSpeed::Fast,
             block_bytes: load(&words.block_bytes),
+            process_id: u32::try_from(load(&words.process_id)).unwrap_or(0),
             ..StoreState::default()
         }
     }

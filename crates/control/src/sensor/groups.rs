@@ -31,8 +31,18 @@ impl GroupPlace {
 }
 
 /// For every hierarchy with the memory controller: where it is mounted, and the directory of the
-/// process whose `cgroup` file is `groups`.
+/// process whose `cgroup` file is `groups`. One outside the view is at the top of what is seen.
 pub fn places(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
+    find(groups, mountinfo, true)
+}
+
+/// The same without hierarchies in which the process is outside the view: as one of another
+/// container, which is charged to no group that is seen.
+pub(super) fn places_in_view(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
+    find(groups, mountinfo, false)
+}
+
+fn find(groups: &str, mountinfo: &str, or_top: bool) -> Vec<GroupPlace> {
     let mut found = Vec::new();
     for line in mountinfo.lines() {
         // 36 35 98:0 /root /mount/point options - type source super-options
@@ -48,8 +58,11 @@ pub fn places(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
         };
         let Some(path) = groups.lines().find_map(|group| path_in(group, version)) else { continue };
         // Inside a container the mount shows a part of the tree; a path outside it is its top.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        let below = if plain(below) { below } else { Path::new("") };
+        let below = match Path::new(path).strip_prefix(root) {
+            Ok(below) if plain(below) => below,
+            _ if or_top => Path::new(""),
+            _ => continue,
+        };
         let directory = if below.as_os_str().is_empty() {
             PathBuf::from(point)
         } else {
@@ -135,6 +148,10 @@ mod tests {
         let top = Path::new("/sys/fs/cgroup");
         for groups in ["0::/docker/x\n", "0::/elsewhere\n", "0::/docker/x/../../y\n"] {
             assert_eq!(places(groups, contained)[0].directory, top, "{groups}");
+            assert_eq!(
+                places_in_view(groups, contained).len(),
+                usize::from(groups == "0::/docker/x\n")
+            );
         }
         assert!(places("garbage", "30 - \n\n - x").is_empty());
     }

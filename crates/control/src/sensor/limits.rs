@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tidepool_model::control::Limit;
+use tidepool_model::control::{Limit, StoreState};
 
 use super::file::SensorFile;
 use super::groups::{self, GroupPlace, GroupVersion};
@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     /// The number of groups that belong to the store.
     own: usize,
     jobs: Vec<PathBuf>,
+    /// Processes of the stores when it was last seen to which groups they are charged.
+    placed: Vec<u32>,
 }
 
 struct Group {
@@ -28,6 +30,8 @@ struct Group {
     directory: PathBuf,
     name: String,
     holds_store: bool,
+    /// Stores that are charged elsewhere, as [`Limit::outside`].
+    outside: u64,
     limit: SensorFile,
     /// `memory.high`; the first version has none.
     throttle: Option<SensorFile>,
@@ -44,9 +48,9 @@ struct Group {
 impl Limits {
     /// Finds the groups of the process named by `roots`.
     pub fn open(roots: &Roots) -> Self {
-        let mut limits =
-            Limits { places: Vec::new(), groups: Vec::new(), own: 0, jobs: Vec::new() };
-        limits.places = roots.group_places();
+        let places = roots.group_places();
+        let (groups, jobs, placed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut limits = Limits { places, groups, own: 0, jobs, placed };
         limits.rebuild();
         limits.scan(roots);
         limits
@@ -64,6 +68,7 @@ impl Limits {
             self.groups.extend(levels.map(|level| Group::open(place, level, true)));
         }
         self.own = self.groups.len();
+        self.placed.clear();
     }
 
     /// Looks for jobs that came or went, and whether the store moved. Allocates; once a second.
@@ -95,6 +100,37 @@ impl Limits {
         }
     }
 
+    /// Finds out which of `stores` are charged to the node's groups: where their processes are now.
+    /// One whose process is not known counts as outside. So nothing is taken from it that the group
+    /// may not need; what it has in the group is used all the same, and the node's own store makes
+    /// room for it. Does nothing while the processes are the same, unless `again` is set.
+    pub fn place(&mut self, roots: &Roots, stores: &[StoreState], again: bool) {
+        let same = self.placed.iter().copied().eq(stores.iter().map(|store| store.process_id));
+        if same && !again {
+            return;
+        }
+        self.placed.clear();
+        self.placed.extend(stores.iter().map(|store| store.process_id));
+        let own = &mut self.groups[..self.own];
+        own.iter_mut().for_each(|group| group.outside = 0);
+        for (store, process_id) in self.placed.iter().enumerate().take(u64::BITS as usize) {
+            // Of a node outside the view the groups that are seen are those at the top.
+            if *process_id == roots.store_process.unwrap_or_else(std::process::id) {
+                continue;
+            }
+            let places = match process_id {
+                0 => Vec::new(),
+                _ => roots.places_in_view(*process_id),
+            };
+            for group in own.iter_mut() {
+                let is_inside = places.iter().any(|place| {
+                    place.version == group.version && place.directory.starts_with(&group.directory)
+                });
+                group.outside |= u64::from(!is_inside) << store;
+            }
+        }
+    }
+
     /// Brings `limits` up to date. The store's own limits are read every time, and their statistics
     /// near the limit; jobs, other statistics and groups without a limit only where `all` is set.
     pub fn read(&mut self, total_bytes: u64, all: bool, limits: &mut Vec<Limit>) {
@@ -118,6 +154,7 @@ impl Limits {
             limit.limit_bytes = limit_bytes;
             limit.used_bytes = used_bytes;
             limit.hits = group.hits;
+            limit.outside = group.outside;
         }
     }
 }
@@ -137,6 +174,7 @@ impl Group {
             directory: directory.to_owned(),
             name: format!("/{}", below.display()),
             holds_store,
+            outside: 0,
             limit: file(limit),
             throttle: (place.version == GroupVersion::V2).then(|| file("memory.high")),
             charged: file(charged),

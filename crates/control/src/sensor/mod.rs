@@ -74,12 +74,25 @@ impl Roots {
     /// The hierarchies with memory and the places of the store's process in them.
     fn group_places(&self) -> Vec<GroupPlace> {
         let process = self.store_process.map_or("self".to_owned(), |process| process.to_string());
+        self.places_of(&process, places)
+    }
+
+    /// The places of another process of this machine in the hierarchies that are seen.
+    fn places_in_view(&self, process_id: u32) -> Vec<GroupPlace> {
+        self.places_of(&process_id.to_string(), groups::places_in_view)
+    }
+
+    fn places_of(
+        &self,
+        process: &str,
+        find: impl Fn(&str, &str) -> Vec<GroupPlace>,
+    ) -> Vec<GroupPlace> {
         let read = |path: String| {
             let bytes = std::fs::read(self.path(path)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let groups = read(format!("/proc/{process}/cgroup"));
-        let mut places = places(&groups, &read("/proc/self/mountinfo".to_owned()));
+        let mut places = find(&groups, &read("/proc/self/mountinfo".to_owned()));
         for place in &mut places {
             place.top = self.path(&place.top);
             place.directory = self.path(&place.directory);
@@ -300,8 +313,12 @@ impl Sense for Sensors {
         let zones = self.has_zones.then_some(&self.zones);
         snapshot.used_kinds_bytes = counters.used_kinds_bytes(zones);
         snapshot.pressure = self.pressure.read().and_then(pressure::parse);
-        if due(&mut self.schedule.scan_ns, at_ns, SCAN_NS) {
+        let scan = due(&mut self.schedule.scan_ns, at_ns, SCAN_NS);
+        if scan {
             self.limits.scan(&self.roots);
+        }
+        self.limits.place(&self.roots, &snapshot.stores, scan);
+        if scan {
             snapshot.processors = self.processors.read().and_then(text::listed);
         }
         if due(&mut self.schedule.events_ns, at_ns, EVENTS_NS) {

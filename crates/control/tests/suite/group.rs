@@ -57,6 +57,7 @@ impl Actuator for MemoryStore {
             capacity_bytes: *self.capacity_bytes.lock(),
             capacity_max_bytes: STORE_BYTES,
             block_bytes: 2 * MIB,
+            process_id: std::process::id(),
             ..StoreState::default()
         })
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tidepool_control::sensor::{
     Events, MemoryCounters, Roots, Sense, Sensors, Zones, parse_pressure, places,
 };
-use tidepool_model::control::{Pressure, Snapshot};
+use tidepool_model::control::{Limit, Pressure, Snapshot, StoreState};
 
 use crate::machine::{MEMINFO, MEMINFO_OLD, Machine, PRESSURE, VMSTAT, ZONEINFO, reading};
 
@@ -169,6 +169,46 @@ fn groups_of_the_second_version_limit() {
     assert!(reading(&mut sensors, 2).limits.is_empty(), "unreadable is not zero");
     machine.remove("sys/fs/cgroup/tide");
     assert!(reading(&mut sensors, 2 * SECOND).limits.is_empty());
+}
+
+#[test]
+fn a_store_counts_against_the_groups_that_its_process_is_in() {
+    let mut machine = Machine::recorded()
+        .with("proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        .with("proc/77/cgroup", "0::/tide/node\n")
+        .with("proc/78/cgroup", "0::/tide/node\n")
+        .with("proc/79/cgroup", "0::/tide/other\n")
+        .with("proc/80/cgroup", "0::/elsewhere\n");
+    for group in ["tide", "tide/node", "tide/other"] {
+        machine = machine
+            .with(&format!("sys/fs/cgroup/{group}/memory.max"), "8589934592\n")
+            .with(&format!("sys/fs/cgroup/{group}/memory.current"), "1\n");
+    }
+    let mut sensors = machine.open_for(Some(77)).unwrap();
+    // The node, one beside it, one in the group above, one elsewhere, one that is not known.
+    let stores = [77, 78, 79, 80, 0]
+        .map(|process_id| StoreState { process_id, ..StoreState::default() })
+        .to_vec();
+    let mut snapshot = Snapshot { stores, ..Snapshot::default() };
+    sensors.read(0, 0, &mut snapshot);
+    let inside = |snapshot: &Snapshot| -> Vec<(String, Vec<bool>)> {
+        let of = |limit: &Limit| (0..5).map(|store| limit.charges(store)).collect();
+        snapshot.limits.iter().map(|limit| (limit.name.clone(), of(limit))).collect()
+    };
+    let innermost = |third| vec![true, true, third, false, false];
+    let expected = |third| {
+        vec![
+            ("/tide/node".to_owned(), innermost(third)),
+            ("/tide".to_owned(), vec![true, true, true, false, false]),
+        ]
+    };
+    assert_eq!(inside(&snapshot), expected(false));
+    machine.set("proc/79/cgroup", "0::/tide/node\n");
+    sensors.read(2 * SECOND, 0, &mut snapshot);
+    assert_eq!(inside(&snapshot), expected(true), "it moved");
+    snapshot.stores[2].process_id = 80;
+    sensors.read(2 * SECOND + 1, 0, &mut snapshot);
+    assert!(!snapshot.limits[0].charges(2) && !snapshot.limits[1].charges(2), "started again");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use super::estimate::Estimate;
 use super::tidepool::{Bounds, MILLISECOND_NS};
-use super::{Parameters, Snapshot};
+use super::{Limit, Parameters, Snapshot};
 
 /// An emergency is over this long after its last cause.
 const QUIET_NS: u64 = 100 * MILLISECOND_NS;
@@ -64,12 +64,12 @@ impl Events {
         self.full = full > 0;
         let swapped = rise(&mut self.swapped_pages, snapshot.swapped_out_pages);
         self.swapped = swapped > 0 && (in_use || swapped as f64 > SWAPS_PER_S * since_s.max(dt_s));
-        let holders = || snapshot.limits.iter().filter(|limit| limit.holds_store);
+        // A group of some of the stores is relieved by those alone.
+        let holds = |limit: &&Limit| limit.holds_store && limit.charges_all(&snapshot.stores);
+        let holders = || snapshot.limits.iter().filter(holds);
         let hits = holders().fold(0, |sum: u64, limit| sum.saturating_add(limit.hits));
         // A group's limit is also hit by page cache, which the kernel drops without harm.
-        let near = holders().any(|limit| {
-            limit.limit_bytes.saturating_sub(limit.used_bytes) <= limit.limit_bytes / NEAR_DIVISOR
-        });
+        let near = holders().any(is_near);
         self.hit = rise(&mut self.hits, Some(hits)) > 0 && near;
         if some as f64 > STALL_SHARE * dt_s * 1e6 {
             self.stalled_until_ns = at.saturating_add(STALL_BRAKE_NS);
@@ -95,8 +95,13 @@ impl Events {
     }
 }
 
+/// Whether a group is near its limit by what cannot be dropped.
+pub(super) fn is_near(limit: &Limit) -> bool {
+    limit.limit_bytes.saturating_sub(limit.used_bytes) <= limit.limit_bytes / NEAR_DIVISOR
+}
+
 /// Growth of a counter; none where it was not readable, or started again.
-fn rise(before: &mut Option<u64>, now: Option<u64>) -> u64 {
+pub(super) fn rise(before: &mut Option<u64>, now: Option<u64>) -> u64 {
     let rise = before.zip(now).map_or(0, |(before, now)| now.saturating_sub(before));
     *before = now.or(*before);
     rise

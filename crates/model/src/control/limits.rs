@@ -1,5 +1,6 @@
 //! How high the stores may be now: the lowest of the node, of the control groups that hold store
-//! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink.
+//! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink. A group that
+//! holds some of the stores and not others bounds those alone: see [`super::GroupBounds`].
 
 use super::climb::Climb;
 use super::estimate::{Estimate, signed};
@@ -74,13 +75,13 @@ impl Ceilings {
     }
 
     fn limits(&mut self, s: &Snapshot, headroom: u64, ahead: i64, f: Foresight, dt_s: f64) -> i64 {
-        let occupied = s.occupied_bytes();
         let mut lowest = i64::MAX;
         for (index, limit) in s.limits.iter().enumerate() {
-            if !limit.holds_store {
+            // A limit of some of the stores has bounded those already.
+            if !limit.holds_store || !limit.charges_all(&s.stores) {
                 continue;
             }
-            let demand = limit.used_bytes.saturating_sub(occupied);
+            let demand = limit.demand_bytes(&s.stores);
             let mut own_ahead = 0;
             if let Some(before) = self.demands.get_mut(index) {
                 let rise = before.map_or(0, |before| demand.saturating_sub(before));

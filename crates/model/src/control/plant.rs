@@ -84,6 +84,18 @@ pub struct LimitConfig {
     pub demand: Trace,
     /// Whether the stores' pages are charged to it.
     pub holds_store: bool,
+    /// Places of the stores that are charged elsewhere.
+    pub outside: Vec<usize>,
+}
+
+impl LimitConfig {
+    /// Bytes charged to the group, of `stored` by each of the stores.
+    fn used_bytes(&self, now_ns: u64, stored: impl Iterator<Item = u64>) -> u64 {
+        let inside = stored
+            .enumerate()
+            .filter(|(place, _)| self.holds_store && !self.outside.contains(place));
+        self.demand.demand_bytes(now_ns) + inside.map(|(_, bytes)| bytes).sum::<u64>()
+    }
 }
 
 /// A NUMA node.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::plant::{Plant, PlantConfig, Truth};
-use super::{Decision, Level, Parameters, Policy, Snapshot, Trace, policy, split};
+use super::{Decision, GroupBounds, Level, Parameters, Policy, Snapshot, Trace, policy, split};
 
 /// A run to be made.
 #[derive(Clone, Debug)]
@@ -164,6 +164,7 @@ pub fn simulate_observed(simulation: &Simulation, observer: Observer<'_>) -> Run
 
 /// A policy and when it is asked next.
 struct Controller {
+    bounds: GroupBounds,
     policy: Box<dyn Policy>,
     parameters: Parameters,
     due_ns: u64,
@@ -172,6 +173,7 @@ struct Controller {
 impl Controller {
     fn new(parameters: &Parameters, phase: Duration) -> Self {
         Controller {
+            bounds: GroupBounds::default(),
             policy: policy(parameters.policy),
             parameters: parameters.clone(),
             due_ns: ns(phase),
@@ -179,6 +181,7 @@ impl Controller {
     }
 
     fn forget(&mut self) {
+        self.bounds = GroupBounds::default();
         self.policy = policy(self.parameters.policy);
     }
 
@@ -197,7 +200,8 @@ impl Controller {
     }
 
     fn decide(&mut self, plant: &mut Plant, now_ns: u64) -> (Snapshot, Decision) {
-        let snapshot = plant.snapshot();
+        let mut snapshot = plant.snapshot();
+        self.bounds.apply(&mut snapshot, &self.parameters);
         let decision = self.policy.decide(&snapshot, &self.parameters);
         let interval_ns = ns(Duration::from_millis(self.parameters.interval_ms.max(1)));
         // Ticks missed while the controller was away are not made up for.

@@ -49,7 +49,7 @@ impl Snapshot {
 
     /// Bytes held by all stores that available memory does not count: all but page cache.
     pub fn occupied_bytes(&self) -> u64 {
-        self.sum(|store| store.resident_bytes.saturating_sub(store.page_cache_bytes))
+        self.sum(StoreState::occupied_bytes)
     }
 
     /// Sum of `part` over all stores; stays at the largest number instead of overflowing.
@@ -78,8 +78,39 @@ pub struct Limit {
     pub used_bytes: u64,
     /// Whether the store's pages are charged to it. A job at its own limit is no reason to shrink.
     pub holds_store: bool,
+    /// Stores that are charged elsewhere, by their places in the list: the lowest bit is the first
+    /// one. What they give back would not help this group. See [`Limit::charges`].
+    pub outside: u64,
     /// Times the limit was hit (`memory.events` max plus oom).
     pub hits: u64,
+}
+
+impl Limit {
+    /// Whether the memory of the store at this place in the list is charged to the group. One
+    /// that is told of nowhere is not: what it has in the group counts as a job's then.
+    pub fn charges(&self, store: usize) -> bool {
+        u32::try_from(store).is_ok_and(|store| store < u64::BITS && self.outside >> store & 1 == 0)
+    }
+
+    /// Whether all of `stores` are charged to the group, so that its limit is one of their sum.
+    pub(super) fn charges_all(&self, stores: &[StoreState]) -> bool {
+        (0..stores.len()).all(|store| self.charges(store))
+    }
+
+    /// Of `stores`, those that are charged to the group.
+    pub(super) fn inside<'a>(
+        &self,
+        stores: &'a [StoreState],
+    ) -> impl Iterator<Item = &'a StoreState> {
+        let charged = stores.iter().enumerate().filter(|(place, _)| self.charges(*place));
+        charged.map(|(_, store)| store)
+    }
+
+    /// Bytes in the group that are no store's and cannot be dropped.
+    pub fn demand_bytes(&self, stores: &[StoreState]) -> u64 {
+        let occupied = self.inside(stores).map(StoreState::occupied_bytes);
+        self.used_bytes.saturating_sub(occupied.fold(0, u64::saturating_add))
+    }
 }
 
 /// Memory of one NUMA node.
@@ -121,6 +152,11 @@ pub struct StoreState {
     pub capacity_min_bytes: u64,
     /// Bytes it never goes above.
     pub capacity_max_bytes: u64,
+    /// Whether that is less than it was configured to be, for the limit of a control group to which
+    /// other stores are not charged.
+    pub is_limited: bool,
+    /// Process that its memory is charged to; 0 where that is not known, or nobody's.
+    pub process_id: u32,
     /// Bytes that cannot be given back now: pinned, lent, owed.
     pub held_bytes: u64,
     /// Bytes that must be written somewhere before they can be given back.
@@ -142,6 +178,11 @@ pub struct StoreState {
 }
 
 impl StoreState {
+    /// Bytes that available memory does not count: all but page cache.
+    pub(super) fn occupied_bytes(&self) -> u64 {
+        self.resident_bytes.saturating_sub(self.page_cache_bytes)
+    }
+
     /// Bytes below which nothing can be taken now: the guaranteed part, or what is held and what
     /// must be written first. A store that failed is trusted less, but it is asked all the same.
     pub fn floor_bytes(&self) -> u64 {

@@ -11,6 +11,7 @@ use super::asked::Asked;
 use super::climb::Climb;
 use super::emergency::{Emergency, Events};
 use super::estimate::{Estimate, Estimator, signed};
+use super::group_bounds::{gives_to_group, group_room_bytes, is_group_short};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings, Foresight};
@@ -73,16 +74,9 @@ pub(super) struct Bounds {
 
 impl Bounds {
     fn of(snapshot: &Snapshot, p: &Parameters, before: Option<u64>) -> Self {
-        let spilled_s = action_s(p);
         let blocks = || snapshot.stores.iter().map(|store| store.block_bytes.max(1));
         let max = snapshot.sum(|store| store.capacity_max_bytes);
-        let floor = snapshot.sum(|store| {
-            let spilled = (spill_bytes_per_s(store) as f64 * spilled_s) as u64;
-            // At least a block: however slow the PFS is, each decision asks for something.
-            let lead = spilled.max(store.block_bytes).min(store.memory_only_bytes);
-            let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
-            bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
-        });
+        let floor = snapshot.sum(|store| reachable_bytes(store, p));
         let stored = snapshot.stored_bytes();
         let outstanding = snapshot.sum(|store| store.outstanding_bytes).min(stored);
         let commanded = before.map_or(0, |before| stored.saturating_sub(before));
@@ -100,6 +94,16 @@ impl Bounds {
     }
 }
 
+/// Bytes below which the next command cannot take a store: what must be written first goes step by
+/// step.
+pub(super) fn reachable_bytes(store: &StoreState, p: &Parameters) -> u64 {
+    let spilled = (spill_bytes_per_s(store) as f64 * action_s(p)) as u64;
+    // At least a block: however slow the PFS is, each decision asks for something.
+    let lead = spilled.max(store.block_bytes).min(store.memory_only_bytes);
+    let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
+    bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
+}
+
 /// Rate at which memory-only bytes are written down, believed where none was measured; never 0.
 fn spill_bytes_per_s(store: &StoreState) -> u64 {
     match store.spill_bytes_per_s {
@@ -109,7 +113,7 @@ fn spill_bytes_per_s(store: &StoreState) -> u64 {
 }
 
 /// Time from one decision to memory given back by the next.
-fn action_s(p: &Parameters) -> f64 {
+pub(super) fn action_s(p: &Parameters) -> f64 {
     p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
 }
 
@@ -176,9 +180,7 @@ impl Policy for Tidepool {
             self.grow(before, ceiling, &estimate, &bounds, emergency.active, dt_s, snapshot, p)
         };
         let target = target.max(bounds.floor).min(bounds.max);
-        // A resize by hand is no finding of ours.
-        let is_lowered = last > bounds.max && matches!(reason, Reason::Steady | Reason::Hold);
-        let reason = if is_lowered { Reason::Ceiling } else { reason };
+        let reason = told(reason, last > bounds.max, snapshot);
         let is_braked = reason == Reason::Brake;
         self.braked_since_ns = is_braked.then(|| self.braked_since_ns.unwrap_or(at));
         self.target_bytes = Some(target);
@@ -215,7 +217,8 @@ impl Tidepool {
             return 0;
         }
         let node = wanted.bytes - signed(bounds.stored);
-        node.min(self.ceilings.node_room_bytes).max(0) as u64
+        let groups = group_room_bytes(snapshot, self.headroom_bytes.unwrap_or(0));
+        node.min(self.ceilings.node_room_bytes).min(groups).max(0) as u64
     }
 
     /// Notes the demand, and what growth must wait for.
@@ -352,7 +355,8 @@ impl Tidepool {
         raise(at < self.limited_until_ns, Alarm::ActuatorLimited);
         raise(estimate.disagree, Alarm::SensorDisagreement);
         raise(is_stale(estimate, p), Alarm::SensorStale);
-        raise(wanted.bytes < signed(bounds.floor), Alarm::AtMinimum);
+        let at_minimum = wanted.bytes < signed(bounds.floor) || is_group_short(snapshot, p);
+        raise(at_minimum, Alarm::AtMinimum);
         raise(at < self.swapped_until_ns, Alarm::SwapOut);
         let is_ours = bounds.stored > bounds.floor;
         raise(is_ours && self.events.is_page_cache_starved(at), Alarm::PageCacheStarved);
@@ -373,8 +377,24 @@ fn give_bytes_per_s(snapshot: &Snapshot, is_unwritten: bool) -> Option<u64> {
 }
 
 /// Growth of one decision. A pause of the controller is no reason to grow faster after it.
-fn step_bytes(dt_s: f64, p: &Parameters) -> u64 {
+pub(super) fn step_bytes(dt_s: f64, p: &Parameters) -> u64 {
     (p.growth_bytes_per_s as f64 * dt_s.min(2.0 * p.interval_ms as f64 / 1e3)) as u64
+}
+
+/// The reason to tell, where a limit of a group, or a resize by hand, moves stores while the node
+/// itself is calm.
+fn told(reason: Reason, is_lowered: bool, snapshot: &Snapshot) -> Reason {
+    let is_still = matches!(reason, Reason::Steady | Reason::Hold);
+    let is_calm = is_still || reason == Reason::Growth;
+    if is_calm && gives_to_group(snapshot) {
+        return Reason::Limit;
+    }
+    match is_still && is_lowered {
+        true if snapshot.stores.iter().any(|store| store.is_limited) => Reason::Limit,
+        // That is no finding of ours.
+        true => Reason::Ceiling,
+        false => reason,
+    }
 }
 
 /// Whether more than three readings in a row are missing.

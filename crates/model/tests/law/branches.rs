@@ -188,6 +188,7 @@ fn limits_count_where_they_hold_the_store() {
             limit_bytes: 80 * GIB,
             used_bytes: if holds_store { 90 * GIB } else { 80 * GIB },
             holds_store,
+            outside: 0,
             hits: 0,
         };
         node.snapshot.limits = vec![limit];
@@ -451,6 +452,7 @@ fn the_controller_rests_only_where_nothing_can_need_it() {
         limit_bytes: 80 * GIB,
         used_bytes,
         holds_store,
+        outside: 0,
         hits: 0,
     };
     let limited = |limit: Limit| {
@@ -521,6 +523,7 @@ fn page_cache_at_the_limit_of_a_group_is_no_emergency() {
             limit_bytes: 20 * GIB,
             used_bytes: used,
             holds_store: true,
+            outside: 0,
             hits: 0,
         };
         node.snapshot.limits = vec![limit.clone()];

@@ -35,6 +35,8 @@ prop_compose! {
             block_bytes: block,
             outstanding_bytes: outstanding,
             failed: flags.1,
+            is_limited: false,
+            process_id: 0,
         }
     }
 }
@@ -71,6 +73,7 @@ prop_compose! {
                 limit_bytes: limit.0,
                 used_bytes: limit.1,
                 holds_store: limit.2,
+                outside: 0,
                 hits: limit.3,
             }],
             memory_nodes: nodes.iter().enumerate().map(node).collect(),

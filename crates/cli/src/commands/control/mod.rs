@@ -22,7 +22,7 @@ use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::output;
 use arguments::ControlCommand;
-pub use run::{limits_path, lock_path};
+pub use run::{limits_path, lock_path, put_back_left};
 
 /// Runs a command of the memory control.
 pub fn control(command: &ControlCommand) -> Result<Outcome> {

@@ -77,12 +77,11 @@ impl Reporter {
 
 /// The group whose limit leaves least room, where that is less than the machine's.
 fn nearest_group(snapshot: &Snapshot) -> Option<GroupReport> {
-    let occupied_bytes = snapshot.occupied_bytes();
     let groups = snapshot.limits.iter().filter(|limit| limit.holds_store);
     let groups = groups.map(|limit| GroupReport {
         name: limit.name.clone(),
         limit_bytes: limit.limit_bytes,
-        demand_bytes: limit.used_bytes.saturating_sub(occupied_bytes),
+        demand_bytes: limit.demand_bytes(&snapshot.stores),
         available_bytes: limit.limit_bytes.saturating_sub(limit.used_bytes),
     });
     let nearest = groups.min_by_key(|group| group.available_bytes)?;

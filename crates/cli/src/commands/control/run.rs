@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidepool_control::actuator::{self, Actuator, LateStore, StoreConfiguration, TidepoolStore};
+use tidepool_control::actuator::{
+    self, Actuator, LateStore, Siblings, StoreConfiguration, TidepoolStore,
+};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
-    prepare_process, settings, start,
+    limits_left, prepare_process, settings, start,
 };
 use tidepool_proto::{Error, Result};
 
@@ -29,6 +31,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Other stores that are not open by then are governed later: Tidepool's own store must not lose
 /// its lease for them.
 const OPENING_TIME: Duration = Duration::from_millis(300);
+/// The same where limits are put back: each waits for a few answers at most.
+const PUTTING_BACK_TIME: Duration = Duration::from_secs(2);
 /// Bytes of one of the two parts of the log of decisions.
 const JOURNAL_PART_BYTES: usize = 4 << 20;
 
@@ -64,8 +68,12 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     });
     let mut notes = prepare_process();
     let configured = configured(arguments.stores.as_deref(), &mut notes);
-    let mut others = open_stores(configured, &mut notes);
-    let limits = begin_limits(&socket, &mut others, &mut notes);
+    let others = open_stores(configured, OPENING_TIME, &mut notes);
+    let limits = LimitsFile::begin(&limits_path(&socket), &others);
+    if let Err(error) = limits.try_out() {
+        tracing::error!("other stores keep their limits: {error}");
+        notes.push(format!("other stores keep their limits: {error}"));
+    }
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
     actuators.extend(others);
     let (generation, text) = store.settings();
@@ -80,7 +88,7 @@ pub fn run(arguments: &RunArguments) -> Result<Outcome> {
     follow(&wakes, &store, &handle, &mut reporter, generation);
     // No command comes after this.
     drop(handle);
-    for failed in limits.map(LimitsFile::put_back).unwrap_or_default() {
+    for failed in limits.put_back() {
         tracing::error!("not put back: {failed}");
     }
     Ok(Outcome::Done)
@@ -125,9 +133,11 @@ fn configured(file: Option<&Path>, notes: &mut Vec<String>) -> Vec<StoreConfigur
 /// Tidepool's own store first of all, are governed.
 fn open_stores(
     configured: Vec<StoreConfiguration>,
+    time: Duration,
     notes: &mut Vec<String>,
 ) -> Vec<Arc<dyn Actuator>> {
-    let start = |configuration| match LateStore::start(configuration) {
+    let siblings = Siblings::default();
+    let start = |configuration| match LateStore::start(configuration, &siblings) {
         Ok(store) => Some(store),
         Err(error) => {
             notes.push(format!("a store is not governed: {error}"));
@@ -135,27 +145,27 @@ fn open_stores(
         }
     };
     let stores: Vec<LateStore> = configured.into_iter().filter_map(start).collect();
-    let deadline = Instant::now() + OPENING_TIME;
+    let deadline = Instant::now() + time;
     stores.iter().for_each(|store| {
         store.wait_for_first_try(deadline);
     });
     stores.into_iter().map(|store| Arc::new(store) as Arc<dyn Actuator>).collect()
 }
 
-/// Where limits cannot be written down, a crash would lose them: then the stores keep theirs.
-fn begin_limits(
-    socket: &Path,
-    stores: &mut Vec<Arc<dyn Actuator>>,
-    notes: &mut Vec<String>,
-) -> Option<LimitsFile> {
-    let begun = LimitsFile::begin(&limits_path(socket), stores);
-    begun
-        .inspect_err(|error| {
-            tracing::error!("other stores are not governed: {error}");
-            notes.push(format!("other stores are not governed: {error}"));
-            stores.clear();
-        })
-        .ok()
+/// Puts back what a controller left that was killed at the node of `socket`, where none runs that
+/// would: not while another one has the lock. Answers what failed, one line a store; `None` where
+/// there was nothing to do.
+pub fn put_back_left(socket: &Path, stores_file: &Path) -> Option<Vec<String>> {
+    let path = limits_path(socket);
+    if limits_left(&path).is_empty() {
+        return None;
+    }
+    let _lock = NodeLock::take(&lock_path(socket), socket).ok()?;
+    let mut failed = Vec::new();
+    let others =
+        open_stores(configured(Some(stores_file), &mut failed), PUTTING_BACK_TIME, &mut failed);
+    failed.extend(LimitsFile::begin(&path, &others).put_back());
+    Some(failed)
 }
 
 /// Takes new settings to the loop and reports to the node, until a signal comes.

@@ -63,10 +63,8 @@ impl Sensors {
             self.readings.pop_front();
         }
         self.hits.resize(config.limits.len(), 0);
-        let stored: u64 = stores.iter().map(Store::resident_bytes).sum();
         for (limit, hits) in config.limits.iter().zip(&mut self.hits) {
-            let used =
-                limit.demand.demand_bytes(now_ns) + if limit.holds_store { stored } else { 0 };
+            let used = limit.used_bytes(now_ns, stores.iter().map(Store::resident_bytes));
             *hits += u64::from(used > limit.limit_bytes);
         }
     }
@@ -101,7 +99,7 @@ impl Sensors {
             pressure: Some(pressure),
             swapped_out_pages: Some(memory.swapped_pages()),
             refaulted_pages: Some(memory.refaulted_pages()),
-            limits: self.limits(config, now_ns, stored),
+            limits: self.limits(config, now_ns, stores),
             memory_nodes: memory_nodes(config, now_ns, stored),
             stores: stores.iter().map(Store::state).collect(),
         };
@@ -109,17 +107,17 @@ impl Sensors {
         snapshot
     }
 
-    fn limits(&self, config: &PlantConfig, now_ns: u64, stored_bytes: u64) -> Vec<Limit> {
+    fn limits(&self, config: &PlantConfig, now_ns: u64, stores: &[Store]) -> Vec<Limit> {
         let limits = config.limits.iter().enumerate();
         limits
             .map(|(index, limit)| {
-                let used = limit.demand.demand_bytes(now_ns);
-                let used = used + if limit.holds_store { stored_bytes } else { 0 };
+                let used = limit.used_bytes(now_ns, stores.iter().map(Store::resident_bytes));
                 Limit {
                     name: limit.name.clone(),
                     limit_bytes: limit.limit_bytes,
                     used_bytes: used.min(limit.limit_bytes),
                     holds_store: limit.holds_store,
+                    outside: limit.outside.iter().map(|place| 1_u64 << place).sum(),
                     hits: self.hits.get(index).copied().unwrap_or(0),
                 }
             })

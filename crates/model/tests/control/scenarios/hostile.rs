@@ -117,6 +117,7 @@ fn memory_only_bytes_are_written_down_under_a_job_in_the_same_group() {
             limit_bytes: group,
             demand: job.clone(),
             holds_store: true,
+            outside: Vec::new(),
         }];
         let simulation = with_defaults(plant, job.clone());
         let (run, measures) = run(&format!("memory-only bytes, PFS of {spill} B/s"), &simulation);

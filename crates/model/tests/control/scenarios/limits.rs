@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
-use tidepool_model::control::{Alarm, LimitConfig, MemoryNodeConfig, Reason, Simulation, Trace};
+use tidepool_model::control::{
+    Alarm, LimitConfig, MemoryNodeConfig, Reason, Simulation, StoreConfig, Trace, simulate_observed,
+};
 
 use crate::support::*;
 
 fn limit(limit_bytes: u64, demand: Trace, holds_store: bool) -> LimitConfig {
-    LimitConfig { name: "/job".to_owned(), limit_bytes, demand, holds_store }
+    LimitConfig { name: "/job".to_owned(), limit_bytes, demand, holds_store, outside: Vec::new() }
 }
 
 #[test]
@@ -36,6 +38,63 @@ fn scenario_08_a_job_at_its_own_limit_evicts_nothing() {
         &tidepool(plant, Trace::ramp(5 * GB, 30 * GB, 10 * GB, S, 6 * S)),
     );
     assert_eq!(measures.evicted_bytes, 0);
+}
+
+/// A store of 20 GB in a group of 40 GB, and one of 60 GB that is charged elsewhere, on a node with
+/// room for both.
+fn half_outside(inside: Trace) -> Simulation {
+    let mut plant = node();
+    let size = 20 * GB / (4 << 20) * (4 << 20);
+    plant.stores[0] = StoreConfig::tidepool(size);
+    plant.stores.push(StoreConfig { name: "outside".to_owned(), ..StoreConfig::tidepool(STORE) });
+    plant.limits = vec![LimitConfig { outside: vec![1], ..limit(40 * GB, inside.clone(), true) }];
+    tidepool(plant, inside)
+}
+
+#[test]
+fn scenario_08_a_store_outside_of_the_group_is_not_cut_for_its_limit() {
+    let (run, measures) =
+        run("a larger store outside", &half_outside(Trace::constant(5 * GB, 5 * S)));
+    assert_eq!(measures.evicted_bytes, 0);
+    assert!(is_quiet(&run), "nobody lacks anything");
+}
+
+#[test]
+fn scenario_08_what_a_group_lacks_is_asked_of_the_stores_in_it() {
+    let up = Trace::ramp(5 * GB, 30 * GB, 10 * GB, S, 8 * S);
+    let simulation = half_outside(up);
+    let mut outside = Vec::new();
+    let run = simulate_observed(&simulation, &mut |snapshot, _, _| {
+        outside.push(snapshot.stores[1].resident_bytes);
+    });
+    assert!(outside.iter().all(|bytes| *bytes == STORE), "it has nothing to do with it");
+    let inside = run.samples.last().unwrap().truth.stored_bytes - STORE;
+    assert!((7 * GB..=8 * GB).contains(&inside), "{inside}");
+    let most = run.samples.iter().map(|sample| {
+        simulation.demand.demand_bytes(sample.at_ns) + sample.truth.stored_bytes - STORE
+    });
+    assert!(most.max().unwrap() <= 40 * GB, "the group would have killed");
+    let reason = first(&run, S, |run, at| run.decisions[at].decision.reason == Reason::Limit);
+    assert!(reason.is_some());
+}
+
+#[test]
+fn scenario_08_the_store_in_the_group_grows_again_after_the_hold() {
+    let down = Trace::ramp(30 * GB, 5 * GB, 10 * GB, 2 * S, 60 * S);
+    let (run, measures) = run("a job in the group ends", &half_outside(down));
+    assert!(stored_at(&run, 2 * S) <= STORE + 8 * GB, "{measures:?}");
+    assert!(stored_at(&run, 60 * S) >= STORE + 19 * GB, "{measures:?}");
+    assert_eq!(measures.sign_changes, 0);
+}
+
+#[test]
+fn scenario_08_a_group_that_its_stores_cannot_relieve_is_said() {
+    let (run, _) = run(
+        "a job as large as its group",
+        &half_outside(Trace::ramp(5 * GB, 39 * GB, 10 * GB, S, 6 * S)),
+    );
+    assert!(alarm(&run, Alarm::AtMinimum).is_some());
+    assert!(stored_at(&run, 6 * S) >= STORE, "the other store is no help");
 }
 
 #[test]
