@@ -24,8 +24,8 @@ const AGAIN_AFTER_PROGRAM: Duration = Duration::from_secs(15);
 /// is asked again.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// The servers that one controller governs, so that none is governed twice: under two names it would
-/// be asked for two capacities, and each would take the other's limit for an administrator's.
+/// The servers that one controller governs, so that none is governed twice: under two names it
+/// would be asked for two capacities, and each would take the other's limit for an administrator's.
 #[derive(Clone, Default)]
 pub struct Siblings(Arc<Mutex<Vec<Weak<dyn Actuator>>>>);
 
