@@ -15,7 +15,9 @@ use tidepool_proto::{
     Access, ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
 };
 
+use crate::core::Core;
 use crate::file::content::Content;
+use crate::file::crew::{self, Wait};
 use crate::file::handle::Handle;
 use crate::file::memory_only;
 use crate::file::spilling::is_no_room;
@@ -144,7 +146,13 @@ impl Node {
             clients: surroundings.clients.as_ref().map_or(0, |clients| clients()),
             memory_only_files: core.memory_only.count(),
             transfers: ledger.transfers(),
-            degraded: self.notes().iter().chain(&surroundings.notes).cloned().collect(),
+            degraded: self
+                .notes()
+                .iter()
+                .chain(&surroundings.notes)
+                .cloned()
+                .chain(hanging(core))
+                .collect(),
             ..Status::default()
         };
         drop(surroundings);
@@ -340,7 +348,7 @@ impl Node {
         let mut report = self.core.governor.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
-            if excess == 0 || memory_only::spill_after_others(&self.core, excess) == 0 {
+            if excess == 0 || crew::ask(&self.core, excess, Wait::ToEnd) == 0 {
                 break;
             }
             let freed_bytes = report.freed_bytes;
@@ -480,4 +488,13 @@ fn conclude(answer: &mut Explanation) {
         "pfs"
     }
     .into();
+}
+
+/// Files in memory alone that the PFS does not answer for.
+fn hanging(core: &Core) -> impl Iterator<Item = String> {
+    let hanging = core.memory_only.steps().hanging().into_iter();
+    hanging.map(|(file, elapsed)| {
+        let (name, elapsed_s) = (memory_only::name_of_file(core, file), elapsed.as_secs());
+        format!("the PFS has not answered for {elapsed_s} s: {name} is being written down")
+    })
 }

@@ -17,7 +17,7 @@ use tidepool_proto::control::{
     ControlEvent, ControlReport, ControlSetting, ControlStatus, Govern, Governed, LEASE_OPTION,
     check_lease, parameter_options, policy_interval_ms,
 };
-use tidepool_proto::control_page::{ControlPage, LeaseState};
+use tidepool_proto::control_page::{ControlPage, LeaseState, SPILL_PRIOR_BYTES_PER_S};
 use tidepool_proto::option::option;
 use tidepool_proto::{ByteSize, Error, ErrorKind, NodeConfig, Result};
 use tidepool_store::{HeartbeatPage, Store};
@@ -334,6 +334,17 @@ impl Governor {
         // The latest counts most: a PFS is as fast as its other users let it be.
         let smoothed = if known == 0 { rate } else { known / 2 + rate / 2 };
         word.store(smoothed.max(1), Ordering::Relaxed);
+    }
+
+    /// Remembers that memory-only bytes are written down no faster than this, because they take
+    /// longer already.
+    pub fn note_spill_at_most(&self, bytes_per_s: u64) {
+        let word = &self.page().spill_bytes_per_s;
+        let known = word.load(Ordering::Relaxed);
+        let believed = if known == 0 { SPILL_PRIOR_BYTES_PER_S } else { known };
+        if bytes_per_s < believed {
+            word.store(bytes_per_s.max(1), Ordering::Relaxed);
+        }
     }
 
     /// Ends the watchdog.

@@ -19,8 +19,8 @@ use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 use crate::carry::Noted;
 use crate::changes::Changes;
 use crate::core::Core;
+use crate::file::crew::{self, Wait};
 use crate::file::draining::{Effort, spill_all};
-use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
@@ -181,6 +181,7 @@ impl Node {
             let _ = thread.join();
         }
         self.core.memory_only.spilling().stop();
+        self.core.memory_only.crew().stop();
         self.core.governor.stop();
         self.core.fills.stop();
     }
@@ -206,9 +207,7 @@ fn spill_under_pressure(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            let begun = Instant::now();
-            let bytes = memory_only::spill_in_turn(&core, bytes_wanted);
-            core.governor.note_spill(bytes, begun.elapsed());
+            crew::ask(&core, bytes_wanted, Wait::Moment);
         }
     }));
 }

@@ -120,6 +120,11 @@ impl Store {
         self.report(start, freed_bytes, self.engine.budget.excess())
     }
 
+    /// Evicts what is above the capacity and may go at once; asks nobody. Returns bytes freed.
+    pub fn trim(&self) -> u64 {
+        self.engine.trim()
+    }
+
     /// The words that a controller sees. The account is the store's; the words about leases,
     /// limits and owed bytes are for the node to keep.
     pub fn control_page(&self) -> &ControlPage {

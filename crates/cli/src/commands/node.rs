@@ -22,6 +22,9 @@ use crate::{interruption, output};
 /// How often programs that use the mount are looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// What keeps the node from ending is said this often.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
 #[derive(Serialize)]
 struct StopReport {
     stopped: bool,
@@ -94,7 +97,14 @@ fn drain_unless_interrupted(
     before: &Status,
     interrupted: &AtomicBool,
 ) -> Result<()> {
-    if node.order_until(AdminRequest::Drain { stop: false }, interrupted)? {
+    let is_done = AtomicBool::new(false);
+    let drained = std::thread::scope(|scope| {
+        scope.spawn(|| say_what_hangs(node, before, &is_done));
+        let drained = node.order_until(AdminRequest::Drain { stop: false }, interrupted);
+        is_done.store(true, Ordering::Relaxed);
+        drained
+    });
+    if drained? {
         return Ok(());
     }
     if before.draining {
@@ -108,6 +118,23 @@ fn drain_unless_interrupted(
             _ => "it may refuse new opens still: `tidepool node drain --undo` ends that",
         },
     ))
+}
+
+/// Says what the node waits for since it was asked, until that is done.
+fn say_what_hangs(node: &Connection, before: &Status, is_done: &AtomicBool) {
+    let mut asked = Instant::now();
+    let mut said = before.degraded.clone();
+    while !is_done.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK_AGAIN / 4);
+        if asked.elapsed() < SAY_EVERY {
+            continue;
+        }
+        asked = Instant::now();
+        let Ok(status) = node.status() else { return };
+        let news = status.degraded.iter().filter(|note| !said.contains(note));
+        news.for_each(|note| output::note(note));
+        said.extend(status.degraded);
+    }
 }
 
 fn open_process(process_id: u32) -> Result<OwnedFd> {

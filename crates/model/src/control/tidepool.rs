@@ -7,6 +7,8 @@
 //! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
 //! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
+use tidepool_proto::control_page::SPILL_PRIOR_BYTES_PER_S;
+
 use super::asked::Asked;
 use super::climb::Climb;
 use super::emergency::{Emergency, Events};
@@ -29,8 +31,6 @@ const SWAP_ALARM_NS: u64 = 10 * SECOND_NS;
 const BLIND_NS: u64 = SECOND_NS;
 /// Longest time by which slow spilling moves the feed-forward ahead, in seconds.
 const SPILL_AHEAD_S: f64 = 1.0;
-/// Rate of writing down while none was measured: a slow PFS. It is only known once it was asked.
-const SPILL_PRIOR_BYTES_PER_S: u64 = 100_000_000;
 
 /// The law.
 #[derive(Default)]
@@ -112,6 +112,11 @@ fn spill_bytes_per_s(store: &StoreState) -> u64 {
     }
 }
 
+/// The same of all stores that have something to write down.
+fn unwritten_bytes_per_s(snapshot: &Snapshot) -> u64 {
+    snapshot.sum(|store| if store.memory_only_bytes > 0 { spill_bytes_per_s(store) } else { 0 })
+}
+
 /// Time from one decision to memory given back by the next.
 pub(super) fn action_s(p: &Parameters) -> f64 {
     p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
@@ -121,7 +126,7 @@ pub(super) fn action_s(p: &Parameters) -> f64 {
 /// it will need must be written first.
 fn horizon_s(snapshot: &Snapshot, slope: u64) -> f64 {
     let unwritten = snapshot.sum(|store| store.memory_only_bytes);
-    let spill = snapshot.sum(spill_bytes_per_s);
+    let spill = unwritten_bytes_per_s(snapshot);
     if unwritten == 0 || slope == 0 {
         return 0.0;
     }
@@ -371,7 +376,7 @@ impl Tidepool {
 /// first, that is the rate of writing them down.
 fn give_bytes_per_s(snapshot: &Snapshot, is_unwritten: bool) -> Option<u64> {
     let release = release_bytes_per_s(snapshot);
-    let spill = snapshot.sum(|store| store.spill_bytes_per_s);
+    let spill = unwritten_bytes_per_s(snapshot);
     let spill = (is_unwritten && spill > 0).then_some(spill);
     release.into_iter().chain(spill).min()
 }

@@ -265,6 +265,22 @@ fn a_demand_faster_than_the_store_is_said() {
 }
 
 #[test]
+fn a_demand_faster_than_writing_down_is_said_before_a_rate_was_measured() {
+    let said = |demand_bytes_per_s: u64| {
+        let mut node = Node::full(60 * GIB);
+        node.store().memory_only_bytes = 60 * GIB;
+        let mut said = false;
+        for _ in 0..20 {
+            node.demand += demand_bytes_per_s / 100;
+            said |= has(&node.tick(), Alarm::ActuatorLimited);
+        }
+        said
+    };
+    assert!(said(2 * GIB), "a PFS is not believed to be that fast");
+    assert!(!said(GIB / 64));
+}
+
+#[test]
 fn swapping_is_said_and_holds_growth() {
     let mut node = Node::new(40 * GIB, 10 * GIB, 60 * GIB);
     node.run(2_500);

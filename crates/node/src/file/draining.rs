@@ -1,17 +1,29 @@
 //! Everything that is in memory alone is written down: for a drain, and when the node ends.
+//! Several files at a time, so that one that the PFS does not answer for is the only one that is
+//! waited for.
 //!
 //! Where the PFS has no room, a drain does not try every file: each try costs syncs, and the bytes
 //! stay in memory in any case. The end of a node does, for then they would be lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
-use tidepool_proto::{ByteSize, Error, ErrorKind, Result};
+use tidepool_proto::{ByteSize, Error, ErrorKind, FileId, Result};
 
-use super::memory_only::{is_expendable, spill_gated};
-use super::spilling::{Room, is_full};
+use super::content::Content;
+use super::memory_only::{is_expendable, name_of_file, spill_gated};
+use super::spilling::{Room, SAY_EVERY, is_full};
+use super::state::FileState;
+use super::steps::{HANGING, WAITING_MAX, moving};
 use crate::core::Core;
+
+/// How often it is looked whether a file hangs.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const WHAT: &str = "writing down what is in memory alone";
 
 /// How much is tried where there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,45 +35,172 @@ pub enum Effort {
 }
 
 /// Writes every memory-only file down, the small ones first: they find room longest. After a file
-/// that found none, more and more are passed over until the next is tried. The error tells what is
-/// left, or is the first that was of another kind, after all were tried.
+/// that found none, more and more are passed over until the next is tried. Returns when all is
+/// done: a file that hangs is waited for, and said. The error tells what is left, or is the first
+/// that was of another kind, after all were tried.
 pub fn spill_all(core: &Arc<Core>, effort: Effort) -> Result<()> {
-    let mut contents = core.memory_only.contents();
-    contents.sort_by_key(|content| content.size());
-    let mut walk = Walk::default();
-    let (mut first_error, mut first_full) = (None, None);
-    for content in contents {
-        let Some(file) = core.files.get(content.id()) else { continue };
-        let stub = file.inner.lock().stub.clone();
-        if let (Some(stub), Effort::Probe) = (&stub, effort)
-            && walk.passes_over(&**stub.lower())
-            && !is_expendable(core, &file)
-        {
+    let mut left = core.memory_only.contents();
+    left.sort_by_key(|content| std::cmp::Reverse(content.size()));
+    let state = Mutex::new(State { left, ..State::default() });
+    let round = Arc::new(Round { core: core.clone(), effort, state, changed: Condvar::new() });
+    let mut said = None;
+    let mut state = round.state.lock();
+    while !state.is_done() {
+        if !round.employ(&mut state) {
+            drop(state);
+            round.work();
+            state = round.state.lock();
             continue;
         }
-        let _changing = file.gate.write();
-        let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
-            continue;
-        };
-        match (spill_gated(core, &file, &content), stub) {
-            (Ok(_), stub) => walk.found_room(stub.as_ref().map(|stub| &**stub.lower())),
-            (Err(error), Some(stub)) if is_full(&error) => {
-                walk.found_none(Room::of(&error, &**stub.lower()));
-                first_full.get_or_insert(error);
+        let _ = round.changed.wait_for(&mut state, LOOK_AGAIN);
+        if effort == Effort::Probe && !core.draining.load(Ordering::Acquire) {
+            state.left.clear();
+            state.undone = true;
+            return Err(Error::new(ErrorKind::NodeUnavailable, WHAT, "the drain was undone")
+                .remedy("`tidepool node drain`, where that was not meant"));
+        }
+        round.say_what_hangs(&state, &mut said);
+    }
+    let full = state.first_full.take().map(|error| left_over(core, &error, effort));
+    state.first_error.take().or(full).map_or(Ok(()), Err)
+}
+
+/// One walk over all files, by several threads.
+struct Round {
+    core: Arc<Core>,
+    effort: Effort,
+    state: Mutex<State>,
+    /// A file ended.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Files to come, the last one first.
+    left: Vec<Arc<Content>>,
+    works: Vec<(FileId, Instant)>,
+    ended: usize,
+    last_end: Option<Instant>,
+    threads: usize,
+    walk: Walk,
+    first_error: Option<Error>,
+    first_full: Option<Error>,
+    /// Nobody waits for it any more.
+    undone: bool,
+}
+
+impl State {
+    fn is_done(&self) -> bool {
+        self.left.is_empty() && self.works.is_empty()
+    }
+}
+
+impl Round {
+    /// Begins threads, as many as may write; false where there is none and none to be had. They
+    /// grow in number with the files that are done: a PFS without room is not asked for many.
+    fn employ(self: &Arc<Self>, state: &mut State) -> bool {
+        let steps = self.core.memory_only.steps();
+        let waits = |&(file, begun): &(FileId, Instant)| (steps.waits(file, begun), ());
+        let waits = state.works.iter().map(waits).collect();
+        let moving = moving(waits, state.last_end.map(|end| end.elapsed()));
+        let waiting = (state.works.len() - moving.len()).min(WAITING_MAX);
+        let places = (self.core.config.transfers as usize).min(state.ended + 1);
+        while state.threads < (places + waiting).min(state.works.len() + state.left.len()) {
+            let round = self.clone();
+            let work = move || {
+                round.work();
+                round.state.lock().threads -= 1;
+                round.changed.notify_all();
+            };
+            let builder = std::thread::Builder::new().name("drain".into()).stack_size(256 << 10);
+            if let Err(error) = builder.spawn(work) {
+                tracing::warn!(%error, "no more threads write memory-only files down");
+                break;
             }
-            (Err(error), _) => {
-                first_error.get_or_insert(error);
-            }
+            state.threads += 1;
+        }
+        state.threads > 0
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        while let Some(content) = state.left.pop() {
+            let file = content.id();
+            state.works.push((file, Instant::now()));
+            drop(state);
+            self.try_one(file);
+            state = self.state.lock();
+            state.works.retain(|(other, _)| *other != file);
+            (state.ended, state.last_end) = (state.ended + 1, Some(Instant::now()));
+            self.changed.notify_all();
         }
     }
-    match first_error.or_else(|| first_full.map(|error| left(core, &error, effort))) {
-        Some(error) => Err(error),
-        None => Ok(()),
+
+    fn try_one(&self, file: FileId) {
+        let core = &self.core;
+        let Some(file) = core.files.get(file) else { return };
+        let Some(stub) = file.inner.lock().stub.clone() else { return };
+        let lower = &**stub.lower();
+        let rooms = self.rooms_of(lower);
+        if self.effort == Effort::Probe
+            && self.state.lock().walk.passes_over(&rooms)
+            && !is_expendable(core, &file)
+        {
+            return;
+        }
+        let Some(result) = self.write_down(&file) else { return };
+        let mut state = self.state.lock();
+        match result {
+            Ok(()) => state.walk.found_room(&rooms),
+            Err(error) if is_full(&error) => {
+                drop(state);
+                let room = Room::of(&error, lower);
+                state = self.state.lock();
+                state.walk.found_none(room);
+                state.first_full.get_or_insert(error);
+            }
+            Err(error) => _ = state.first_error.get_or_insert(error),
+        }
+    }
+
+    /// What the file needs of what was found to be used up. Asks the PFS, so without a lock.
+    fn rooms_of(&self, lower: &dyn LowerFile) -> Vec<Room> {
+        let used_up: Vec<Room> = self.state.lock().walk.0.keys().copied().collect();
+        used_up.into_iter().filter(|room| room.is_of(lower)).collect()
+    }
+
+    /// Waits for those who change the file; `None` where nothing is to be done any more.
+    fn write_down(&self, file: &FileState) -> Option<Result<()>> {
+        let _changing = loop {
+            if let Some(changing) = file.gate.try_write_for(LOOK_AGAIN) {
+                break changing;
+            }
+            if self.state.lock().undone {
+                return None;
+            }
+        };
+        let content = file.content().filter(|content| content.is_memory_only())?;
+        Some(spill_gated(&self.core, file, &content).map(drop))
+    }
+
+    /// Names the files that keep everybody waiting.
+    fn say_what_hangs(&self, state: &State, said: &mut Option<Instant>) {
+        let steps = self.core.memory_only.steps();
+        let waits = state.works.iter().map(|&(file, begun)| (file, steps.waits(file, begun)));
+        let hanging: Vec<_> = waits.filter(|(_, elapsed)| *elapsed >= HANGING).collect();
+        if hanging.is_empty() || said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
+            return;
+        }
+        *said = Some(Instant::now());
+        let (file, elapsed) = hanging[0];
+        let (name, hanging) = (name_of_file(&self.core, file), hanging.len());
+        let left = state.left.len();
+        tracing::warn!(name, ?elapsed, hanging, left, "the PFS does not answer: waiting for it");
     }
 }
 
 /// Says what is left, and what to do.
-fn left(core: &Core, error: &Error, effort: Effort) -> Error {
+fn left_over(core: &Core, error: &Error, effort: Effort) -> Error {
     let contents = core.memory_only.contents();
     let bytes = ByteSize(contents.iter().map(|content| content.size()).sum());
     let whose = if error.errno() == libc::EDQUOT { "a quota on the PFS" } else { "the PFS" };
@@ -79,7 +218,7 @@ fn left(core: &Core, error: &Error, effort: Effort) -> Error {
             "end a node by `tidepool node stop`, which leaves it running where the PFS has no room"
         }
     };
-    Error::new(ErrorKind::Pfs, "writing down what is in memory alone", detail)
+    Error::new(ErrorKind::Pfs, WHAT, detail)
         .caused_by(std::io::Error::from_raw_os_error(error.errno()))
         .remedy(remedy)
 }
@@ -96,9 +235,9 @@ struct Gap {
 }
 
 impl Walk {
-    /// Whether this file is one to pass over.
-    fn passes_over(&mut self, lower: &dyn LowerFile) -> bool {
-        let mut gaps = self.0.iter_mut().filter(|(room, _)| room.is_of(lower));
+    /// Whether a file that needs these rooms is one to pass over.
+    fn passes_over(&mut self, rooms: &[Room]) -> bool {
+        let mut gaps = self.0.iter_mut().filter(|(room, _)| rooms.contains(room));
         // One of them is enough; the others count on.
         gaps.any(|(_, gap)| match gap.left {
             0 => false,
@@ -115,7 +254,7 @@ impl Walk {
         gap.left = gap.length;
     }
 
-    fn found_room(&mut self, lower: Option<&dyn LowerFile>) {
-        self.0.retain(|room, _| !lower.is_some_and(|lower| room.is_of(lower)));
+    fn found_room(&mut self, rooms: &[Room]) {
+        self.0.retain(|room, _| !rooms.contains(room));
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tidepool_pfs::LowerFile;
@@ -18,10 +19,12 @@ use tidepool_store::{BlockPin, FillStart, Segment};
 
 use super::capture::Written;
 use super::content::Content;
+use super::crew::{self, Crew, Wait};
 use super::lent;
 use super::retry;
 use super::spilling::{Room, Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
+use super::steps::Steps;
 use super::stub::{self, Found, Stub};
 use crate::core::Core;
 
@@ -30,6 +33,8 @@ pub struct MemoryOnlyFiles {
     contents: Mutex<HashMap<FileId, Arc<Content>>>,
     count: AtomicU64,
     spilling: Arc<Spilling>,
+    crew: Arc<Crew>,
+    steps: Steps,
     /// Names this start of a node in marks.
     node: String,
     host: String,
@@ -43,6 +48,8 @@ impl Default for MemoryOnlyFiles {
             contents: Mutex::default(),
             count: AtomicU64::new(0),
             spilling: Arc::default(),
+            crew: Arc::default(),
+            steps: Steps::default(),
             node: format!("{:016x}{:016x}", random(), random()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
@@ -63,6 +70,16 @@ impl MemoryOnlyFiles {
     /// What is known of a PFS without room for them.
     pub fn spilling(&self) -> &Arc<Spilling> {
         &self.spilling
+    }
+
+    /// The threads that write them down when memory is needed.
+    pub fn crew(&self) -> &Arc<Crew> {
+        &self.crew
+    }
+
+    /// Which of them are written down now.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
     }
 
     fn insert(&self, content: &Arc<Content>) {
@@ -161,6 +178,13 @@ pub fn name_of(lower: &dyn LowerFile) -> String {
     lower.relative_path().map_or_else(|| "the file".into(), |path| path.display().to_string())
 }
 
+/// As [`name_of`], of a file that is a stub.
+pub fn name_of_file(core: &Core, id: FileId) -> String {
+    let file = core.files.get(id);
+    let stub = file.and_then(|file| file.inner.lock().stub.clone());
+    stub.map_or_else(|| "a file".into(), |stub| name_of(&**stub.lower()))
+}
+
 /// The error of an open file whose bytes were let go.
 pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
     stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
@@ -183,9 +207,9 @@ pub fn record(
     Ok(())
 }
 
-/// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS for
-/// a length reads up to it. What grows is told by [`record`]. Call with the gate held exclusively,
-/// for a file that was found to be ours.
+/// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
+/// for a length reads up to it. What grows is told by [`record`]. Call with the gate held
+/// exclusively, for a file that was found to be ours.
 pub fn tell_shorter(
     core: &Core,
     file: &FileState,
@@ -296,7 +320,7 @@ fn begin_block(
             return Ok(true);
         }
         if attempt == 0 {
-            spill_some(core, core.block_bytes());
+            crew::ask(core, core.block_bytes(), Wait::ToEnd);
         }
     }
     spill_to_go_on(core, file, content)?;
@@ -333,46 +357,21 @@ pub fn warn_of_another_version(id: FileId) {
     tracing::warn!(inode, "another program wrote to a memory-only file; its version is kept");
 }
 
-/// As [`spill_some`], for a controller, which asks again and again; nothing while a thread is at it
-/// already.
-pub fn spill_in_turn(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
-    let Some(_turn) = core.memory_only.spilling.turn() else { return 0 };
-    spill_some(core, bytes_wanted)
-}
-
-/// As [`spill_some`], after a thread that is at it already.
-pub fn spill_after_others(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
-    let _turn = core.memory_only.spilling.wait_for_turn();
-    spill_some(core, bytes_wanted)
-}
-
-/// Writes memory-only files down until `bytes_wanted` bytes became clean. Files that are being
-/// changed at this moment are passed over, so that no lock is waited for. Where the PFS is full, or
-/// was a moment ago, only files that need no room on it go.
-pub fn spill_some(core: &Arc<Core>, bytes_wanted: u64) -> u64 {
+/// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
+/// that is being changed at this moment is passed over, so that no lock is waited for, and so is
+/// one that the PFS did not take a moment ago, or had no room for, unless it needs none.
+pub fn try_spill(core: &Arc<Core>, id: FileId) -> Option<u64> {
     let spilling = &core.memory_only.spilling;
-    let mut freed = 0;
-    for content in core.memory_only.contents() {
-        if freed >= bytes_wanted {
-            break;
-        }
-        let Some(file) = core.files.get(content.id()) else { continue };
-        let Some(stub) = file.inner.lock().stub.clone() else { continue };
-        if spilling.is_paused(&**stub.lower()) && !is_expendable(core, &file) {
-            continue;
-        }
-        let Some(_changing) = file.gate.try_write() else { continue };
-        let Some(content) = file.content().filter(|content| content.is_memory_only()) else {
-            continue;
-        };
-        let bytes = content.resident_bytes();
-        match spill_gated(core, &file, &content) {
-            Ok(_) => freed += bytes,
-            Err(error) if is_full(&error) => {}
-            Err(error) => tracing::error!(%error, inode = file.id.inode, "memory-only file stays"),
-        }
+    let file = core.files.get(id)?;
+    let stub = file.inner.lock().stub.clone()?;
+    let is_paused = spilling.is_paused(&**stub.lower()) || spilling.failing().is_paused(id);
+    if is_paused && !is_expendable(core, &file) {
+        return None;
     }
-    freed
+    let _changing = file.gate.try_write()?;
+    let content = file.content().filter(|content| content.is_memory_only())?;
+    let bytes = content.resident_bytes();
+    spill_gated(core, &file, &content).is_ok().then_some(bytes)
 }
 
 /// Whether a file may be dropped instead of being written down.
@@ -382,20 +381,26 @@ pub fn is_expendable(core: &Core, file: &FileState) -> bool {
 }
 
 /// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
-/// exclusively. On error the bytes stay in memory; where the PFS was full, that is noted.
+/// exclusively. On error the bytes stay in memory, and that is noted.
 pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(Spilled::WrittenDown) };
+    let begun = Instant::now();
+    let step = core.memory_only.steps.begin(file.id);
     let spilled = spill(core, file, content, &stub);
+    drop(step);
     let (spilling, lower) = (&core.memory_only.spilling, &**stub.lower());
     match &spilled {
-        Ok(Spilled::WrittenDown) => spilling.succeeded(lower),
+        Ok(Spilled::WrittenDown) => {
+            spilling.succeeded(lower);
+            spilling.failing().succeeded(file.id);
+        }
         Ok(Spilled::LetGo) => {}
         Err(error) if is_full(error) => {
             if spilling.refused(Room::of(error, lower), file.id, error) {
                 retry::start(core);
             }
         }
-        Err(_) => {}
+        Err(error) => spilling.failing().failed(file.id, error, begun),
     }
     spilled
 }
@@ -489,6 +494,7 @@ fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Resul
             let skip = from.saturating_sub(start).min(pin.len() as u64);
             stub.lower().write_at(start + skip, &pin[skip as usize..])?;
             core.ledger.pfs_written_bytes.add(pin.len() as u64);
+            core.memory_only.steps.moved(content.id());
         }
         Ok(())
     })

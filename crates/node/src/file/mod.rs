@@ -5,27 +5,33 @@
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
 //! * [`stub`]: what stands for a memory-only file on the PFS.
-//! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what a
-//!   handle does.
-//! * `spilling`, `retry`, `draining`: when memory-only files are written down, and what a PFS
-//!   without room for them changes of it.
+//! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what
+//!   a handle does.
+//! * `crew`, `steps`, `pace`, `draining`: when memory-only files are written down, by whom, how
+//!   fast.
+//! * `spilling`, `failing`, `retry`: what a PFS that has no room for them, or fails, changes of
+//!   it.
 //!
-//! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate is
-//! shared by fills and by reads from the PFS and exclusive for everything that changes the file, so
-//! that a version seen under it is either the recorded one or somebody else's work.
+//! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate
+//! is shared by fills and by reads from the PFS and exclusive for everything that changes the file,
+//! so that a version seen under it is either the recorded one or somebody else's work.
 
 mod behind;
 pub mod capture;
 pub mod content;
+pub mod crew;
 mod direct_writer;
 pub mod draining;
+pub mod failing;
 mod follow;
 pub mod handle;
 mod lent;
 pub mod memory_only;
+mod pace;
 mod read;
 mod retry;
 pub mod spilling;
 pub mod state;
+pub mod steps;
 pub mod stub;
 mod write;

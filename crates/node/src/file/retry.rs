@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use super::memory_only::{is_expendable, spill_gated};
-use super::spilling::{Room, Spilling, is_full};
+use super::spilling::{Room, Spilling};
 use super::state::FileState;
 use crate::core::Core;
 use tidepool_proto::FileId;
@@ -50,9 +50,6 @@ fn waiting(core: &Core, room: Room, refused: FileId) -> Option<Arc<FileState>> {
 fn try_again(core: &Arc<Core>, file: &FileState) {
     let Some(_changing) = file.gate.try_write() else { return };
     let Some(content) = file.content().filter(|content| content.is_memory_only()) else { return };
-    if let Err(error) = spill_gated(core, file, &content)
-        && !is_full(&error)
-    {
-        tracing::error!(%error, inode = file.id.inode, "memory-only file stays");
-    }
+    // What became of it is noted.
+    let _ = spill_gated(core, file, &content);
 }

@@ -5,16 +5,18 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::control::PfsFull;
 use tidepool_proto::{Error, FileId};
 
+use super::failing::Failing;
+
 /// The pause after the first refusal; it doubles up to the longest.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A full PFS is said this often.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+pub(super) const PAUSE_MIN: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What goes on is said this often.
+pub(super) const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Room on the PFS that may be used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +63,7 @@ pub fn is_no_room(errno: i32) -> bool {
 /// The state of writing down.
 #[derive(Default)]
 pub struct Spilling {
-    turn: Mutex<()>,
+    failing: Failing,
     refusals: Mutex<Refusals>,
     changed: Condvar,
 }
@@ -88,14 +90,9 @@ struct Refusal {
 }
 
 impl Spilling {
-    /// The right to write down for a controller; `None` while another thread does it.
-    pub fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock()
-    }
-
-    /// The same right, once nobody else has it.
-    pub fn wait_for_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock()
+    /// What is known of files that fail for another reason.
+    pub fn failing(&self) -> &Failing {
+        &self.failing
     }
 
     /// Whether there was no room for this file, or one like it, a moment ago.
@@ -124,8 +121,8 @@ impl Spilling {
         }
     }
 
-    /// There was no room for a file: the next pause begins. Answers whether nobody tries again yet,
-    /// and the caller has to see to it.
+    /// There was no room for a file: the next pause begins. Answers whether nobody tries again
+    /// yet, and the caller has to see to it.
     #[must_use]
     pub fn refused(&self, room: Room, file: FileId, error: &Error) -> bool {
         let now = Instant::now();
@@ -307,14 +304,5 @@ mod tests {
             assert_eq!(waiting.join().unwrap(), None);
         });
         assert!(!spilling.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC)), "none begins");
-    }
-
-    #[test]
-    fn one_thread_has_the_turn() {
-        let spilling = Spilling::default();
-        let turn = spilling.turn();
-        assert!(turn.is_some() && spilling.turn().is_none());
-        drop(turn);
-        assert!(spilling.turn().is_some());
     }
 }

@@ -1,9 +1,9 @@
 //! Stubs of memory-only files on the PFS: how they are marked, found, and turned into the files
 //! whose place they hold.
 //!
-//! Every step leaves a stub or the whole file behind if it is the last one, also where a failure of
-//! power takes what was not synced: the mark says *writing*, durably, before the first byte goes
-//! down, and goes after the last one is durable.
+//! Every step leaves a stub or the whole file behind if it is the last one, also where a failure
+//! of power takes what was not synced: the mark says *writing*, durably, before the first byte
+//! goes down, and goes after the last one is durable.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -200,8 +200,8 @@ impl Stub {
         }
     }
 
-    /// Whether the file, seen at `now`, is still this stub: nobody wrote to it. Times may have been
-    /// set, by whomever: they are not those of the bytes.
+    /// Whether the file, seen at `now`, is still this stub: nobody wrote to it. Times may have
+    /// been set, by whomever: they are not those of the bytes.
     pub fn is_at(&self, lower: &dyn LowerFile, now: &Version, mark: &Mark) -> Result<bool> {
         if self.unsure.load(Ordering::Acquire) && self.back(mark).is_ok() {
             return Ok(true);
@@ -285,7 +285,8 @@ impl Stub {
         let Err(error) = self.back(mark) else { return true };
         let size = self.lower.version().map(|now| now.size);
         let found = size.and_then(|size| find(&*self.lower, size));
-        tracing::warn!(%error, ?found, "a memory-only file that could not be written down");
+        // What is said is said by whoever counts failures.
+        tracing::debug!(%error, ?found, "a memory-only file that could not be written down");
         let is_whole = matches!(found, Ok(Found::Nothing));
         self.unsure.store(!is_whole, Ordering::Release);
         !is_whole

@@ -1,0 +1,322 @@
+//! Threads that write memory-only files down while memory is needed: the largest files first,
+//! because each file costs the PFS several synced calls whatever its size, and several files at a
+//! time, so that one that the PFS does not answer for keeps nobody else's bytes in memory.
+//!
+//! Whoever needs memory asks ([`ask`]) and waits as long as he wishes; what he asked for is
+//! written down also when he no longer waits, while the store is above its capacity. A file is
+//! written down by one thread at a time, which holds its gate.
+
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tidepool_proto::FileId;
+
+use super::memory_only::try_spill;
+use super::pace::Pace;
+use super::steps::{HANGING, WAITING_MAX, moving};
+use crate::core::Core;
+
+/// How long a thread without work stays.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often somebody who waits looks whether the rest hangs.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Files that are in order at a time, and for how long their order is good.
+const ORDERED_MAX: usize = 4096;
+const ORDER_AGE_MAX: Duration = Duration::from_millis(100);
+/// At most one part of this many of the time goes into ordering.
+const ORDER_SHARE: u32 = 5;
+/// No more than two files are written at a time where they are larger: a file gives its memory
+/// back when it is whole, and more of them would share what the PFS takes and all be late.
+const TOGETHER_BYTES: u64 = 32 << 20;
+const TOGETHER_MIN: usize = 2;
+/// How long a request that is repeated by itself waits.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// How long somebody waits for what he asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A moment: who asks asks again.
+    Moment,
+    /// Until it is there, or nothing more can be written down.
+    ToEnd,
+}
+
+/// The threads and their work.
+#[derive(Default)]
+pub struct Crew {
+    state: Mutex<State>,
+    /// A file ended, or there is none.
+    changed: Condvar,
+    /// There is work for a thread.
+    needed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes still to be written down, those under way included.
+    owed_bytes: u64,
+    /// Bytes that became clean since the start.
+    done_bytes: u64,
+    /// Who asks and waits.
+    waiting: usize,
+    order: Order,
+    works: Vec<Work>,
+    threads: usize,
+    idle: usize,
+    pace: Pace,
+    /// When the last file was done.
+    ended: Option<Instant>,
+    stopping: bool,
+}
+
+/// A file that is written down now.
+struct Work {
+    file: FileId,
+    bytes: u64,
+    begun: Instant,
+}
+
+impl Work {
+    /// How long the PFS takes for its present step.
+    fn waits(&self, core: &Core) -> Duration {
+        core.memory_only.steps().waits(self.file, self.begun)
+    }
+}
+
+/// The next files, the last one first.
+#[derive(Default)]
+struct Order {
+    files: Vec<(u64, Reverse<u64>, FileId)>,
+    made: Option<Instant>,
+    took: Duration,
+    /// Something may have changed since.
+    worth_making: bool,
+    /// There was nothing more to write down.
+    exhausted: bool,
+}
+
+impl Order {
+    /// The next file that nobody writes down.
+    fn next(&mut self, core: &Core, works: &[Work]) -> Option<(FileId, u64)> {
+        if self.made.is_none_or(|made| made.elapsed() > ORDER_AGE_MAX) {
+            self.make(core);
+        }
+        loop {
+            while let Some((bytes, _, file)) = self.files.pop() {
+                if !works.iter().any(|work| work.file == file) {
+                    return Some((file, bytes));
+                }
+            }
+            if !self.make(core) {
+                self.exhausted = true;
+                return None;
+            }
+        }
+    }
+
+    /// Takes the largest files; of those of one length the oldest are first. Whether any is there.
+    fn make(&mut self, core: &Core) -> bool {
+        let is_dear = self.made.is_some_and(|made| made.elapsed() < self.took * ORDER_SHARE);
+        if !self.worth_making || is_dear {
+            return false;
+        }
+        let begun = Instant::now();
+        let contents = core.memory_only.contents().into_iter();
+        self.files = contents
+            .map(|content| (content.resident_bytes(), Reverse(content.number), content.id()))
+            .collect();
+        if let Some(rest) = self.files.len().checked_sub(ORDERED_MAX).filter(|rest| *rest > 0) {
+            self.files.select_nth_unstable(rest);
+            self.files.drain(..rest);
+        }
+        self.files.sort_unstable();
+        (self.made, self.took) = (Some(Instant::now()), begun.elapsed());
+        self.worth_making = false;
+        !self.files.is_empty()
+    }
+}
+
+impl State {
+    fn is_wanted(&self, core: &Core) -> bool {
+        self.waiting > 0 || excess_bytes(core) > 0
+    }
+
+    /// Whether another file is to be begun.
+    fn lacks_work(&self, core: &Core) -> bool {
+        let coming = self.moving(core).iter().sum::<u64>();
+        coming < self.owed_bytes && self.is_wanted(core) && !self.stopping
+    }
+
+    /// Bytes of the files that go on.
+    fn moving(&self, core: &Core) -> Vec<u64> {
+        let works = self.works.iter().map(|work| (work.waits(core), work.bytes)).collect();
+        moving(works, self.ended.map(|ended| ended.elapsed()))
+    }
+
+    /// Whether one thread more may write.
+    fn has_place(&self, core: &Core) -> bool {
+        let moving = self.moving(core);
+        let few = moving.len() < TOGETHER_MIN || moving.iter().sum::<u64>() < TOGETHER_BYTES;
+        few && moving.len() < core.config.transfers as usize
+    }
+
+    /// Nothing more becomes clean, for whatever reason.
+    fn is_over(&self, core: &Core) -> bool {
+        let all_hang = self.works.iter().all(|work| work.waits(core) >= HANGING);
+        let all_busy = self.works.len() >= self.threads && !self.may_spawn(core);
+        all_hang && (self.order.exhausted || all_busy)
+    }
+
+    fn may_spawn(&self, core: &Core) -> bool {
+        let waiting = self.works.len() - self.moving(core).len();
+        let places = core.config.transfers as usize;
+        self.threads < places + waiting && self.threads < places + WAITING_MAX
+    }
+}
+
+/// Bytes that the store holds above its capacity.
+fn excess_bytes(core: &Core) -> u64 {
+    let page = core.store.control_page();
+    let resident_bytes = page.resident_bytes.load(Ordering::Relaxed);
+    resident_bytes.saturating_sub(page.capacity_bytes.load(Ordering::Relaxed))
+}
+
+/// Has memory-only files written down until `bytes_wanted` bytes became clean. Files that are
+/// being changed at this moment are passed over, so that no lock is waited for. Answers the bytes
+/// that became clean meanwhile.
+pub fn ask(core: &Arc<Core>, bytes_wanted: u64, wait: Wait) -> u64 {
+    let crew = core.memory_only.crew();
+    let begun = Instant::now();
+    let mut state = crew.state.lock();
+    let before = state.done_bytes;
+    state.owed_bytes = state.owed_bytes.max(bytes_wanted);
+    state.waiting += 1;
+    (state.order.worth_making, state.order.exhausted) = (true, false);
+    if wait == Wait::ToEnd {
+        state.order.made = None;
+    }
+    let alone = crew.employ(core, &mut state);
+    if alone {
+        // No thread is to be had.
+        drop(state);
+        work(&Arc::downgrade(core), crew, false);
+        state = crew.state.lock();
+    }
+    while state.done_bytes - before < bytes_wanted && !state.stopping {
+        let coming = state.works.iter().map(|work| work.bytes).sum();
+        if let Some(bytes_per_s) = state.pace.at_most(coming) {
+            core.governor.note_spill_at_most(bytes_per_s);
+        }
+        let is_late = wait == Wait::Moment && begun.elapsed() >= MOMENT;
+        if alone || is_late || state.is_over(core) {
+            break;
+        }
+        let _ = crew.changed.wait_for(&mut state, LOOK_AGAIN);
+        // One that waits for the PFS leaves its place.
+        crew.employ(core, &mut state);
+    }
+    state.waiting -= 1;
+    if !state.is_wanted(core) {
+        state.owed_bytes = 0;
+    }
+    state.done_bytes - before
+}
+
+impl Crew {
+    /// Sees to it that a thread takes up what is owed. True where there is none and none to be
+    /// had.
+    fn employ(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) -> bool {
+        if !state.lacks_work(core) || state.order.exhausted || !state.has_place(core) {
+            return false;
+        }
+        if state.idle > 0 {
+            self.needed.notify_one();
+            return false;
+        }
+        if !state.may_spawn(core) {
+            return false;
+        }
+        let (weak, crew) = (Arc::downgrade(core), self.clone());
+        let builder = std::thread::Builder::new().name("spill".into()).stack_size(256 << 10);
+        match builder.spawn(move || work(&weak, &crew, true)) {
+            Ok(_) => state.threads += 1,
+            Err(error) => tracing::warn!(%error, "no more threads write memory-only files down"),
+        }
+        state.threads == 0
+    }
+
+    /// The next file for a thread; `None` where there is none now.
+    fn begin(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) -> Option<FileId> {
+        if !state.lacks_work(core) || !state.has_place(core) {
+            return None;
+        }
+        let (file, bytes) = state.order.next(core, &state.works)?;
+        let now = Instant::now();
+        let alone = state.moving(core).is_empty();
+        state.works.push(Work { file, bytes, begun: now });
+        state.pace.begin(now, alone);
+        // The next thread, as long as one is needed.
+        self.employ(core, state);
+        Some(file)
+    }
+
+    /// A file was written down, or passed over.
+    fn end(&self, core: &Core, state: &mut State, file: FileId, clean_bytes: Option<u64>) {
+        let Some(at) = state.works.iter().position(|work| work.file == file) else { return };
+        let Work { begun, .. } = state.works.swap_remove(at);
+        if let Some(bytes) = clean_bytes {
+            state.done_bytes += bytes;
+            state.owed_bytes = state.owed_bytes.saturating_sub(bytes);
+            state.order.worth_making = true;
+            state.ended = Some(Instant::now());
+            tracing::debug!(inode = file.inode, bytes, took = ?begun.elapsed(), "written down");
+        }
+        let goes_on = !state.moving(core).is_empty();
+        if let Some((bytes, elapsed)) = state.pace.end(clean_bytes.unwrap_or(0), goes_on) {
+            core.governor.note_spill(bytes, elapsed);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for work; false where none came for a while, or the node stops.
+    fn linger(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        state.idle += 1;
+        let timed_out = self.needed.wait_for(state, LINGER).timed_out();
+        state.idle -= 1;
+        !timed_out && !state.stopping
+    }
+
+    /// Nothing more is begun.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.changed.notify_all();
+        self.needed.notify_all();
+    }
+}
+
+/// Writes files down as long as that is needed; a thread of the crew also stays for more.
+fn work(weak: &Weak<Core>, crew: &Arc<Crew>, is_thread: bool) {
+    loop {
+        let Some(core) = weak.upgrade() else { return };
+        let mut state = crew.state.lock();
+        if let Some(file) = crew.begin(&core, &mut state) {
+            drop(state);
+            let bytes = try_spill(&core, file);
+            crew.end(&core, &mut crew.state.lock(), file, bytes);
+            core.store.trim();
+            continue;
+        }
+        drop(core);
+        crew.changed.notify_all();
+        if !is_thread {
+            return;
+        }
+        if !crew.linger(&mut state) {
+            state.threads -= 1;
+            return;
+        }
+    }
+}
