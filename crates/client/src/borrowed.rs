@@ -11,9 +11,12 @@ use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, ReadOutcome};
 
 use crate::binding::Binding;
-use crate::connection::{CallError, Connection};
+use crate::connection::{Brief, CallError, Connection, GoOn};
 use crate::segment::Mapping;
 
+/// Time for the node to lend what could be copied as well, before it is; with the copy, nobody
+/// waits for 100 ms.
+const PATIENCE: Duration = Duration::from_millis(80);
 /// Time for the message that gives a loan back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -54,15 +57,21 @@ impl Borrowed {
         Borrowed { bytes: Bytes::Copied(bytes), levels }
     }
 
-    /// Borrows from the node; `None` if it cannot lend.
+    /// Borrows from the node; `None` if it cannot lend. Waits for it until `until` says no, and
+    /// without that a short time.
     pub(crate) fn lend(
         binding: &Binding,
         offset: u64,
         length: usize,
+        until: Option<GoOn<'_>>,
     ) -> Result<Option<Borrowed>, CallError> {
         let connection = &binding.connection;
         let request = Request::Borrow { handle: binding.handle, offset, length: length as u64 };
-        let mut answer = connection.call(&request, &[], &[])?;
+        let answer = match until {
+            Some(until) => connection.call_while(&request, &[], Some(until))?,
+            None => connection.call_briefly(Brief::Lend, &request, &[], PATIENCE)?,
+        };
+        let Some(mut answer) = answer else { return Ok(None) };
         let (borrow, bytes, levels) = match answer.reply {
             Reply::Borrowed { borrow, bytes, levels } => (borrow, bytes, levels),
             Reply::NotLent => return Ok(None),

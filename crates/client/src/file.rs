@@ -367,7 +367,7 @@ impl File {
 
     /// The version that this open reads, or that writes through this node made since.
     pub fn version(&self) -> Result<Version> {
-        match self.facts()? {
+        match self.facts(&mut || true)? {
             Some((version, _)) => Ok(version),
             None if self.options.access.writes() => lower::version(&self.lower),
             None => Ok(self.origin.version),
@@ -381,14 +381,32 @@ impl File {
 
     /// Length of the file in bytes.
     pub fn size(&self) -> Result<u64> {
-        match self.facts()? {
-            Some((_, size)) => Ok(size),
-            None if self.options.access.writes() => Ok(lower::version(&self.lower)?.size),
-            None => Ok(self.origin.version.size),
+        let size = self.size_while(&mut || true)?;
+        // Never without a size: nobody gave it up.
+        Ok(size.unwrap_or_default())
+    }
+
+    /// As [`File::size`]; `None` where `go_on`, asked now and then, gave up to wait for the node.
+    pub fn size_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
+        if let Some(size) = self.held_size() {
+            return Ok(Some(size));
+        }
+        let mut is_given_up = false;
+        let facts = self.facts(&mut || {
+            is_given_up = is_given_up || !go_on();
+            !is_given_up
+        });
+        if is_given_up {
+            return Ok(None);
+        }
+        match facts? {
+            Some((_, size)) => Ok(Some(size)),
+            None if self.options.access.writes() => Ok(Some(lower::version(&self.lower)?.size)),
+            None => Ok(Some(self.origin.version.size)),
         }
     }
 
-    fn facts(&self) -> Result<Option<(Version, u64)>> {
+    fn facts(&self, go_on: GoOn<'_>) -> Result<Option<(Version, u64)>> {
         if self.written_here().is_some() {
             return Ok(None);
         }
@@ -397,7 +415,7 @@ impl File {
         {
             return Ok(Some((binding.version, inline.bytes.len() as u64)));
         }
-        let reply = self.ask(&|handle| Request::Facts { handle })?;
+        let reply = self.ask(&|handle| Request::Facts { handle }, go_on)?;
         match reply {
             Some(Reply::Facts { version, size }) => Ok(Some((version, size))),
             _ => {
@@ -407,13 +425,13 @@ impl File {
         }
     }
 
-    /// Asks the node about this file; `None` if no node answers.
-    fn ask(&self, request: &dyn Fn(u64) -> Request) -> Result<Option<Reply>> {
+    /// Asks the node about this file; `None` if no node answers, or `go_on` gave up.
+    fn ask(&self, request: &dyn Fn(u64) -> Request, go_on: GoOn<'_>) -> Result<Option<Reply>> {
         // Twice: the node may be back already when its end is noticed.
         for _ in 0..2 {
-            let Some(binding) = self.bound()? else { return Ok(None) };
-            match binding.connection.call(&request(binding.handle), &[], &[]) {
-                Ok(answer) => return Ok(Some(answer.reply)),
+            let Some(binding) = self.bound_while(go_on)? else { return Ok(None) };
+            match binding.connection.call_while(&request(binding.handle), &[], Some(&mut *go_on)) {
+                Ok(answer) => return Ok(answer.map(|answer| answer.reply)),
                 Err(CallError::Failed(error)) => return Err(error),
                 Err(CallError::Gone(_)) => {}
             }

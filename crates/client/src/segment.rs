@@ -165,9 +165,13 @@ impl Segment {
         self.table.word(HEADER_BYTES + 8 * block as usize)
     }
 
-    /// Reads out of the block that holds `offset`. `None`: the node must be asked, also for what
-    /// lies at or beyond the end of the file, because only a resident block vouches for the table.
+    /// Reads out of the block that holds `offset`; no bytes at or beyond the end of the file.
+    /// `None`: the node must be asked.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Option<Piece> {
+        self.read_block(offset, buffer).or_else(|| self.read_end(offset))
+    }
+
+    fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Option<Piece> {
         let block = offset / self.block_bytes;
         if block >= self.blocks {
             return None;
@@ -196,6 +200,23 @@ impl Segment {
             touch.store(1, Ordering::Relaxed);
         }
         Some(piece)
+    }
+
+    /// Nothing, where the file ends at or before `offset`.
+    #[cold]
+    fn read_end(&self, offset: u64) -> Option<Piece> {
+        let size = self.held_size()?;
+        (size <= offset).then_some(Piece { bytes: 0, at_end: true })
+    }
+
+    /// Length of the file in bytes, where the block that it ends in is resident: only such a block
+    /// vouches for the table. What another program changed the node tells.
+    pub(crate) fn held_size(&self) -> Option<u64> {
+        let last = self.size().checked_sub(1)? / self.block_bytes;
+        if last >= self.blocks || self.is_superseded() {
+            return None;
+        }
+        read_if_resident(self.word(last), || self.size())
     }
 
     /// Whether a block of the range is not resident.

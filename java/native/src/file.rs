@@ -12,7 +12,7 @@ use tidepool_proto::{Access, BytesByLevel, Error, Level};
 use crate::bridge::{self, AtPath, Failure};
 use crate::client;
 use crate::names::Place;
-use crate::reads::{at_offset, direct, is_interrupted};
+use crate::reads::{MUST_WAIT, at_offset, direct, is_interrupted};
 
 /// What an open asks for, as `NativeFile.java` has it too.
 const WRITES: jint = 1;
@@ -175,44 +175,21 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_release<'local>(
     })
 }
 
-/// Length of the file in bytes.
+/// Length of the file in bytes; [`MUST_WAIT`] where the thread was interrupted, or the file closed,
+/// while it waited for the node.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_size<'local>(
     mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
+    class: JClass<'local>,
     handle: jlong,
 ) -> jlong {
-    with(&mut env, handle, |file| Ok(file.file.size()?.cast_signed()))
-}
-
-/// Device and inode: which file this is, whatever its names have become.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_identity<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> JLongArray<'local> {
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let file = unsafe { of(handle) };
-        let stat = rustix::fs::fstat(file.file.descriptor());
-        let stat = stat.map_err(|error| Error::pfs("looking at an open file", error));
-        let stat = stat.at(&file.path)?;
-        let array = env.new_long_array(2)?;
-        array.set_region(env, 0, &[stat.st_dev, stat.st_ino].map(u64::cast_signed))?;
-        Ok(array)
+        let mut go_on = || !file.waits_ended() && !is_interrupted(env, &class);
+        let size = file.file.size_while(&mut go_on).at(&file.path)?;
+        Ok(size.map_or(jlong::from(MUST_WAIT), u64::cast_signed))
     })
-}
-
-/// Sets the length of the file.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setSize<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    bytes: jlong,
-) {
-    with(&mut env, handle, |file| file.file.set_size(at_offset(bytes)?))
 }
 
 /// Length of the file in bytes when it was opened.

@@ -11,7 +11,7 @@ use tidepool_client::{Borrowed, Retired};
 
 use crate::bridge::{self, AtPath};
 use crate::file;
-use crate::reads::at_offset;
+use crate::reads::{at_offset, is_interrupted};
 
 /// What a handle of `NativeLoan` stands for.
 #[derive(Debug)]
@@ -23,8 +23,9 @@ enum State {
     Returned(#[expect(dead_code, reason = "held for what its drop does")] Option<Retired>),
 }
 
-/// Borrows up to `length` bytes at `offset`; `null` where the node cannot lend. The handle of the
-/// loan goes into `loan`.
+/// Borrows up to `length` bytes at `offset`; `null` where the node cannot lend, or nobody waits for
+/// it any more: what reads instead says why. The handle of the loan goes into `loan`. `file_class`
+/// is `NativeFile`, which knows of interrupts.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_tidepool_hadoop_NativeLoan_lend<'local>(
     mut env: EnvUnowned<'local>,
@@ -33,14 +34,15 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeLoan_lend<'local>(
     offset: jlong,
     length: jint,
     loan: JLongArray<'local>,
+    file_class: JClass<'local>,
 ) -> JByteBuffer<'local> {
     bridge::run(&mut env, |env| {
         // SAFETY: `NativeHandle` keeps the handle while this runs.
         let file = unsafe { file::of(handle) };
         let offset = at_offset(offset).at(&file.path)?;
-        let Some(borrowed) = file.file.lend(offset, length as usize).at(&file.path)? else {
-            return Ok(JByteBuffer::null());
-        };
+        let mut go_on = || !file.waits_ended() && !is_interrupted(env, &file_class);
+        let lent = file.file.lend_while(offset, length as usize, &mut go_on).at(&file.path)?;
+        let Some(borrowed) = lent else { return Ok(JByteBuffer::null()) };
         if !borrowed.is_zero_copy() || borrowed.is_empty() {
             return Ok(JByteBuffer::null());
         }

@@ -5,11 +5,10 @@
 //! or the parallel file system, and says the same when its thread is interrupted or the file closed
 //! meanwhile.
 
-use std::cell::RefCell;
-
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
 use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
+use parking_lot::Mutex;
 use tidepool_client::Quiet;
 use tidepool_proto::{Error, ErrorKind, ReadOutcome};
 
@@ -17,15 +16,15 @@ use crate::bridge::{self, AtPath, Failure};
 use crate::file::{FileHandle, of};
 
 /// There is nothing without waiting, or no more waiting. Never a number of bytes.
-const MUST_WAIT: jint = -2;
+pub(crate) const MUST_WAIT: jint = -2;
 /// Bytes copied into an array of Java's at a time while the garbage collector stands by.
 const HOLD_BYTES: usize = 256 << 10;
-/// Bytes that a thread keeps for reads into arrays that wait.
+/// Bytes that come at a time into an array whose read waits.
 const STAGE_BYTES: usize = 1 << 20;
+/// Memory for such reads that is kept for the next one, whatever the number of threads.
+const STAGES_KEPT: usize = 4;
 
-thread_local! {
-    static STAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+static STAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 /// What a read into Java's memory came to: bytes, 0 at the end of the file.
 fn count(bytes: usize) -> jint {
@@ -248,15 +247,19 @@ impl Drop for Hold<'_, '_> {
     }
 }
 
-/// Runs `body` with the memory that this thread keeps, `length` bytes of it at most.
+/// Runs `body` with memory outside of Java's heap, `length` bytes of it at most.
 fn staged<T>(length: usize, body: impl FnOnce(&mut [u8]) -> T) -> T {
-    STAGE.with_borrow_mut(|stage| {
-        let length = length.min(STAGE_BYTES);
-        if stage.len() < length {
-            stage.resize(length.next_power_of_two().max(64 << 10), 0);
-        }
-        body(&mut stage[..length])
-    })
+    let length = length.min(STAGE_BYTES);
+    let mut stage = STAGES.lock().pop().unwrap_or_default();
+    if stage.len() < length {
+        stage = vec![0; length.next_power_of_two().max(64 << 10)];
+    }
+    let result = body(&mut stage[..length]);
+    let mut stages = STAGES.lock();
+    if stages.len() < STAGES_KEPT {
+        stages.push(stage);
+    }
+    result
 }
 
 /// Bytes as Java counts them.

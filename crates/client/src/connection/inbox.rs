@@ -33,6 +33,8 @@ pub(crate) enum Brief {
     Open,
     /// To note what a file was before a change of its metadata.
     Note,
+    /// To lend bytes that could be copied as well.
+    Lend,
 }
 
 /// How long a node is not asked because it did not answer.
@@ -70,7 +72,7 @@ struct Replies {
     /// Messages that give back what the node keeps for nobody.
     strays: Vec<Request>,
     /// By kind of question.
-    silences: [Silence; 2],
+    silences: [Silence; 3],
 }
 
 impl Replies {

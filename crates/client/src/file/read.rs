@@ -355,13 +355,27 @@ impl File {
 
     /// As [`File::borrow`], but never a copy: `None` where the node cannot lend.
     pub fn lend(&self, offset: u64, length: usize) -> Result<Option<Borrowed>> {
+        self.lend_while(offset, length, &mut || true)
+    }
+
+    /// As [`File::lend`]; `None` also where `go_on`, asked now and then, gave up to wait for the
+    /// node. Bytes that are held here can be copied at any time, so for those a node that does not
+    /// answer is not waited for.
+    pub fn lend_while(
+        &self,
+        offset: u64,
+        length: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Borrowed>> {
         self.check_readable(offset, length)?;
-        if let Some(binding) = self.bound()?
-            && binding.segment.is_some()
+        if let Some(binding) = self.bound_while(go_on)?
+            && let Some(segment) = &binding.segment
             && self.keeps()
             && length > 0
         {
-            match Borrowed::lend(&binding, offset, length) {
+            let end = offset.saturating_add(length as u64).min(segment.size());
+            let until = segment.lacks_any(offset, end).then_some(go_on as GoOn<'_>);
+            match Borrowed::lend(&binding, offset, length, until) {
                 Ok(Some(borrowed)) => return Ok(Some(borrowed)),
                 Ok(None) | Err(CallError::Gone(_)) => {}
                 // Too much is lent already: a copy is slower and as good.
@@ -370,6 +384,14 @@ impl File {
             }
         }
         Ok(None)
+    }
+
+    /// Length of the file in bytes, where this process knows it itself.
+    pub(super) fn held_size(&self) -> Option<u64> {
+        if self.options.access.writes() {
+            return None;
+        }
+        self.binding.load().as_ref()?.living_segment()?.held_size()
     }
 }
 

@@ -175,7 +175,7 @@ impl File {
             return need.map_or(Ok(()), |need| self.sync_bare(need));
         }
         let taken = self.writes.taken.load(Ordering::Acquire);
-        let settled = match self.ask(request)? {
+        let settled = match self.ask(request, &mut || true)? {
             Some(Reply::Done) => true,
             Some(_) => {
                 return Err(Error::new(ErrorKind::Protocol, "syncing", "an unexpected answer"));

@@ -186,20 +186,27 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_linkTarget<'local>(
     _class: JClass<'local>,
     client: jlong,
     path: JString<'local>,
-) -> JString<'local> {
+) -> JByteArray<'local> {
     at_place(&mut env, client, &path, |env, client, place| {
         let target = match rustix::fs::readlink(&place.lower, Vec::new()) {
-            Err(Errno::INVAL) => return Ok(JString::null()),
+            Err(Errno::INVAL) => return Ok(JByteArray::null()),
             other => other.doing("reading the link", place)?,
         };
         let target = Path::new(std::ffi::OsStr::from_bytes(target.as_bytes()));
         let root = client.client.pfs_root()?;
-        let text = match target.strip_prefix(root) {
-            Ok(below) => format!("/{}", below.display()),
-            Err(_) if target.is_absolute() => format!("file:{}", target.display()),
-            Err(_) => target.display().to_string(),
+        let (before, name) = match target.strip_prefix(root) {
+            Ok(below) => ("/", below),
+            Err(_) if target.is_absolute() => ("file:", target),
+            Err(_) => ("", target),
         };
-        Ok::<_, Failure>(env.new_string(text)?)
+        let bytes = [before.as_bytes(), name.as_os_str().as_bytes()].concat();
+        let array = env.new_byte_array(bytes.len())?;
+        array.set_region(
+            env,
+            0,
+            &bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>(),
+        )?;
+        Ok::<_, Failure>(array)
     })
 }
 

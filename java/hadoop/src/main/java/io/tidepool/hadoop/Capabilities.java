@@ -21,7 +21,6 @@ final class Capabilities {
         return switch (wanted.toLowerCase(Locale.ROOT)) {
             case CommonPathCapabilities.FS_APPEND,
                     CommonPathCapabilities.FS_CHECKSUMS,
-                    CommonPathCapabilities.FS_CONCAT,
                     CommonPathCapabilities.FS_MULTIPART_UPLOADER,
                     CommonPathCapabilities.FS_PATHHANDLES,
                     CommonPathCapabilities.FS_PERMISSIONS,

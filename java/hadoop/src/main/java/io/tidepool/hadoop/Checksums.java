@@ -61,11 +61,12 @@ final class Checksums {
     FileChecksum of(NativeClient client, String path, long size, long length)
             throws IOException {
         long bytes = Math.min(size, length);
-        if (bytes <= 0) {
-            MD5Hash digest = MD5Hash.digest(new byte[EMPTY_BYTES]);
-            return new MD5MD5CRC32GzipFileChecksum(0, 0, digest);
-        }
+        // Opened in any case: what cannot be read has no sum, also of nothing.
         try (NativeFile file = NativeFile.open(client, path, NativeFile.READ, 0, null)) {
+            if (bytes <= 0) {
+                MD5Hash digest = MD5Hash.digest(new byte[EMPTY_BYTES]);
+                return new MD5MD5CRC32GzipFileChecksum(0, 0, digest);
+            }
             return composite ? whole(file, bytes) : blockwise(file, bytes);
         }
     }

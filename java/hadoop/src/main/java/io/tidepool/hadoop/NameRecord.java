@@ -105,11 +105,11 @@ final class NameRecord {
         if (((short) SHORTS.get(bytes, at + 6) & NAME_IS_TEXT) != 0) {
             return new String(bytes, start, length, StandardCharsets.UTF_8);
         }
-        return escaped(bytes, start, length);
+        return text(bytes, start, length);
     }
 
-    /** Decodes what is UTF-8 and escapes the bytes that are not. */
-    private static String escaped(byte[] bytes, int start, int length) {
+    /** Decodes what is UTF-8 and escapes the bytes that are not, as {@link #name} says. */
+    static String text(byte[] bytes, int start, int length) {
         StringBuilder text = new StringBuilder(length);
         int end = start + length;
         int from = start;

@@ -12,12 +12,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
-import java.util.concurrent.Executor;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.hadoop.util.ShutdownHookManager;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,9 +24,11 @@ final class NativeClient extends NativeHandle {
 
     private static final Logger LOG = LoggerFactory.getLogger(NativeClient.class);
 
-    /** Threads that wait for ranges of vectored reads, at most; they end when idle. */
-    private static final int WAITERS = 8;
-    private static final long WAITER_IDLE_S = 5;
+    /**
+     * Time for all clients of a JVM that ends to hand over what their streams have gathered. Hadoop
+     * waits 30 s for what it does at the end, and then as long for its threads.
+     */
+    private static final long END_MS = 10_000;
 
     /** Mappings of borrowed bytes that Java has not let go of; the kernel has a limit of them. */
     final AtomicInteger mappings = new AtomicInteger();
@@ -39,8 +40,13 @@ final class NativeClient extends NativeHandle {
     private final Set<TideOutputStream> writers =
             Collections.newSetFromMap(new WeakHashMap<>());
 
-    private ThreadPoolExecutor waiters;
+    /** Threads for ranges of vectored reads that have to wait. */
+    final Waiters waiters = new Waiters();
+
     private volatile Sizes ownSizes;
+
+    /** When a JVM that ends waits no more, by its clock in nanoseconds; 0 while it does not end. */
+    private static final AtomicLong END = new AtomicLong();
 
     /** Clients that file contexts share, as long as somebody uses them. */
     private static final Map<Object, Place> SHARED = new HashMap<>();
@@ -123,8 +129,39 @@ final class NativeClient extends NativeHandle {
         }
     }
 
-    /** Hands over what streams have gathered: nobody may close them, as at the end of a JVM. */
+    /**
+     * Hands over what streams have gathered: nobody may close them, as at the end of a JVM. That is
+     * not held up for long by a node that does not answer.
+     */
     void flushWriters() {
+        if (!ShutdownHookManager.get().isShutdownInProgress()) {
+            flushAll();
+            return;
+        }
+        long now = System.nanoTime();
+        long end = END.updateAndGet(
+                known -> known == 0 ? now + TimeUnit.MILLISECONDS.toNanos(END_MS) : known);
+        flushWriters(TimeUnit.NANOSECONDS.toMillis(end - now));
+    }
+
+    /** The same, but after so many milliseconds others go on while it does. */
+    void flushWriters(long patienceMs) {
+        Thread thread = new Thread(this::flushAll, "tidepool-end");
+        thread.setDaemon(true);
+        thread.start();
+        try {
+            // No time at all would be forever.
+            thread.join(Math.max(patienceMs, 1));
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+        if (thread.isAlive()) {
+            LOG.warn("streams are not closed and the node takes nothing: what they have gathered"
+                    + " is lost if the JVM ends now; close streams, and look at `tidepool status`");
+        }
+    }
+
+    private void flushAll() {
         List<TideOutputStream> open;
         synchronized (writers) {
             open = List.copyOf(writers);
@@ -138,31 +175,11 @@ final class NativeClient extends NativeHandle {
         }
     }
 
-    /** Threads for reads that somebody else waits for. */
-    synchronized Executor waiters() {
-        if (waiters == null) {
-            waiters = new ThreadPoolExecutor(
-                    WAITERS, WAITERS, WAITER_IDLE_S, TimeUnit.SECONDS,
-                    new LinkedBlockingQueue<>(), NativeClient::waiter);
-            waiters.allowCoreThreadTimeOut(true);
-        }
-        return waiters;
-    }
-
-    private static Thread waiter(Runnable work) {
-        Thread thread = new Thread(work, "tidepool-vectored");
-        thread.setDaemon(true);
-        return thread;
-    }
-
     @Override
     public synchronized void close() throws IOException {
         super.close();
         buffers.clear();
-        if (waiters != null) {
-            // What was begun ends; the threads end when idle.
-            waiters.shutdown();
-        }
+        waiters.shutDown();
     }
 
     /**

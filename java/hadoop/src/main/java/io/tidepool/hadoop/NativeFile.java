@@ -96,25 +96,19 @@ final class NativeFile extends NativeHandle {
         return sizeAtOpen;
     }
 
-    /** Length in bytes. */
+    /** Length in bytes of a file that is read. Waits, if it must, as a read does. */
     long size() throws IOException {
-        return ask(handle -> size(handle));
-    }
-
-    /** What a file is, whatever its names. */
-    record Identity(long device, long inode) {}
-
-    /** Which file this is. */
-    Identity identity() throws IOException {
-        return ask(handle -> {
-            long[] numbers = identity(handle);
-            return new Identity(numbers[0], numbers[1]);
-        });
-    }
-
-    /** Sets the length in bytes. */
-    void setSize(long bytes) throws IOException {
-        order(handle -> setSize(handle, bytes));
+        long handle = enter();
+        try {
+            long bytes = size(handle);
+            while (bytes == MUST_WAIT) {
+                checkGoesOn();
+                bytes = size(handle);
+            }
+            return bytes;
+        } finally {
+            leave();
+        }
     }
 
     /**
@@ -330,10 +324,6 @@ final class NativeFile extends NativeHandle {
     private static native long size(long handle) throws IOException;
 
     private static native long sizeAtOpen(long handle);
-
-    private static native long[] identity(long handle) throws IOException;
-
-    private static native void setSize(long handle, long bytes) throws IOException;
 
     private static native long[] levels(long handle);
 

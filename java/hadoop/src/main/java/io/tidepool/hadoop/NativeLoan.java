@@ -28,7 +28,7 @@ final class NativeLoan extends NativeHandle {
             return null;
         }
         long[] handle = new long[1];
-        ByteBuffer whole = lend(file, offset, length, handle);
+        ByteBuffer whole = lend(file, offset, length, handle, NativeFile.class);
         if (whole == null) {
             return null;
         }
@@ -71,7 +71,8 @@ final class NativeLoan extends NativeHandle {
         unmap(handle);
     }
 
-    private static native ByteBuffer lend(long file, long offset, int length, long[] loan)
+    private static native ByteBuffer lend(
+            long file, long offset, int length, long[] loan, Class<NativeFile> fileClass)
             throws IOException;
 
     private static native void giveBack(long handle);

@@ -110,7 +110,8 @@ final class NativeNames {
      * scheme {@code file:}; {@code null} where it is not a link.
      */
     String linkTarget(String path) throws IOException {
-        return client.ask(handle -> linkTarget(handle, path));
+        byte[] target = client.ask(handle -> linkTarget(handle, path));
+        return target == null ? null : NameRecord.text(target, 0, target.length);
     }
 
     /** Shortens a file. */
@@ -196,7 +197,7 @@ final class NativeNames {
     private static native void makeLink(
             long client, String target, boolean targetIsTide, String link) throws IOException;
 
-    private static native String linkTarget(long client, String path) throws IOException;
+    private static native byte[] linkTarget(long client, String path) throws IOException;
 
     private static native void truncate(long client, String path, long length)
             throws IOException;

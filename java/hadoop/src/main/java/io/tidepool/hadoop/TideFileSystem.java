@@ -306,10 +306,12 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
         });
     }
 
+    /** Refused, and all the more of nothing, as programs ask for it. See the guide. */
     @Override
-    public void concat(Path target, Path[] sources) throws IOException {
-        statistics.incrementWriteOps(1);
-        new Concatenation(this, qualified(target)).join(sources);
+    public void concat(Path target, Path[] sources) {
+        throw new UnsupportedOperationException("tide:// does not join files, because what other "
+                + "programs write to them meanwhile would be lost (write a new file that has the "
+                + "bytes of all of them; use distcp without -blocksperchunk)");
     }
 
     /** What a mode becomes by the mask of the configuration. */
@@ -538,7 +540,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
 
     @Override
     public MultipartUploaderBuilder<?, ?> createMultipartUploader(Path base) {
-        return new FileSystemMultipartUploaderBuilder(this, base);
+        return new FileSystemMultipartUploaderBuilder(new UploadedParts(this), base);
     }
 
     // The file system itself.

@@ -46,6 +46,7 @@ final class TideInputStream extends FSInputStream
     private final ZeroCopy zeroCopy;
     private final int bufferBytesMax;
     private final Cleaner.Cleanable watch;
+    private final Waiters.OfStream waits = new Waiters.OfStream();
 
     // The cursor and its buffer, all changed under the lock of the stream.
     private volatile long position;
@@ -292,7 +293,7 @@ final class TideInputStream extends FSInputStream
         if (file.isClosed()) {
             throw file.closedException();
         }
-        new VectoredRead(this, file, statistics, release).start(ranges, allocate);
+        new VectoredRead(this, file, statistics, waits, release).start(ranges, allocate);
     }
 
     // Without a copy.

@@ -90,7 +90,14 @@ final class TideOutputStream extends OutputStream
     /** Sees to it that the buffer takes a byte at least. */
     private void makeRoom() throws IOException {
         if (buffer == null) {
-            buffer = pool.take(sizes.writeBufferBytes());
+            try {
+                buffer = pool.take(sizes.writeBufferBytes());
+            } catch (Throwable error) {
+                // There may be no memory for it now, and some for the bytes after these.
+                failure = error;
+                statistics.failed();
+                throw error;
+            }
         } else if (!buffer.hasRemaining()) {
             handOver();
         }

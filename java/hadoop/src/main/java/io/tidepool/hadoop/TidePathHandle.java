@@ -8,7 +8,9 @@ import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
+import java.io.EOFException;
 import java.io.IOException;
+import java.io.UTFDataFormatException;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.util.Objects;
@@ -78,6 +80,8 @@ final class TidePathHandle implements PathHandle {
             boolean exact = in.readBoolean();
             long[] numbers = {in.readLong(), in.readLong(), in.readLong(), in.readLong()};
             return new TidePathHandle(in.readUTF(), numbers, exact);
+        } catch (EOFException | UTFDataFormatException error) {
+            throw new InvalidPathHandleException("this is no whole handle of tide://", error);
         }
     }
 

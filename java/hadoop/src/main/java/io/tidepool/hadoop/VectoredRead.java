@@ -28,18 +28,21 @@ final class VectoredRead {
     private final Object stream;
     private final NativeFile file;
     private final ReadStatistics statistics;
+    private final Waiters.OfStream waits;
     private final Consumer<ByteBuffer> release;
 
     /**
      * For one read.
      *
      * @param stream whose drop would close the file; it is not dropped before the last range ends
+     * @param waits of the stream, which its reads share
      */
     VectoredRead(Object stream, NativeFile file, ReadStatistics statistics,
-            Consumer<ByteBuffer> release) {
+            Waiters.OfStream waits, Consumer<ByteBuffer> release) {
         this.stream = stream;
         this.file = file;
         this.statistics = statistics;
+        this.waits = waits;
         this.release = Objects.requireNonNull(release, "no way to release buffers");
     }
 
@@ -168,9 +171,9 @@ final class VectoredRead {
             Reference.reachabilityFence(stream);
         };
         try {
-            file.client().waiters().execute(wait);
+            file.client().waiters.execute(waits, wait);
         } catch (RejectedExecutionException closed) {
-            // The file system is closed and the stream is not.
+            // The file system is closed and the stream is not, or there are too many threads.
             wait.run();
         }
     }

@@ -20,7 +20,6 @@ import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
-import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.fs.FileRange;
 import org.apache.hadoop.fs.PathIOException;
@@ -174,12 +173,11 @@ public class TestInterrupts {
     }
 
     private static void assertNoThreadIsTaken(NativeClient client) throws InterruptedException {
-        var waiters = (ThreadPoolExecutor) client.waiters();
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
-        while (waiters.getActiveCount() > 0 && System.nanoTime() < end) {
+        while (client.waiters.busy() > 0 && System.nanoTime() < end) {
             Thread.sleep(LOOK_INTERVAL_MS);
         }
-        assertEquals(0, waiters.getActiveCount());
+        assertEquals(0, client.waiters.busy());
     }
 
     private static void closeUnderRanges(NativeClient client, TideInputStream stream)

@@ -7,12 +7,14 @@ package io.tidepool.hadoop;
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.Arrays;
@@ -31,10 +33,12 @@ import org.apache.hadoop.fs.FileContext;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FsStatus;
+import org.apache.hadoop.fs.InvalidPathHandleException;
 import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.ParentNotDirectoryException;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathHandle;
 import org.apache.hadoop.fs.PathIsNotEmptyDirectoryException;
 import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.Trash;
@@ -211,16 +215,6 @@ public class TestTideFileSystem {
             assertTrue(status.toString(), status.toString().contains("circle"));
         }
         assertTrue(status.toString(), status.toString().contains("circle"));
-    }
-
-    @Test
-    public void aFileIsNotJoinedToItselfByAnotherName() throws IOException {
-        write("one", 20);
-        Files.createLink(below("two"), below("one"));
-        var error = assertThrows(IOException.class,
-                () -> system.concat(path("one"), new Path[] {path("two")}));
-        assertTrue(error.toString(), error.getMessage().contains("two names"));
-        assertEquals(20, Files.size(below("one")));
     }
 
     @Test
@@ -488,22 +482,50 @@ public class TestTideFileSystem {
     }
 
     @Test
-    public void joinsAreWholeOrNotAtAll() throws IOException {
+    public void filesAreNotJoinedAndNothingOfThemChanges() throws IOException {
         write("target", 10);
         write("one", 20);
-        assertThrows(IOException.class, () -> system.concat(path("target"),
-                new Path[] {path("one"), path("missing")}));
-        assertEquals(10, system.getFileStatus(path("target")).getLen());
-        // A file that is there and cannot be read: its bytes went with a node that is gone.
-        String stub = "TIDEPOOL MEMORY-ONLY STUB 1 length=5 holder=gone pid=1";
+        var error = assertThrows(UnsupportedOperationException.class,
+                () -> system.concat(path("target"), new Path[] {path("one")}));
+        assertTrue(error.toString(), error.getMessage().contains("-blocksperchunk"));
+        assertEquals(10, Files.size(below("target")));
+        assertEquals(20, Files.size(below("one")));
+        assertFalse(system.hasPathCapability(BASE, "fs.capability.paths.concat"));
+        // How distcp asks.
+        assertThrows(UnsupportedOperationException.class, () -> system.concat(null, null));
+    }
+
+    @Test
+    public void whatCannotBeReadHasNoChecksum() throws Exception {
+        assertEquals(0, new ProcessBuilder("mkfifo", below("pipe").toString()).start().waitFor());
+        assertThrows(IOException.class, () -> system.getFileChecksum(path("pipe")));
+        String stub = "TIDEPOOL MEMORY-ONLY STUB 1 length=0 holder=gone pid=1";
         Files.writeString(below("lost"), stub + " ".repeat(256 - stub.length()));
-        assertThrows(IOException.class, () -> system.concat(path("target"),
-                new Path[] {path("one"), path("lost")}));
-        assertEquals(10, system.getFileStatus(path("target")).getLen());
-        assertTrue(system.exists(path("one")));
-        system.concat(path("target"), new Path[] {path("one")});
-        assertEquals(30, system.getFileStatus(path("target")).getLen());
-        assertFalse(system.exists(path("one")));
+        assertThrows(IOException.class, () -> system.getFileChecksum(path("lost")));
+        write("empty", 0);
+        assertNotNull(system.getFileChecksum(path("empty")));
+    }
+
+    @Test
+    public void handlesThatAreNoneAreSaidToBe() throws IOException {
+        write("file", 10);
+        ByteBuffer whole = system.getPathHandle(system.getFileStatus(path("file"))).bytes();
+        for (int length = 0; length < whole.limit(); length++) {
+            ByteBuffer part = whole.duplicate().limit(length);
+            assertThrows(length + " bytes", InvalidPathHandleException.class,
+                    () -> system.open((PathHandle) part::duplicate));
+        }
+    }
+
+    @Test
+    public void targetsOfLinksThatAreNoTextCanBeOpened() throws Exception {
+        String script = "cd \"$0\" && printf x > \"$(printf 't\\377')\""
+                + " && ln -s \"$(printf 't\\377')\" link";
+        assertEquals(0, new ProcessBuilder("sh", "-c", script, below("").toString())
+                .start().waitFor());
+        Path target = system.getLinkTarget(path("link"));
+        assertEquals("t\udcff", target.toString());
+        assertEquals(1, system.getFileStatus(new Path(BASE, target)).getLen());
     }
 
     @Test

@@ -13,7 +13,10 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import org.apache.hadoop.fs.FSDataOutputStream;
@@ -55,6 +58,27 @@ public class TestTideOutputStream {
             }
             assertArrayEquals(expected.toByteArray(), scene.onPfs("/order"));
         }
+    }
+
+    @Test
+    public void aWriteThatFoundNoMemorySpoilsItsStream() throws IOException {
+        List<ByteBuffer> all = new ArrayList<>();
+        TideOutputStream stream = scene.create("/spoiled",
+                Map.of(TideOptions.WRITE_BUFFER_BYTES, "64MiB"));
+        try {
+            // More than a JVM of these tests has outside of its heap.
+            assertThrows(OutOfMemoryError.class, () -> {
+                while (true) {
+                    all.add(ByteBuffer.allocateDirect(32 << 20));
+                }
+            });
+            assertThrows(OutOfMemoryError.class, () -> stream.write(new byte[10]));
+        } finally {
+            all.clear();
+        }
+        // Those are the garbage collector's to free, and the next write would find memory.
+        assertThrows(IOException.class, () -> stream.write(new byte[10]));
+        assertThrows(IOException.class, stream::close);
     }
 
     @Test
