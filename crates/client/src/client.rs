@@ -21,6 +21,7 @@ use crate::connection::{
     Brief, CONNECT_TIMEOUT, Connection, GIVING_UP_INTERVAL, GoOn, Refused, longer_silence,
 };
 use crate::file::File;
+use crate::lease::ReadLease;
 use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
 use crate::path::{Name, is_below};
@@ -350,6 +351,10 @@ impl Client {
     /// node, so that what it has of the file serves on, or is let go where the last name went.
     /// `file` is the file that changes, open in any way but by path alone; without it, or without
     /// a node, this is `change` alone. What the node thinks of it changes no result.
+    ///
+    /// What the node has is read again unless a lease tells that nobody had the file open for
+    /// writing meanwhile, which takes a `file` that is open for reading alone and is the caller's.
+    /// `change` must not open the file for writing: that would wait for the lease.
     pub fn changing_metadata<T>(
         &self,
         file: Option<BorrowedFd<'_>>,
@@ -366,10 +371,13 @@ impl Client {
         });
         let Some((connection, note)) = noted else { return change() };
         let look = || lower::version(file?).ok().map(|version| version.changed_ns);
+        let lease = file.and_then(ReadLease::take);
         let (begin, before_ns) = (ChangeBegin::now(), look());
         let outcome = change();
         let times = before_ns.zip(look()).filter(|_| begin.is_recent());
-        let times = times.map(|(before_ns, after_ns)| ChangeTimes { before_ns, after_ns });
+        let leased = lease.as_ref().is_some_and(ReadLease::holds);
+        drop(lease);
+        let times = times.map(|(before_ns, after_ns)| ChangeTimes { before_ns, after_ns, leased });
         // Waited for so that who opens the file next finds what the node has of it.
         let request = Request::MetadataChanged { note, times };
         let _ = connection.call_briefly(Brief::Note, &request, &[], NOTE_PATIENCE);

@@ -12,6 +12,7 @@ mod borrowed;
 mod client;
 mod connection;
 mod file;
+mod lease;
 mod lower;
 mod options;
 mod path;

@@ -5,6 +5,7 @@ use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags, StatxTimestamp};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -15,6 +16,10 @@ use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
 
 use crate::options::OpenOptions;
 
+/// How long an open waits for somebody who holds a lease of the file, with a pause before each next
+/// try. The kernel takes the lease away after 45 s unless it was told otherwise.
+const LEASE_PATIENCE: Duration = Duration::from_secs(60);
+const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// Largest unit that the page cache gives up as a whole, in bytes.
 const FOLIO_BYTES_MAX: u64 = 2 << 20;
 
@@ -33,6 +38,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)
         Access::Write => OFlags::WRONLY,
         Access::ReadWrite => OFlags::RDWR,
     };
+    let begun = Instant::now();
     loop {
         if !options.create_new {
             match rustix::fs::open(path, access | flags, Mode::empty()) {
@@ -42,6 +48,11 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)
                     access = OFlags::WRONLY;
                 }
                 Err(Errno::INTR) => continue,
+                // Who has the lease was told and gives it back.
+                Err(Errno::AGAIN) if begun.elapsed() < LEASE_PATIENCE => {
+                    std::thread::sleep(LEASE_PAUSE);
+                    continue;
+                }
                 Err(Errno::NOENT) if creates => {}
                 Err(error) => return Err(Error::pfs(operation(), error)),
             }
@@ -110,10 +121,11 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     })
 }
 
-/// Whether two versions are of equal content, for a reader that has no bytes of his own and reads by
-/// his descriptor. The change time is left out: it moves with names, links, modes and attributes,
-/// whoever changes them, and nobody is there who could tell that from a change of content. Device
-/// numbers are left out: they have several encodings, and both versions are of the same descriptor.
+/// Whether two versions are of equal content, for a reader that has no bytes of his own and reads
+/// by his descriptor. The change time is left out: it moves with names, links, modes and
+/// attributes, whoever changes them, and nobody is there who could tell that from a change of
+/// content. Device numbers are left out: they have several encodings, and both versions are of the
+/// same descriptor.
 pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
     let key = |version: &Version| (version.id.inode, version.size, version.modified_ns);
     key(one) == key(other)
@@ -243,6 +255,23 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(!open(&path, &options).unwrap().1);
         assert_eq!(mode(), 0o600, "what was there keeps its own");
+    }
+
+    #[test]
+    fn an_open_for_writing_waits_for_who_holds_a_lease() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let lease = crate::lease::ReadLease::take(file.as_fd()).unwrap();
+        std::thread::scope(|scope| {
+            let opens = scope.spawn(|| open(&path, &OpenOptions::read_write()));
+            while lease.holds() {
+                std::thread::yield_now();
+            }
+            drop(lease);
+            assert!(!opens.join().unwrap().unwrap().1);
+        });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
-use tidepool_proto::{ChangeTimes, Error, FileId, NotedVersion, Result, Version};
+use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
 use crate::file::content::Content;
@@ -52,17 +52,17 @@ impl WordWait {
 
 impl Core {
     /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
-    /// the time of the content was set, that cannot be told, so it is read again; who has the file
+    /// that is not sure, or the time of the content was set, it is read again; who has the file
     /// open goes on with it, as after a change of bytes by this node. Where it is not known that
     /// the change was `alone`, this is about stubs only: another change of metadata would show.
-    pub fn carry(&self, before: &Version, after: &Version, alone: bool) {
+    pub fn carry(&self, before: &Version, after: &Version, alone: Alone) {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
         // Nothing says later that a packed file was not trusted, so it is let go at once where
         // another program's change could still hide behind the new stamps.
         let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
-        if alone && is_alike && self.is_settled(after) {
+        if alone == Alone::Sure && is_alike && self.is_settled(after) {
             self.store.carry_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
@@ -78,8 +78,12 @@ impl Core {
         // Writes of this node may have come in between.
         let is_ours = ours.agrees_with(before)
             || (before.changed_ns < ours.changed_ns && ours.changed_ns < after.changed_ns);
-        let is_known = alone && is_ours && ours.size == after.size && !content.is_superseded();
-        if of_stub || (is_known && ours.modified_ns == after.modified_ns) {
+        let is_known = alone != Alone::Unknown
+            && is_ours
+            && ours.size == after.size
+            && !content.is_superseded();
+        let is_sure = is_known && alone == Alone::Sure;
+        if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
             content.set_version(*after);
             self.weigh_stamps(&content, after);
         } else if is_known && !content.is_memory_only() {
@@ -182,8 +186,15 @@ impl NotedVersion for Noted {
         let after = self.lower.version()?;
         // Whoever changes the content moves the change time, whatever he does to the others. So
         // nobody did from our look to the client's, and from its next look to ours.
-        let seen = ChangeTimes { before_ns: self.version.changed_ns, after_ns: after.changed_ns };
-        self.core.carry(&self.version, &after, alone == Some(seen));
+        let fits = |times: &ChangeTimes| {
+            (times.before_ns, times.after_ns) == (self.version.changed_ns, after.changed_ns)
+        };
+        let alone = match alone.filter(fits) {
+            Some(times) if times.leased => Alone::Sure,
+            Some(_) => Alone::Seen,
+            None => Alone::Unknown,
+        };
+        self.core.carry(&self.version, &after, alone);
         if self.is_nameless()? {
             self.core.name_removed(after.id);
         }

@@ -11,7 +11,7 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore}
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
-    ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
+    Alone, ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
     OpenRequest, Result, Version,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
@@ -243,6 +243,7 @@ impl FileService for Node {
     }
 
     fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+        let alone = if alone { Alone::Sure } else { Alone::Unknown };
         self.core.carry(before, after, alone);
     }
 

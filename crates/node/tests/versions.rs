@@ -419,7 +419,8 @@ fn note(fixture: &Fixture, name: &str) -> Box<dyn tidepool_proto::NotedVersion> 
 
 /// What a client tells of a change between two looks of its own.
 fn times(before: tidepool_proto::Version, after: tidepool_proto::Version) -> Option<ChangeTimes> {
-    Some(ChangeTimes { before_ns: before.changed_ns, after_ns: after.changed_ns })
+    let (before_ns, after_ns) = (before.changed_ns, after.changed_ns);
+    Some(ChangeTimes { before_ns, after_ns, leased: true })
 }
 
 #[test]
@@ -491,6 +492,28 @@ fn a_change_of_content_does_not_hide_behind_a_change_of_metadata_of_ours() {
             noted.carry(times(before, after).filter(|_| has_times)).unwrap();
             assert_eq!(fixture.read("f").0, content(2, size), "{size}, early {is_early}");
         }
+    }
+}
+
+/// Somebody had the file open for writing while its mode changed, who may have set the time back.
+#[test]
+fn what_nobody_had_a_lease_of_is_read_again_and_shuts_no_reader_out() {
+    for size in [3000, 5 << 20] {
+        let fixture = Fixture::new();
+        let path = fixture.put("f", &content(1, size));
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fixture.read("f");
+        let reader = fixture.open("f");
+        let noted = note(&fixture, "f");
+        let before = stat(&path);
+        overwrite(&path, 0, &content(2, size));
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(modified).unwrap();
+        let seen = times(before, stat(&path)).map(|times| ChangeTimes { leased: false, ..times });
+        noted.carry(seen).unwrap();
+        assert_eq!(fixture.read("f").0, content(2, size));
+        read_all(&*reader).expect("who has it open goes on");
     }
 }
 

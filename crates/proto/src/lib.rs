@@ -33,7 +33,7 @@ pub use service::{
     OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
 };
 pub use size::{ByteSize, MemorySize};
-pub use version::{ChangeTimes, FileId, Version};
+pub use version::{Alone, ChangeTimes, FileId, Version};
 
 /// Default unit of residency, transfer and eviction, in bytes.
 pub const BLOCK_BYTES_DEFAULT: u64 = 4 << 20;

@@ -255,8 +255,10 @@ impl ChangeBegin {
 /// A file whose metadata somebody is about to change, with the version that the node saw itself.
 pub trait NotedVersion: Send + Sync {
     /// Tells that the change was made. What is cached of the noted version serves on if nothing but
-    /// that change came between it and the file as it is, which `alone` has to bear out. Without
-    /// that word it is not served any more. It is let go where the last name of the file is gone.
+    /// that change came between it and the file as it is, which `alone` and its lease have to bear
+    /// out. Without the lease it is read again, and who has the file open goes on with that.
+    /// Without that word it is not served any more. It is let go where the last name of the file is
+    /// gone.
     fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()>;
 }
 

@@ -28,14 +28,28 @@ pub struct Version {
     pub born_ns: i128,
 }
 
-/// The change times (`ctime`) of a file just before and just after a change of its metadata, in
-/// nanoseconds since the epoch.
+/// What somebody saw of a file that changed its metadata. The change times (`ctime`) just before
+/// and just after it are in nanoseconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeTimes {
     /// Before the change.
     pub before_ns: i128,
     /// After it.
     pub after_ns: i128,
+    /// Nobody had the file open for writing from the one look to the other: a lease stood for that.
+    pub leased: bool,
+}
+
+/// What is known of a file between two looks at it, by who changed its metadata in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// Nothing.
+    Unknown,
+    /// The looks fit, and lie close together. Whoever wrote the file in between and set its time
+    /// back left no trace.
+    Seen,
+    /// Nothing else changed its content.
+    Sure,
 }
 
 impl Version {

@@ -55,7 +55,7 @@ fn requests() -> Vec<Request> {
         Request::MetadataChanged { note: u64::MAX, times: None },
         Request::MetadataChanged {
             note: 1,
-            times: Some(ChangeTimes { before_ns: -1, after_ns: i128::MAX }),
+            times: Some(ChangeTimes { before_ns: -1, after_ns: i128::MAX, leased: true }),
         },
         Request::Admin(AdminRequest::Drain { stop: true }),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),

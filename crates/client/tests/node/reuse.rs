@@ -2,6 +2,7 @@
 //! to those who are given the file after it was emptied.
 
 use std::fs::{File, FileTimes, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
@@ -97,18 +98,20 @@ fn a_change_of_metadata_keeps_what_is_cached() {
         let name = format!("file{length}");
         cached_secret(&place, &name, length);
         let (one, two) = (place.path(&name), place.path("renamed"));
-        let file = File::open(&one).unwrap();
-        let client = place.client();
-        client.changing_metadata(Some(std::os::fd::AsFd::as_fd(&file)), || {
-            std::fs::rename(&one, &two).unwrap();
-            std::fs::set_permissions(&two, Permissions::from_mode(0o640)).unwrap();
+        as_user(OTHER, || {
+            let file = File::open(&one).unwrap();
+            let client = place.client();
+            client.changing_metadata(Some(std::os::fd::AsFd::as_fd(&file)), || {
+                std::fs::rename(&one, &two).unwrap();
+                std::fs::set_permissions(&two, Permissions::from_mode(0o640)).unwrap();
+            });
+            let before = place.node.status().pfs_read_bytes;
+            let file = client.open(&two, OpenOptions::read()).unwrap();
+            let mut bytes = vec![0; length];
+            file.read_at(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == b's'));
+            assert_eq!(place.node.status().pfs_read_bytes, before, "it is read from the store");
         });
-        let before = place.node.status().pfs_read_bytes;
-        let file = client.open(&two, OpenOptions::read()).unwrap();
-        let mut bytes = vec![0; length];
-        file.read_at(0, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == b's'));
-        assert_eq!(place.node.status().pfs_read_bytes, before, "it is read from the store");
     }
 }
 
@@ -126,14 +129,41 @@ fn a_change_of_metadata_that_took_long_keeps_nothing_cached() {
         let path = place.path(&name);
         let file = File::open(&path).unwrap();
         let client = place.client();
+        let mut writer = writable(&path);
         client.changing_metadata(Some(std::os::fd::AsFd::as_fd(&file)), || {
             std::thread::sleep(std::time::Duration::from_millis(150));
-            std::fs::write(&path, vec![0; length]).unwrap();
-            writable(&path)
-                .set_times(FileTimes::new().set_modified(facts.modified().unwrap()))
-                .unwrap();
+            writer.write_all(&vec![0; length]).unwrap();
+            writer.set_times(FileTimes::new().set_modified(facts.modified().unwrap())).unwrap();
             std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         });
         assert_zeros(&place, &path, "a change that took long");
+    }
+}
+
+/// Another program writes the file and sets its time back in the very moment in which a client
+/// renames it. It has the file open, so there is no lease that would tell that it did not.
+#[test]
+fn what_is_written_in_the_moment_of_a_rename_is_read() {
+    let place = Place::new();
+    for length in LENGTHS {
+        let name = format!("file{length}");
+        let (one, two) = (place.path(&name), place.path(&format!("{name}-renamed")));
+        std::fs::write(&one, vec![b's'; length]).unwrap();
+        let modified = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+        let mut writer = writable(&one);
+        writer.set_times(FileTimes::new().set_modified(modified)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let client = place.client();
+        let mut bytes = vec![0; length];
+        let reader = client.open(&one, OpenOptions::read()).unwrap();
+        reader.read_at(0, &mut bytes).unwrap();
+        let file = File::open(&one).unwrap();
+        client.changing_metadata(Some(std::os::fd::AsFd::as_fd(&file)), || {
+            writer.write_all(&vec![0; length]).unwrap();
+            writer.set_times(FileTimes::new().set_modified(modified)).unwrap();
+            std::fs::rename(&one, &two).unwrap();
+        });
+        assert_zeros(&place, &two, "a rename beside a write");
+        reader.read_at(0, &mut bytes).expect("who has it open goes on");
     }
 }

@@ -1,6 +1,7 @@
 //! The library with a whole node: real store, real files below.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -253,9 +254,30 @@ fn what_a_client_does_to_names_keeps_the_cache_and_a_change_of_content_does_not(
         client.changing_metadata(Some(file.as_fd()), || std::fs::rename(&one, &two)).unwrap();
         assert_eq!(read_below(&client, &two, &bytes), 0, "renamed");
         let file = std::fs::File::open(&two).unwrap();
-        client.changing_metadata(Some(file.as_fd()), || std::fs::write(&two, &changed)).unwrap();
+        let writer = std::fs::File::options().write(true).open(&two).unwrap();
+        client.changing_metadata(Some(file.as_fd()), || writer.write_all_at(&changed, 0)).unwrap();
         assert_ne!(read_below(&client, &two, &changed), 0, "rewritten");
         std::fs::remove_file(&two).unwrap();
+    }
+}
+
+/// As jobs commit: what was just written is renamed, and the next one reads it.
+#[test]
+fn what_a_client_writes_and_renames_at_once_stays_cached() {
+    let whole = Whole::new();
+    let client = whole.client();
+    for (round, size) in [1000, BLOCK + 1].into_iter().cycle().take(20).enumerate() {
+        let bytes = pattern(size, round as u8);
+        let (one, two) = (whole.path("one"), whole.path("two"));
+        let file = client.open(&one, OpenOptions::write()).unwrap();
+        file.write_at(0, &bytes).unwrap();
+        file.close().unwrap();
+        // The stamps have to settle where the PFS has coarse ones.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(read_below(&client, &one, &bytes), 0, "written");
+        let file = std::fs::File::open(&one).unwrap();
+        client.changing_metadata(Some(file.as_fd()), || std::fs::rename(&one, &two)).unwrap();
+        assert_eq!(read_below(&client, &two, &bytes), 0, "renamed, size {size}");
     }
 }
 
