@@ -16,7 +16,7 @@ use crate::segment::Mapping;
 
 /// Time for the node to lend what could be copied as well, before it is; with the copy, nobody
 /// waits for 100 ms.
-const PATIENCE: Duration = Duration::from_millis(80);
+const PATIENCE: Duration = Duration::from_millis(40);
 /// Time for the message that gives a loan back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
