@@ -158,7 +158,7 @@ fn a_fast_store_that_refused_once_is_asked_again_at_once() {
     node.tick();
     store.refuse_commands(true);
     asks(&store, 30 * GIB);
-    node.tick_until("the first refusal", |report| report.stores[0].failed_commands == 1);
+    node.tick_until("the first refusal", |report| report.stores[0].failed_commands >= 1);
     store.refuse_commands(false);
     let begun_ns = node.at_ns;
     node.tick_until("its memory", |_| store.resident_bytes() == 30 * GIB);

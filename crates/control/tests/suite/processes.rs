@@ -69,12 +69,13 @@ fn child_controls() {
     wait_until("decisions", || handle.report().ticks > 50);
     println!("controls");
     println!("refused {}", [refused, handle.report().notes].concat().join("; "));
+    let mut told = handle.report().late_ticks;
     loop {
-        let before = handle.report();
         std::thread::sleep(Duration::from_millis(100));
-        let after = handle.report();
-        if after.late_ticks > before.late_ticks {
-            println!("late {} {}", after.late_ticks, after.stores[0].late_commands);
+        let report = handle.report();
+        if report.late_ticks > told {
+            told = report.late_ticks;
+            println!("late {told} {}", report.stores[0].late_commands);
         }
     }
 }
