@@ -208,8 +208,7 @@ fn a_name_that_goes_leaves_what_is_kept_of_a_file_that_was_linked_meanwhile() {
             assert!(Instant::now() < end && !unlinks.is_finished(), "the PFS is asked");
             std::thread::sleep(Duration::from_millis(1));
         }
-        fs::hard_link(scene.pfs.behind().join("large"), scene.pfs.behind().join("other"))
-            .unwrap();
+        fs::hard_link(scene.pfs.behind().join("large"), scene.pfs.behind().join("other")).unwrap();
         drop(hold);
         unlinks.join().unwrap().unwrap();
     });
