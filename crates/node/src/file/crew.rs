@@ -21,8 +21,10 @@ use crate::core::Core;
 
 /// How long a thread without work stays.
 const LINGER: Duration = Duration::from_secs(1);
+/// The next step of a file is expected within this time.
+const PROMPT: Duration = Duration::from_millis(50);
 /// How often somebody who waits looks whether the rest hangs.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Files that are in order at a time, and for how long their order is good.
 const ORDERED_MAX: usize = 4096;
 const ORDER_AGE_MAX: Duration = Duration::from_millis(100);
@@ -144,9 +146,11 @@ impl State {
         self.waiting > 0 || excess_bytes(core) > 0
     }
 
-    /// Whether another file is to be begun.
+    /// Whether another file is to be begun. One whose step takes longer than most is not counted
+    /// on: whoever needs the memory cannot wait until it is known to hang.
     fn lacks_work(&self, core: &Core) -> bool {
-        let coming = self.moving(core).iter().sum::<u64>();
+        let prompt = self.works.iter().filter(|work| work.waits(core) < PROMPT);
+        let coming = prompt.map(|work| work.bytes).sum::<u64>();
         coming < self.owed_bytes && self.is_wanted(core) && !self.stopping
     }
 
