@@ -126,18 +126,25 @@ fn the_largest_files_go_first_and_no_more_than_are_needed() {
 }
 
 #[test]
-fn several_files_are_written_down_at_a_time_up_to_the_transfers() {
-    let (fixture, hooks) = node(3);
-    let files = put_many(&fixture, 6, 3000);
-    let hanging = Hanging::hold_first(&hooks, 6);
-    std::thread::scope(|scope| {
-        let shrink = scope.spawn(|| shrink_to(&fixture, 0));
-        // All at once is more than is allowed, for as long as none of them takes long.
-        until("three are begun", || hanging.waiting() >= 3);
-        hanging.let_go();
-        shrink.join().unwrap();
+fn several_files_are_written_down_at_a_time() {
+    let (fixture, hooks) = node(8);
+    let files = put_many(&fixture, 30, 3000);
+    let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (beside, seen) = (now.clone(), most.clone());
+    hooks.set(move |call, make| {
+        if call != Call::Write {
+            return make();
+        }
+        seen.fetch_max(beside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        // Long enough for others to begin, and too short to leave its place to them.
+        std::thread::sleep(Duration::from_millis(30));
+        let made = make();
+        beside.fetch_sub(1, Ordering::SeqCst);
+        made
     });
-    assert_eq!(left(&fixture), 0);
+    shrink_to(&fixture, 0);
+    assert!(most.load(Ordering::SeqCst) > 1, "one after the other");
+    assert_eq!((left(&fixture), now.load(Ordering::SeqCst)), (0, 0));
     assert_on_pfs(&fixture, &files);
 }
 
@@ -171,8 +178,9 @@ fn a_drain_writes_all_others_down_while_one_hangs_and_waits_for_it() {
     for transfers in [1, 8] {
         let (fixture, hooks) = node(transfers);
         let files = put_many(&fixture, 12, 3000);
-        let hanging = Hanging::hold_first(&hooks, 1);
         std::thread::scope(|scope| {
+            // Let go also where this panics, so that no thread is left waiting.
+            let hanging = Hanging::hold_first(&hooks, 1);
             let node = fixture.node.clone();
             let drain = scope.spawn(move || node.drain());
             until("all others are written down", || left(&fixture) == 1);
