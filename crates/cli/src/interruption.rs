@@ -33,6 +33,13 @@ pub fn watch() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
+/// Asks as Ctrl-C does; false where nobody watches for that.
+pub fn ask() -> bool {
+    let Some(asked) = ASKED.get() else { return false };
+    asked.store(true, Ordering::Relaxed);
+    true
+}
+
 /// Whether this program was started with the signal ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -34,7 +34,12 @@ fn main() -> ExitCode {
         }
         error.exit()
     });
-    match run(arguments.command) {
+    let ended = run(arguments.command);
+    // Nobody is told more where the answer was not taken.
+    if let Some(code) = output::unheard() {
+        return ExitCode::from(code);
+    }
+    match ended {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             failure::tell(&error);

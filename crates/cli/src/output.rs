@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tidepool_proto::{ByteSize, Error, Result};
+
+use crate::interruption;
 
 /// Columns that broken lines need beside what they stand below.
 const COLUMNS_OF_TEXT_MIN: usize = 24;
@@ -13,21 +16,44 @@ const COLUMNS_OF_TEXT_MIN: usize = 24;
 const INDENT_MIN: usize = 4;
 
 static HAS_PRINTED: AtomicBool = AtomicBool::new(false);
+/// Whether the program has more to do than to answer.
+static OUTLIVES_READERS: AtomicBool = AtomicBool::new(false);
+/// The exit code of a program whose answer could not be printed.
+static UNHEARD: OnceLock<u8> = OnceLock::new();
 
-/// Prints a line to standard output; a reader that went away ends the program quietly.
+/// From now on the program goes on although nobody takes what it prints.
+pub fn outlive_readers() {
+    OUTLIVES_READERS.store(true, Ordering::Relaxed);
+}
+
+/// What to end with where the answer could not be printed: 0 if its reader went away.
+pub fn unheard() -> Option<u8> {
+    UNHEARD.get().copied()
+}
+
+/// Prints a line to standard output. A reader that went away ends the program quietly; one that
+/// has made things is asked to put them away first, as by Ctrl-C.
 pub fn line(text: &str) {
     raw_line(&without_controls(text));
 }
 
 fn raw_line(text: &str) {
     HAS_PRINTED.store(true, Ordering::Relaxed);
+    if unheard().is_some() {
+        return;
+    }
     let mut stdout = io::stdout().lock();
-    if let Err(error) = writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            std::process::exit(0);
-        }
+    let Err(error) = writeln!(stdout, "{text}").and_then(|()| stdout.flush()) else { return };
+    let is_gone = error.kind() == io::ErrorKind::BrokenPipe;
+    if !is_gone {
         note(&format!("tidepool: while printing the answer: {error} (write it elsewhere)"));
-        std::process::exit(1);
+    }
+    if OUTLIVES_READERS.load(Ordering::Relaxed) {
+        return;
+    }
+    let code = *UNHEARD.get_or_init(|| if is_gone { 0 } else { 1 });
+    if !interruption::ask() {
+        std::process::exit(code.into());
     }
 }
 

@@ -83,6 +83,8 @@ pub fn start(arguments: StartArguments) -> Result<Outcome> {
 fn serve_in_front(config: NodeConfig, sources: Sources, json: bool) -> Result<Outcome> {
     place::prepare(&config.socket)?;
     let node = assemble::start(config, sources)?;
+    // The node is there, whether anybody reads of it or not.
+    output::outlive_readers();
     if json {
         output::json(node.summary())?
     } else {

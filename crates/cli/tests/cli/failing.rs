@@ -94,6 +94,54 @@ fn an_answer_that_cannot_be_printed_is_a_failure() {
     }
 }
 
+/// Standard outputs that take nothing, with the exit code of a program that meets them.
+fn deaf_outputs() -> [(Stdio, i32); 2] {
+    let (gone, output) = std::io::pipe().unwrap();
+    drop(gone);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    [(output.into(), 0), (full.into(), 1)]
+}
+
+#[test]
+fn a_command_whose_answer_is_not_taken_puts_away_what_it_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let compare = ["bench", "compare", "--size", "4MiB", "--rounds", "1"];
+    for arguments in [&compare[..], &["doctor"]] {
+        for (output, code) in deaf_outputs() {
+            let mut command = tidepool();
+            command.args(arguments).arg("--pfs").arg(directory.path()).stdout(output);
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            let id = child.id();
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{arguments:?}");
+            let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+            assert!(left.is_empty(), "{arguments:?}: {left:?}");
+            let memory = format!("/dev/shm/.tidepool-measurement-{id}-0");
+            assert!(!std::path::Path::new(&memory).exists(), "{memory}");
+        }
+    }
+}
+
+#[test]
+fn a_node_in_front_serves_on_where_nobody_takes_its_summary() {
+    for (output, _) in deaf_outputs() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("node.sock");
+        let mut node = tidepool();
+        node.args(["node", "start", "--foreground", "--memory", "16MiB", "--control", "off"]);
+        node.arg("--pfs").arg(directory.path()).arg("--socket").arg(&socket);
+        let mut node = node.stdout(output).stderr(Stdio::null()).spawn().unwrap();
+        let ask = |word: &str| tidepool().args(["node", word, "--socket"]).arg(&socket).output();
+        while !ask("status").unwrap().status.success() {
+            assert_eq!(node.try_wait().unwrap(), None, "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        // After the summary, too.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(ask("stop").unwrap().status.success());
+        assert!(node.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn a_resize_to_more_than_now_is_done_also_where_pins_are_in_the_way() {
     let daemon = Daemon::start(&["--pinned-share-max", "1"]);
