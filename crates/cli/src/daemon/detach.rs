@@ -8,14 +8,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tidepool_proto::wire::Failure;
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 
 use super::place::{default_log_file, log_flags};
 use super::summary::Summary;
+use crate::interruption;
 
 /// What the daemon tells the program that started it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,8 +67,10 @@ impl Readiness {
     }
 }
 
-/// Starts this program again as a daemon and waits until its node serves or fails.
+/// Starts this program again as a daemon and waits until its node serves or fails. Interrupted
+/// meanwhile, it has the node stopped again.
 pub fn spawn(config: &NodeConfig) -> Result<Summary> {
+    let interrupted = interruption::watch()?;
     let log_file = config.log_file.clone().unwrap_or_else(|| default_log_file(&config.socket));
     let log = open_log(&log_file, &config.socket)?;
     let failed = |source| Error::pfs("starting the daemon", source);
@@ -94,12 +99,28 @@ pub fn spawn(config: &NodeConfig) -> Result<Summary> {
     };
     // SAFETY: the closure makes two system calls and allocates nothing.
     unsafe { command.pre_exec(prepare) };
-    let child = command.spawn().map_err(failed)?;
+    let mut child = command.spawn().map_err(failed)?;
     drop(report);
-    listen_until_ready(listen, child).map_err(|error| match error {
+    let summary = listen_until_ready(listen, &mut child).map_err(|error| match error {
         Unready::Failed(error) => error,
         Unready::Ended(status) => ended(&status, &log_file, log_bytes),
-    })
+    })?;
+    if interrupted.load(Ordering::Relaxed) {
+        return Err(take_back(&mut child));
+    }
+    Ok(summary)
+}
+
+/// Has a node that nobody wants any more stop, and waits for its end.
+fn take_back(child: &mut Child) -> Error {
+    // It is in a session of its own, so what interrupted this program did not reach it.
+    let told = kill_process(Pid::from_child(child), Signal::TERM);
+    let ended = told.map_err(std::io::Error::from).and_then(|()| child.wait());
+    let detail = match ended {
+        Ok(_) => "interrupted; the node was stopped again".to_owned(),
+        Err(error) => format!("interrupted, but the node runs: {error}"),
+    };
+    Error::new(ErrorKind::TimedOut, "starting the node", detail)
 }
 
 fn open_log(path: &Path, socket: &Path) -> Result<File> {
@@ -119,7 +140,7 @@ enum Unready {
     Ended(String),
 }
 
-fn listen_until_ready(mut pipe: PipeReader, mut child: Child) -> Result<Summary, Unready> {
+fn listen_until_ready(mut pipe: PipeReader, child: &mut Child) -> Result<Summary, Unready> {
     let mut text = Vec::new();
     let mut chunk = [0; 4096];
     while !text.ends_with(b"\n") {

@@ -142,6 +142,71 @@ fn a_node_in_front_serves_on_where_nobody_takes_its_summary() {
     }
 }
 
+fn end(process_id: u32, signal: rustix::process::Signal) {
+    let id = rustix::process::Pid::from_raw(process_id.cast_signed()).unwrap();
+    rustix::process::kill_process(id, signal).unwrap();
+}
+
+#[test]
+fn a_start_that_is_interrupted_leaves_no_node() {
+    let mut interrupted = 0;
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::create_dir(path("pfs")).unwrap();
+        let mut start = tidepool();
+        start.args(["node", "start", "--memory", "16MiB", "--control", "off", "--pfs"]);
+        start.arg(path("pfs")).arg("--socket").arg(path("s")).stdout(Stdio::null());
+        let start = start.stderr(Stdio::piped()).spawn().unwrap();
+        while !path("s.log").exists() {
+            std::thread::yield_now();
+        }
+        end(start.id(), rustix::process::Signal::TERM);
+        let output = start.wait_with_output().unwrap();
+        let ask = |word: &str| tidepool().args(["node", word, "--socket"]).arg(path("s")).output();
+        if output.status.code() == Some(130) {
+            interrupted += 1;
+            assert!(stderr(&output).contains("stopped again"), "{}", stderr(&output));
+            assert_eq!(ask("status").unwrap().status.code(), Some(3), "a node was left");
+        } else {
+            // It served before the signal came.
+            assert!(output.status.success(), "{}", stderr(&output));
+            assert!(ask("stop").unwrap().status.success());
+        }
+    }
+    assert!(interrupted > 0, "no start was met in time");
+}
+
+#[test]
+fn a_view_that_a_signal_ends_leaves_the_terminal_as_it_was() {
+    let daemon = Daemon::start(&[]);
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP] {
+        let mut command = Command::new("script");
+        let top = "stty -echo; echo $$ > id; exec \"$program\" top --socket \"$socket\"";
+        command.args(["-qfec", top, "/dev/null"]).current_dir(daemon.path("."));
+        command.env("program", env!("CARGO_BIN_EXE_tidepool")).env("socket", daemon.path("node.sock"));
+        command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut screen = child.stdout.take().unwrap();
+        let (mut shown, mut chunk) = (String::new(), [0; 4096]);
+        let mut asked = false;
+        loop {
+            let count = std::io::Read::read(&mut screen, &mut chunk).unwrap();
+            if count == 0 {
+                break;
+            }
+            shown += &String::from_utf8_lossy(&chunk[..count]);
+            if !asked && shown.contains("\x1b[?1049h") {
+                let id = std::fs::read_to_string(daemon.path("id")).unwrap();
+                end(id.trim().parse().unwrap(), signal);
+                asked = true;
+            }
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{shown}");
+        assert!(shown.contains("\x1b[?1049l") && shown.contains("interrupted"), "{shown}");
+    }
+}
+
 #[test]
 fn a_resize_to_more_than_now_is_done_also_where_pins_are_in_the_way() {
     let daemon = Daemon::start(&["--pinned-share-max", "1"]);

@@ -4,6 +4,7 @@ mod history;
 mod view;
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -14,8 +15,12 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use crate::arguments::TopArguments;
 use crate::connection::Connection;
 use crate::exit::Outcome;
+use crate::interruption;
 use crate::output;
 use history::{FileRate, History, Look, Rates};
+
+/// How often it is looked whether a signal asks for the end.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(200);
 
 /// Where the looks come from.
 struct Source {
@@ -59,10 +64,15 @@ pub fn top(arguments: &TopArguments) -> Result<Outcome> {
         return refuse("standard output is no terminal", "use --json COUNT for lines of JSON");
     }
     let failed = |source| Error::pfs("drawing the live view", source);
+    // Whatever ends it, the terminal is as it was.
+    let interrupted = interruption::watch()?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let watched = watch(&mut terminal, &mut source, &mut history);
+    let watched = watch(&mut terminal, &mut source, &mut history, &interrupted);
     ratatui::restore();
     watched.map_err(failed)?;
+    if interrupted.load(Ordering::Relaxed) {
+        return Err(Error::new(ErrorKind::TimedOut, "watching the node", "interrupted"));
+    }
     Ok(Outcome::Done)
 }
 
@@ -83,6 +93,7 @@ fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     source: &mut Source,
     history: &mut History,
+    interrupted: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut trouble: Option<String> = None;
     let mut help = false;
@@ -90,7 +101,8 @@ fn watch(
     loop {
         let choice = view::Choice { order: source.order, help };
         terminal.draw(|frame| view::draw(frame, history, choice, trouble.as_deref()))?;
-        while event::poll(next.saturating_duration_since(Instant::now()))? {
+        let left = next.saturating_duration_since(Instant::now());
+        while event::poll(left.min(LOOK_FOR_SIGNALS))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => {
                     let interrupt = key.code == KeyCode::Char('c')
@@ -114,6 +126,9 @@ fn watch(
                 Event::Resize(..) => break,
                 _ => {}
             }
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(());
         }
         if Instant::now() < next {
             continue;
