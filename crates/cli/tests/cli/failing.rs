@@ -1,6 +1,9 @@
 //! What a command that fails tells programs and people: an object where JSON was asked for, what is
 //! known of other files, and remedies that help.
 
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -96,10 +99,11 @@ fn an_answer_that_cannot_be_printed_is_a_failure() {
 
 /// Standard outputs that take nothing, with the exit code of a program that meets them.
 fn deaf_outputs() -> [(Stdio, i32); 2] {
-    let (gone, output) = std::io::pipe().unwrap();
-    drop(gone);
+    // Shut down rather than closed: a process that is just being made may hold a descriptor still.
+    let (gone, output) = UnixStream::pair().unwrap();
+    gone.shutdown(Shutdown::Both).unwrap();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    [(output.into(), 0), (full.into(), 1)]
+    [(OwnedFd::from(output).into(), 0), (full.into(), 1)]
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn a_command_whose_answer_is_not_taken_puts_away_what_it_made() {
             command.args(arguments).arg("--pfs").arg(directory.path()).stdout(output);
             let mut child = command.stderr(Stdio::null()).spawn().unwrap();
             let id = child.id();
-            assert_eq!(child.wait().unwrap().code(), Some(code), "{arguments:?}");
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{arguments:?}, not {code}");
             let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
             assert!(left.is_empty(), "{arguments:?}: {left:?}");
             let memory = format!("/dev/shm/.tidepool-measurement-{id}-0");
@@ -184,7 +188,9 @@ fn a_view_that_a_signal_ends_leaves_the_terminal_as_it_was() {
         let mut command = Command::new("script");
         let top = "stty -echo; echo $$ > id; exec \"$program\" top --socket \"$socket\"";
         command.args(["-qfec", top, "/dev/null"]).current_dir(daemon.path("."));
-        command.env("program", env!("CARGO_BIN_EXE_tidepool")).env("socket", daemon.path("node.sock"));
+        command
+            .env("program", env!("CARGO_BIN_EXE_tidepool"))
+            .env("socket", daemon.path("node.sock"));
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::null()).spawn().unwrap();
         let mut screen = child.stdout.take().unwrap();
