@@ -42,4 +42,4 @@ mod waiting;
 pub use config::MountConfig;
 pub use mounting::mounted_device;
 pub use session::{Mount, mount};
-pub use stale::{is_stale, places_for, recover_stale};
+pub use stale::{is_stale, mount_around, places_for, recover_stale};

@@ -157,6 +157,25 @@ fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
     Ok(find_mount(&read_table()?, mount_point))
 }
 
+/// The mount of a node that `path` lies in, which need not exist; one on `path` itself is not meant.
+///
+/// # Errors
+/// As reading the mount table.
+pub fn mount_around(path: &Path) -> Result<Option<PathBuf>> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut above = absolute.ancestors().skip(1);
+    let Some(above) = above.find_map(|directory| directory.canonicalize().ok()) else {
+        return Ok(None);
+    };
+    let table = read_table()?;
+    let nearest = above
+        .ancestors()
+        .find_map(|directory| find_mount(&table, directory).map(|mount| (directory, mount)));
+    Ok(nearest
+        .filter(|(_, mount)| mount.kind == FILE_SYSTEM_TYPE)
+        .map(|(directory, _)| directory.to_owned()))
+}
+
 /// How many mounts are stacked at a place.
 fn count_at(mount_point: &Path) -> Result<usize> {
     let wanted = mount_point.as_os_str().as_bytes();

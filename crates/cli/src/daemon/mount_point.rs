@@ -18,6 +18,13 @@ impl MountPoint {
     pub fn prepare(path: &Path) -> Result<MountPoint> {
         let failed =
             |source| Error::pfs(format!("preparing the mount point {}", path.display()), source);
+        // It would be made on the PFS, and could not be removed once the other node has ended.
+        if let Some(around) = tidepool_fuse::mount_around(path)? {
+            let operation = format!("preparing the mount point {}", path.display());
+            let detail = format!("it lies in {}, the mount of another node", around.display());
+            return Err(Error::new(ErrorKind::InvalidInput, operation, detail)
+                .remedy("mount outside of the mounts of other nodes"));
+        }
         let mut point = MountPoint { path: path.to_owned(), made: Vec::new(), hides_files: false };
         let is_missing = |path: &&Path| {
             std::fs::symlink_metadata(path)

@@ -97,6 +97,24 @@ fn an_answer_that_cannot_be_printed_is_a_failure() {
     }
 }
 
+#[test]
+fn a_node_does_not_mount_in_the_mount_of_another() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    let socket = daemon.path("other.sock");
+    for inner in ["mnt/inner", "mnt/a/b"] {
+        let mut start = tidepool();
+        start.args(["node", "start", "--memory", "16MiB", "--control", "off", "--pfs"]);
+        start.arg(daemon.path("pfs")).arg("--mount").arg(daemon.path(inner));
+        let output = start.arg("--socket").arg(&socket).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("mount of another node"), "{}", stderr(&output));
+        assert_eq!(std::fs::read_dir(daemon.path("pfs")).unwrap().count(), 0);
+    }
+}
+
 /// Standard outputs that take nothing, with the exit code of a program that meets them.
 fn deaf_outputs() -> [(Stdio, i32); 2] {
     // Shut down rather than closed: a process that is just being made may hold a descriptor still.
