@@ -416,22 +416,28 @@ fn resolve_rule(raw: RawRule, pfs: &Path) -> Result<DirectoryRule> {
     })
 }
 
-/// The path of a rule below the PFS directory: written so, as `tide:///...`, or in full.
+/// The path of a rule below the PFS directory: written so, as `tide:///...`, or in full; `/` alone
+/// is the PFS directory.
 fn rule_path(reader: &Reader, setting: &Option<Setting>, pfs: &Path) -> Result<PathBuf> {
     let text: String = reader.required("path", setting)?;
-    let inner = text.strip_prefix("tide://").unwrap_or(&text);
-    let inner = Path::new(inner);
-    let inner = inner.strip_prefix(pfs).unwrap_or(inner);
+    let outside = || {
+        let setting = setting.as_ref().expect("a required setting was read above");
+        let valid = "a path below the PFS directory, such as `logs` or `tide:///logs`";
+        reader.invalid("path", setting, "leads outside", valid)
+    };
+    let inner = match text.strip_prefix("tide://") {
+        Some(inner) => Path::new(inner),
+        None if text != "/" && Path::new(&text).is_absolute() => {
+            Path::new(&text).strip_prefix(pfs).map_err(|_| outside())?
+        }
+        None => Path::new(&text),
+    };
     let mut path = PathBuf::new();
     for component in inner.components() {
         match component {
             Component::Normal(name) => path.push(name),
             Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => {
-                let setting = setting.as_ref().expect("a required setting was read above");
-                let valid = "a path below the PFS directory";
-                return Err(reader.invalid("path", setting, "leads outside", valid));
-            }
+            Component::ParentDir | Component::Prefix(_) => return Err(outside()),
         }
     }
     Ok(path)

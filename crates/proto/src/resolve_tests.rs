@@ -143,7 +143,9 @@ fn bad_rules_and_quotas_are_refused() {
         resolve(raw, &machine()).unwrap_err().to_string()
     };
     let quota = |user: &str| RawQuota { user: flag("user", user), bytes: flag("bytes", "1GiB") };
-    assert!(refused(vec![rule(&[("path", "../x")])], vec![]).contains("leads outside"));
+    for outside in ["../x", "tide:///../x", "/etc", "/pfs2/x"] {
+        assert!(refused(vec![rule(&[("path", outside)])], vec![]).contains("leads outside"));
+    }
     assert!(refused(vec![rule(&[("admit", "no")])], vec![]).contains("`path`: it is required"));
     let twice = vec![rule(&[("path", "a")]), rule(&[("path", "/pfs/a/")])];
     assert!(refused(twice, vec![]).contains("has a rule already"));
