@@ -157,7 +157,7 @@ fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
     Ok(find_mount(&read_table()?, mount_point))
 }
 
-/// The mount of a node that `path` lies in, which need not exist; one on `path` itself is not meant.
+/// The mount of a node that `path` lies in. The path need not exist; a mount on it is not meant.
 ///
 /// # Errors
 /// As reading the mount table.
