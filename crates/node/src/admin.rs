@@ -12,7 +12,7 @@ use tidepool_proto::admin::{
 use tidepool_proto::control::{ControlStatus, PfsFull};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{
-    Access, ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
+    ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
 };
 
 use crate::core::Core;
@@ -227,17 +227,8 @@ impl Node {
     }
 
     fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
-        self.open_handle(OpenRequest {
-            lower: descriptor,
-            access: Access::Read,
-            read_mode: Some(ReadMode::TwoLevel),
-            write_mode: None,
-            created: false,
-            append: false,
-            truncate: false,
-            user_id,
-            changes_as: None,
-        })
+        let read_mode = Some(ReadMode::TwoLevel);
+        self.open_handle(OpenRequest { read_mode, ..OpenRequest::to_read(descriptor, user_id) })
     }
 
     /// Brings a whole file in, several transfers at a time, and pins it if asked to.

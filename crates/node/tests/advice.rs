@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::fs::FileExt;
 
 use support::*;
-use tidepool_proto::{Access, Advice, FileService, Level, OpenRequest};
+use tidepool_proto::{Advice, FileService, Level, OpenRequest};
 
 /// Longer than any tick of the time stamps of a local file system.
 const SETTLING: std::time::Duration = std::time::Duration::from_millis(100);
@@ -95,18 +95,8 @@ fn one_users_habit_takes_read_ahead_from_nobody_else() {
     fixture.put("heads", &content(1, 24 << 20));
     fixture.put("whole", &content(2, 24 << 20));
     let open = |name: &str, user_id| {
-        let request = OpenRequest {
-            lower: std::fs::File::open(fixture.path(name)).unwrap().into(),
-            access: Access::Read,
-            read_mode: None,
-            write_mode: None,
-            created: false,
-            append: false,
-            truncate: false,
-            user_id,
-            changes_as: None,
-        };
-        fixture.node.open(request).unwrap()
+        let lower = std::fs::File::open(fixture.path(name)).unwrap().into();
+        fixture.node.open(OpenRequest::to_read(lower, user_id)).unwrap()
     };
     let mut buffer = vec![0; BLOCK as usize];
     for _ in 0..20 {

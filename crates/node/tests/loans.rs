@@ -5,7 +5,7 @@ mod support;
 
 use std::os::fd::AsFd;
 use support::*;
-use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, PassthroughPin, WriteMode};
+use tidepool_proto::{FileService, OpenFile, OpenRequest, PassthroughPin, WriteMode};
 
 fn bytes_of(pin: &dyn PassthroughPin) -> Vec<u8> {
     let mut file = std::fs::File::from(pin.descriptor().as_fd().try_clone_to_owned().unwrap());
@@ -276,18 +276,7 @@ fn one_user_leaves_room_for_passthrough_opens_of_others() {
     }
     let lend = |user_id, number: u64| {
         let lower = std::fs::File::open(fixture.path(&format!("f{number}"))).unwrap().into();
-        let request = OpenRequest {
-            lower,
-            access: Access::Read,
-            read_mode: None,
-            write_mode: None,
-            created: false,
-            append: false,
-            truncate: false,
-            user_id,
-            changes_as: None,
-        };
-        fixture.node.open(request).unwrap().passthrough()
+        fixture.node.open(OpenRequest::to_read(lower, user_id)).unwrap().passthrough()
     };
     // Half of the store may be held: eight files.
     let greedy: Vec<_> = (0..8).map_while(|number| lend(54_321, number)).collect();

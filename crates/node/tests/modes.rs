@@ -298,18 +298,7 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
     // The node ends without a drain, as if it had been killed.
     let second = tidepool_node::Node::start(config(fixture.directory.path(), |_| ())).unwrap();
     let lower = std::fs::File::open(fixture.path("f")).unwrap().into();
-    let request = tidepool_proto::OpenRequest {
-        lower,
-        access: Access::Read,
-        read_mode: None,
-        write_mode: None,
-        created: false,
-        append: false,
-        truncate: false,
-        user_id: 0,
-        changes_as: None,
-    };
-    let error = second.open(request).err().unwrap();
+    let error = second.open(tidepool_proto::OpenRequest::to_read(lower, 0)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost);
     let stub = std::fs::File::open(fixture.path("f")).unwrap().into();
     let reply = second.admin(AdminRequest::Explain, Some(stub), 0).unwrap();

@@ -50,10 +50,16 @@ pub fn check() -> Result<()> {
 /// Makes the very change that was asked for: it is refused also in its last moment. What the thread
 /// does for others on the way to it is not.
 pub fn making<T>(change: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Also after a panic, which the thread outlives.
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            IS_HIS.set(false);
+        }
+    }
     IS_HIS.set(true);
-    let made = change();
-    IS_HIS.set(false);
-    made
+    let _done = Done;
+    change()
 }
 
 /// As [`check`], within [`making`] alone.
@@ -81,6 +87,9 @@ mod tests {
             assert!(check().is_err());
             assert!(check_last().is_ok(), "this may be for others");
             assert!(making(check_last).is_err());
+            let panics =
+                std::panic::catch_unwind(|| making(|| -> Result<()> { panic!("as meant") }));
+            assert!(panics.is_err() && check_last().is_ok(), "the change is over");
             on_behalf_of(Arc::new(Waits(true)), || assert!(making(check_last).is_ok()));
             assert!(check().is_err());
         });

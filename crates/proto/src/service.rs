@@ -52,6 +52,23 @@ pub struct OpenRequest {
     pub changes_as: Option<Identity>,
 }
 
+impl OpenRequest {
+    /// An open for reading alone, by a user, in the mode of the rule or mount.
+    pub fn to_read(lower: OwnedFd, user_id: u32) -> OpenRequest {
+        OpenRequest {
+            lower,
+            access: Access::Read,
+            read_mode: None,
+            write_mode: None,
+            truncate: false,
+            created: false,
+            append: false,
+            user_id,
+            changes_as: None,
+        }
+    }
+}
+
 /// A change of a file's bytes or of its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangedRange {

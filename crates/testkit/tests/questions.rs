@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_node::Node;
-use tidepool_proto::{Access, FileService, OpenRequest};
+use tidepool_proto::{FileService, OpenRequest};
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::weak_pfs::{Questions, WeakPfs, Weakness};
 
@@ -162,17 +162,7 @@ fn a_file_that_its_server_does_not_know_any_more_is_reached_by_its_name() {
 
 /// An open past the mount, as the library's.
 fn to_read(path: &Path) -> OpenRequest {
-    OpenRequest {
-        lower: File::open(path).unwrap().into(),
-        access: Access::Read,
-        read_mode: None,
-        write_mode: None,
-        created: false,
-        append: false,
-        truncate: false,
-        user_id: 0,
-        changes_as: None,
-    }
+    OpenRequest::to_read(File::open(path).unwrap().into(), 0)
 }
 
 #[test]

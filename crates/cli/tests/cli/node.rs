@@ -46,6 +46,11 @@ impl Daemon {
         self.directory.path().join(name)
     }
 
+    /// A process that keeps the mount busy.
+    pub fn user_of_the_mount(&self) -> std::process::Child {
+        Command::new("sleep").arg("1000").current_dir(self.path("mnt")).spawn().unwrap()
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("node.sock.log")).unwrap_or_default()
     }
@@ -309,11 +314,7 @@ fn stop_names_who_keeps_the_mount_busy() {
     if !daemon.mounted {
         return;
     }
-    let mut user = std::process::Command::new("sleep")
-        .arg("1000")
-        .current_dir(daemon.path("mnt"))
-        .spawn()
-        .unwrap();
+    let mut user = daemon.user_of_the_mount();
     let output = daemon.run(&["node", "stop", "--wait", "0"]);
     assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
     assert!(stderr(&output).contains(&format!("process {}", user.id())), "{}", stderr(&output));

@@ -58,11 +58,7 @@ fn a_stop_that_is_interrupted_while_it_waits_for_programs_changes_nothing() {
     if !daemon.mounted {
         return;
     }
-    let mut user = std::process::Command::new("sleep")
-        .arg("1000")
-        .current_dir(daemon.path("mnt"))
-        .spawn()
-        .unwrap();
+    let mut user = daemon.user_of_the_mount();
     let mut stop = daemon.command(&["node", "stop", "--wait", "600"]);
     let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
     // It says for whom it waits.

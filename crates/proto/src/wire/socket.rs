@@ -82,24 +82,31 @@ pub struct Peer {
     pub process_id: Option<u32>,
 }
 
+/// Has the kernel fill `value` with what it knows of a socket under `name`.
+///
+/// # Safety
+/// Any bytes have to be a valid `T`.
+unsafe fn read_option<T>(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    value: &mut T,
+) -> io::Result<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    let (socket, value) = (socket.as_raw_fd(), (&raw mut *value).cast());
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which has that size, and the
+    // caller knows that they may be any.
+    match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, value, &mut length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Asks the kernel who is at the other end.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     // Not by rustix, whose process ids cannot be the zero that stands for a hidden process.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `credentials`, which has that size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &mut length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: any bytes are such numbers.
+    unsafe { read_option(socket, libc::SO_PEERCRED, &mut credentials) }?;
     let process_id = u32::try_from(credentials.pid).ok().filter(|id| *id != 0);
     Ok(Peer { user_id: credentials.uid, group_id: credentials.gid, process_id })
 }
@@ -108,20 +115,8 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 /// became of its number since. Fails with `ENOPROTOOPT` before Linux 6.5.
 pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut process: libc::c_int = -1;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `process`, which has that size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut process).cast(),
-            &mut length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: any bytes are a number.
+    unsafe { read_option(socket, libc::SO_PEERPIDFD, &mut process) }?;
     // SAFETY: the kernel opened it for this call alone, closed when a program is executed.
     Ok(unsafe { OwnedFd::from_raw_fd(process) })
 }
