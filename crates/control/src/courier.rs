@@ -2,11 +2,10 @@
 //! decision. One command is under way at a time; of those that wait only the latest counts. Never
 //! repeats a command because its answer is late.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::actuator::{Actuator, Resized};
@@ -74,9 +73,18 @@ struct Mailbox {
     closed: bool,
 }
 
+/// Locks of the standard library: those of `parking_lot` allocate when a thread first waits, and a
+/// decision must not.
+#[derive(Default)]
 struct Shared {
     mailbox: Mutex<Mailbox>,
     changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The way to one store.
@@ -90,7 +98,7 @@ pub(crate) struct Courier {
 impl Courier {
     /// Starts the thread of a store.
     pub fn start(actuator: Arc<dyn Actuator>) -> Result<Self> {
-        let shared = Arc::new(Shared { mailbox: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::<Shared>::default();
         let (theirs, carried) = (shared.clone(), actuator.clone());
         let thread = std::thread::Builder::new()
             .name("courier".to_owned())
@@ -108,23 +116,23 @@ impl Courier {
         self.actuator.expect(capacity_bytes);
         self.numbers += 1;
         let order = Order { number: self.numbers, capacity_bytes, deadline };
-        self.shared.mailbox.lock().progress.pending = Some(order);
+        self.shared.lock().progress.pending = Some(order);
         self.shared.changed.notify_all();
     }
 
     /// How far the commands are.
     pub fn progress(&self) -> Progress {
-        self.shared.mailbox.lock().progress.clone()
+        self.shared.lock().progress.clone()
     }
 
     /// A command is late: the store is slower than believed.
     pub fn distrust(&self) {
-        self.shared.mailbox.lock().progress.release_bytes_per_s /= 2;
+        self.shared.lock().progress.release_bytes_per_s /= 2;
     }
 
     /// Times of commands, and the last failure.
     pub fn history(&self) -> (Histogram, Option<String>) {
-        let mailbox = self.shared.mailbox.lock();
+        let mailbox = self.shared.lock();
         (mailbox.release_time.clone(), mailbox.last_error.clone())
     }
 }
@@ -132,7 +140,7 @@ impl Courier {
 impl Drop for Courier {
     /// A store that does not answer keeps its thread: waiting for it could take for ever.
     fn drop(&mut self) {
-        let mut mailbox = self.shared.mailbox.lock();
+        let mut mailbox = self.shared.lock();
         mailbox.closed = true;
         let busy = mailbox.progress.running.is_some();
         drop(mailbox);
@@ -147,20 +155,23 @@ impl Drop for Courier {
 
 fn carry(actuator: &dyn Actuator, shared: &Shared) {
     loop {
-        let mut mailbox = shared.mailbox.lock();
+        let mut mailbox = shared.lock();
         let order = loop {
             if mailbox.closed {
                 return;
             }
             match mailbox.progress.pending.take() {
                 Some(order) => break order,
-                None => shared.changed.wait(&mut mailbox),
+                None => {
+                    let woken = shared.changed.wait(mailbox);
+                    mailbox = woken.unwrap_or_else(PoisonError::into_inner);
+                }
             }
         };
         mailbox.progress.running = Some(order);
         drop(mailbox);
         let outcome = actuator.resize(order.capacity_bytes, order.deadline);
-        let mut mailbox = shared.mailbox.lock();
+        let mut mailbox = shared.lock();
         let progress = &mut mailbox.progress;
         progress.running = None;
         progress.answered = Some((order, outcome.is_ok()));

@@ -3,7 +3,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +20,23 @@ thread_local! {
 const MEMINFO: &str = "MemTotal: 67108864 kB\nMemFree: 41943040 kB\nMemAvailable: 50331648 kB\n\
 Active(file): 4194304 kB\nInactive(file): 4194304 kB\nAnonPages: 8388608 kB\n\
 Shmem: 4096 kB\nSUnreclaim: 524288 kB\n";
+/// Where a kernel tells what, and what this node's tells.
+const READINGS: [(&str, &str); 4] = [
+    ("meminfo", MEMINFO),
+    (
+        "zoneinfo",
+        "Node 0, zone   Normal\n  pages free     10485760\n        min      16384\n\
+        \x20       low      20480\n        high     24576\n        managed  16777216\n\
+        \x20       protection: (0, 0, 0)\n  pagesets\n    cpu: 0\n              count: 50\n\
+        \x20             high:  60\n              batch: 10\n",
+    ),
+    ("vmstat", "pswpout 2\nworkingset_refault_file 4\nallocstall_normal 2\n"),
+    (
+        "pressure/memory",
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=87372207\n\
+        full avg10=0.00 avg60=0.00 avg300=0.00 total=16783225\n",
+    ),
+];
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -70,10 +86,8 @@ fn a_quiet_decision_allocates_nothing() {
     let machine = tempfile::tempdir().unwrap();
     let proc = machine.path().join("proc");
     std::fs::create_dir_all(proc.join("pressure")).unwrap();
-    std::fs::write(proc.join("meminfo"), MEMINFO).unwrap();
-    for name in ["zoneinfo", "vmstat", "pressure/memory"] {
-        // What this kernel does not have has no reading that could allocate.
-        let _ = std::fs::copy(Path::new("/proc").join(name), proc.join(name));
+    for (name, text) in READINGS {
+        std::fs::write(proc.join(name), text).unwrap();
     }
     let roots = Roots { root: machine.path().to_owned(), store_process: None };
     let sensors = Sensors::open(roots).unwrap();
