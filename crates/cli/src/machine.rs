@@ -7,6 +7,7 @@ use std::path::Path;
 
 pub use tidepool_client::default_socket;
 use tidepool_control::sensor::places;
+use tidepool_proto::mounts::MountTable;
 use tidepool_proto::resolve::Machine;
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -64,7 +65,7 @@ fn limit_of(process: &Path) -> Result<MemoryLimit> {
         })?;
     let machine = MemoryLimit { bytes: total, source: "the machine's memory".to_owned() };
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = MountTable::read().unwrap_or_default();
     let limits = places(&groups, &mounts)
         .into_iter()
         .filter_map(|place| place.levels().filter_map(group_limit).min_by_key(|limit| limit.bytes));

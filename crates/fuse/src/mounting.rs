@@ -19,12 +19,11 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use tidepool_proto::mounts::MOUNT_TYPE;
 
 use crate::config::MountConfig;
 use crate::device::Device;
 
-/// File system type in the mount table.
-pub const FILE_SYSTEM_TYPE: &str = "fuse.tidepool";
 const SUBTYPE: &str = "tidepool";
 const HELPER: &str = "fusermount3";
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
@@ -93,7 +92,7 @@ fn attach_as_root(config: &MountConfig) -> io::Result<OwnedFd> {
     rustix::mount::mount(
         source.as_c_str(),
         &config.mount_point,
-        FILE_SYSTEM_TYPE,
+        MOUNT_TYPE,
         flags,
         Some(options.as_c_str()),
     )?;

@@ -3,34 +3,20 @@
 //! Only what the mount table says is believed; a mount that may still have a daemon is never
 //! removed.
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
+use tidepool_proto::mounts::{Mount, MountTable};
 use tidepool_proto::{Error, ErrorKind, Result};
-
-use crate::mounting::FILE_SYSTEM_TYPE;
 
 /// How long a mount may take to answer before its daemon counts as stuck.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const OPERATION: &str = "looking at the mount point";
 /// Dead mounts may be stacked, but not without end.
 const STACKED_MAX: usize = 64;
-
-/// Fields of a line of the mount table: device number, mount point.
-const DEVICE: usize = 2;
-const PLACE: usize = 4;
-
-/// One line of the mount table.
-#[derive(Debug, PartialEq, Eq)]
-struct Mounted {
-    kind: String,
-    source: String,
-}
 
 /// Removes a dead mount from `mount_point` (several, if they are stacked) and returns whether there
 /// was one.
@@ -59,7 +45,8 @@ pub fn recover_stale(mount_point: &Path) -> Result<bool> {
 /// As [`recover_stale`].
 pub fn is_stale(mount_point: &Path) -> Result<bool> {
     let mount_point = resolve(mount_point)?;
-    let Some(mounted) = mounted_on(&mount_point)? else { return Ok(false) };
+    let table = read_table()?;
+    let Some(mounted) = table.at(&mount_point) else { return Ok(false) };
     if is_dead(&mount_point)? { Ok(true) } else { Err(in_use(&mount_point, &mounted)) }
 }
 
@@ -115,13 +102,13 @@ fn describe(mount_point: &Path) -> String {
     mount_point.display().to_string()
 }
 
-fn in_use(mount_point: &Path, mounted: &Mounted) -> Error {
-    let whose = if mounted.kind == FILE_SYSTEM_TYPE { "a live Tidepool mount" } else { "a mount" };
+fn in_use(mount_point: &Path, mounted: &Mount<'_>) -> Error {
+    let whose = if mounted.is_of_a_node() { "a live Tidepool mount" } else { "a mount" };
     let detail = format!(
         "{} is in use by {whose} of {} (type {})",
         mount_point.display(),
-        mounted.source,
-        mounted.kind
+        mounted.source(),
+        mounted.kind()
     );
     Error::new(ErrorKind::InUse, OPERATION, detail)
         .remedy("stop the node that serves it, unmount it, or choose another mount point")
@@ -147,14 +134,10 @@ fn is_dead(mount_point: &Path) -> Result<bool> {
     }
 }
 
-fn read_table() -> Result<Vec<u8>> {
-    std::fs::read("/proc/self/mountinfo").map_err(|error| {
+fn read_table() -> Result<MountTable> {
+    MountTable::read().map_err(|error| {
         Error::new(ErrorKind::Unsupported, "reading the mount table", "").caused_by(error)
     })
-}
-
-fn mounted_on(mount_point: &Path) -> Result<Option<Mounted>> {
-    Ok(find_mount(&read_table()?, mount_point))
 }
 
 /// The mount of a node that `path` lies in. The path need not exist; a mount on it is not meant.
@@ -168,20 +151,12 @@ pub fn mount_around(path: &Path) -> Result<Option<PathBuf>> {
         return Ok(None);
     };
     let table = read_table()?;
-    let nearest = above
-        .ancestors()
-        .find_map(|directory| find_mount(&table, directory).map(|mount| (directory, mount)));
-    Ok(nearest
-        .filter(|(_, mount)| mount.kind == FILE_SYSTEM_TYPE)
-        .map(|(directory, _)| directory.to_owned()))
+    Ok(table.around(&above).filter(Mount::is_of_a_node).map(|mount| mount.point()))
 }
 
 /// How many mounts are stacked at a place.
 fn count_at(mount_point: &Path) -> Result<usize> {
-    let wanted = mount_point.as_os_str().as_bytes();
-    let table = read_table()?;
-    let places = table.split(|byte| *byte == b'\n').filter_map(|line| field(line, PLACE));
-    Ok(places.filter(|place| unescape(place) == wanted).count())
+    Ok(read_table()?.mounts().filter(|mount| mount.is_at(mount_point)).count())
 }
 
 /// Where the file system of a device number is mounted now, whatever was renamed meanwhile.
@@ -189,20 +164,15 @@ pub(crate) fn places_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
     Ok(places_in(&read_table()?, device))
 }
 
-fn places_in(table: &[u8], device: (u32, u32)) -> Vec<PathBuf> {
-    let wanted = format!("{}:{}", device.0, device.1);
-    let lines = table.split(|byte| *byte == b'\n');
-    let ours = lines.filter(|line| field(line, DEVICE) == Some(wanted.as_bytes()));
-    let places = ours.filter_map(|line| field(line, PLACE));
-    places.map(|place| PathBuf::from(OsString::from_vec(unescape(place)))).collect()
+fn places_in(table: &MountTable, device: (u32, u32)) -> Vec<PathBuf> {
+    table.mounts().filter(|mount| mount.device == device).map(|mount| mount.point()).collect()
 }
 
 /// Where a process sees the mount of this device. A mount namespace of its own, as containers have,
 /// may call it otherwise, and may hold it when it is gone here. Empty for processes that the caller
 /// may not look at.
 pub fn places_for(process_id: u32, device: (u32, u32)) -> Vec<PathBuf> {
-    let table = std::fs::read(format!("/proc/{process_id}/mountinfo")).unwrap_or_default();
-    places_in(&table, device)
+    places_in(&MountTable::of_process(process_id).unwrap_or_default(), device)
 }
 
 /// A process in each other mount namespace that holds the mount of this device, and where it is.
@@ -224,63 +194,4 @@ pub(crate) fn held_elsewhere(device: (u32, u32)) -> Vec<(u32, PathBuf)> {
         }
     }
     holders
-}
-
-fn field(line: &[u8], number: usize) -> Option<&[u8]> {
-    line.split(|byte| *byte == b' ').nth(number)
-}
-
-/// The uppermost mount on `mount_point`: the last line of the table that has it.
-fn find_mount(table: &[u8], mount_point: &Path) -> Option<Mounted> {
-    let wanted = mount_point.as_os_str().as_bytes();
-    table.split(|byte| *byte == b'\n').rev().find_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let separator = fields.iter().position(|field| *field == b"-")?;
-        (unescape(fields.get(PLACE)?) == wanted).then(|| Mounted {
-            kind: text(fields.get(separator + 1)),
-            source: text(fields.get(separator + 2)),
-        })
-    })
-}
-
-fn text(field: Option<&&[u8]>) -> String {
-    let bytes = field.map(|field| unescape(field)).unwrap_or_default();
-    OsString::from_vec(bytes).to_string_lossy().into_owned()
-}
-
-/// Undoes the octal escapes of the mount table.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match (*first, escaped) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            (byte, _) => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_uppermost_mount_is_found_by_its_unescaped_path() {
-        let table = b"21 1 0:1 / / rw - ext4 /dev/vda rw\n\
-            30 21 0:40 / /mnt/a\\040b rw,nosuid shared:1 - nfs server:/x rw\n\
-            31 21 0:41 / /mnt/a\\040b rw - fuse.tidepool /pfs\\040x rw,user_id=0\n";
-        let found = find_mount(table, Path::new("/mnt/a b"));
-        let expected = Mounted { kind: FILE_SYSTEM_TYPE.into(), source: "/pfs x".into() };
-        assert_eq!(found, Some(expected));
-        assert_eq!(find_mount(table, Path::new("/mnt")), None);
-    }
 }

@@ -14,6 +14,7 @@ use support::memory::MemoryService;
 use support::{can_mount, errno, kernel_version, mounted, open_directory};
 use tidepool_fuse::{MountConfig, recover_stale};
 use tidepool_proto::ErrorKind;
+use tidepool_proto::mounts::MountTable;
 
 const LOWER: &str = "TIDEPOOL_TEST_LOWER";
 const UPPER: &str = "TIDEPOOL_TEST_UPPER";
@@ -23,9 +24,7 @@ const RESTARTS: usize = 30;
 const ROUNDS: u64 = 40;
 
 fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let escaped = path.to_str().unwrap().replace(' ', "\\040");
-    table.lines().any(|line| line.split(' ').nth(4) == Some(&escaped))
+    MountTable::read().unwrap().at(path).is_some()
 }
 
 /// Not a test of its own: the daemon that the others kill.

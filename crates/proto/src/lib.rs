@@ -1,7 +1,8 @@
 //! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
 //!
 //! Every other crate speaks in these types, so this crate depends on none of them. It does no
-//! input or output but moving frames ([`wire::socket`]), starts no thread and holds no state.
+//! input or output but moving frames ([`wire::socket`]) and reading the table of mounts ([`mounts`]),
+//! starts no thread and holds no state.
 
 pub mod admin;
 pub mod config;
@@ -14,6 +15,7 @@ pub mod hadoop;
 pub mod level;
 pub mod metric;
 pub mod mode;
+pub mod mounts;
 pub mod option;
 pub mod resolve;
 pub mod service;

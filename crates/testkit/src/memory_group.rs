@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidepool_proto::mounts::{Mount, MountTable};
+
 use crate::machine::Missing;
 
 /// A group; removed when dropped.
@@ -20,8 +22,8 @@ impl MemoryGroup {
     /// # Errors
     /// Where no hierarchy counts memory, or this user may make no group.
     pub fn create(limit_bytes: u64) -> Result<Self, Missing> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let Some((top, limit_file)) = mounts.lines().find_map(hierarchy) else {
+        let mounts = MountTable::read().unwrap_or_default();
+        let Some((top, limit_file)) = mounts.mounts().find_map(hierarchy) else {
             return Err(Missing("no control groups with a memory controller".into()));
         };
         let failed = |error: std::io::Error| Missing(format!("cannot make a group: {error}"));
@@ -47,20 +49,16 @@ impl MemoryGroup {
     }
 }
 
-/// Where a line of `mountinfo` mounts a hierarchy that counts memory, and the file of its limits.
-fn hierarchy(line: &str) -> Option<(PathBuf, &'static str)> {
-    let (before, after) = line.split_once(" - ")?;
-    let top = Path::new(before.split(' ').nth(4)?);
-    let mut after = after.split(' ');
-    match (after.next()?, after.nth(1)?) {
-        ("cgroup", options) if options.split(',').any(|name| name == "memory") => {
-            Some((top.to_path_buf(), "memory.limit_in_bytes"))
-        }
-        ("cgroup2", _) => {
+/// Where a hierarchy that counts memory is mounted, and the file of its limits.
+fn hierarchy(mount: Mount<'_>) -> Option<(PathBuf, &'static str)> {
+    let top = mount.point();
+    match &*mount.kind() {
+        "cgroup" if mount.has_option("memory") => Some((top, "memory.limit_in_bytes")),
+        "cgroup2" => {
             // Beside hierarchies of version 1 it may be there and control nothing.
             let controllers = fs::read_to_string(top.join("cgroup.controllers")).ok()?;
             let counts = controllers.split_whitespace().any(|name| name == "memory");
-            counts.then(|| (top.to_path_buf(), "memory.max"))
+            counts.then_some((top, "memory.max"))
         }
         _ => None,
     }
@@ -82,20 +80,23 @@ impl Drop for MemoryGroup {
 mod tests {
     use super::*;
 
+    fn place(line: &str) -> Option<(PathBuf, &'static str)> {
+        MountTable::from_text(line).mounts().find_map(hierarchy)
+    }
+
     #[test]
     fn a_hierarchy_that_controls_nothing_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().display().to_string();
         let line = format!("36 25 0:33 / {top} rw,relatime - cgroup2 cgroup2 rw");
-        assert_eq!(hierarchy(&line), None);
+        assert_eq!(place(&line), None);
         fs::write(directory.path().join("cgroup.controllers"), "hugetlb\n").unwrap();
-        assert_eq!(hierarchy(&line), None);
+        assert_eq!(place(&line), None);
         fs::write(directory.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
-        assert_eq!(hierarchy(&line), Some((directory.path().to_path_buf(), "memory.max")));
+        assert_eq!(place(&line), Some((directory.path().to_path_buf(), "memory.max")));
         let line = format!("30 25 0:26 / {top} rw - cgroup cgroup rw,memory");
-        let found = hierarchy(&line);
+        let found = place(&line);
         assert_eq!(found, Some((directory.path().to_path_buf(), "memory.limit_in_bytes")));
-        assert_eq!(hierarchy("30 25 0:26 / /x rw - cgroup cgroup rw,cpu"), None);
-        assert_eq!(hierarchy("garbage"), None);
+        assert_eq!(place("30 25 0:26 / /x rw - cgroup cgroup rw,cpu"), None);
     }
 }

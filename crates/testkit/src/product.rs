@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tidepool_proto::admin::Status;
+use tidepool_proto::mounts::MountTable;
 
 use crate::machine;
 use crate::model::actor::Defect;
@@ -371,9 +372,7 @@ pub fn signal(process_id: u32, signal: i32) {
 
 /// Whether something is mounted at `path`. Asks the mount table, so it cannot hang.
 pub fn is_mounted(path: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let path = path.to_string_lossy();
-    table.lines().any(|line| line.split(' ').nth(4) == Some(&*path))
+    MountTable::read().unwrap_or_default().at(path).is_some()
 }
 
 /// Unmounts whatever is mounted at `path`, also if it is dead or busy.

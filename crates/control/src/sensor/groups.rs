@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tidepool_proto::mounts::MountTable;
+
 /// The two versions of the kernel's interface, which name their files differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupVersion {
@@ -32,43 +34,35 @@ impl GroupPlace {
 
 /// For every hierarchy with the memory controller: where it is mounted, and the directory of the
 /// process whose `cgroup` file is `groups`. One outside the view is at the top of what is seen.
-pub fn places(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
-    find(groups, mountinfo, true)
+pub fn places(groups: &str, mounts: &MountTable) -> Vec<GroupPlace> {
+    find(groups, mounts, true)
 }
 
 /// The same without hierarchies in which the process is outside the view: as one of another
 /// container, which is charged to no group that is seen.
-pub(super) fn places_in_view(groups: &str, mountinfo: &str) -> Vec<GroupPlace> {
-    find(groups, mountinfo, false)
+pub(super) fn places_in_view(groups: &str, mounts: &MountTable) -> Vec<GroupPlace> {
+    find(groups, mounts, false)
 }
 
-fn find(groups: &str, mountinfo: &str, or_top: bool) -> Vec<GroupPlace> {
+fn find(groups: &str, mounts: &MountTable, or_top: bool) -> Vec<GroupPlace> {
     let mut found = Vec::new();
-    for line in mountinfo.lines() {
-        // 36 35 98:0 /root /mount/point options - type source super-options
-        let Some((before, after)) = line.split_once(" - ") else { continue };
-        let mut before = before.split(' ').skip(3);
-        let (Some(root), Some(point)) = (before.next(), before.next()) else { continue };
-        let mut after = after.split(' ');
-        let (kind, options) = (after.next().unwrap_or(""), after.nth(1).unwrap_or(""));
-        let version = match kind {
+    for mount in mounts.mounts() {
+        let version = match &*mount.kind() {
             "cgroup2" => GroupVersion::V2,
-            "cgroup" if options.split(',').any(|name| name == "memory") => GroupVersion::V1,
+            "cgroup" if mount.has_option("memory") => GroupVersion::V1,
             _ => continue,
         };
+        let (root, point) = (mount.root(), mount.point());
         let Some(path) = groups.lines().find_map(|group| path_in(group, version)) else { continue };
         // Inside a container the mount shows a part of the tree; a path outside it is its top.
-        let below = match Path::new(path).strip_prefix(root) {
+        let below = match Path::new(path).strip_prefix(&root) {
             Ok(below) if plain(below) => below,
             _ if or_top => Path::new(""),
             _ => continue,
         };
-        let directory = if below.as_os_str().is_empty() {
-            PathBuf::from(point)
-        } else {
-            Path::new(point).join(below)
-        };
-        found.push(GroupPlace { version, top: PathBuf::from(point), directory });
+        let directory =
+            if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
+        found.push(GroupPlace { version, top: point, directory });
     }
     found
 }
@@ -134,7 +128,7 @@ mod tests {
                          31 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
                          32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
         let groups = "4:memory:/slurm/job1\n1:cpu:/\n0::/user.slice\n";
-        let found = places(groups, mountinfo);
+        let found = places(groups, &MountTable::from_text(mountinfo));
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].version, GroupVersion::V1);
         assert_eq!(found[0].directory, Path::new("/sys/fs/cgroup/memory/slurm/job1"));
@@ -145,14 +139,15 @@ mod tests {
     #[test]
     fn a_group_outside_the_view_is_the_top() {
         let contained = "30 25 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let contained = MountTable::from_text(contained);
         let top = Path::new("/sys/fs/cgroup");
         for groups in ["0::/docker/x\n", "0::/elsewhere\n", "0::/docker/x/../../y\n"] {
-            assert_eq!(places(groups, contained)[0].directory, top, "{groups}");
+            assert_eq!(places(groups, &contained)[0].directory, top, "{groups}");
             assert_eq!(
-                places_in_view(groups, contained).len(),
+                places_in_view(groups, &contained).len(),
                 usize::from(groups == "0::/docker/x\n")
             );
         }
-        assert!(places("garbage", "30 - \n\n - x").is_empty());
+        assert!(places("garbage", &MountTable::from_text("30 - \n\n - x")).is_empty());
     }
 }

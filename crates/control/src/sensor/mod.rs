@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use tidepool_model::control::Snapshot;
+use tidepool_proto::mounts::MountTable;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 pub use events::Events;
@@ -85,14 +86,12 @@ impl Roots {
     fn places_of(
         &self,
         process: &str,
-        find: impl Fn(&str, &str) -> Vec<GroupPlace>,
+        find: impl Fn(&str, &MountTable) -> Vec<GroupPlace>,
     ) -> Vec<GroupPlace> {
-        let read = |path: String| {
-            let bytes = std::fs::read(self.path(path)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
+        let read = |path: String| std::fs::read(self.path(path)).unwrap_or_default();
         let groups = read(format!("/proc/{process}/cgroup"));
-        let mut places = find(&groups, &read("/proc/self/mountinfo".to_owned()));
+        let mounts = MountTable::from_text(read("/proc/self/mountinfo".to_owned()));
+        let mut places = find(&String::from_utf8_lossy(&groups), &mounts);
         for place in &mut places {
             place.top = self.path(&place.top);
             place.directory = self.path(&place.directory);

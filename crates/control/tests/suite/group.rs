@@ -14,6 +14,7 @@ use tidepool_control::actuator::{Actuator, Resized};
 use tidepool_control::sensor::{GroupVersion, Roots, Sensors, places};
 use tidepool_control::{Governor, Priority, start};
 use tidepool_model::control::{Parameters, Reason, StoreState};
+use tidepool_proto::mounts::MountTable;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::fakes::wait_until;
@@ -85,9 +86,9 @@ struct Group(PathBuf);
 impl Group {
     /// `None` where this user may not make one, or the hierarchy does not count memory.
     fn make() -> Option<Self> {
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mounts = MountTable::read().ok()?;
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        places(&own, &mountinfo).into_iter().find_map(|place| {
+        places(&own, &mounts).into_iter().find_map(|place| {
             if place.version == GroupVersion::V2 {
                 // A group counts only what its parent lets its children count.
                 fs::write(place.top.join("cgroup.subtree_control"), "+memory").ok()?;

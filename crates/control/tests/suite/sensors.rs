@@ -5,6 +5,7 @@ use tidepool_control::sensor::{
     Events, MemoryCounters, Roots, Sense, Sensors, Zones, parse_pressure, places,
 };
 use tidepool_model::control::{Limit, Pressure, Snapshot, StoreState};
+use tidepool_proto::mounts::MountTable;
 
 use crate::machine::{MEMINFO, MEMINFO_OLD, Machine, PRESSURE, VMSTAT, ZONEINFO, reading};
 
@@ -340,5 +341,5 @@ fn parse_everything(bytes: &[u8]) {
     Events::parse(bytes);
     parse_pressure(bytes);
     let text = String::from_utf8_lossy(bytes);
-    places(&text, &text);
+    places(&text, &MountTable::from_text(text.as_bytes()));
 }

@@ -1,11 +1,10 @@
 //! Which file system a descriptor lies on, and what is known of its type beforehand. Facts that
 //! can be measured are measured elsewhere; this table holds the rest.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use tidepool_proto::mounts::{MOUNT_TYPE, MountTable};
 
 use crate::features::{FsyncReach, GRANULARITY_SAFE_NS};
 
@@ -42,7 +41,7 @@ impl FileSystem {
     pub fn of(descriptor: BorrowedFd<'_>) -> std::io::Result<FileSystem> {
         let magic = rustix::fs::fstatfs(descriptor)?.f_type as u64;
         let mount_id = mount_id_of(descriptor)?;
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let table = MountTable::read().unwrap_or_default();
         let (fs_type, source) = find_mount(&table, mount_id)
             .unwrap_or_else(|| (format!("unknown-{magic:#x}"), String::new()));
         Ok(FileSystem { magic, mount_id, fs_type: exact_type(fs_type, &source), source })
@@ -54,14 +53,14 @@ impl FileSystem {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
         let mount_id = mount_id_of(descriptor.as_fd())?;
-        let table = std::fs::read("/proc/self/mountinfo")?;
+        let table = MountTable::read()?;
         let (fs_type, source) = find_mount(&table, mount_id).unwrap_or_default();
         Ok(FileSystem { magic: 0, mount_id, fs_type, source })
     }
 
     /// Whether this is a mount of Tidepool itself.
     pub fn is_tidepool(&self) -> bool {
-        self.fs_type == "fuse.tidepool"
+        self.fs_type == MOUNT_TYPE
             || (self.fs_type.starts_with("fuse") && self.source.starts_with("tidepool"))
     }
 
@@ -157,42 +156,10 @@ pub(crate) struct Known {
     pub notes: &'static [&'static str],
 }
 
-/// Finds type and source of a mount in the text of `/proc/self/mountinfo` (see proc(5)).
-fn find_mount(table: &[u8], mount_id: u64) -> Option<(String, String)> {
-    table.split(|byte| *byte == b'\n').find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let id: u64 = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        if id != mount_id {
-            return None;
-        }
-        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-        let text = |field: &[u8]| unescape(field).to_string_lossy().into_owned();
-        Some((text(rest.next()?), text(rest.next()?)))
-    })
-}
-
-/// Undoes the octal escapes of the mount table.
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let octal = (*first == b'\\' && tail.len() >= 3)
-            .then(|| std::str::from_utf8(&tail[..3]).ok())
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match octal {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    debug_assert!(out.as_slice().len() <= std::ffi::OsStr::from_bytes(field).len());
-    OsString::from_vec(out)
+/// Type and source of a mount.
+fn find_mount(table: &MountTable, mount_id: u64) -> Option<(String, String)> {
+    let mount = table.mounts().find(|mount| mount.id == mount_id)?;
+    Some((mount.kind().into_owned(), mount.source().into_owned()))
 }
 
 #[cfg(test)]
@@ -206,10 +173,11 @@ mod tests {
 
     #[test]
     fn the_mount_table_is_read() {
-        let found = find_mount(TABLE, 36).unwrap();
+        let table = MountTable::from_text(TABLE);
+        let found = find_mount(&table, 36).unwrap();
         assert_eq!(found, ("ext3".to_owned(), "/dev/root disk".to_owned()));
-        assert_eq!(find_mount(TABLE, 37), None);
-        let (fs_type, source) = find_mount(TABLE, 90).unwrap();
+        assert_eq!(find_mount(&table, 37), None);
+        let (fs_type, source) = find_mount(&table, 90).unwrap();
         let mount = FileSystem { magic: magic::FUSE, mount_id: 90, fs_type, source };
         assert!(mount.is_tidepool());
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::fs::Advice;
+use tidepool_proto::mounts::MountTable;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::file::{Measured, Volume, median};
@@ -95,17 +96,10 @@ impl Buffer {
 
 /// Type of the file system that holds `directory`, as the table of mounts names it.
 pub fn file_system(directory: &Path) -> String {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    let entries = table.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let point = before.split(' ').nth(4)?.replace("\\040", " ");
-        Some((PathBuf::from(point), after.split(' ').next()?.to_owned()))
-    });
-    let holding = entries.filter(|(point, _)| directory.starts_with(point));
-    // Of mounts at the same place the last one is on top.
-    let nearest = holding.max_by_key(|(point, _)| point.components().count());
-    nearest.map_or_else(|| "unknown".to_owned(), |(_, kind)| kind)
+    let table = MountTable::read().unwrap_or_default();
+    let mount = table.around(&directory);
+    mount.map_or_else(|| "unknown".to_owned(), |mount| mount.kind().into_owned())
 }
 
 /// Whether others are likely to use a file system of this type too.
