@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags, StatxTimestamp};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tidepool_proto::stub::{
     STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
 };
-use tidepool_proto::{Access, Error, ErrorKind, FileId, Result, Version};
+use tidepool_proto::{Access, Error, ErrorKind, Result, Version};
 
 use crate::options::OpenOptions;
 
@@ -109,16 +109,7 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let status = rustix::fs::statx(file, "", at, StatxFlags::BASIC_STATS)
         .map_err(|error| Error::pfs("asking for a version", error))?;
-    let nanoseconds =
-        |time: StatxTimestamp| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    let device = rustix::fs::makedev(status.stx_dev_major, status.stx_dev_minor);
-    Ok(Version {
-        id: FileId { device, inode: status.stx_ino },
-        size: status.stx_size,
-        modified_ns: nanoseconds(status.stx_mtime),
-        changed_ns: nanoseconds(status.stx_ctime),
-        born_ns: 0,
-    })
+    Ok(Version::from(&status))
 }
 
 /// Whether two versions are of equal content, for a reader that has no bytes of his own and reads

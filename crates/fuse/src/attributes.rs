@@ -13,15 +13,19 @@ const NANOSECONDS: i128 = 1_000_000_000;
 
 /// Identity of the file.
 pub fn id_of(stat: &Stat) -> FileId {
-    FileId { device: stat.st_dev, inode: stat.st_ino }
+    stat.into()
+}
+
+/// Version of the file, without its birth time.
+pub fn version_of(stat: &Stat) -> Version {
+    stat.into()
 }
 
 /// Identity and file type bits of what is open. They never change, so the PFS is not asked.
 pub fn identity_of(file: &impl AsFd) -> Answer<(FileId, u32)> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(file, c"", at, StatxFlags::TYPE | StatxFlags::INO)?;
-    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    Ok((FileId { device, inode: stat.stx_ino }, u32::from(stat.stx_mode) & libc::S_IFMT))
+    Ok((FileId::from(&stat), u32::from(stat.stx_mode) & libc::S_IFMT))
 }
 
 /// Attributes of a file of which the PFS was asked just now, so not once more.
@@ -85,19 +89,6 @@ impl Deref for Before {
 
     fn deref(&self) -> &Stat {
         &self.stat
-    }
-}
-
-/// Version of the file.
-pub fn version_of(stat: &Stat) -> Version {
-    let nanoseconds =
-        |seconds: i64, rest: i64| i128::from(seconds) * NANOSECONDS + i128::from(rest);
-    Version {
-        id: id_of(stat),
-        size: stat.st_size as u64,
-        modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
-        changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
-        born_ns: 0,
     }
 }
 

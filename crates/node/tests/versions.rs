@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use support::*;
 use tidepool_proto::admin::{AdminRequest, AdminService};
@@ -13,14 +12,7 @@ fn stat(path: &std::path::Path) -> tidepool_proto::Version {
 }
 
 fn version_of(data: &std::fs::Metadata) -> tidepool_proto::Version {
-    let ns = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
-    tidepool_proto::Version {
-        id: tidepool_proto::FileId { device: data.dev(), inode: data.ino() },
-        size: data.size(),
-        modified_ns: ns(data.mtime(), data.mtime_nsec()),
-        changed_ns: ns(data.ctime(), data.ctime_nsec()),
-        born_ns: 0,
-    }
+    data.into()
 }
 
 #[test]

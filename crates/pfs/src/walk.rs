@@ -88,11 +88,7 @@ pub fn walk(path: &Path, threads: usize) -> Result<Walk> {
 }
 
 fn entry(path: PathBuf, metadata: &fs::Metadata) -> WalkEntry {
-    WalkEntry {
-        path,
-        id: FileId { device: metadata.dev(), inode: metadata.ino() },
-        size_bytes: metadata.len(),
-    }
+    WalkEntry { path, id: metadata.into(), size_bytes: metadata.len() }
 }
 
 fn work(shared: &Shared, sender: &SyncSender<Result<WalkEntry>>) {

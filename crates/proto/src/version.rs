@@ -1,6 +1,13 @@
 //! Identity and version of a file on the parallel file system.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{Stat, Statx, StatxFlags, StatxTimestamp, makedev};
 use serde::{Deserialize, Serialize};
+
+/// Nanoseconds of a second.
+const SECOND_NS: i128 = 1_000_000_000;
 
 /// A file of a mounted file system: the device and inode numbers that `statx` reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,6 +59,69 @@ pub enum Alone {
     Sure,
 }
 
+impl From<&Stat> for FileId {
+    fn from(stat: &Stat) -> Self {
+        FileId { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+impl From<&Statx> for FileId {
+    fn from(stat: &Statx) -> Self {
+        FileId { device: makedev(stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino }
+    }
+}
+
+impl From<&Metadata> for FileId {
+    fn from(metadata: &Metadata) -> Self {
+        FileId { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// Knows no birth time: stat(2) tells none.
+impl From<&Stat> for Version {
+    fn from(stat: &Stat) -> Self {
+        Version {
+            id: stat.into(),
+            size: stat.st_size as u64,
+            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
+            born_ns: 0,
+        }
+    }
+}
+
+/// Knows the birth time where it was asked for and the file system tells it.
+impl From<&Statx> for Version {
+    fn from(stat: &Statx) -> Self {
+        let time = |time: StatxTimestamp| nanoseconds(time.tv_sec, time.tv_nsec.into());
+        let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Version {
+            id: stat.into(),
+            size: stat.stx_size,
+            modified_ns: time(stat.stx_mtime),
+            changed_ns: time(stat.stx_ctime),
+            born_ns: if knows_birth { time(stat.stx_btime) } else { 0 },
+        }
+    }
+}
+
+/// Knows no birth time, as that of [`Stat`].
+impl From<&Metadata> for Version {
+    fn from(metadata: &Metadata) -> Self {
+        Version {
+            id: metadata.into(),
+            size: metadata.size(),
+            modified_ns: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+            born_ns: 0,
+        }
+    }
+}
+
+fn nanoseconds(seconds: i64, rest: i64) -> i128 {
+    i128::from(seconds) * SECOND_NS + i128::from(rest)
+}
+
 impl Version {
     /// Whether both are of equal content. A version that knows no birth time is compared without.
     pub fn agrees_with(&self, other: &Version) -> bool {
@@ -96,6 +166,19 @@ mod tests {
         changed_ns: 2_000,
         born_ns: 500,
     };
+
+    #[test]
+    fn all_ways_of_asking_tell_one_version() {
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let at = rustix::fs::AtFlags::EMPTY_PATH;
+        let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let statx = rustix::fs::statx(&file, "", at, flags).unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let told = Version::from(&statx);
+        assert_eq!(Version { born_ns: 0, ..told }, Version::from(&stat));
+        assert_eq!(Version::from(&stat), Version::from(&file.metadata().unwrap()));
+        assert!(told.agrees_with(&Version::from(&stat)) && told.modified_ns > SECOND_NS);
+    }
 
     #[test]
     fn an_inode_number_given_to_another_file_is_another_file() {

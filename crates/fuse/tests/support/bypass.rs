@@ -35,15 +35,7 @@ pub fn failed(error: impl Into<io::Error>) -> Error {
 }
 
 pub fn version(descriptor: &impl AsFd) -> Version {
-    let stat = rustix::fs::fstat(descriptor).expect("an open file has attributes");
-    let time = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    Version {
-        id: FileId { device: stat.st_dev, inode: stat.st_ino },
-        size: stat.st_size as u64,
-        modified_ns: time(stat.st_mtime, stat.st_mtime_nsec as i64),
-        changed_ns: time(stat.st_ctime, stat.st_ctime_nsec as i64),
-        born_ns: 0,
-    }
+    (&rustix::fs::fstat(descriptor).expect("an open file has attributes")).into()
 }
 
 /// Reads until the buffer is full or the file ends.

@@ -346,20 +346,7 @@ impl LowerFile for PosixFile {
         }
         let stat = rustix::fs::statx(&self.descriptor, "", at, flags)
             .map_err(|error| self.fail("asking for the version of a file", error.into()))?;
-        let ns = |time: rustix::fs::StatxTimestamp| {
-            i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
-        };
-        let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-        Ok(Version {
-            id: FileId {
-                device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
-                inode: stat.stx_ino,
-            },
-            size: stat.stx_size,
-            modified_ns: ns(stat.stx_mtime),
-            changed_ns: ns(stat.stx_ctime),
-            born_ns: if knows_birth { ns(stat.stx_btime) } else { 0 },
-        })
+        Ok(Version::from(&stat))
     }
 
     fn change_as(&self, identity: Identity) {

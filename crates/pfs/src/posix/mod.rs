@@ -262,15 +262,14 @@ impl LowerStore for PosixStore {
                 "only regular files are cached",
             ));
         }
-        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        if !self.shared.belongs(descriptor.as_fd(), device) {
+        let id = FileId::from(&stat);
+        if !self.shared.belongs(descriptor.as_fd(), id.device) {
             return Err(refuse(
                 ErrorKind::PermissionDenied,
                 format!("the file is not on the file system of {}", self.shared.root.display()),
                 "open a file below the PFS directory of this node",
             ));
         }
-        let id = FileId { device, inode: stat.stx_ino };
         Ok(Arc::new(PosixFile::new(self.shared.clone(), descriptor, id, flags)))
     }
 

@@ -82,10 +82,8 @@ impl Drop for ProbeFile<'_> {
 fn stamps(file: BorrowedFd<'_>) -> io::Result<(i128, i128)> {
     let flags = StatxFlags::MTIME | StatxFlags::CTIME;
     let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, flags)?;
-    let ns = |time: rustix::fs::StatxTimestamp| {
-        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
-    };
-    Ok((ns(stat.stx_mtime), ns(stat.stx_ctime)))
+    let seen = tidepool_proto::Version::from(&stat);
+    Ok((seen.modified_ns, seen.changed_ns))
 }
 
 /// What was seen of the stamps of one file that was changed again and again.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,15 +97,7 @@ struct FileState {
 
 /// The version of an open file.
 pub fn version_of(file: &File) -> Version {
-    let metadata = file.metadata().unwrap();
-    let time = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    Version {
-        id: FileId { device: metadata.dev(), inode: metadata.ino() },
-        size: metadata.size(),
-        modified_ns: time(metadata.mtime(), metadata.mtime_nsec()),
-        changed_ns: time(metadata.ctime(), metadata.ctime_nsec()),
-        born_ns: 0,
-    }
+    Version::from(&file.metadata().unwrap())
 }
 
 impl FakeNode {
