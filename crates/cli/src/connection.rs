@@ -9,20 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use tidepool_client::{Client, ClientOptions};
+use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, Status,
 };
 use tidepool_proto::files::{CachedFile, FileOrder};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::machine::default_socket;
-
 /// How a command finds its node.
 #[derive(Args, Clone, Debug)]
 pub struct SocketArgument {
-    /// Socket of the node [default: /run/tidepool/node.sock for root, else
-    /// $XDG_RUNTIME_DIR/tidepool/node.sock]
+    /// Socket of the node [default: that of a node of this user, else root's,
+    /// /run/tidepool/node.sock]
     #[arg(long, value_name = "PATH", env = "TIDEPOOL_SOCKET", hide_env_values = true,
           value_parser = OsStringValueParser::new().try_map(socket_path))]
     pub socket: Option<PathBuf>,
@@ -41,7 +39,7 @@ pub fn socket_path(text: OsString) -> Result<PathBuf> {
 impl SocketArgument {
     /// The socket to use.
     pub fn path(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(default_socket)
+        self.socket.clone().unwrap_or_else(socket_to_ask)
     }
 
     /// A connection to the node; fails at the first request if none answers.

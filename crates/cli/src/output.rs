@@ -34,7 +34,12 @@ pub fn unheard() -> Option<u8> {
 /// Prints a line to standard output. A reader that went away ends the program quietly; one that
 /// has made things is asked to put them away first, as by Ctrl-C.
 pub fn line(text: &str) {
-    raw_line(&without_controls(text));
+    raw_line(&one_line(text));
+}
+
+/// The same for a text of ours of several lines.
+pub fn text(lines: &str) {
+    raw_line(&without_controls(lines, true));
 }
 
 fn raw_line(text: &str) {
@@ -62,16 +67,20 @@ pub fn has_printed() -> bool {
     HAS_PRINTED.load(Ordering::Relaxed)
 }
 
-/// Prints a line for people to standard error.
+/// Prints a line for people to standard error. What a text says in several lines is indented: a
+/// name with an end of line in it looks like no message of ours.
 pub fn note(text: &str) {
+    let text = without_controls(text, true);
     // A closed standard error must not end a command that works.
-    let _ = writeln!(io::stderr().lock(), "{}", without_controls(text));
+    let _ = writeln!(io::stderr().lock(), "{}", text.replace('\n', "\n  "));
 }
 
-/// The text with control characters spelled out, but for ends of lines, tabulators and our colours:
-/// names of files are other people's, who may not command the terminal of whoever looks at them.
-fn without_controls(text: &str) -> Cow<'_, str> {
-    let is_command = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
+/// The text with what a terminal acts on spelled out, but for tabulators, our colours and, where
+/// there may be several lines, their ends: names of files are other people's, who may neither
+/// command the terminal of whoever looks at them nor show as something else.
+fn without_controls(text: &str, several_lines: bool) -> Cow<'_, str> {
+    let is_kept = |it: char| it == '\t' || (it == '\n' && several_lines);
+    let is_command = |it: char| (it.is_control() && !is_kept(it)) || is_unseen(it);
     if !text.contains(is_command) {
         return Cow::Borrowed(text);
     }
@@ -92,11 +101,26 @@ fn without_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// How long the change of colours is that the text begins with, in bytes.
+fn one_line(text: &str) -> Cow<'_, str> {
+    without_controls(text, false)
+}
+
+/// Whether a character shows nothing and changes how others show: directions of writing, joiners,
+/// separators of lines, tags.
+fn is_unseen(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// How long the change to one of our colours is that the text begins with, in bytes. Others may
+/// hide what they stand before.
 fn colour_length(text: &str) -> Option<usize> {
-    let codes = text.strip_prefix("\u{1b}[")?;
-    let end = codes.find(|it: char| !it.is_ascii_digit() && it != ';')?;
-    codes[end..].starts_with('m').then_some("\u{1b}[".len() + end + 1)
+    let codes = Colour::ALL.into_iter().map(Colour::code).chain([PLAIN]);
+    let begins =
+        |code| text.strip_prefix("\u{1b}[")?.strip_prefix(code)?.starts_with('m').then_some(code);
+    codes.filter_map(begins).next().map(|code| "\u{1b}[m".len() + code.len())
 }
 
 /// Prints facts as JSON, indented.
@@ -123,20 +147,31 @@ pub enum Colour {
     Strong,
 }
 
+/// Code of no colour.
+const PLAIN: &str = "0";
+
+impl Colour {
+    const ALL: [Colour; 5] =
+        [Colour::Good, Colour::Warning, Colour::Bad, Colour::Faint, Colour::Strong];
+
+    fn code(self) -> &'static str {
+        match self {
+            Colour::Good => "32",
+            Colour::Warning => "33",
+            Colour::Bad => "31",
+            Colour::Faint => "2",
+            Colour::Strong => "1",
+        }
+    }
+}
+
 /// `text` in colour if standard output is a terminal and NO_COLOR is not set.
 pub fn coloured(text: &str, colour: Colour) -> String {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     if !wanted || !io::stdout().is_terminal() {
         return text.to_owned();
     }
-    let code = match colour {
-        Colour::Good => "32",
-        Colour::Warning => "33",
-        Colour::Bad => "31",
-        Colour::Faint => "2",
-        Colour::Strong => "1",
-    };
-    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    format!("\u{1b}[{}m{text}\u{1b}[{PLAIN}m", colour.code())
 }
 
 /// Lines of names and values, the values below each other.
@@ -152,7 +187,10 @@ pub fn pairs(rows: &[(&str, String)]) {
 /// words and goes on below its own beginning, or below `head` where that leaves no room.
 pub fn hanging(head: &str, text: &str) {
     match columns() {
-        Some(columns) => line(&wrapped(head, text, columns)),
+        Some(columns) => {
+            let [head, text] = [head, text].map(one_line);
+            raw_line(&wrapped(&head, &text, columns));
+        }
         None => line(&format!("{head}{text}")),
     }
 }
@@ -180,6 +218,8 @@ fn columns() -> Option<usize> {
 
 /// A table with aligned columns; `right` says which columns hold numbers.
 pub fn table(header: &[&str], right: &[bool], rows: &[Vec<String>]) {
+    let cells = |row: &Vec<String>| row.iter().map(|cell| one_line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -193,7 +233,7 @@ pub fn table(header: &[&str], right: &[bool], rows: &[Vec<String>]) {
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     line(&coloured(&render(header.to_vec()), Colour::Strong));
-    for row in rows {
+    for row in &rows {
         line(&render(row.iter().map(String::as_str).collect()));
     }
 }
@@ -236,13 +276,25 @@ mod tests {
 
     #[test]
     fn names_of_files_command_no_terminal() {
-        assert_eq!(without_controls("a name, ä\n\tb"), "a name, ä\n\tb");
+        let line = |text: &str| without_controls(text, false).into_owned();
+        assert_eq!(line("a name, ä\tb"), "a name, ä\tb");
         let title = "a\u{1b}]0;title\u{7}b\u{1b}[2Jc\u{9b}2J\r";
         let shown = r"a\u{1b}]0;title\u{7}b\u{1b}[2Jc\u{9b}2J\u{d}";
-        assert_eq!(without_controls(title), shown);
-        let red = "\u{1b}[1;31mred\u{1b}[0m";
-        assert_eq!(without_controls(red), red);
-        assert_eq!(without_controls("\u{1b}["), r"\u{1b}[");
+        assert_eq!(line(title), shown);
+        for colour in Colour::ALL {
+            let coloured = format!("\u{1b}[{}mred\u{1b}[0m", colour.code());
+            assert_eq!(line(&coloured), coloured);
+        }
+        assert_eq!(line("\u{1b}["), r"\u{1b}[");
+    }
+
+    #[test]
+    fn names_of_files_hide_nothing_and_make_no_lines_of_their_own() {
+        let line = |text: &str| without_controls(text, false).into_owned();
+        assert_eq!(line("a\nfile  resident"), r"a\u{a}file  resident");
+        assert_eq!(without_controls("a\nb", true), "a\nb");
+        assert_eq!(line("\u{1b}[8mhidden\u{1b}[1;8m"), r"\u{1b}[8mhidden\u{1b}[1;8m");
+        assert_eq!(line("a\u{202e}txt.exe\u{2066}\u{200b}"), r"a\u{202e}txt.exe\u{2066}\u{200b}");
     }
 
     #[test]

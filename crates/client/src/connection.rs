@@ -102,6 +102,14 @@ fn unreachable(detail: impl Into<String>) -> Error {
         .remedy("start one by `tidepool node start`, or pass the right --socket")
 }
 
+/// The error of a node that is there and says nothing.
+fn silent(detail: impl Into<String>) -> Error {
+    unreachable(detail).remedy(
+        "the process that listens there is stopped or overloaded: let it go on, or end it and \
+         start a node",
+    )
+}
+
 impl Connection {
     /// Connects to the node at `path`, if its user is trusted. Waits for its greeting until `by`,
     /// or until `go_on` says no.
@@ -407,7 +415,7 @@ fn connect(path: &Path) -> Result<OwnedFd, Refused> {
         if nobody.contains(&errno) {
             return unreachable(format!("no node is running at {}", path.display())).into();
         }
-        let error = unreachable(format!("no node answers at {}", path.display())).caused_by(errno);
+        let error = silent(format!("no node answers at {}", path.display())).caused_by(errno);
         Refused { is_silence: errno == Errno::WOULDBLOCK, ..error.into() }
     };
     let flags = SocketFlags::CLOEXEC;
@@ -427,7 +435,9 @@ fn greet(socket: BorrowedFd<'_>, by: Instant, go_on: GoOn<'_>) -> Result<Option<
     let sent = send_frame(socket, 0, &Hello::OURS.encode(), &[], &[], CONNECT_TIMEOUT);
     let unanswered = |error: ReceiveError| {
         let is_silence = matches!(error, ReceiveError::TimedOut);
-        Refused { is_silence, ..unreachable(error.to_string()).into() }
+        let words = error.to_string();
+        let error = if is_silence { silent(words) } else { unreachable(words) };
+        Refused { is_silence, ..error.into() }
     };
     while !inbox::is_readable(socket, Some(by.min(Instant::now() + GIVING_UP_INTERVAL)))
         .map_err(unanswered)?

@@ -27,5 +27,5 @@ pub use borrowed::{Borrowed, Retired};
 pub use client::Client;
 pub use file::File;
 pub use options::{ClientOptions, Notice, OpenOptions, ReadPattern, ReadPlan};
-pub use place::default_socket;
+pub use place::{MACHINE_SOCKET, default_socket, socket_to_ask};
 pub use quiet::Quiet;

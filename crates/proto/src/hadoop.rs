@@ -24,7 +24,8 @@ table! {
         "Directory that tide:/// stands for; by default that of TIDEPOOL_PFS, of the node, or of \
          the configuration file of the node.";
     socket: OptionKind::Path, "", None, false,
-        "Socket of the node; by default TIDEPOOL_SOCKET, or where a node puts it by itself.";
+        "Socket of the node; by default TIDEPOOL_SOCKET, else that of a node of this user, else \
+         root's.";
     fall_through: OptionKind::Switch, "", Some("true"), false,
         "Go on with the PFS where no node answers; without it file systems and files do not open.";
     short_circuit: OptionKind::Switch, "", Some("true"), false,

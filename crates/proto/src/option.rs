@@ -330,8 +330,9 @@ table! {
     mount: OptionKind::Path, "", None, false,
         "Directory to mount at; without it only the library and the command line reach the node.";
     socket: OptionKind::Path, "", None, false,
-        "Socket of the node; by default /run/tidepool/node.sock for root and \
-         $XDG_RUNTIME_DIR/tidepool/node.sock for others.";
+        "Socket of the node; by default /run/tidepool/node.sock for root, for others \
+         $XDG_RUNTIME_DIR/tidepool/node.sock, or /tmp/tidepool-UID/tidepool/node.sock where that \
+         variable is not set. Commands and libraries of a user who runs no node ask root's.";
     foreground: OptionKind::Switch, "", Some("false"), false,
         "Stay attached to the terminal instead of becoming a daemon.";
     policy: OptionKind::Choice(POLICY_NAMES), "", Some("adaptive"), true,

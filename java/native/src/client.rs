@@ -12,7 +12,7 @@ use jni::refs::Global;
 use jni::sys::{jboolean, jlong};
 use jni::{Env, EnvUnowned, JavaVM, jni_sig, jni_str};
 use parking_lot::Mutex;
-use tidepool_client::{Client, ClientOptions, Notice, default_socket};
+use tidepool_client::{Client, ClientOptions, Notice, socket_to_ask};
 use tidepool_pfs::layout::apply_to_new_file;
 use tidepool_pfs::{LayoutHints, LayoutOutcome};
 use tidepool_proto::config::StripeHints;
@@ -141,7 +141,7 @@ fn connect(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<Clie
     // Whoever names a socket means the node there, whichever user runs it.
     let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
     let client = Client::connect(ClientOptions {
-        socket: Some(named.unwrap_or_else(default_socket)),
+        socket: Some(named.unwrap_or_else(socket_to_ask)),
         pfs_root: settings.pfs.clone(),
         pfs_root_without_node: file.pfs,
         trusted_user_id: owner.map(|metadata| metadata.uid()),

@@ -26,7 +26,7 @@ pub fn metrics(facts: &Facts) -> Result<Outcome> {
     if facts.json {
         output::json(&text.lines().filter_map(sample).collect::<Vec<_>>())?;
     } else {
-        output::line(text.trim_end());
+        output::text(text.trim_end());
     }
     Ok(Outcome::Done)
 }

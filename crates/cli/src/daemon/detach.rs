@@ -1,10 +1,9 @@
 //! Becoming a daemon: the program starts itself again in a session of its own and hears through a
 //! pipe whether the node serves. Nothing is forked after threads exist.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_proto::wire::Failure;
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
 
-use super::place::{default_log_file, log_flags};
+use super::place::{default_log_file, open_log};
 use super::summary::Summary;
 use crate::interruption;
 
@@ -121,15 +120,6 @@ fn take_back(child: &mut Child) -> Error {
         Err(error) => format!("interrupted, but the node runs: {error}"),
     };
     Error::new(ErrorKind::TimedOut, "starting the node", detail)
-}
-
-fn open_log(path: &Path, socket: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o640).custom_flags(log_flags(path, socket));
-    options.open(path).map_err(|source| {
-        Error::pfs(format!("opening the log {}", path.display()), source)
-            .remedy("name another file by --log-file")
-    })
 }
 
 /// Why no node serves.

@@ -3,13 +3,11 @@
 //! A thread of its own writes the lines: a disk that stalls or a reader of standard error that
 //! sleeps must not hold up whoever logs. Lines that it cannot take in are dropped and counted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::place::log_flags;
 use parking_lot::Mutex;
 use tidepool_proto::config::{LogFormat, LogLevel};
 use tidepool_proto::{Error, ErrorKind, NodeConfig, Result};
@@ -18,6 +16,8 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use super::place::open_log;
 
 /// Lines that wait for the writing thread.
 const LINES_WAITING_MAX: usize = 8192;
@@ -34,14 +34,14 @@ pub struct Log {
 #[derive(Clone)]
 struct LogFile {
     path: PathBuf,
-    flags: i32,
+    socket: PathBuf,
     file: Arc<Mutex<File>>,
 }
 
 impl LogFile {
-    fn open(path: &Path, flags: i32) -> Result<LogFile> {
-        let file = Arc::new(Mutex::new(open(path, flags)?));
-        Ok(LogFile { path: path.to_owned(), flags, file })
+    fn open(path: &Path, socket: &Path) -> Result<LogFile> {
+        let file = Arc::new(Mutex::new(open_log(path, socket)?));
+        Ok(LogFile { path: path.to_owned(), socket: socket.to_owned(), file })
     }
 }
 
@@ -55,20 +55,11 @@ impl Write for LogFile {
     }
 }
 
-fn open(path: &Path, flags: i32) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o640).custom_flags(flags);
-    options.open(path).map_err(|source| {
-        Error::pfs(format!("opening the log {}", path.display()), source)
-            .remedy("name another file by --log-file")
-    })
-}
-
 impl Log {
     /// Opens the file anew, after it was moved away. The old one goes on where that fails.
     pub fn reopen(&self) -> Result<()> {
         if let Some(log) = &self.file {
-            let file = open(&log.path, log.flags)?;
+            let file = open_log(&log.path, &log.socket)?;
             *log.file.lock() = file;
         }
         Ok(())
@@ -98,7 +89,7 @@ pub fn never_waits(writer: impl Write + Send + 'static) -> (NonBlocking, WorkerG
 /// Starts the log that `config` wants.
 pub fn start(config: &NodeConfig) -> Result<Log> {
     let path = config.log_file.as_ref();
-    let file = path.map(|path| LogFile::open(path, log_flags(path, &config.socket))).transpose()?;
+    let file = path.map(|path| LogFile::open(path, &config.socket)).transpose()?;
     let (writer, writing) = match &file {
         None => never_waits(std::io::stderr()),
         Some(file) => never_waits(file.clone()),

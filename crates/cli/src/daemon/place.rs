@@ -1,8 +1,8 @@
 //! The directory of a node's socket: made where it is missing, and refused where somebody else
 //! could put files into it. Lock, log and socket lie there, and are written with the node's rights.
 
-use std::fs::{DirBuilder, Metadata};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -79,9 +79,32 @@ pub fn default_log_file(socket: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Flags to open a log with. The one beside the socket is no link; one that was named may be.
-pub fn log_flags(log: &Path, socket: &Path) -> i32 {
-    if log == default_log_file(socket) { libc::O_NOFOLLOW } else { 0 }
+/// Opens a log to append to. The one beside the socket is no link; one that was named may be.
+///
+/// # Errors
+/// `PermissionDenied` for a file that somebody else may have put there, also by a link to it, into a
+/// directory where all may put files.
+pub fn open_log(path: &Path, socket: &Path) -> Result<File> {
+    let flags = if path == default_log_file(socket) { libc::O_NOFOLLOW } else { 0 };
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(flags);
+    let operation = || format!("opening the log {}", path.display());
+    let file = options.open(path).and_then(|file| file.metadata().map(|facts| (file, facts)));
+    let remedy = "name another file by --log-file";
+    let (file, facts) = file.map_err(|source| Error::pfs(operation(), source).remedy(remedy))?;
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    let directory = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+    let is_open_to_all = directory.is_ok_and(|facts| facts.mode() & OTHERS_WRITE != 0);
+    let own = rustix::process::geteuid().as_raw();
+    let is_of_others = ![ROOT, own].contains(&facts.uid()) || facts.nlink() > 1;
+    let is_link = std::fs::symlink_metadata(path)
+        .is_ok_and(|link| link.is_symlink() && link.uid() != own && link.uid() != ROOT);
+    if is_open_to_all && (is_link || (facts.is_file() && is_of_others)) {
+        let why = format!("user {} may have put it there, for this node to write", facts.uid());
+        let remedy = format!("remove it, or {remedy}");
+        return Err(Error::new(ErrorKind::PermissionDenied, operation(), why).remedy(remedy));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -128,5 +151,36 @@ mod tests {
         std::os::unix::fs::chown(&there, Some(65_534), None).unwrap();
         let error = prepare(&there.join("node.sock")).unwrap_err();
         assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    }
+
+    #[test]
+    fn a_log_that_somebody_put_where_all_may_put_files_is_refused() {
+        let top = tempfile::tempdir().unwrap();
+        let (log, secret) = (top.path().join("log"), top.path().join("secret"));
+        let open = |log: &Path| open_log(log, Path::new("/nowhere/node.sock"));
+        let set = |mode| {
+            std::fs::set_permissions(top.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        std::fs::write(&secret, "").unwrap();
+        std::fs::hard_link(&secret, &log).unwrap();
+        open(&log).expect("nobody else may put files there");
+        set(0o1777);
+        let error = open(&log).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        std::fs::remove_file(&secret).unwrap();
+        open(&log).expect("a file of ours alone");
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&log, Some(65_534), None).unwrap();
+            open(&log).expect_err("a file of another user");
+            set(0o755);
+            open(&log).expect("a file for another user, where only root makes files");
+            set(0o1777);
+            let link = top.path().join("link");
+            std::fs::write(&secret, "").unwrap();
+            symlink(&secret, &link).unwrap();
+            open(&link).expect("a link of ours");
+            std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+            open(&link).expect_err("a link of another user");
+        }
     }
 }

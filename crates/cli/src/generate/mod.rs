@@ -24,7 +24,7 @@ pub fn generate(what: &GenerateCommand) -> Result<Outcome> {
         GenerateCommand::Completion { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "tidepool", &mut text);
-            crate::output::line(String::from_utf8_lossy(&text).trim_end());
+            crate::output::text(String::from_utf8_lossy(&text).trim_end());
         }
     }
     Ok(Outcome::Done)

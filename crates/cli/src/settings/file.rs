@@ -1,6 +1,7 @@
 //! Reads the configuration file, keeping the line of every value. Refuses unknown keys, keys given
 //! twice and values of a wrong type; whether a value makes sense is not its business.
 
+use std::io::Read;
 use std::path::Path;
 
 use tidepool_proto::option::{
@@ -13,14 +14,22 @@ use toml::de::{DeTable, DeValue};
 
 use super::did_you_mean;
 
+/// More than any configuration has.
+const BYTES_MAX: u64 = 1 << 20;
+
 /// The settings of the file at `path`.
 pub fn read(path: &Path) -> Result<RawConfig> {
     let operation = || format!("reading the configuration {}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|source| {
-        Error::new(ErrorKind::InvalidInput, operation(), "")
-            .caused_by(source)
+    let refused = |detail: String| {
+        Error::new(ErrorKind::InvalidInput, operation(), detail)
             .remedy("check the path given by --config or TIDEPOOL_CONFIG")
-    })?;
+    };
+    let mut text = String::new();
+    let read = std::fs::File::open(path)
+        .and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    if read.map_err(|source| refused(String::new()).caused_by(source))? as u64 > BYTES_MAX {
+        return Err(refused(format!("it has more than {BYTES_MAX} bytes")));
+    }
     parse(&text, path)
 }
 

@@ -104,6 +104,10 @@ pub(crate) struct Check {
 /// When a check is given up. The whole suite stays under a minute on a healthy mount.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(20);
 
+const NO_ROOM: &str = "not made: there is no room, or the quota is used up";
+const MAKE_ROOM: &str = "make room there, or raise the quota, and run this again: a directory \
+     that is full says nothing of its file system";
+
 /// All checks, in the order in which they run.
 fn checks() -> impl Iterator<Item = &'static Check> {
     [names::CHECKS, data::CHECKS, io::CHECKS, times::CHECKS, locks::CHECKS, speed::CHECKS]
@@ -134,6 +138,12 @@ pub fn run(
                     false => run_check(check, &ground),
                 };
                 push(&mut report, progress, check.name, verdict, started.elapsed());
+            }
+            let without_room = report.checks.iter().filter(|check| check.measured == NO_ROOM);
+            if let unmade @ 1.. = without_room.count() {
+                let measured = format!("no room for {unmade} of {} checks", checks().count());
+                let verdict = Verdict::failed(measured, MAKE_ROOM);
+                push(&mut report, progress, "room", verdict, Duration::ZERO);
             }
             let started = Instant::now();
             let verdict = ground.remove();
@@ -174,11 +184,20 @@ fn push(
     report.checks.push(result);
 }
 
+/// A check whose calls failed. Where they lacked room, that is no fault of the file system.
+fn failed(check: &Check, error: &std::io::Error) -> Verdict {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => Verdict::skipped(NO_ROOM),
+        _ => Verdict::failed(error.to_string(), check.if_failed),
+    }
+}
+
 fn run_check(check: &'static Check, ground: &Arc<Ground>) -> Verdict {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let ground = match ground.plot(check.name) {
         Ok(plot) => plot,
-        Err(error) => return Verdict::failed(error.to_string(), check.if_failed),
+        Err(error) => return failed(check, &error),
     };
     let thread = std::thread::Builder::new().name(check.name.to_owned()).spawn(move || {
         let _given_up = sender.send((check.run)(&ground));
@@ -188,7 +207,7 @@ fn run_check(check: &'static Check, ground: &Arc<Ground>) -> Verdict {
     }
     match receiver.recv_timeout(CHECK_TIME_MAX) {
         Ok(Ok(verdict)) => verdict,
-        Ok(Err(error)) => Verdict::failed(error.to_string(), check.if_failed),
+        Ok(Err(error)) => failed(check, &error),
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Verdict::failed(
             format!("no answer in {} s", CHECK_TIME_MAX.as_secs()),
             "the mount hangs; Tidepool would hang with it",

@@ -104,3 +104,17 @@ fn leftovers_of_a_killed_run_are_removed() {
     assert!(!stale.exists());
     assert!(other.exists(), "another host's run may be going on");
 }
+
+#[test]
+fn a_full_directory_says_so_once_and_blames_no_file_system() {
+    crate::support::on_small_tmpfs(1 << 20, |root| {
+        let full = std::fs::write(root.join("full"), vec![1; 2 << 20]).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        let report = contract::run(root, quick(), &mut |_| {});
+        let failed = report.checks.iter().filter(|check| check.outcome == Outcome::Failed);
+        let failed: Vec<_> = failed.map(|check| (&*check.name, &*check.measured)).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(failed[0].0, "room");
+        assert!(report.count(Outcome::Skipped) > 5, "{report:?}");
+    });
+}

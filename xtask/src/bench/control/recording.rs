@@ -95,23 +95,18 @@ impl Recording {
         self.0.windows(2).map(|pair| pair[0].stored.saturating_sub(pair[1].stored)).sum()
     }
 
-    /// Bytes by which the store grew, again and again. Changes by `least` or less are what a full
-    /// store replaces for a reader.
-    pub fn filled(&self, least: u64) -> u64 {
+    /// Bytes that came back into the store after its capacity had fallen, again and again. What a
+    /// full store replaces for a reader goes and comes at the same capacity, and counts as nothing.
+    pub fn refilled(&self) -> u64 {
         let Some(first) = self.0.first() else { return 0 };
-        // The highest point of a rise that is under way, else the lowest since the last one.
-        let (mut turn, mut rises, mut filled) = (first.stored, false, 0);
-        for stored in self.0.iter().map(|sample| sample.stored) {
-            if rises && stored < turn && turn - stored > least {
-                (turn, rises) = (stored, false);
-            } else if rises || stored.saturating_sub(turn) > least {
-                filled += stored.saturating_sub(turn);
-                (turn, rises) = (turn.max(stored), true);
-            } else {
-                turn = turn.min(stored);
-            }
+        // What the store may have held since its last fill without a byte that came back.
+        let (mut held, mut refilled) = (first.stored, 0);
+        for sample in &self.0 {
+            held = held.min(sample.capacity.max(sample.stored));
+            refilled += sample.stored.saturating_sub(held);
+            held = held.max(sample.stored);
         }
-        filled
+        refilled
     }
 
     /// How long the available memory was more than `spread` bytes under the headroom each time, in
@@ -216,7 +211,6 @@ mod tests {
         assert_eq!(burst.ledger_back_ms(50, 100), None, "no crossing, nothing to wait for");
         assert_eq!(burst.missing_ms(100, 5), [3.0]);
         assert_eq!(burst.missing_ms(130, 5), [4.0], "it never ends");
-        assert_eq!(burst.filled(5), 0);
         let fixed = recording(&[(120, 500), (80, 500)]);
         assert_eq!(fixed.ledger_back_ms(100, 9), None);
     }
@@ -231,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn only_growth_counts_as_filled() {
-        let of = |all: &[u64]| {
-            let samples: Vec<_> = all.iter().map(|stored| (0, *stored)).collect();
-            recording(&samples).filled(10)
-        };
-        assert_eq!(of(&[500, 496, 500, 496, 504, 500]), 0, "replaced for a reader");
-        assert_eq!(of(&[500, 300, 304, 320, 340, 336, 350]), 50);
-        assert_eq!(of(&[500, 300, 400, 300, 400]), 200, "again and again");
+    fn only_what_a_falling_capacity_took_counts_as_refilled() {
+        let sample = |(stored, capacity)| Sample { stored, capacity, ..Sample::default() };
+        let of =
+            |all: &[(u64, u64)]| Recording(all.iter().copied().map(sample).collect()).refilled();
+        assert_eq!(of(&[(100, 100), (60, 100), (100, 100), (84, 100)]), 0, "replaced for a reader");
+        assert_eq!(of(&[(100, 100), (100, 50), (70, 50), (50, 50), (50, 100), (80, 100)]), 30);
+        let again = [(100, 100), (50, 50), (100, 100), (90, 100), (50, 50), (20, 50), (60, 100)];
+        assert_eq!(of(&again), 60, "again and again");
         assert_eq!(of(&[]), 0);
     }
 

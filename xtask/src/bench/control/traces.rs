@@ -15,7 +15,7 @@ use crate::hog::now_ns;
 
 /// What a job takes of the burst that the machine has room for.
 const BURST_MOST: u64 = 900 << 20;
-/// What comes and goes by others' doing, or for the reader.
+/// What comes and goes by others' doing.
 const SPREAD_BYTES: u64 = 32 << 20;
 /// Bursts that come sooner than a hold is over.
 const SHORT: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub struct OfTrace {
     missing_ms: Vec<f64>,
     /// Bytes that the jobs asked for in all.
     asked: u64,
-    /// Bytes that came into the store while it ran.
+    /// Bytes that came back into the store after they had to leave.
     refilled: u64,
     /// Mean of what the store held, in bytes.
     mean_stored: f64,
@@ -130,7 +130,7 @@ pub fn run(
     Ok(OfTrace {
         missing_ms: seen.missing_ms(rig.headroom, SPREAD_BYTES),
         asked,
-        refilled: seen.filled(SPREAD_BYTES),
+        refilled: seen.refilled(),
         mean_stored: seen.mean_stored(),
         killed: kills()? - killed,
     })

@@ -20,9 +20,6 @@ use crate::exit::Outcome;
 use crate::interruption;
 use crate::output::{self, Colour, coloured};
 
-/// Where a node that root runs for all users listens.
-const MACHINE_SOCKET: &str = "/run/tidepool/node.sock";
-
 /// All findings about machine and node.
 #[derive(Serialize)]
 struct Report {
@@ -144,12 +141,8 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
     }
 }
 
-/// What to do where no node answers. One of the whole machine is found by its socket alone.
+/// What to do where no node answers.
 fn start_or_name() -> String {
-    let of_machine = Path::new(MACHINE_SOCKET);
-    if crate::machine::default_socket() != of_machine && of_machine.exists() {
-        return format!("the node of this machine is examined by --socket {MACHINE_SOCKET}");
-    }
     "start a node, or name its socket by --socket, to prove the way".to_owned()
 }
 

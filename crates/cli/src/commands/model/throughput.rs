@@ -122,7 +122,8 @@ fn print(report: &Report) {
     let header = ["storage", "direction", "one node", &all, "limited by"];
     output::table(&header, &[false, false, true, true, false], &rows);
     for sensitive in &report.sensitivities {
-        output::line(&format!("\nreads by {}:", display_name("two-level", Some(sensitive.f))));
+        output::line("");
+        output::line(&format!("reads by {}:", display_name("two-level", Some(sensitive.f))));
         let rows: Vec<Vec<String>> = sensitive
             .inputs
             .iter()

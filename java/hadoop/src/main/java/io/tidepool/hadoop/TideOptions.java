@@ -22,7 +22,8 @@ public final class TideOptions {
     public static final String PFS = "fs.tide.pfs";
 
     /**
-     * Socket of the node; by default TIDEPOOL_SOCKET, or where a node puts it by itself.
+     * Socket of the node; by default TIDEPOOL_SOCKET, else that of a node of this user,
+     * else root's.
      */
     public static final String SOCKET = "fs.tide.socket";
 
