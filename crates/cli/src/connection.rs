@@ -154,6 +154,22 @@ impl Connection {
         }
     }
 
+    /// The same without a file. Waits no longer once `interrupted` is true: `None`, and the node goes
+    /// on with what it was asked for.
+    pub fn free_until(
+        &self,
+        request: AdminRequest,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<FreeReport>> {
+        let mut go_on = || !interrupted.load(Ordering::Relaxed);
+        match self.client.admin_while(request, None, &mut go_on)? {
+            None => Ok(None),
+            Some(AdminReply::Freed(report)) => Ok(Some(report)),
+            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
+            Some(other) => Err(unexpected(&other)),
+        }
+    }
+
     /// Effective configuration of the node.
     pub fn config(&self) -> Result<Vec<ConfigEntry>> {
         match self.ask(AdminRequest::Config, None)? {

@@ -32,7 +32,13 @@ fn main() -> ExitCode {
         if error.use_stderr() {
             failure::tell_usage(&error);
         }
-        error.exit()
+        match error.print() {
+            Err(unheard) if unheard.kind() != std::io::ErrorKind::BrokenPipe => {
+                output::note(&format!("tidepool: while printing the answer: {unheard}"));
+                std::process::exit(1)
+            }
+            _ => std::process::exit(error.exit_code()),
+        }
     });
     let ended = run(arguments.command);
     // Nobody is told more where the answer was not taken.

@@ -10,6 +10,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tidepool_proto::admin::Status;
 use tidepool_proto::{Error, ErrorKind, Result};
 
+/// What to say of a directory in which nothing was found.
+pub const NO_FILE: &str =
+    "no file is there: is this the directory that you mean, and is it mounted?";
+
 /// Where the node's files are.
 #[derive(Clone, Debug)]
 pub struct Roots {

@@ -15,11 +15,11 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use super::explain::{usable_bytes, why_absent};
 use crate::arguments::LoadArguments;
 use crate::connection::Connection;
-use crate::exit::Outcome;
+use crate::exit::{self, Outcome};
 use crate::failures::{Failures, gone, is_gone};
 use crate::interruption;
 use crate::output::{self, count, size};
-use crate::target::{Roots, Target, files};
+use crate::target::{NO_FILE, Roots, Target, files};
 
 /// How often the node is asked how far files under way are.
 const LOOK: Duration = Duration::from_millis(200);
@@ -90,7 +90,12 @@ pub fn load(arguments: &LoadArguments, keep: bool) -> Result<Outcome> {
     } else {
         print(&report, keep);
     }
-    Ok(if unseen.is_empty() && report.is_complete() { Outcome::Done } else { Outcome::NotSo })
+    Ok(match unseen.is_empty() && report.is_complete() {
+        true => Outcome::Done,
+        // Of one file that was named, the reason says more.
+        false if paths.len() == 1 && !arguments.recursive => work.outcome_of_the_first(),
+        false => Outcome::NotSo,
+    })
 }
 
 fn template(columns: u16) -> &'static str {
@@ -232,6 +237,13 @@ impl<'a> Work<'a> {
         Ok(Outcome::Interrupted)
     }
 
+    fn outcome_of_the_first(&self) -> Outcome {
+        match lock(&self.failures).get(&0).map(exit::code) {
+            None | Some(1 | 2) => Outcome::NotSo,
+            Some(code) => Outcome::Failed(code),
+        }
+    }
+
     /// Asks the node of every file again: what came in early may be gone by now.
     fn verify(&self, begun: Instant, read_bytes: u64) -> Report {
         let mut report = Report { files: self.paths.len(), read_bytes, ..Report::default() };
@@ -277,7 +289,9 @@ impl Report {
 
     /// Whether all that was found is as it was asked for.
     fn is_complete(&self) -> bool {
-        self.not_resident.is_empty() && self.not_pinned.is_empty() && self.gone_files == 0
+        let is_none_pinned = self.not_pinnable_files > 0 && self.resident_files == 0;
+        let are_left_out = !self.not_resident.is_empty() || !self.not_pinned.is_empty();
+        !are_left_out && !is_none_pinned && self.gone_files == 0
     }
 }
 
@@ -304,6 +318,9 @@ fn print(report: &Report, keep: bool) {
              evicted like all others",
             count(report.not_pinnable_files as u64, "small file")
         ));
+    }
+    if report.files == 0 {
+        output::note(NO_FILE);
     }
     if report.gone_files > 0 {
         output::note(&gone(report.gone_files as u64));

@@ -6,8 +6,8 @@ use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
 
 use crate::arguments::{PolicyArguments, ResizeArguments};
 use crate::exit::Outcome;
-use crate::machine;
 use crate::output::{self, Colour, coloured, size};
+use crate::{interruption, machine};
 
 /// Runs `resize`.
 pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
@@ -34,7 +34,16 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
             output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
         }
     }
-    let report = node.free(AdminRequest::Resize { capacity_bytes }, None)?;
+    let interrupted = interruption::watch()?;
+    let Some(report) = node.free_until(AdminRequest::Resize { capacity_bytes }, &interrupted)?
+    else {
+        let capacity = size(capacity_bytes);
+        output::note(&format!(
+            "interrupted: the new capacity, {capacity}, stays, and the node goes on giving back what \
+             is beyond it (`tidepool status` says how far it is)"
+        ));
+        return Ok(Outcome::Interrupted);
+    };
     if arguments.facts.json {
         output::json(&report)?;
     } else {

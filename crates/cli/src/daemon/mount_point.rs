@@ -16,8 +16,10 @@ pub struct MountPoint {
 impl MountPoint {
     /// Makes the directory if it is missing. A dead mount on it stays until the new one is ready.
     pub fn prepare(path: &Path) -> Result<MountPoint> {
-        let failed =
-            |source| Error::pfs(format!("preparing the mount point {}", path.display()), source);
+        let failed = |source| {
+            Error::pfs(format!("preparing the mount point {}", path.display()), source)
+                .remedy("give --mount a directory that this user may write to, or make it first")
+        };
         // It would be made on the PFS, and could not be removed once the other node has ended.
         if let Some(around) = tidepool_fuse::mount_around(path)? {
             let operation = format!("preparing the mount point {}", path.display());

@@ -94,6 +94,21 @@ fn small_files_that_cannot_be_pinned_are_counted_in_one_line() {
     assert_eq!((&unpinned["files"], &unpinned["not_pinned_files"]), (&1.into(), &30.into()));
     let found = &daemon.json(&["explain", "-r", set.to_str().unwrap()])[0];
     assert_eq!(found["pinned_files"], 0);
+    let alone = daemon.run(&["pin", set.join("1").to_str().unwrap()]);
+    assert_eq!(alone.status.code(), Some(1), "nothing was pinned: {}", stderr(&alone));
+}
+
+#[test]
+fn what_is_not_there_is_said_as_the_table_of_codes_has_it() {
+    let daemon = Daemon::start(&[]);
+    let empty = daemon.path("pfs/empty");
+    std::fs::create_dir(&empty).unwrap();
+    for command in ["load", "explain"] {
+        let found = daemon.run(&[command, "-r", empty.to_str().unwrap()]);
+        assert!(stderr(&found).contains("is it mounted?"), "{command}: {}", stderr(&found));
+        let missing = daemon.run(&[command, empty.join("missing").to_str().unwrap()]);
+        assert_eq!(missing.status.code(), Some(4), "{command}: {}", stderr(&missing));
+    }
 }
 
 #[test]

@@ -88,7 +88,9 @@ fn explain_tells_what_it_knows_beside_what_fails() {
 #[test]
 fn an_answer_that_cannot_be_printed_is_a_failure() {
     let daemon = Daemon::start(&[]);
-    for arguments in [&["status"][..], &["status", "--json"], &["config"], &["metrics"]] {
+    let answers =
+        [&["status"][..], &["status", "--json"], &["config"], &["metrics"], &["status", "-h"]];
+    for arguments in answers {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut command = daemon.command(arguments);
         let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();

@@ -15,7 +15,7 @@ use crate::connection::Connection;
 use crate::exit::Outcome;
 use crate::failures::Failures;
 use crate::output::{self, Colour, coloured, count, percent, size};
-use crate::target::{Roots, Target, files};
+use crate::target::{NO_FILE, Roots, Target, files};
 
 /// Reasons that are printed; JSON has them all.
 const REASONS_MAX: usize = 5;
@@ -125,6 +125,9 @@ impl DataSet {
 }
 
 fn print(set: &DataSet) {
+    if set.files == 0 && set.failed_files == 0 {
+        output::note(NO_FILE);
+    }
     output::line(&coloured(&set.path.display().to_string(), Colour::Strong));
     let cached = format!(
         "{} of {} ({})",
