@@ -154,8 +154,8 @@ impl Connection {
         }
     }
 
-    /// The same without a file. Waits no longer once `interrupted` is true: `None`, and the node goes
-    /// on with what it was asked for.
+    /// The same without a file. Waits no longer once `interrupted` is true: `None`, and the node
+    /// goes on with what it was asked for.
     pub fn free_until(
         &self,
         request: AdminRequest,

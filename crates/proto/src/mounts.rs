@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     const TABLE: &[u8] = b"21 1 0:1 / / rw - ext4 /dev/vda rw\n\
-        36 35 98:0 /mnt1 /mnt/parent\\040of\\134x rw,noatime master:1 - ext3 /dev/root\\040disk rw\n\
+        36 35 98:0 /mnt1 /mnt/parent\\040of\\134x rw master:1 - ext3 /dev/root\\040disk rw\n\
         30 21 0:40 / /mnt/a\\040b rw,nosuid shared:1 master:2 - nfs server:/x rw\n\
         31 21 0:41 / /mnt/a\\040b rw - fuse.tidepool /pfs\\040x rw,memory,user_id=0\n\
         garbage\n\n30 - \n - x\n40 21 0:x / /mnt/c rw - ext4 /dev/vdb rw\n";

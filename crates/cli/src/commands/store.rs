@@ -39,8 +39,8 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     else {
         let capacity = size(capacity_bytes);
         output::note(&format!(
-            "interrupted: the new capacity, {capacity}, stays, and the node goes on giving back what \
-             is beyond it (`tidepool status` says how far it is)"
+            "interrupted: the new capacity, {capacity}, stays, and the node goes on giving back \
+             what is beyond it (`tidepool status` says how far it is)"
         ));
         return Ok(Outcome::Interrupted);
     };

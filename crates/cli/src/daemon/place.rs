@@ -82,7 +82,7 @@ pub fn default_log_file(socket: &Path) -> PathBuf {
 /// Opens a log to append to. The one beside the socket is no link; one that was named may be.
 ///
 /// # Errors
-/// `PermissionDenied` for a file that somebody else may have put there, also by a link to it, into a
+/// `PermissionDenied` for a file that somebody else may have put there, also by a link, into a
 /// directory where all may put files.
 pub fn open_log(path: &Path, socket: &Path) -> Result<File> {
     let flags = if path == default_log_file(socket) { libc::O_NOFOLLOW } else { 0 };
