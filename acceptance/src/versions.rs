@@ -164,7 +164,7 @@ fn spark_command(scene: &Scene, packages: &Path, place: &Path, command: &str) ->
     let version = env!("CARGO_PKG_VERSION");
     let name = scene.jar.file_name().context("a jar has a name")?;
     std::fs::copy(&scene.jar, place.join(name))?;
-    crate::java::publish(&scene.jar, &place.join("maven"))?;
+    crate::maven_repository::publish(&scene.jar, &place.join("maven"))?;
     std::fs::write(place.join("app.py"), APPLICATION)?;
     // Neither the cache of the user nor a repository of the network has a part in it.
     let ivy = place.join("ivy");

@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::arguments::{
-    DemoOptions, ExampleOptions, Storage, SuiteOptions, TestOptions, VmOptions,
-};
-use crate::environment;
-use crate::outcome::Outcome;
-use crate::process;
+use acceptance::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, VmOptions};
+use acceptance::outcome::Outcome;
+use acceptance::{demo, environment, examples, process, suites, versions, vm};
+
+use crate::arguments::TestOptions;
 use crate::skips::ExpectedSkips;
-use crate::{demo, examples, java, rust_tests, suites, tidy, versions, vm};
+use crate::{java, rust_tests, tidy};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 

@@ -4,10 +4,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use acceptance::{environment, process};
 use anyhow::{Context, Result};
-
-use crate::environment;
-use crate::process;
 
 /// Shells, and where their completions belong.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -77,7 +75,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::environment;
+    use acceptance::environment;
 
     /// What is between `begin` and `end` in a file of `deploy/`.
     fn part(file: &str, begin: &str, end: char) -> String {

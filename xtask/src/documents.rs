@@ -3,10 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use acceptance::{environment, process};
 use anyhow::{Context, Result, bail};
 
-use crate::environment;
-use crate::process;
 use crate::third_party;
 
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use acceptance::outcome::Outcome;
+use acceptance::{environment, maven_repository, process};
+
 use crate::arguments::BuildOptions;
-use crate::environment;
 use crate::java_reports;
-use crate::outcome::Outcome;
-use crate::process;
 
 const LIBRARY: &str = "libtidepool_java.so";
 /// The other architecture that the library is built for, where this machine has the tools.
@@ -47,28 +47,8 @@ pub fn build(options: &BuildOptions) -> Result<()> {
     let jar = format!("tidepool-hadoop-{version}.jar");
     let made = environment::checkout().join("java/hadoop/target").join(&jar);
     std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
-    publish(&made, &dist.join("maven"))?;
+    maven_repository::publish(&made, &dist.join("maven"))?;
     println!("x: built into {}", dist.display());
-    Ok(())
-}
-
-/// Puts the jar into a directory laid out as a repository of Maven, from which `--packages` of
-/// Spark and builds take it. It depends on nothing: what it runs in brings the rest.
-pub fn publish(jar: &Path, repository: &Path) -> Result<()> {
-    let version = version()?;
-    let name = format!("tidepool-hadoop-{version}");
-    let place = repository.join("io/tidepool/tidepool-hadoop").join(&version);
-    std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
-    std::fs::copy(jar, place.join(format!("{name}.jar")))
-        .with_context(|| jar.display().to_string())?;
-    let project = format!(
-        "<project xmlns=\"http://maven.apache.org/POM/4.0.0\">\n  \
-           <modelVersion>4.0.0</modelVersion>\n  <groupId>io.tidepool</groupId>\n  \
-           <artifactId>tidepool-hadoop</artifactId>\n  <version>{version}</version>\n  \
-           <licenses>\n    <license><name>Apache-2.0</name></license>\n  </licenses>\n\
-         </project>\n"
-    );
-    std::fs::write(place.join(format!("{name}.pom")), project)?;
     Ok(())
 }
 

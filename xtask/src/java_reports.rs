@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use acceptance::environment;
+use acceptance::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::environment;
 use crate::junit;
-use crate::outcome::Outcome;
 
 const REPORTS: &str = "java/hadoop/target/surefire-reports";
 const LEFT_OUT: &str = "conformance/hadoop.toml";

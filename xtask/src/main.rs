@@ -1,36 +1,21 @@
-//! Project tasks: tests, suites, style checks, benchmarks and the demo. Called through `./x`.
+//! Project tasks: building, tests, style checks, documents. Called through `./x`, which also starts
+//! by it what `acceptance` has: benchmarks, suites, examples and the demo.
 //!
 //! Nothing of the product is decided here, and nothing here is shipped.
 
 mod arguments;
-mod bench;
 mod checks;
-mod cleanup;
-mod cluster;
-mod demo;
 mod dist;
 mod documents;
-mod environment;
-mod examples;
-mod hog;
 mod java;
 mod java_reports;
 mod junit;
-mod kmeans;
-mod loop_volume;
-mod node;
-mod outcome;
-mod process;
 mod rust_tests;
-mod scratch;
-mod shaping;
 mod skips;
-mod suites;
 mod third_party;
 mod tidy;
-mod versions;
-mod vm;
 
+use acceptance::{bench, cleanup, demo, examples, hog, outcome, suites, vm};
 use clap::Parser;
 
 use crate::arguments::{Arguments, Task};

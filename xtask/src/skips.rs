@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use acceptance::outcome::Outcome;
 use anyhow::{Context, Result};
-
-use crate::outcome::Outcome;
 
 /// The list, and which of its lines were needed so far.
 #[derive(Debug)]

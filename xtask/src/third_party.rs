@@ -4,11 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use acceptance::{environment, process};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-
-use crate::environment;
-use crate::process;
 
 /// What is shipped: the command, and the library in the Java archive.
 const SHIPPED: [&str; 2] = ["tidepool-cli", "tidepool-java"];

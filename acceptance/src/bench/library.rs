@@ -15,7 +15,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     if !bench.wants(NAME) {
         return Ok(Vec::new());
     }
-    let build = ["build", "--quiet", "--release", "--package", "xtask", "--features", "library"];
+    let build =
+        ["build", "--quiet", "--release", "--package", "acceptance", "--features", "library"];
     process::show(environment::cargo(&build).args(["--bin", "bench-library"]))?;
     let bytes = bench.scale.warm_bytes / 2;
     let lower = bench.lower.join("library");

@@ -269,7 +269,7 @@ struct LibraryReader {
 impl LibraryReader {
     fn start(rig: &Rig) -> Result<Self> {
         let build =
-            ["build", "--quiet", "--release", "--package", "xtask", "--features", "library"];
+            ["build", "--quiet", "--release", "--package", "acceptance", "--features", "library"];
         process::show(environment::cargo(&build).args(["--bin", "library-reader"]))?;
         let mut command = Command::new(environment::target().join("release/library-reader"));
         command.arg("--socket").arg(&rig.node.socket);

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
+use acceptance::outcome::Outcome;
+use acceptance::{environment, process};
 use anyhow::Result;
 
 use super::{MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
-use crate::environment;
-use crate::outcome::Outcome;
-use crate::process;
 
 /// Runs all tests once.
 pub fn run(binary: &Path, long: bool) -> Result<Outcome> {

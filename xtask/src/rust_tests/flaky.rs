@@ -4,10 +4,10 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use acceptance::environment;
 use anyhow::{Context, Result};
 
 use super::{excerpt, panics_of};
-use crate::environment;
 
 /// The list, in the target directory; runs add to it.
 pub const LIST: &str = "flaky.txt";

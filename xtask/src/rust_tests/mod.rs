@@ -7,13 +7,13 @@ mod cargo;
 mod flaky;
 mod nextest;
 
+use acceptance::environment;
+use acceptance::outcome::Outcome;
 use anyhow::Result;
 
 pub use flaky::LIST as FLAKY_LIST;
 
 use crate::arguments::TestOptions;
-use crate::environment;
-use crate::outcome::Outcome;
 
 /// Random operations of the comparison with the reference model.
 const MODEL_OPERATIONS: (&str, &str) = ("TIDEPOOL_MODEL_OPERATIONS", "1000000");

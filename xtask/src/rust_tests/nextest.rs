@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::process::Command;
 
+use acceptance::environment::{self, PythonTool};
+use acceptance::outcome::Outcome;
+use acceptance::process;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::flaky::{self, Flaky};
 use super::{MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
-use crate::environment::{self, PythonTool};
 use crate::junit::{self, Case};
-use crate::outcome::Outcome;
-use crate::process;
 
 /// The runner. `.config/nextest.toml` says how it runs what.
 pub const TOOL: PythonTool = PythonTool {

@@ -7,6 +7,7 @@
 mod documents;
 mod layers;
 mod limits;
+mod promises;
 mod reach;
 mod source;
 mod text;
@@ -15,11 +16,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use acceptance::outcome::Outcome;
+use acceptance::{environment, process};
 use anyhow::Result;
-
-use crate::environment;
-use crate::outcome::Outcome;
-use crate::process;
 
 /// One thing to repair.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +67,10 @@ pub fn run() -> Result<Outcome> {
             )),
         }
     }
-    findings.extend(workspaces.first().map(layers::check).unwrap_or_default());
+    let table = layers::Layers::read(&root)?;
+    let workspace = workspaces.first();
+    findings.extend(workspace.map(|it| layers::check(&table, &root, it)).unwrap_or_default());
+    findings.extend(promises::missing(&root, &files)?);
     findings.extend(limits.unused());
     let stale = documents::stale();
     let mut outcome = Outcome::new("tidy");

@@ -72,7 +72,7 @@ impl Rig {
     /// Starts a node with a store of this size, and makes the files; they are all holes.
     pub fn start(bench: &Bench, store_bytes: u64, pages: &str) -> Result<Self> {
         let build =
-            ["build", "--quiet", "--release", "--package", "xtask", "--features", "library"];
+            ["build", "--quiet", "--release", "--package", "acceptance", "--features", "library"];
         process::show(environment::cargo(&build).args(["--bin", "bench-watch"]))?;
         let lower = bench.lower.join("control");
         std::fs::create_dir_all(&lower)?;

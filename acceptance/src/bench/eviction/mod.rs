@@ -85,7 +85,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let build = ["build", "--quiet", "--release", "--package", "xtask", "--features", "library"];
+    let build =
+        ["build", "--quiet", "--release", "--package", "acceptance", "--features", "library"];
     process::show(environment::cargo(&build).args(["--bin", "bench-ranges"]))?;
     let capacity_bytes = bench.scale.scan_capacity_bytes / 3;
     let files = (capacity_bytes * 3 / 2 / (FILE_BLOCKS * BLOCK_BYTES)).max(6) / 6 * 6;

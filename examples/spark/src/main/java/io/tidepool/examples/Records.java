@@ -5,7 +5,7 @@ import java.nio.ByteOrder;
 
 /**
  * Records of the generated data set: 27 features, the cluster that they were drawn from, a number
- * and a checksum, 128 bytes, little-endian. The other end of the format is in `xtask/src/kmeans`.
+ * and a checksum, 128 bytes, little-endian. The other end of the format is in `acceptance/src/kmeans`.
  */
 final class Records {
     static final int DIMENSIONS = 27;

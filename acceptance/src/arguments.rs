@@ -1,0 +1,236 @@
+//! Options of benchmarks, suites, examples and the demo. One place for names, defaults and help; no
+//! behaviour.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Options of `visit`.
+#[derive(Clone, Debug, Args)]
+pub struct VisitOptions {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: VisitTask,
+}
+
+/// What a visitor of a mount does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum VisitTask {
+    /// Open, read and close one file.
+    Open {
+        /// The file.
+        #[arg(long)]
+        file: PathBuf,
+        /// How often.
+        #[arg(long)]
+        times: u32,
+    },
+    /// Open and read in directories by turns, and print how long it took.
+    Read {
+        /// A directory.
+        #[arg(long = "directory")]
+        directories: Vec<PathBuf>,
+        /// How often in each.
+        #[arg(long)]
+        times: usize,
+    },
+    /// Take all of something, until the standard input ends.
+    Take {
+        /// Of what.
+        #[arg(long, value_enum)]
+        what: Taken,
+        /// Directory of the user on the mount.
+        #[arg(long)]
+        directory: PathBuf,
+        /// The same directory below.
+        #[arg(long)]
+        pfs: PathBuf,
+        /// Socket of the node.
+        #[arg(long)]
+        socket: PathBuf,
+    },
+}
+
+/// What one user takes all of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Taken {
+    /// Open descriptors.
+    Descriptors,
+    /// Opens of which the kernel reads the memory itself.
+    Loans,
+    /// Requests that wait.
+    Requests,
+    /// Pinned bytes.
+    Pins,
+    /// Connections of the library.
+    Connections,
+    /// Record locks.
+    Locks,
+    /// Tables of names.
+    Names,
+    /// Memory, by large reads.
+    Memory,
+}
+
+/// Options of `hog`.
+#[derive(Clone, Debug, Args)]
+pub struct HogOptions {
+    /// The most that is ever held.
+    #[arg(long, value_parser = parse_size)]
+    pub most: u64,
+    /// Available memory that is left to others.
+    #[arg(long, value_parser = parse_size)]
+    pub leave: u64,
+    /// In pages of 2 MiB.
+    #[arg(long)]
+    pub huge: bool,
+}
+
+/// Options of `demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoOptions {
+    /// A directory of a real parallel file system; without it a local one is made and held to the
+    /// rate below.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Bytes of the data set, for example 3GiB.
+    #[arg(long, default_value = "3GiB", value_parser = parse_size)]
+    pub size: u64,
+    /// A small data set, three iterations and no mountain, to see that it works.
+    #[arg(long)]
+    pub quick: bool,
+    /// Iterations of K-means.
+    #[arg(long, default_value_t = 6)]
+    pub iterations: u32,
+    /// Rate of the local lower level in bytes a second, shared by all that use it.
+    #[arg(long, default_value = "400MB", value_parser = parse_size)]
+    pub rate: u64,
+    /// Only write the report again, from the measurements of an earlier run.
+    #[arg(long, value_name = "JSON")]
+    pub from: Option<PathBuf>,
+    /// Where the report goes.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+/// Options of `bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchOptions {
+    /// Sizes of a smoke test: shows that the benchmark runs, not how fast anything is.
+    #[arg(long)]
+    pub quick: bool,
+    /// Interleaved rounds of every measurement.
+    #[arg(long, value_name = "COUNT")]
+    pub rounds: Option<usize>,
+    /// Run only the rows whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// The lower level; a directory on disk.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Where the JSON goes.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `example`.
+#[derive(Clone, Debug, Args)]
+pub struct ExampleOptions {
+    /// Which example.
+    pub name: Option<String>,
+    /// Bytes of its data, for example 1GiB.
+    #[arg(long, value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Where the data is.
+    #[arg(long, value_enum, default_value = "tide")]
+    pub storage: Storage,
+    /// Directory of a PFS; without it, one in the target directory.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Meanwhile resize the store, evict everything, kill the node and start it again.
+    #[arg(long)]
+    pub turmoil: bool,
+    /// Seed of the turmoil; a new one each time without it, and always shown.
+    #[arg(long, value_name = "NUMBER", requires = "turmoil")]
+    pub seed: Option<u64>,
+    /// Empty the page cache of the data before this step.
+    #[arg(long, value_name = "STEP")]
+    pub forget_before: Option<String>,
+    /// Another version of what it runs on: hadoop.version=3.3.6, spark.version or flink.version.
+    #[arg(long, value_name = "NAME=VERSION")]
+    pub with: Vec<String>,
+    /// Where the figures go, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Where the data of an example is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Storage {
+    /// The directory through a node.
+    Tide,
+    /// HDFS, started for the run.
+    Hdfs,
+    /// The bare directory.
+    Pfs,
+}
+
+/// Options of `suites`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SuiteOptions {
+    /// Which suites; all that run in the tests if none is named.
+    pub names: Vec<String>,
+    /// Where to run: `bare`, `node`, or `both`.
+    #[arg(long, default_value = "both")]
+    pub on: String,
+    /// Directory of the lower level; a temporary one without it.
+    #[arg(long, value_name = "DIR")]
+    pub pfs: Option<PathBuf>,
+    /// Seeds of random suites.
+    #[arg(long, value_delimiter = ',')]
+    pub seed: Vec<u64>,
+    /// Operations of each seed.
+    #[arg(long, default_value_t = 20_000)]
+    pub operations: u64,
+    /// Run only the applications, or the tests of ltp and xfstests, whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// List of the Linux Test Project: fs or syscalls.
+    #[arg(long, default_value = "fs")]
+    pub list: String,
+    /// An option of the nodes under test, for example passthrough=off.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub node_option: Vec<String>,
+}
+
+/// Options of `vm`.
+#[derive(Clone, Debug, Args)]
+pub struct VmOptions {
+    /// Series of the kernel, of which the newest package is taken.
+    #[arg(long, default_value = "6.1")]
+    pub kernel: String,
+    /// Run only the tests whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Also run the tests that take minutes.
+    #[arg(long)]
+    pub long: bool,
+}
+
+/// Reads `3GiB`, `400MB` or `4096` as bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits_end);
+    let factor = match unit.trim() {
+        "" | "B" => 1.0,
+        "KiB" => f64::from(1 << 10),
+        "MiB" => f64::from(1 << 20),
+        "GiB" => f64::from(1 << 30),
+        "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        other => return Err(format!("unknown unit `{other}`; write 3GiB or 400MB")),
+    };
+    let value: f64 = number.parse().map_err(|_| format!("`{text}` is no size; write 3GiB"))?;
+    Ok((value * factor) as u64)
+}
