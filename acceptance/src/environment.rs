@@ -75,6 +75,12 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The program as contributors build it, without optimisation: enough for what it generates.
+pub fn debug_binary() -> Result<PathBuf> {
+    process::show(&mut cargo(&["build", "--locked", "--package", "tidepool-cli"]))?;
+    Ok(target().join("debug/tidepool"))
+}
+
 /// Path of a tool; installs it first unless this version is there.
 pub fn tool(tool: Tool) -> Result<PathBuf> {
     let root = target().join("tools").join(format!("{}-{}", tool.name, tool.version));

@@ -21,6 +21,9 @@ pub struct Arguments {
 pub enum Task {
     /// Show the product on a K-means job, side by side with the bare file system.
     Demo(DemoOptions),
+    /// Format, clippy, unit tests, documents: a contributor's loop, which changes nothing outside
+    /// the checkout.
+    Check,
     /// Run every check that a change must pass.
     Test(TestOptions),
     /// Build everything that is shipped, into `dist/`.

@@ -15,14 +15,24 @@ use crate::{java, rust_tests, tidy};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
-const STEPS: [Step; 12] = [
+/// What needs neither root nor a mount, and minutes at most.
+const QUICK: [Step; 5] = [
+    ("format", format),
+    ("clippy", clippy),
+    ("rustdoc", rustdoc),
+    ("unit tests", |_| rust_tests::units()),
+    ("tidy", |_| Ok(vec![tidy::run(&environment::debug_binary()?)?])),
+];
+
+const STEPS: [Step; 13] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
+    ("rustdoc", rustdoc),
     ("tests", rust_tests::run),
     ("java", |_| java::test()),
     ("versions", |options| versions::run(options.long)),
-    ("tidy", |_| Ok(vec![tidy::run()?])),
+    ("tidy", |_| Ok(vec![tidy::run(&environment::binary()?)?])),
     ("suites", run_suites),
     ("applications", run_applications),
     ("vm", run_vm),
@@ -30,12 +40,22 @@ const STEPS: [Step; 12] = [
     ("demo", run_demo),
 ];
 
-/// Runs every step, also after a failure, and prints what came of them.
+/// A contributor's loop.
+pub fn check() -> Result<()> {
+    walk(&QUICK, &TestOptions { long: false, only: None, skips: None })
+}
+
+/// The whole truth.
 pub fn run(options: &TestOptions) -> Result<()> {
+    walk(&STEPS, options)
+}
+
+/// Runs every step, also after a failure, and prints what came of them.
+fn walk(steps: &[Step], options: &TestOptions) -> Result<()> {
     let mut skips = options.skips.as_deref().map(ExpectedSkips::read).transpose()?;
     let started = Instant::now();
     let mut outcomes = Vec::new();
-    for (name, step) in STEPS {
+    for (name, step) in steps {
         if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
@@ -92,6 +112,14 @@ fn format(_: &TestOptions) -> Result<Vec<Outcome>> {
 fn clippy(_: &TestOptions) -> Result<Vec<Outcome>> {
     let arguments = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
     Ok(vec![Outcome::of("clippy", process::read(&mut environment::cargo(&arguments)))])
+}
+
+/// Documents of the code, whose links all lead somewhere.
+fn rustdoc(_: &TestOptions) -> Result<Vec<Outcome>> {
+    let arguments = ["doc", "--workspace", "--no-deps", "--quiet", "--document-private-items"];
+    let mut command = environment::cargo(&arguments);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    Ok(vec![Outcome::of("rustdoc", process::read(&mut command))])
 }
 
 fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {

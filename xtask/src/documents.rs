@@ -12,7 +12,7 @@ const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Writes the reference into the checkout.
 pub fn write() -> Result<()> {
-    generate(&environment::checkout())
+    generate(&environment::binary()?, &environment::checkout())
 }
 
 /// Writes man pages and completions below the target directory, and says where.
@@ -33,10 +33,11 @@ pub fn write_man_pages() -> Result<()> {
     Ok(())
 }
 
-/// Generated files that are missing in the checkout or differ, by their path in it.
-pub fn differences() -> Result<Vec<PathBuf>> {
+/// Generated files that are missing in the checkout or differ from what the binary generates, by
+/// their path in it.
+pub fn differences(binary: &Path) -> Result<Vec<PathBuf>> {
     let fresh = tempfile::tempdir()?;
-    generate(fresh.path())?;
+    generate(binary, fresh.path())?;
     let mut files = Vec::new();
     list(fresh.path(), &mut files)?;
     if files.is_empty() {
@@ -53,8 +54,7 @@ pub fn differences() -> Result<Vec<PathBuf>> {
     Ok(different)
 }
 
-fn generate(directory: &Path) -> Result<()> {
-    let binary = environment::binary()?;
+fn generate(binary: &Path, directory: &Path) -> Result<()> {
     process::read(process::command(binary, &["generate", "docs"]).arg(directory))?;
     std::fs::write(directory.join("THIRD-PARTY.md"), third_party::page()?)?;
     Ok(())

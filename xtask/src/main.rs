@@ -15,7 +15,7 @@ mod skips;
 mod third_party;
 mod tidy;
 
-use acceptance::{bench, cleanup, demo, examples, hog, outcome, suites, vm};
+use acceptance::{bench, cleanup, demo, environment, examples, hog, outcome, suites, vm};
 use clap::Parser;
 
 use crate::arguments::{Arguments, Task};
@@ -48,7 +48,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
         Task::Tidy => {
-            let outcome = tidy::run()?;
+            let outcome = tidy::run(&environment::binary()?)?;
             println!("{outcome}");
             verdict(&[outcome])
         }
@@ -57,6 +57,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             println!("{outcome}\n{}", outcome.output);
             verdict(&[outcome])
         }
+        Task::Check => checks::check(),
         Task::Test(options) => checks::run(&options),
     }
 }

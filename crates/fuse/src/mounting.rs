@@ -168,8 +168,7 @@ pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
-/// The device number of what is mounted at `place`; `None` where nothing is. Asks nobody, as
-/// [`device_number`].
+/// The device number of what is mounted at `place`; `None` where nothing is. Asks nobody.
 pub fn mounted_device(place: &Path) -> Option<(u32, u32)> {
     let at = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
     let facts = rustix::fs::statx(CWD, place, at, StatxFlags::TYPE).ok()?;

@@ -430,7 +430,7 @@ table! {
     log_format: OptionKind::Choice(LOG_FORMATS), "", Some("text"), false,
         "Form of the log: lines of text, or one JSON object a line.";
     log_file: OptionKind::Path, "", None, false,
-        "File to log to; by default standard error, and <socket>.log for a daemon.";
+        "File to log to; by default standard error, and `<socket>.log` for a daemon.";
     fault: OptionKind::Text, "", None, false,
         "Faults to inject below the PFS side, for tests and development, such as \
          read:rate=400MB/s.";

@@ -1,6 +1,7 @@
 //! The tests run by `cargo test`, and what its text says of them.
 
 use std::path::Path;
+use std::process::Command;
 
 use acceptance::outcome::Outcome;
 use acceptance::{environment, process};
@@ -16,7 +17,19 @@ pub fn run(binary: &Path, long: bool) -> Result<Outcome> {
     if long {
         command.arg("--include-ignored").env(MODEL_OPERATIONS.0, MODEL_OPERATIONS.1);
     }
-    let (status, text) = process::follow(&mut command)?;
+    counted(&mut command, long)
+}
+
+/// Runs the tests beside the code once: they need no node, no mount and no other program.
+pub fn units() -> Result<Outcome> {
+    let arguments = ["test", "--workspace", "--lib", "--bins", "--no-fail-fast", "--"];
+    let mut outcome = counted(environment::cargo(&arguments).arg("--show-output"), false)?;
+    outcome.name = "unit tests".to_owned();
+    Ok(outcome)
+}
+
+fn counted(command: &mut Command, long: bool) -> Result<Outcome> {
+    let (status, text) = process::follow(command)?;
     let mut outcome = count(&text, long);
     if !status.success() && outcome.failed.is_empty() {
         outcome.failed.push(format!("cargo test ended with {status}"));

@@ -39,6 +39,15 @@ pub fn run(options: &TestOptions) -> Result<Vec<Outcome>> {
     Ok(vec![outcome])
 }
 
+/// Those beside the code.
+pub fn units() -> Result<Vec<Outcome>> {
+    let outcome = cargo::units()?;
+    if !outcome.output.is_empty() {
+        println!("{}", outcome.output);
+    }
+    Ok(vec![outcome])
+}
+
 /// Notes a line of a test program about a test that did not run.
 fn note_ignored(outcome: &mut Outcome, name: &str, reason: &str) {
     match reason.trim_start_matches(", ") {

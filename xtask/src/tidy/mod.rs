@@ -44,8 +44,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Runs every check and counts the files that are in order.
-pub fn run() -> Result<Outcome> {
+/// Runs every check and counts the files that are in order. `binary` generates the documents.
+pub fn run(binary: &Path) -> Result<Outcome> {
     let root = environment::checkout();
     let files = tracked_files(&root)?;
     let workspaces = layers::workspaces(&root, &files)?;
@@ -72,7 +72,7 @@ pub fn run() -> Result<Outcome> {
     findings.extend(workspace.map(|it| layers::check(&table, &root, it)).unwrap_or_default());
     findings.extend(promises::missing(&root, &files)?);
     findings.extend(limits.unused());
-    let stale = documents::stale();
+    let stale = documents::stale(binary);
     let mut outcome = Outcome::new("tidy");
     match stale {
         Ok(stale) => findings.extend(stale),

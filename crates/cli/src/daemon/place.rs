@@ -79,30 +79,36 @@ pub fn default_log_file(socket: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Opens a log to append to. The one beside the socket is no link; one that was named may be.
+/// Opens a log to append to. The one beside the socket is no link; one that was named may be, but
+/// not where all may put files.
 ///
 /// # Errors
-/// `PermissionDenied` for a file that somebody else may have put there, also by a link, into a
-/// directory where all may put files.
+/// `PermissionDenied` for a file of somebody else, or of several names, in such a directory; a link
+/// there is not followed.
 pub fn open_log(path: &Path, socket: &Path) -> Result<File> {
-    let flags = if path == default_log_file(socket) { libc::O_NOFOLLOW } else { 0 };
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    let directory = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+    let is_open_to_all = directory.is_ok_and(|facts| facts.mode() & OTHERS_WRITE != 0);
+    let mut flags = 0;
+    if is_open_to_all || path == default_log_file(socket) {
+        flags |= libc::O_NOFOLLOW;
+    }
+    if is_open_to_all {
+        // A pipe that was put there has no reader.
+        flags |= libc::O_NONBLOCK;
+    }
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640).custom_flags(flags);
     let operation = || format!("opening the log {}", path.display());
     let file = options.open(path).and_then(|file| file.metadata().map(|facts| (file, facts)));
     let remedy = "name another file by --log-file";
     let (file, facts) = file.map_err(|source| Error::pfs(operation(), source).remedy(remedy))?;
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    let directory = std::fs::metadata(directory.unwrap_or(Path::new(".")));
-    let is_open_to_all = directory.is_ok_and(|facts| facts.mode() & OTHERS_WRITE != 0);
     let own = rustix::process::geteuid().as_raw();
-    let is_of_others = ![ROOT, own].contains(&facts.uid()) || facts.nlink() > 1;
-    let is_link = std::fs::symlink_metadata(path)
-        .is_ok_and(|link| link.is_symlink() && link.uid() != own && link.uid() != ROOT);
-    if is_open_to_all && (is_link || (facts.is_file() && is_of_others)) {
-        let why = format!("user {} may have put it there, for this node to write", facts.uid());
-        let remedy = format!("remove it, or {remedy}");
-        return Err(Error::new(ErrorKind::PermissionDenied, operation(), why).remedy(remedy));
+    let is_ours = [ROOT, own].contains(&facts.uid()) && facts.nlink() == 1;
+    if is_open_to_all && !(facts.is_file() && is_ours) {
+        let why = "others may have put it there, for this node to write";
+        return Err(Error::new(ErrorKind::PermissionDenied, operation(), why)
+            .remedy(format!("remove it, or {remedy}")));
     }
     Ok(file)
 }
@@ -175,12 +181,15 @@ mod tests {
             set(0o755);
             open(&log).expect("a file for another user, where only root makes files");
             set(0o1777);
-            let link = top.path().join("link");
-            std::fs::write(&secret, "").unwrap();
-            symlink(&secret, &link).unwrap();
-            open(&link).expect("a link of ours");
-            std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
-            open(&link).expect_err("a link of another user");
         }
+        let (link, pipe) = (top.path().join("link"), top.path().join("pipe"));
+        symlink(top.path().join("not-there"), &link).unwrap();
+        open(&link).expect_err("a link");
+        assert!(!top.path().join("not-there").exists(), "nothing is made where it leads");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        open(&pipe).expect_err("a pipe, which is not waited for");
+        set(0o755);
+        open(&link).expect("a link where only we make files");
     }
 }

@@ -488,16 +488,48 @@ fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Resul
     }
     stub.write_down(mark, head, &mut |from| {
         let Some(segment) = content.segment() else { return Ok(()) };
+        let mut written = WrittenBack { lower: &**stub.lower(), last: None };
         for block in 0..segment.blocks() {
             let Some(pin) = pin_unless_hole(segment, block)? else { continue };
             let start = block * segment.block_bytes();
             let skip = from.saturating_sub(start).min(pin.len() as u64);
-            stub.lower().write_at(start + skip, &pin[skip as usize..])?;
+            let bytes = &pin[skip as usize..];
+            stub.lower().write_at(start + skip, bytes)?;
+            written.next(start + skip, bytes.len() as u64)?;
             core.ledger.pfs_written_bytes.add(pin.len() as u64);
             core.memory_only.steps.moved(content.id());
         }
-        Ok(())
+        written.end()
     })
+}
+
+/// Keeps the page cache from filling with what is written down: it is charged to the control group
+/// of the node, beside the memory that is to be freed, and dirty pages cannot be given back. One
+/// block waits while the next is written.
+struct WrittenBack<'a> {
+    lower: &'a dyn LowerFile,
+    last: Option<(u64, u64)>,
+}
+
+impl WrittenBack<'_> {
+    fn next(&mut self, offset: u64, length: u64) -> Result<()> {
+        self.lower.start_writeback(offset, length);
+        let before = self.last.replace((offset, length));
+        self.clean(before)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let last = self.last.take();
+        self.clean(last)
+    }
+
+    fn clean(&self, range: Option<(u64, u64)>) -> Result<()> {
+        let Some((offset, length)) = range else { return Ok(()) };
+        // An error that this wait hears is not told by the sync that follows.
+        self.lower.write_back(offset, length)?;
+        self.lower.drop_cached(offset, length);
+        Ok(())
+    }
 }
 
 /// A block of a memory-only file; `None` where nothing was ever written.

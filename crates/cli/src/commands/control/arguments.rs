@@ -87,7 +87,7 @@ pub struct RunArguments {
     /// Where the node is.
     #[command(flatten)]
     pub socket: SocketArgument,
-    /// Other stores to govern too, one [[store]] each (TOML)
+    /// Other stores to govern too, one `[[store]]` each (TOML)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stores: Option<PathBuf>,
     /// Keep a log of decisions here, for `control replay`; at most 8 MiB in two files
