@@ -178,11 +178,12 @@ pub fn name_of(lower: &dyn LowerFile) -> String {
     lower.relative_path().map_or_else(|| "the file".into(), |path| path.display().to_string())
 }
 
-/// As [`name_of`], of a file that is a stub.
+/// As [`name_of`], of a file that is a stub. The PFS, which may not answer for it, is not asked.
 pub fn name_of_file(core: &Core, id: FileId) -> String {
     let file = core.files.get(id);
     let stub = file.and_then(|file| file.inner.lock().stub.clone());
-    stub.map_or_else(|| "a file".into(), |stub| name_of(&**stub.lower()))
+    let path = stub.and_then(|stub| stub.lower().relative_path_known());
+    path.map_or_else(|| "a file".into(), |path| path.display().to_string())
 }
 
 /// The error of an open file whose bytes were let go.
