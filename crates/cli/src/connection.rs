@@ -118,11 +118,9 @@ impl Connection {
         interrupted: &AtomicBool,
     ) -> Result<Option<LoadReport>> {
         let request = if keep { AdminRequest::Pin } else { AdminRequest::Load };
-        let mut go_on = || !interrupted.load(Ordering::Relaxed);
-        match self.client.admin_while(request, Some(file), &mut go_on)? {
+        match self.ask_until(request, Some(file), interrupted)? {
             None => Ok(None),
             Some(AdminReply::Loaded(report)) => Ok(Some(report)),
-            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
             Some(other) => Err(unexpected(&other)),
         }
     }
@@ -130,11 +128,20 @@ impl Connection {
     /// A request that is answered without facts. Waits no longer once `interrupted` is true: then
     /// the answer is false, and the node goes on with what it was asked for.
     pub fn order_until(&self, request: AdminRequest, interrupted: &AtomicBool) -> Result<bool> {
+        Ok(self.ask_until(request, None, interrupted)?.is_some())
+    }
+
+    /// As [`ask`](Self::ask), but waits no longer once `interrupted` is true: `None`.
+    fn ask_until(
+        &self,
+        request: AdminRequest,
+        file: Option<BorrowedFd<'_>>,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<AdminReply>> {
         let mut go_on = || !interrupted.load(Ordering::Relaxed);
-        match self.client.admin_while(request, None, &mut go_on)? {
-            None => Ok(false),
+        match self.client.admin_while(request, file, &mut go_on)? {
             Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
-            Some(_) => Ok(true),
+            reply => Ok(reply),
         }
     }
 
@@ -161,11 +168,9 @@ impl Connection {
         request: AdminRequest,
         interrupted: &AtomicBool,
     ) -> Result<Option<FreeReport>> {
-        let mut go_on = || !interrupted.load(Ordering::Relaxed);
-        match self.client.admin_while(request, None, &mut go_on)? {
+        match self.ask_until(request, None, interrupted)? {
             None => Ok(None),
             Some(AdminReply::Freed(report)) => Ok(Some(report)),
-            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
             Some(other) => Err(unexpected(&other)),
         }
     }

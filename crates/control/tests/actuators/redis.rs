@@ -148,7 +148,7 @@ fn a_deadline_ends_the_waiting_and_the_tenacity_is_put_back() {
     let before = it.server.resident_bytes();
     // On a busy machine it may end before anything was asked for.
     match store.resize(32 * MIB, Duration::from_millis(10)) {
-        Ok(done) => assert!(done.freed_bytes <= before),
+        Ok(done) => assert!(done.freed_bytes <= before - 32 * MIB),
         Err(late) => assert_eq!(late.kind(), ErrorKind::TimedOut, "{late}"),
     }
     assert!(it.tell("CONFIG GET maxmemory-eviction-tenacity").contains("\r\n10\r\n"));
