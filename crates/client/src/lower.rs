@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tidepool_proto::stub::{
-    STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
+    Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
 };
 use tidepool_proto::{Access, Error, ErrorKind, Result, Version};
 
@@ -135,6 +135,18 @@ pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
     }
     let read = read_at(&file, 0, &mut mark).unwrap_or(0);
     mark_of_head(&mark[..read], size).is_some()
+}
+
+/// Whether another program wrote over the stub of bytes that a node had in memory, as far as that
+/// left the mark.
+pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
+    let Ok(status) = rustix::fs::fstat(&file) else { return false };
+    let mut mark = [0; STUB_HEAD_BYTES];
+    let length = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
+        Ok(length) => length,
+        Err(_) => read_at(&file, 0, &mut mark).unwrap_or(0),
+    };
+    Mark::parse(&mark[..length]).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
 }
 
 /// Takes the mark off a stub that is written anew.

@@ -135,7 +135,7 @@ impl Filesystem {
         let mut attributes = attributes_of(stat);
         if is_regular(stat)
             && self.service.has_memory_only()
-            && let Some(size) = self.service.memory_only_size(id_of(stat))
+            && let Some(size) = self.service.memory_only_size(id_of(stat), attributes.size)
         {
             attributes.size = size;
             attributes.blocks = size.div_ceil(512);

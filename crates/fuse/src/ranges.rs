@@ -30,7 +30,8 @@ impl Filesystem {
         // What programs stored to pages is data, also where it came to nobody else yet.
         self.pages.write_back(handle.node.id, offset);
         if self.service.has_memory_only()
-            && let Some(size) = self.service.memory_only_size(handle.node.id)
+            && let seen = rustix::fs::fstat(handle.file.lower())?.st_size.cast_unsigned()
+            && let Some(size) = self.service.memory_only_size(handle.node.id, seen)
         {
             // What the PFS holds is a stub; in memory the file is all data.
             let found = match arguments.whence as i32 {

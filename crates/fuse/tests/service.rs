@@ -157,7 +157,7 @@ impl FileService for Moody {
         self.memory.carry_version(before, after, alone);
     }
 
-    fn memory_only_size(&self, id: FileId) -> Option<u64> {
+    fn memory_only_size(&self, id: FileId, _pfs_size: u64) -> Option<u64> {
         (*self.stub.lock().unwrap() == Some(id)).then_some(MEMORY_ONLY)
     }
 

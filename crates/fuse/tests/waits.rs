@@ -56,8 +56,8 @@ impl FileService for Gated {
         self.memory.carry_version(before, after, alone);
     }
 
-    fn memory_only_size(&self, id: FileId) -> Option<u64> {
-        self.memory.memory_only_size(id)
+    fn memory_only_size(&self, id: FileId, pfs_size: u64) -> Option<u64> {
+        self.memory.memory_only_size(id, pfs_size)
     }
 
     fn has_memory_only(&self) -> bool {

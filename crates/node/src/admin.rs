@@ -384,7 +384,7 @@ impl Node {
             answer.resident_bytes = bytes;
             answer.residency = "c".into();
         }
-        let memory_only = self.memory_only_size(version.id).is_some();
+        let memory_only = self.memory_only_size(version.id, version.size).is_some();
         if !memory_only && let Ok(Found::Stub(mark)) = stub::find(&*lower, version.size) {
             answer.cached_as = "lost".into();
             answer.why_not.push(format!(

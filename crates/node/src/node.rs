@@ -21,6 +21,7 @@ use crate::changes::Changes;
 use crate::core::Core;
 use crate::file::crew::{self, Wait};
 use crate::file::draining::{Effort, spill_all};
+use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
 use crate::governor::Governor;
@@ -252,9 +253,8 @@ impl FileService for Node {
         Ok(Box::new(Noted::new(&self.core, lower)?))
     }
 
-    fn memory_only_size(&self, id: FileId) -> Option<u64> {
-        let content = self.core.files.get(id)?.content()?;
-        content.is_memory_only().then(|| content.size())
+    fn memory_only_size(&self, id: FileId, pfs_size: u64) -> Option<u64> {
+        memory_only::size_in_memory(&self.core, id, pfs_size)
     }
 
     fn has_memory_only(&self) -> bool {

@@ -87,9 +87,7 @@ impl Node {
                     register(&mut inner, wish.access);
                     return Ok((content.clone(), inner.written_directly));
                 }
-                if content.is_memory_only() {
-                    memory_only::warn_of_another_version(file.id);
-                }
+                memory_only::note_replaced(file, content);
                 core.ledger.versions_superseded.add(1);
                 core.give_up(content);
                 remains = memory_only::forget(core, &mut inner);

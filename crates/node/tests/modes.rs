@@ -178,7 +178,7 @@ fn memory_writes_leave_a_stub_and_are_written_down_at_drain() {
     let status = fixture.node.status();
     assert_eq!((status.memory_only_files, status.memory_only_bytes), (1, 9 << 20));
     let id = fixture.open("f").version().id;
-    assert_eq!(fixture.node.memory_only_size(id), Some(9 << 20));
+    assert_eq!(fixture.node.memory_only_size(id, 0), Some(9 << 20));
     fixture.node.drain().unwrap();
     assert_eq!(std::fs::read(fixture.path("f")).unwrap(), bytes);
     assert_eq!(fixture.node.status().memory_only_files, 0);

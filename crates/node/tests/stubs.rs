@@ -486,6 +486,10 @@ fn what_another_program_writes_into_a_stub_is_kept() {
             }
             assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
             assert_eq!(node.status().memory_only_files, 0);
+            // What is gone is told once, to each that may write.
+            assert_eq!(kind(other.write_at(6, b" and ours")), ErrorKind::Lost);
+            assert_eq!(kind(writer.flush()), ErrorKind::Lost);
+            writer.flush().unwrap();
             // The old mark makes no stub of it later, when it has the length of one.
             other.write_at(6, b" and ours").unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), b"theirs and ours");
@@ -496,6 +500,49 @@ fn what_another_program_writes_into_a_stub_is_kept() {
             let reader = open(&next, &path, Access::Read, Manner::default()).unwrap();
             assert_eq!(read_all(&*reader).unwrap().0, b"");
             next.stop();
+        }
+    }
+}
+
+/// Whoever may write a file whose bytes in memory gave way to another program's is told so once, by
+/// whichever call comes first, and that call changes nothing.
+#[test]
+fn what_a_stub_lost_to_another_program_is_told_to_each_writer_once() {
+    type Call = fn(&dyn OpenFile) -> Result<()>;
+    let calls: [Call; 6] = [
+        |file| file.write_at(6, b" and ours").map(drop),
+        |file| file.set_size(3),
+        |file| file.allocate(0, 0, 9000),
+        |file| file.sync(false),
+        |file| file.sync(true),
+        |file| file.flush(),
+    ];
+    for with_attributes in [true, false] {
+        for call in calls {
+            let ground = Ground::new(with_attributes);
+            let node = ground.node();
+            let path = ground.path("f");
+            let manner = Manner { created: true, memory: true, ..Manner::default() };
+            let writer = open(&node, &path, Access::ReadWrite, manner).unwrap();
+            writer.write_at(0, &content(1, 8000)).unwrap();
+            writer.flush().unwrap();
+            let other = open(&node, &path, Access::Write, Manner::default()).unwrap();
+            let reader = open(&node, &path, Access::Read, Manner::default()).unwrap();
+            std::fs::write(&path, b"theirs").unwrap();
+            assert_eq!(node.memory_only_size(writer.version().id, 6), None, "its length is theirs");
+            for file in [&writer, &other] {
+                assert_eq!(kind(call(&**file)), ErrorKind::Lost);
+                assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+            }
+            let later = open(&node, &path, Access::Write, Manner::default()).unwrap();
+            for file in [&reader, &later, &writer, &other] {
+                file.sync(false).unwrap();
+                file.flush().unwrap();
+            }
+            later.write_at(6, b" and ours").unwrap();
+            later.flush().unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"theirs and ours");
+            node.stop();
         }
     }
 }

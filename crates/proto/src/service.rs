@@ -305,9 +305,9 @@ pub trait FileService: Send + Sync + 'static {
         Err(Error::new(ErrorKind::Unsupported, "noting a version", "it is not kept here"))
     }
 
-    /// Length of a file whose bytes live in memory only; `None` for every other file. Front ends
-    /// that report attributes ask this for files that look like stubs.
-    fn memory_only_size(&self, id: FileId) -> Option<u64>;
+    /// Length of a file whose bytes live in memory only, by its length on the PFS as it was just
+    /// seen; `None` for every other file, also for a stub that another program wrote over.
+    fn memory_only_size(&self, id: FileId, pfs_size: u64) -> Option<u64>;
 
     /// Whether any memory-only file exists, so that attributes can skip the question above.
     fn has_memory_only(&self) -> bool;

@@ -127,12 +127,20 @@ impl File {
     /// Called when the node is gone. It answers a write when the parallel file system has taken it,
     /// so a sync of our own descriptor, open since before, makes it durable and tells its errors.
     /// What went to the node's memory alone is lost.
+    ///
+    /// What was settled in memory alone is there as long as the stub is; a stub that another
+    /// program wrote over is the only word that it is not.
     pub(super) fn note_lost_writes(&self) {
-        if !self.writes.are_owed() {
-            return;
-        }
-        self.writes.bare.changed(1);
-        if self.writes.may_be_lost.load(Ordering::Acquire) {
+        let may_be_lost = self.writes.may_be_lost.load(Ordering::Acquire);
+        let is_lost = if self.writes.are_owed() {
+            self.writes.bare.changed(1);
+            may_be_lost
+        } else {
+            may_be_lost
+                && self.writes.taken.load(Ordering::Acquire) > 0
+                && lower::is_overwritten_stub(&self.lower)
+        };
+        if is_lost {
             self.writes.lost.store(true, Ordering::Release);
         }
     }

@@ -96,6 +96,40 @@ fn bytes_that_a_killed_node_had_alone_are_told_lost_and_not_followed_by_others()
     }
 }
 
+/// Also what was synced, when another program then wrote over what stood for it.
+#[test]
+fn bytes_that_gave_way_to_another_program_while_no_node_was_there_are_told_lost() {
+    for is_back in [false, true] {
+        let mut place = Place::new();
+        let (client, path) = (client(&place), place.path("file"));
+        let file = new_file(&client, &path, WriteMode::Memory);
+        file.write_at(0, &bytes(1)).unwrap();
+        file.sync().unwrap();
+        without_node(&mut place, &client, Place::kill_node);
+        std::fs::write(&path, b"theirs").unwrap();
+        if is_back {
+            place.start_node();
+        }
+        let wrote = file.write_at(300_000, &bytes(7));
+        assert_eq!(wrote.unwrap_err().kind(), ErrorKind::Lost, "a node: {is_back}");
+        assert_eq!(file.close().unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    }
+}
+
+/// The node is there: it knows what gave way.
+#[test]
+fn bytes_that_gave_way_to_another_program_at_a_node_are_told_lost() {
+    let place = Place::new();
+    let (client, path) = (client(&place), place.path("file"));
+    let file = new_file(&client, &path, WriteMode::Memory);
+    file.write_at(0, &bytes(1)).unwrap();
+    file.sync().unwrap();
+    std::fs::write(&path, b"theirs").unwrap();
+    assert_eq!(file.close().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+}
+
 #[test]
 fn what_another_program_wrote_to_a_new_file_before_it_is_bound_stays() {
     for mode in MODES {

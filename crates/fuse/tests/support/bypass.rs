@@ -169,7 +169,7 @@ impl FileService for BypassService {
 
     fn carry_version(&self, _before: &Version, _after: &Version, _alone: bool) {}
 
-    fn memory_only_size(&self, _id: FileId) -> Option<u64> {
+    fn memory_only_size(&self, _id: FileId, _pfs_size: u64) -> Option<u64> {
         None
     }
 

@@ -298,7 +298,7 @@ impl FileService for MemoryService {
         }
     }
 
-    fn memory_only_size(&self, _id: FileId) -> Option<u64> {
+    fn memory_only_size(&self, _id: FileId, _pfs_size: u64) -> Option<u64> {
         None
     }
 

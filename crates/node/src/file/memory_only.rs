@@ -21,6 +21,7 @@ use super::capture::Written;
 use super::content::Content;
 use super::crew::{self, Crew, Wait};
 use super::lent;
+use super::losses::Cause;
 use super::retry;
 use super::spilling::{Room, Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
@@ -173,6 +174,20 @@ pub fn refuse_stub(lower: &dyn LowerFile, now: &Version) -> Result<()> {
     }
 }
 
+/// Length of a memory-only file whose stub was just seen at `pfs_size`; `None` where that is the
+/// length of another program's file, or nothing is in memory alone.
+pub fn size_in_memory(core: &Core, id: FileId, pfs_size: u64) -> Option<u64> {
+    let file = core.files.get(id)?;
+    let inner = file.inner.lock();
+    let content = inner.content.as_ref().filter(|content| content.is_memory_only())?;
+    let size = content.size();
+    // While it is written down it may have any length.
+    let is_ours = inner.stub.as_ref().is_none_or(|stub| pfs_size == stub.size())
+        || pfs_size == size
+        || core.memory_only.steps.has(id);
+    is_ours.then_some(size)
+}
+
 /// Name of a file for messages.
 pub fn name_of(lower: &dyn LowerFile) -> String {
     lower.relative_path().map_or_else(|| "the file".into(), |path| path.display().to_string())
@@ -191,21 +206,21 @@ pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
     stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
 }
 
-/// Writes the present length into the stub, and makes it durable the first time. Call with the
-/// gate held exclusively.
+/// Writes the present length into the stub, and makes it durable the first time; false where the
+/// file is another program's by now. Call with the gate held exclusively.
 pub fn record(
     core: &Core,
     file: &FileState,
     content: &Content,
     lower: &dyn LowerFile,
-) -> Result<()> {
+) -> Result<bool> {
     if !is_still_ours(core, file, content, lower, &lower.version()?)? {
-        return Ok(()); // somebody else's file by now; the next open sorts it out
+        return Ok(false);
     }
-    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(()) };
+    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(true) };
     stub.record(&core.memory_only.mark(content.size()))?;
     content.set_version(lower.version()?);
-    Ok(())
+    Ok(true)
 }
 
 /// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
@@ -352,10 +367,22 @@ pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
     Remains::of(content)
 }
 
-/// For operators.
-pub fn warn_of_another_version(id: FileId) {
-    let inode = id.inode;
-    tracing::warn!(inode, "another program wrote to a memory-only file; its version is kept");
+/// Notes that another program changed a file, before its bytes in memory are forgotten; whether
+/// bytes are lost by that. Its writers are told.
+pub fn note_replaced(file: &FileState, content: &Content) -> bool {
+    if !content.is_memory_only() {
+        return false;
+    }
+    let (inode, bytes) = (file.id.inode, content.size());
+    tracing::warn!(
+        inode,
+        bytes,
+        "another program wrote to a memory-only file; its version is kept, ours is given up"
+    );
+    if bytes > 0 {
+        file.losses.add(bytes, Cause::AnotherProgram);
+    }
+    bytes > 0
 }
 
 /// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
@@ -422,10 +449,13 @@ fn spill(
         || is_nameless
         || is_still_ours(core, file, content, &*lower, &lower.version()?)?;
     if expendable || is_nameless || !ours {
-        if ours {
-            content.set_lost();
+        if !ours {
+            note_replaced(file, content);
         } else {
-            warn_of_another_version(file.id);
+            content.set_lost();
+            if expendable && !is_nameless && content.size() > 0 {
+                file.losses.add(content.size(), Cause::Expendable);
+            }
         }
         let mut inner = file.inner.lock();
         let remains = forget(core, &mut inner);

@@ -9,6 +9,7 @@
 //!   a handle does.
 //! * `crew`, `steps`, `pace`, `draining`: when memory-only files are written down, by whom, how
 //!   fast.
+//! * [`losses`]: what was in memory alone and is gone, to be told.
 //! * `spilling`, `failing`, `retry`: what a PFS that has no room for them, or fails, changes of
 //!   it.
 //!
@@ -26,6 +27,7 @@ pub mod failing;
 mod follow;
 pub mod handle;
 mod lent;
+pub mod losses;
 pub mod memory_only;
 mod pace;
 mod read;

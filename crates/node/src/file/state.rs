@@ -11,6 +11,7 @@ use tidepool_store::Segment;
 
 use super::capture::Capture;
 use super::content::Content;
+use super::losses::Losses;
 use super::memory_only;
 use super::stub::Stub;
 use crate::core::Core;
@@ -27,6 +28,8 @@ pub struct FileState {
     pub inner: Mutex<Inner>,
     /// What was written through the node and is not durable.
     pub unsynced: Unsynced,
+    /// What was in memory alone and is gone.
+    pub losses: Losses,
 }
 
 /// The part of a file's state that changes at open and close.
@@ -107,6 +110,7 @@ impl FileState {
             gate: RwLock::new(()),
             inner: Mutex::new(Inner::default()),
             unsynced: Unsynced::default(),
+            losses: Losses::default(),
         }
     }
 

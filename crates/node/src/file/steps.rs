@@ -50,6 +50,11 @@ impl Steps {
         Step { steps: self, file }
     }
 
+    /// Whether a file is written down now.
+    pub fn has(&self, file: FileId) -> bool {
+        self.0.lock().contains_key(&file)
+    }
+
     /// A step of it ended.
     pub fn moved(&self, file: FileId) {
         if let Some(moved) = self.0.lock().get_mut(&file) {

@@ -67,12 +67,17 @@ impl Handle {
         }
         memory_only::refuse_stub(&*self.lower, &now)?;
         let mut inner = self.file.inner.lock();
-        if current.is_some() {
+        if let Some(current) = current {
             self.core.ledger.versions_superseded.add(1);
+            let lost = memory_only::note_replaced(&self.file, &current);
             let remains = memory_only::forget(&self.core, &mut inner);
             let content = self.shared_content(&mut inner, now);
             drop(inner);
             remains.free();
+            // Who changes what is there now is told first what is not there any more.
+            if lost {
+                self.tell_losses()?;
+            }
             return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))
@@ -450,7 +455,11 @@ impl Handle {
                 self.owe(1);
             }
             Some(content) => {
-                memory_only::record(&self.core, &self.file, &content, &*self.lower)?;
+                if !memory_only::record(&self.core, &self.file, &content, &*self.lower)? {
+                    // Another program's by now; if bytes of ours went with it, that is told here.
+                    self.content_for_change(self.lower.version()?)?;
+                    return Ok(false);
+                }
                 return Ok(true);
             }
             None => {}

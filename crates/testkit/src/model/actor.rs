@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::files::{Failure, Files, LibraryFiles, SystemFiles};
-use super::wire::{Answer, Command, DATAGRAM_BYTES, OutsideChange};
+use super::wire::{Answer, Command, DATAGRAM_BYTES, OutsideChange, StubNow};
 use crate::buffer::SharedBuffer;
 
 /// A way to misbehave.
@@ -140,7 +140,12 @@ impl Actor {
                 let mut value = [0; 512];
                 let marked =
                     rustix::fs::getxattr(at(&path), "user.tidepool.memory", value.as_mut_slice());
-                return Ok(Answer::of(u64::from(marked.is_ok())));
+                let is_held = |mark: &[u8]| mark.windows(10).any(|words| words == b"state=held");
+                return Ok(Answer::of(match marked {
+                    Ok(length) if is_held(&value[..length]) => StubNow::Held,
+                    Ok(_) => StubNow::Writing,
+                    Err(_) => StubNow::No,
+                } as u64));
             }
             Command::Change { path, change } => {
                 change_outside(&at(&path), change, self.buffer.bytes())?;

@@ -13,7 +13,7 @@ use super::checks::{Mismatch, Range, bytes_match, may_fail, succeeded};
 use super::generator::Cast;
 use super::operation::{DIRECTORIES, Operation, directory_of, fill};
 use super::reference::{Candidate, FileNumber, HandleKey, Reference};
-use super::wire::{Answer, Command, Opening, OutsideChange};
+use super::wire::{Answer, Command, Opening, OutsideChange, StubNow};
 use crate::product::Subject;
 
 /// The slot of checks; the generator does not use it.
@@ -30,14 +30,14 @@ pub enum Applied {
     PassedOver,
 }
 
-type Outcome = Result<Applied, Mismatch>;
+pub(super) type Outcome = Result<Applied, Mismatch>;
 
 /// The product, the reference and the actors between them.
 pub struct Driver<'a> {
     /// What ought to be.
     pub model: Reference,
-    subject: &'a mut dyn Subject,
-    actors: Vec<Actor>,
+    pub(super) subject: &'a mut dyn Subject,
+    pub(super) actors: Vec<Actor>,
     pub(super) cast: Cast,
     kills: u64,
 }
@@ -78,11 +78,11 @@ impl<'a> Driver<'a> {
         Ok(self.actors[usize::from(actor)].ask(command)?)
     }
 
-    fn outside(&mut self, command: &Command) -> Result<Answer, Mismatch> {
+    pub(super) fn outside(&mut self, command: &Command) -> Result<Answer, Mismatch> {
         self.ask(self.cast.outside(), command)
     }
 
-    fn is_library(&self, actor: u8) -> bool {
+    pub(super) fn is_library(&self, actor: u8) -> bool {
         self.actors[usize::from(actor)].role == Role::Library
     }
 
@@ -213,6 +213,9 @@ impl<'a> Driver<'a> {
         let Range { offset, length } = range;
         fill(seed, &mut self.actors[usize::from(key.0)].buffer()[..length as usize]);
         let answer = self.ask(key.0, &Command::Write { slot: key.1, offset, length })?;
+        if length > 0 && self.is_told(key, &answer, "write")? {
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "write")?;
         let size = self.model.file(handle.file).bytes.len() as u64;
         let at = if handle.opening.append { size } else { offset };
@@ -228,6 +231,9 @@ impl<'a> Driver<'a> {
             return Ok(Applied::PassedOver);
         }
         let answer = self.ask(key.0, &Command::SetSize { slot: key.1, size })?;
+        if self.is_told(key, &answer, "ftruncate")? {
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "ftruncate")?;
         let size_before = self.model.file(handle.file).bytes.len() as u64;
         self.model.set_size(handle.file, size);
@@ -245,6 +251,9 @@ impl<'a> Driver<'a> {
         }
         let Range { offset, length } = range;
         let answer = self.ask(key.0, &Command::Punch { slot: key.1, offset, length })?;
+        if self.is_told(key, &answer, "fallocate")? {
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "fallocate")?;
         self.model.punch(handle.file, offset, length);
         Ok(Applied::Yes)
@@ -255,6 +264,9 @@ impl<'a> Driver<'a> {
             return Ok(Applied::PassedOver);
         }
         let answer = self.ask(key.0, &Command::Sync { slot: key.1 })?;
+        if self.is_told(key, &answer, "fsync")? {
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "fsync")?;
         Ok(Applied::Yes)
     }
@@ -275,6 +287,10 @@ impl<'a> Driver<'a> {
     fn close(&mut self, key: HandleKey) -> Outcome {
         let Some(handle) = self.model.handle(key).cloned() else { return Ok(Applied::PassedOver) };
         let answer = self.ask(key.0, &Command::Close { slot: key.1 })?;
+        if self.is_told(key, &answer, "close")? {
+            self.model.close(key);
+            return Ok(Applied::Yes);
+        }
         succeeded(&answer, "close")?;
         self.model.close(key);
         let promised = handle.opening.access.writes() && handle.write_mode != WriteMode::Memory;
@@ -418,7 +434,8 @@ impl<'a> Driver<'a> {
     }
 
     fn change(&mut self, path: &str, change: OutsideChange, seed: u64) -> Outcome {
-        let Some(file) = self.model.by_name(path) else { return Ok(Applied::PassedOver) };
+        let Some(number) = self.model.number(path) else { return Ok(Applied::PassedOver) };
+        let file = self.model.file(number);
         let size = file.bytes.len() as u64;
         let length = match change {
             OutsideChange::Overwrite { offset, length, .. } if offset + length > size => {
@@ -438,7 +455,7 @@ impl<'a> Driver<'a> {
             OutsideChange::Truncate { .. } => 0,
         };
         if file.maybe_memory_only {
-            return Ok(Applied::PassedOver);
+            return self.change_stub(path, number, change, seed);
         }
         let outside = usize::from(self.cast.outside());
         fill(seed, &mut self.actors[outside].buffer()[..length]);
@@ -469,7 +486,7 @@ impl Driver<'_> {
         }
         let answer = self.outside(&Command::IsStub { path: path.to_owned() })?;
         succeeded(&answer, "looking for the mark of a stub")?;
-        if answer.value == 0 {
+        if answer.value == StubNow::No as u64 {
             self.model.file_mut(number).maybe_memory_only = false;
             self.compare_on_pfs(number, path)?;
         }
@@ -524,7 +541,7 @@ impl Driver<'_> {
         Ok(Applied::Yes)
     }
 
-    fn all_names(&self) -> Vec<(String, FileNumber)> {
+    pub(super) fn all_names(&self) -> Vec<(String, FileNumber)> {
         self.model.names().map(|(name, number)| (name.clone(), number)).collect()
     }
 
@@ -564,11 +581,7 @@ impl Driver<'_> {
             return self.compare_on_pfs(number, path);
         }
         expected_errno(&answer, libc::EIO, "opening a memory-only file whose node was killed")?;
-        for (name, _) in self.all_names().iter().filter(|(_, other)| *other == number) {
-            succeeded(&self.outside(&Command::Unlink { path: name.clone() })?, "unlink")?;
-            self.model.unlink(name);
-        }
-        Ok(())
+        self.remove_outside(number)
     }
 
     /// Compares every file whole, as everybody sees it, before and after an eviction of all.

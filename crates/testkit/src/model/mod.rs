@@ -13,6 +13,7 @@ pub mod files;
 pub mod generator;
 pub mod operation;
 pub mod reference;
+mod replaced;
 mod room;
 pub mod run;
 pub mod wire;

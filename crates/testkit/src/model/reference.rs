@@ -59,6 +59,8 @@ pub struct ModelHandle {
     /// The file was being written at the open, maybe by the kernel itself: reads may see the PFS
     /// as it is.
     pub may_follow: bool,
+    /// Bytes in memory alone gave way to another program's, and this open was not told yet.
+    pub is_untold: bool,
 }
 
 impl ModelHandle {
@@ -210,6 +212,7 @@ impl Reference {
             sent_along: None,
             grown: Vec::new(),
             may_follow,
+            is_untold: false,
         };
         self.handles.insert(key, handle);
         created
@@ -364,6 +367,24 @@ impl Reference {
                 self.write(number, end, data);
             }
         }
+    }
+
+    /// Another program wrote into the stub of a memory-only file, which is `bytes` from now on.
+    pub fn replace_stub(&mut self, number: FileNumber, bytes: Vec<u8>) {
+        self.begin_epoch(number);
+        let file = self.file_mut(number);
+        let has_lost = !file.bytes.is_empty();
+        file.bytes = bytes;
+        file.maybe_memory_only = false;
+        let writers = self.handles.values_mut().filter(|h| h.file == number && h.writes());
+        for handle in writers {
+            handle.is_untold |= has_lost;
+        }
+    }
+
+    /// Whether a handle is to be told that bytes in memory gave way; it is told once.
+    pub fn take_untold(&mut self, key: HandleKey) -> bool {
+        self.handles.get_mut(&key).is_some_and(|handle| std::mem::take(&mut handle.is_untold))
     }
 
     /// What a handle may see. The first is the ordinary outcome.

@@ -178,7 +178,7 @@ pub enum Command {
         /// Length in bytes.
         size: u64,
     },
-    /// Answers 1 if the file is a stub whose bytes are in memory only.
+    /// Answers a [`StubNow`].
     IsStub {
         /// Path below the actor's root.
         path: String,
@@ -199,6 +199,18 @@ pub enum Command {
     },
     /// Ends.
     Quit,
+}
+
+/// Whether a file is a stub whose bytes are in memory only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum StubNow {
+    /// It is an ordinary file.
+    No = 0,
+    /// It is.
+    Held = 1,
+    /// It is being written down.
+    Writing = 2,
 }
 
 /// What an actor answers.

@@ -224,7 +224,7 @@ impl FileService for FakeService {
         Ok(Box::new(FakeNote(Arc::clone(&self.0))))
     }
 
-    fn memory_only_size(&self, _: FileId) -> Option<u64> {
+    fn memory_only_size(&self, _: FileId, _: u64) -> Option<u64> {
         None
     }
 
