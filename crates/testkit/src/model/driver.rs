@@ -13,7 +13,7 @@ use super::checks::{Mismatch, Range, bytes_match, may_fail, succeeded};
 use super::generator::Cast;
 use super::operation::{DIRECTORIES, Operation, directory_of, fill};
 use super::reference::{Candidate, FileNumber, HandleKey, Reference};
-use super::wire::{Answer, Command, Opening, OutsideChange, StubNow};
+use super::wire::{Answer, Command, Opening, StubNow};
 use crate::product::Subject;
 
 /// The slot of checks; the generator does not use it.
@@ -430,39 +430,6 @@ impl<'a> Driver<'a> {
         if size == 0 && directory_of(path).write_mode == WriteMode::Memory {
             self.model.file_mut(number).maybe_memory_only = true;
         }
-        Ok(Applied::Yes)
-    }
-
-    fn change(&mut self, path: &str, change: OutsideChange, seed: u64) -> Outcome {
-        let Some(number) = self.model.number(path) else { return Ok(Applied::PassedOver) };
-        let file = self.model.file(number);
-        let size = file.bytes.len() as u64;
-        let length = match change {
-            OutsideChange::Overwrite { offset, length, .. } if offset + length > size => {
-                return Ok(Applied::PassedOver);
-            }
-            // Calls that change nothing make no version.
-            OutsideChange::Overwrite { length: 0, .. } | OutsideChange::Append { length: 0 } => {
-                return Ok(Applied::PassedOver);
-            }
-            OutsideChange::Truncate { size: same } if same == size => {
-                return Ok(Applied::PassedOver);
-            }
-            OutsideChange::Overwrite { length, .. }
-            | OutsideChange::Replace { length, .. }
-            | OutsideChange::Recreate { length }
-            | OutsideChange::Append { length } => length as usize,
-            OutsideChange::Truncate { .. } => 0,
-        };
-        if file.maybe_memory_only {
-            return self.change_stub(path, number, change, seed);
-        }
-        let outside = usize::from(self.cast.outside());
-        fill(seed, &mut self.actors[outside].buffer()[..length]);
-        let answer = self.outside(&Command::Change { path: path.to_owned(), change })?;
-        succeeded(&answer, "a change on the PFS")?;
-        let data = &self.actors[outside].buffer()[..length];
-        self.model.change(path, change, data);
         Ok(Applied::Yes)
     }
 }

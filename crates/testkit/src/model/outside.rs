@@ -1,5 +1,6 @@
-//! Another program that writes into the stub of a memory-only file: its bytes are the file from
-//! then on, and each who may write the file is told once that those in memory gave way.
+//! Another program that changes files on the PFS. Where it writes into the stub of a memory-only
+//! file, its bytes are the file from then on, and each who may write the file is told once that
+//! those in memory gave way.
 
 use super::checks::{Mismatch, succeeded};
 use super::driver::{Applied, Driver, Outcome};
@@ -8,8 +9,41 @@ use super::reference::{FileNumber, HandleKey};
 use super::wire::{Answer, Command, OutsideChange, StubNow};
 
 impl Driver<'_> {
+    pub(super) fn change(&mut self, path: &str, change: OutsideChange, seed: u64) -> Outcome {
+        let Some(number) = self.model.number(path) else { return Ok(Applied::PassedOver) };
+        let file = self.model.file(number);
+        let size = file.bytes.len() as u64;
+        let length = match change {
+            OutsideChange::Overwrite { offset, length, .. } if offset + length > size => {
+                return Ok(Applied::PassedOver);
+            }
+            // Calls that change nothing make no version.
+            OutsideChange::Overwrite { length: 0, .. } | OutsideChange::Append { length: 0 } => {
+                return Ok(Applied::PassedOver);
+            }
+            OutsideChange::Truncate { size: same } if same == size => {
+                return Ok(Applied::PassedOver);
+            }
+            OutsideChange::Overwrite { length, .. }
+            | OutsideChange::Replace { length, .. }
+            | OutsideChange::Recreate { length }
+            | OutsideChange::Append { length } => length as usize,
+            OutsideChange::Truncate { .. } => 0,
+        };
+        if file.maybe_memory_only {
+            return self.change_stub(path, number, change, seed);
+        }
+        let outside = usize::from(self.cast.outside());
+        fill(seed, &mut self.actors[outside].buffer()[..length]);
+        let answer = self.outside(&Command::Change { path: path.to_owned(), change })?;
+        succeeded(&answer, "a change on the PFS")?;
+        let data = &self.actors[outside].buffer()[..length];
+        self.model.change(path, change, data);
+        Ok(Applied::Yes)
+    }
+
     /// Changes a file that may be a stub now, where it is one for certain.
-    pub(super) fn change_stub(
+    fn change_stub(
         &mut self,
         path: &str,
         number: FileNumber,
