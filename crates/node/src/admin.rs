@@ -74,7 +74,10 @@ impl AdminService for Node {
             }
             AdminRequest::Config => AdminReply::Config(self.core.config.entries.clone()),
             AdminRequest::Drain { stop } => {
-                self.drain()?;
+                match stop {
+                    true => self.drain_while(go_on)?,
+                    false => self.drain()?,
+                }
                 if let (true, Some(on_stop)) = (stop, &self.surroundings.lock().on_stop) {
                     on_stop();
                 }

@@ -147,19 +147,26 @@ impl Node {
     /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
     /// of it. Where the PFS is full, not every file is tried.
     pub fn drain(&self) -> Result<()> {
-        self.drain_with(Effort::Probe)
+        self.drain_with(Effort::Probe, &|| true)
+    }
+
+    /// As [`Node::drain`], to end the node: once `go_on` says no, nobody ends it any more, and it
+    /// is as it was before.
+    pub fn drain_while(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
+        self.drain_with(Effort::Probe, go_on)
     }
 
     /// As [`Node::drain`] where the node ends whatever comes of it: every file is tried.
     pub fn drain_to_end(&self) -> Result<()> {
-        self.drain_with(Effort::Each)
+        self.drain_with(Effort::Each, &|| true)
     }
 
-    fn drain_with(&self, effort: Effort) -> Result<()> {
-        self.core.draining.store(true, Ordering::Release);
+    fn drain_with(&self, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let was_drained = self.core.draining.swap(true, Ordering::AcqRel);
         self.core.changes.gather();
-        spill_all(&self.core, effort).inspect_err(|_| {
-            self.core.draining.store(false, Ordering::Release);
+        spill_all(&self.core, effort, go_on).inspect_err(|_| {
+            let stays_so = was_drained && !go_on();
+            self.core.draining.store(stays_so, Ordering::Release);
         })
     }
 

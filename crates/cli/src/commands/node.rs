@@ -46,11 +46,11 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     if !arguments.force {
         wait_until_free(&status, Duration::from_secs(arguments.wait), &interrupted)?;
     }
-    drain_unless_interrupted(STOPPING, &node, &status, &interrupted)?;
-    match node.order_until(AdminRequest::Drain { stop: true }, &interrupted) {
+    // In one request: where this process ends before it is answered, the node runs on as before.
+    match drain_unless_interrupted(true, &node, &status, &interrupted) {
         // All that was owed is done, and the node may be gone before its answer is here.
         Err(error) if error.kind() == ErrorKind::NodeUnavailable => {}
-        answered => answered.map(drop)?,
+        drained => drained?,
     }
     wait_for_end(&process, &status, Duration::from_secs(arguments.timeout), &interrupted)?;
     check_unmounted(&status)?;
@@ -92,15 +92,16 @@ fn interruption_of(operation: &str, what_now: impl Into<String>) -> Error {
 /// Has the node finish what it owes and refuse new opens. Where that is interrupted the node takes
 /// them again, unless it was drained before.
 fn drain_unless_interrupted(
-    operation: &str,
+    stop: bool,
     node: &Connection,
     before: &Status,
     interrupted: &AtomicBool,
 ) -> Result<()> {
+    let operation = if stop { STOPPING } else { DRAINING };
     let is_done = AtomicBool::new(false);
     let drained = std::thread::scope(|scope| {
         scope.spawn(|| say_what_hangs(node, before, &is_done));
-        let drained = node.order_until(AdminRequest::Drain { stop: false }, interrupted);
+        let drained = node.order_until(AdminRequest::Drain { stop }, interrupted);
         is_done.store(true, Ordering::Relaxed);
         drained
     });
@@ -115,6 +116,10 @@ fn drain_unless_interrupted(
         operation,
         match undone {
             Ok(status) if !status.draining => "it runs on and takes new opens again",
+            _ if stop => {
+                "`tidepool status` tells whether it ended before that; if it refuses \
+                          new opens, `tidepool node drain --undo` ends that"
+            }
             _ => "it may refuse new opens still: `tidepool node drain --undo` ends that",
         },
     ))
@@ -283,7 +288,7 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
         return report_drain(&node.status()?, facts.json, "new opens are taken again");
     }
     let interrupted = interruption::watch()?;
-    drain_unless_interrupted(DRAINING, &node, &node.status()?, &interrupted)?;
+    drain_unless_interrupted(false, &node, &node.status()?, &interrupted)?;
     let status = node.status()?;
     let done = "drained: all data is on the PFS, new opens are refused until `node drain --undo`";
     report_drain(&status, facts.json, done)

@@ -12,8 +12,8 @@ use super::{stderr, stdout};
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a command that drains, and interrupts it while the node writes down.
-fn interrupt_while_it_drains(daemon: &Daemon, arguments: &[&str]) -> Output {
+/// Runs a command that drains, and sends it a signal while the node writes down.
+fn signal_while_it_drains(daemon: &Daemon, arguments: &[&str], signal: Signal) -> Output {
     // In memory only, on a PFS that takes a while for it.
     std::fs::write(daemon.path("mnt/result"), vec![7; 24 * MIB]).unwrap();
     let mut command = daemon.command(arguments);
@@ -23,7 +23,7 @@ fn interrupt_while_it_drains(daemon: &Daemon, arguments: &[&str]) -> Output {
         assert!(begun.elapsed() < PATIENCE, "it does not begin to drain");
         std::thread::sleep(Duration::from_millis(2));
     }
-    kill_process(Pid::from_child(&command), Signal::INT).unwrap();
+    kill_process(Pid::from_child(&command), signal).unwrap();
     command.wait_with_output().unwrap()
 }
 
@@ -35,7 +35,7 @@ fn an_interrupted_stop_or_drain_leaves_a_node_that_takes_opens() {
     }
     let node = daemon.json(&["status"])["process_id"].as_u64().unwrap();
     for arguments in [&["node", "stop"][..], &["node", "drain", "--json"]] {
-        let ended = interrupt_while_it_drains(&daemon, arguments);
+        let ended = signal_while_it_drains(&daemon, arguments, Signal::INT);
         assert_eq!(ended.status.code(), Some(130), "{arguments:?}: {}", stderr(&ended));
         let said = stderr(&ended);
         assert!(said.contains("interrupted (it runs on and takes new opens again)"), "{said}");
@@ -50,6 +50,25 @@ fn an_interrupted_stop_or_drain_leaves_a_node_that_takes_opens() {
     }
     assert!(daemon.run(&["node", "drain"]).status.success());
     assert_eq!(daemon.json(&["status"])["draining"], true);
+}
+
+/// It can say nothing: the node notices that nobody ends it any more.
+#[test]
+fn a_killed_stop_leaves_a_node_that_takes_opens() {
+    let daemon = Daemon::start(&["--write-mode", "memory", "--fault", "write:rate=8MB/s"]);
+    if !daemon.mounted {
+        return;
+    }
+    let node = daemon.json(&["status"])["process_id"].as_u64().unwrap();
+    signal_while_it_drains(&daemon, &["node", "stop"], Signal::KILL);
+    let begun = Instant::now();
+    while daemon.json(&["status"])["draining"] == true {
+        assert!(begun.elapsed() < PATIENCE, "it stays drained");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(runs(node));
+    assert_eq!(std::fs::read(daemon.path("mnt/result")).unwrap().len(), 24 * MIB);
+    assert!(daemon.run(&["node", "stop"]).status.success());
 }
 
 #[test]

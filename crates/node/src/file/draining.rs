@@ -36,9 +36,9 @@ pub enum Effort {
 
 /// Writes every memory-only file down, the small ones first: they find room longest. After a file
 /// that found none, more and more are passed over until the next is tried. Returns when all is
-/// done: a file that hangs is waited for, and said. The error tells what is left, or is the first
+/// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error tells what is left, or is the first
 /// that was of another kind, after all were tried.
-pub fn spill_all(core: &Arc<Core>, effort: Effort) -> Result<()> {
+pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
     let mut left = core.memory_only.contents();
     left.sort_by_key(|content| std::cmp::Reverse(content.size()));
     let state = Mutex::new(State { left, ..State::default() });
@@ -53,16 +53,22 @@ pub fn spill_all(core: &Arc<Core>, effort: Effort) -> Result<()> {
             continue;
         }
         let _ = round.changed.wait_for(&mut state, LOOK_AGAIN);
-        if effort == Effort::Probe && !core.draining.load(Ordering::Acquire) {
+        let is_undone = || !core.draining.load(Ordering::Acquire) || !go_on();
+        if effort == Effort::Probe && is_undone() {
             state.left.clear();
             state.undone = true;
-            return Err(Error::new(ErrorKind::NodeUnavailable, WHAT, "the drain was undone")
-                .remedy("`tidepool node drain`, where that was not meant"));
+            return Err(undone());
         }
         round.say_what_hangs(&state, &mut said);
     }
     let full = state.first_full.take().map(|error| left_over(core, &error, effort));
-    state.first_error.take().or(full).map_or(Ok(()), Err)
+    state.first_error.take().or(full).map_or(Ok(()), Err)?;
+    if go_on() { Ok(()) } else { Err(undone()) }
+}
+
+fn undone() -> Error {
+    Error::new(ErrorKind::InUse, WHAT, "the drain was undone")
+        .remedy("`tidepool node drain`, where that was not meant")
 }
 
 /// One walk over all files, by several threads.
