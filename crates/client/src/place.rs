@@ -1,6 +1,9 @@
-//! Where a node puts its socket if nobody says so. Looks at the environment only.
+//! Where a node puts its socket if nobody says so, and which of those is asked.
 
+use std::io;
 use std::path::{Path, PathBuf};
+
+use tidepool_proto::wire::socket::connect_at_once;
 
 /// Where root's node puts its socket, which serves every user of the machine.
 pub const MACHINE_SOCKET: &str = "/run/tidepool/node.sock";
@@ -9,7 +12,14 @@ pub const MACHINE_SOCKET: &str = "/run/tidepool/node.sock";
 pub fn socket_to_ask() -> PathBuf {
     let own = default_socket();
     let of_machine = Path::new(MACHINE_SOCKET);
-    if !own.exists() && of_machine.exists() { of_machine.to_owned() } else { own }
+    if is_left_over(&own) && of_machine.exists() { of_machine.to_owned() } else { own }
+}
+
+/// Whether nobody listens at a path: it is not there, or a node that was killed left it.
+fn is_left_over(socket: &Path) -> bool {
+    connect_at_once(socket).is_err_and(|error| {
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    })
 }
 
 /// Socket of a node where none is named: one a machine for root, one a login otherwise.
@@ -22,4 +32,20 @@ pub fn default_socket() -> PathBuf {
         PathBuf::from(format!("/tmp/tidepool-{}", rustix::process::geteuid().as_raw()))
     });
     runtime.join("tidepool/node.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_nobody_listens_at_is_left_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("node.sock");
+        assert!(is_left_over(&socket), "not there");
+        let node = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(!is_left_over(&socket));
+        drop(node);
+        assert!(socket.exists() && is_left_over(&socket), "of a node that was killed");
+    }
 }

@@ -188,3 +188,14 @@ fn plain_text(kind: OptionKind, value: &DeValue<'_>) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_configuration_is_not_read_to_its_end() {
+        let endless = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(endless.contains("it has more than 1048576 bytes"), "{endless}");
+    }
+}

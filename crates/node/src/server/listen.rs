@@ -3,14 +3,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use tidepool_proto::wire::socket::peer;
+use tidepool_proto::wire::socket::{connect_at_once, peer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Longest path of a Unix socket in bytes (`sun_path` less the final zero).
@@ -180,18 +180,9 @@ fn is_ending(stat: &str, status: &str) -> bool {
     is_dead || flags & EXITING != 0 || waits("SigPnd:") || waits("ShdPnd:")
 }
 
-/// Connects without waiting, also where the backlog is full.
-fn probe(path: &Path) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
-}
-
 /// `None`: nobody serves there. `Some(None)`: somebody whose process id is hidden.
 fn peer_of(path: &Path) -> Option<Option<u32>> {
-    let stream = probe(path).ok()?;
+    let stream = connect_at_once(path).ok()?;
     Some(peer(stream.as_fd()).ok().and_then(|peer| peer.process_id))
 }
 
@@ -205,7 +196,7 @@ fn clear_stale(path: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::InUse, operation(path), "it exists and is no socket")
             .remedy("choose another --socket, or move the file away"));
     }
-    match probe(path) {
+    match connect_at_once(path) {
         Ok(stream) => Err(in_use(path, peer(stream.as_fd()).ok().and_then(|peer| peer.process_id))),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!(socket = %path.display(), "removing the socket of a node that ended");

@@ -7,12 +7,14 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg,
+    sendmsg,
 };
 
 use super::{DESCRIPTORS_MAX, FrameHeader, FrameLimits, HEADER_BYTES, Malformed};
@@ -34,6 +36,15 @@ pub struct Frame {
     pub descriptors: Vec<OwnedFd>,
     /// How many descriptors the sender announced.
     pub descriptors_announced: usize,
+}
+
+/// Connects to the socket at a path without waiting: where the backlog of who listens there is
+/// full, that fails with `WouldBlock`; with `ConnectionRefused` where nobody listens any more.
+pub fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Why no frame came in.
