@@ -91,6 +91,7 @@ pub fn tool(tool: Tool) -> Result<PathBuf> {
     let package = format!("{}@{}", tool.name, tool.version);
     let mut install = cargo(&["install", "--quiet", "--locked", "--root"]);
     install.arg(&root).arg(&package).env("CARGO_TARGET_DIR", target().join("tools/build"));
+    eprintln!("x: building {package} by cargo, into {}", root.display());
     process::show(&mut install).with_context(|| format!("installing {package}"))?;
     Ok(path)
 }
@@ -114,6 +115,7 @@ pub fn python_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"];
     let mut install = process::command("python3", &arguments);
     install.arg(fresh.path()).args(packages);
+    eprintln!("x: installing {} by pip, into {}", packages.join(" "), root.display());
     process::read(&mut install).with_context(|| format!("installing {}", packages.join(" ")))?;
     // Whole or not there.
     std::fs::rename(fresh.keep(), &root)?;
