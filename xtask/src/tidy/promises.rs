@@ -18,7 +18,7 @@ pub fn missing(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
         let mut below = files.iter().filter(|file| file.starts_with(place));
         below.any(|file| {
             let source = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-            source.contains(&format!("{name}("))
+            ["fn", "void"].iter().any(|word| source.contains(&format!("{word} {name}(")))
         })
     };
     let exists = |place: &Path| files.iter().any(|file| file.starts_with(place));

@@ -36,8 +36,8 @@ pub enum Effort {
 
 /// Writes every memory-only file down, the small ones first: they find room longest. After a file
 /// that found none, more and more are passed over until the next is tried. Returns when all is
-/// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error tells what is left, or is the first
-/// that was of another kind, after all were tried.
+/// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error
+/// tells what is left, or is the first that was of another kind, after all were tried.
 pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
     let mut left = core.memory_only.contents();
     left.sort_by_key(|content| std::cmp::Reverse(content.size()));
