@@ -15,11 +15,11 @@ pub fn socket_to_ask() -> PathBuf {
     if is_left_over(&own) && of_machine.exists() { of_machine.to_owned() } else { own }
 }
 
-/// Whether nobody listens at a path: it is not there, or a node that was killed left it.
+/// Whether nobody listens at a path: it is not there, as far as this user can see, or a node that
+/// was killed left it.
 fn is_left_over(socket: &Path) -> bool {
-    connect_at_once(socket).is_err_and(|error| {
-        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-    })
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    !socket.exists() || connect_at_once(socket).is_err_and(is_refused)
 }
 
 /// Socket of a node where none is named: one a machine for root, one a login otherwise.
@@ -47,5 +47,7 @@ mod tests {
         assert!(!is_left_over(&socket));
         drop(node);
         assert!(socket.exists() && is_left_over(&socket), "of a node that was killed");
+        assert!(is_left_over(&socket.join("node.sock")), "below no directory");
+        assert!(is_left_over(&directory.path().join("long/".repeat(40))), "too long for a socket");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tidepool_proto::admin::{
@@ -141,7 +140,7 @@ impl Node {
             hit_ratio_estimated: hits.hit_ratio_estimated,
             reading_opens: ledger.reading_opens.get(),
             probes: ledger.probes(),
-            draining: core.draining.load(Ordering::Acquire),
+            draining: core.drained.is_on(),
             written_bytes: ledger.written_bytes.get(),
             pfs_read_bytes: ledger.pfs_read_bytes.get(),
             pfs_written_bytes: ledger.pfs_written_bytes.get(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};
@@ -12,6 +12,7 @@ use tidepool_store::{Owner, Store};
 
 use crate::changes::Changes;
 use crate::file::content::Content;
+use crate::file::draining::Drained;
 use crate::file::memory_only::MemoryOnlyFiles;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
@@ -50,8 +51,8 @@ pub struct Core {
     pub(crate) governor: Arc<Governor>,
     /// Files whose bytes live in memory only.
     pub memory_only: MemoryOnlyFiles,
-    /// No new opens: the node is stopping.
-    pub draining: AtomicBool,
+    /// Whether new opens are refused.
+    pub drained: Drained,
     /// Start of the node.
     pub started: Instant,
 }
@@ -151,7 +152,7 @@ impl Core {
 
     /// Refuses new work while the node stops.
     pub fn check_open(&self) -> Result<()> {
-        if self.draining.load(Ordering::Acquire) {
+        if self.drained.is_on() {
             return Err(Error::new(ErrorKind::NodeUnavailable, "opening a file", "draining")
                 .remedy("`tidepool node drain --undo`, or use the path on the PFS"));
         }

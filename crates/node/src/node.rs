@@ -1,7 +1,6 @@
 //! The node: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use crate::carry::Noted;
 use crate::changes::Changes;
 use crate::core::Core;
 use crate::file::crew::{self, Wait};
-use crate::file::draining::{Effort, spill_all};
+use crate::file::draining::{Drained, Effort, spill_all};
 use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
@@ -110,7 +109,7 @@ impl Node {
             pins: Arc::default(),
             governor,
             memory_only: Default::default(),
-            draining: AtomicBool::new(false),
+            drained: Drained::default(),
             started: Instant::now(),
             promise,
             config,
@@ -147,32 +146,31 @@ impl Node {
     /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
     /// of it. Where the PFS is full, not every file is tried.
     pub fn drain(&self) -> Result<()> {
-        self.drain_with(Effort::Probe, &|| true)
+        self.drain_with(Effort::Probe, false, &|| true)
     }
 
     /// As [`Node::drain`], to end the node: once `go_on` says no, nobody ends it any more, and it
     /// is as it was before.
     pub fn drain_while(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        self.drain_with(Effort::Probe, go_on)
+        self.drain_with(Effort::Probe, true, go_on)
     }
 
     /// As [`Node::drain`] where the node ends whatever comes of it: every file is tried.
     pub fn drain_to_end(&self) -> Result<()> {
-        self.drain_with(Effort::Each, &|| true)
+        self.drain_with(Effort::Each, true, &|| true)
     }
 
-    fn drain_with(&self, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let was_drained = self.core.draining.swap(true, Ordering::AcqRel);
+    fn drain_with(&self, effort: Effort, to_end: bool, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let draining = self.core.drained.begin(to_end);
         self.core.changes.gather();
-        spill_all(&self.core, effort, go_on).inspect_err(|_| {
-            let stays_so = was_drained && !go_on();
-            self.core.draining.store(stays_so, Ordering::Release);
-        })
+        spill_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
+        draining.stay();
+        Ok(())
     }
 
     /// Takes new opens again after a drain.
     pub fn resume(&self) {
-        self.core.draining.store(false, Ordering::Release);
+        self.core.drained.undo();
     }
 
     /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once

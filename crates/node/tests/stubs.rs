@@ -486,10 +486,11 @@ fn what_another_program_writes_into_a_stub_is_kept() {
             }
             assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
             assert_eq!(node.status().memory_only_files, 0);
-            // What is gone is told once, to each that may write.
+            // What is gone is told to each that may write.
             assert_eq!(kind(other.write_at(6, b" and ours")), ErrorKind::Lost);
             assert_eq!(kind(writer.flush()), ErrorKind::Lost);
-            writer.flush().unwrap();
+            node.resume();
+            let other = open(&node, &path, Access::ReadWrite, Manner::default()).unwrap();
             // The old mark makes no stub of it later, when it has the length of one.
             other.write_at(6, b" and ours").unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), b"theirs and ours");
@@ -504,10 +505,10 @@ fn what_another_program_writes_into_a_stub_is_kept() {
     }
 }
 
-/// Whoever may write a file whose bytes in memory gave way to another program's is told so once, by
-/// whichever call comes first, and that call changes nothing.
+/// Whoever may write a file whose bytes in memory gave way to another program's is told so by each
+/// call, which changes nothing, until the file is opened again.
 #[test]
-fn what_a_stub_lost_to_another_program_is_told_to_each_writer_once() {
+fn what_a_stub_lost_to_another_program_is_told_to_each_writer() {
     type Call = fn(&dyn OpenFile) -> Result<()>;
     let calls: [Call; 6] = [
         |file| file.write_at(6, b" and ours").map(drop),
@@ -530,12 +531,17 @@ fn what_a_stub_lost_to_another_program_is_told_to_each_writer_once() {
             let reader = open(&node, &path, Access::Read, Manner::default()).unwrap();
             std::fs::write(&path, b"theirs").unwrap();
             assert_eq!(node.memory_only_size(writer.version().id, 6), None, "its length is theirs");
-            for file in [&writer, &other] {
-                assert_eq!(kind(call(&**file)), ErrorKind::Lost);
-                assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
-            }
+            let told = |call: Call| {
+                for file in [&writer, &other] {
+                    assert_eq!(kind(call(&**file)), ErrorKind::Lost);
+                    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+                }
+            };
+            told(call);
+            // A child may have heard the first, or the kernel may have made a short count of it.
+            calls.into_iter().for_each(told);
             let later = open(&node, &path, Access::Write, Manner::default()).unwrap();
-            for file in [&reader, &later, &writer, &other] {
+            for file in [&reader, &later] {
                 file.sync(false).unwrap();
                 file.flush().unwrap();
             }

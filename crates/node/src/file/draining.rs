@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +24,70 @@ use crate::core::Core;
 /// How often it is looked whether a file hangs.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const WHAT: &str = "writing down what is in memory alone";
+
+/// Why the node takes no new opens.
+#[derive(Debug, Default)]
+pub struct Drained {
+    /// It was told to, until that is undone.
+    by_order: AtomicBool,
+    /// Orders to end that are being carried out.
+    stops: AtomicU32,
+    /// How often it was undone.
+    undone: AtomicU64,
+}
+
+/// One drain that is being carried out; dropped, the node is as before it.
+#[derive(Debug)]
+pub struct Draining<'a> {
+    drained: &'a Drained,
+    to_end: bool,
+    undone: u64,
+}
+
+impl Drained {
+    /// Whether new opens are refused.
+    pub fn is_on(&self) -> bool {
+        self.by_order.load(Ordering::Acquire) || self.stops.load(Ordering::Acquire) > 0
+    }
+
+    /// Refuses new opens from now on; `to_end`: because the node is to end.
+    pub fn begin(&self, to_end: bool) -> Draining<'_> {
+        match to_end {
+            true => _ = self.stops.fetch_add(1, Ordering::AcqRel),
+            false => self.by_order.store(true, Ordering::Release),
+        }
+        Draining { drained: self, to_end, undone: self.undone.load(Ordering::Acquire) }
+    }
+
+    /// Takes new opens again. What is being carried out ends.
+    pub fn undo(&self) {
+        self.by_order.store(false, Ordering::Release);
+        self.stops.store(0, Ordering::Release);
+        self.undone.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Draining<'_> {
+    /// Whether nobody undid it.
+    pub fn goes_on(&self) -> bool {
+        self.drained.undone.load(Ordering::Acquire) == self.undone
+    }
+
+    /// It is done, and new opens stay refused.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        match self.to_end {
+            _ if !self.goes_on() => {}
+            true => _ = self.drained.stops.fetch_sub(1, Ordering::AcqRel),
+            false => self.drained.by_order.store(false, Ordering::Release),
+        }
+    }
+}
 
 /// How much is tried where there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +117,7 @@ pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> 
             continue;
         }
         let _ = round.changed.wait_for(&mut state, LOOK_AGAIN);
-        let is_undone = || !core.draining.load(Ordering::Acquire) || !go_on();
-        if effort == Effort::Probe && is_undone() {
+        if effort == Effort::Probe && !go_on() {
             state.left.clear();
             state.undone = true;
             return Err(undone());
@@ -63,7 +126,7 @@ pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> 
     }
     let full = state.first_full.take().map(|error| left_over(core, &error, effort));
     state.first_error.take().or(full).map_or(Ok(()), Err)?;
-    if go_on() { Ok(()) } else { Err(undone()) }
+    if effort == Effort::Each || go_on() { Ok(()) } else { Err(undone()) }
 }
 
 fn undone() -> Error {

@@ -15,7 +15,7 @@ use tidepool_proto::{
 use tidepool_store::{ClientLoan, KernelLoan, Segment};
 
 use super::content::Content;
-use super::losses::Told;
+use super::losses::Before;
 use super::memory_only;
 use super::state::FileState;
 use crate::core::Core;
@@ -36,8 +36,8 @@ pub struct Handle {
     pub(super) append: bool,
     /// Which failed syncs of the file this open was told of.
     pub(super) hearing: Hearing,
-    /// Which losses of what was in memory alone this open was told of.
-    told: Told,
+    /// Losses of what was in memory alone that are not its own.
+    losses_before: Before,
     pub(super) read_ahead: Mutex<ReadAhead>,
     /// What is read and written by this open is worth keeping.
     pub(super) keeps: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ impl Handle {
         if opened.created {
             file.unsynced.named();
         }
-        let (hearing, told) = (file.unsynced.listen(), file.losses.listen());
+        let (hearing, losses_before) = (file.unsynced.listen(), file.losses.before());
         Handle {
             core: core.clone(),
             file,
@@ -87,7 +87,7 @@ impl Handle {
             write_mode: opened.modes.1,
             append: opened.append,
             hearing,
-            told,
+            losses_before,
             read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window, habit)),
             keeps: Arc::new(AtomicBool::new(true)),
             of_probe: false,
@@ -260,28 +260,30 @@ impl OpenFile for Handle {
         self.check_writable("writing")?;
         let (from, length) = if self.append { (0, u64::MAX) } else { (offset, data.len() as u64) };
         let _changing = self.core.changes.begin(self.file.id, from, length);
-        self.told_once(|| self.write(offset, data))
+        self.write(offset, data)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.check_writable("truncating")?;
         let from = size.min(self.content().size());
         let _changing = self.core.changes.begin(self.file.id, from, u64::MAX);
-        self.told_once(|| self.truncate(size))
+        self.truncate(size)
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         self.check_writable("allocating")?;
         let _changing = self.core.changes.begin(self.file.id, offset, u64::MAX);
-        self.told_once(|| self.allocate_range(mode_bits, offset, length))
+        self.allocate_range(mode_bits, offset, length)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.told_once(|| self.sync_written(data_only))
+        self.check_nothing_lost()?;
+        self.sync_written(data_only)
     }
 
     fn flush(&self) -> Result<()> {
-        self.told_once(|| self.flush_written())
+        self.check_nothing_lost()?;
+        self.flush_written()
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
@@ -380,23 +382,14 @@ impl Handle {
         }))
     }
 
-    /// Makes a change or settles what is owed, unless something was lost that this open has to be
-    /// told of first. Each loss is told once, whoever finds it.
-    fn told_once<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Fails where an open that may write lost bytes that were in memory alone. Before each change
+    /// and all that settles what is owed.
+    pub(super) fn check_nothing_lost(&self) -> Result<()> {
         if !self.access.writes() {
-            return call();
+            return Ok(());
         }
-        self.tell_losses()?;
-        call().inspect_err(|error| {
-            if error.kind() == ErrorKind::Lost {
-                self.file.losses.told(&self.told);
-            }
-        })
-    }
-
-    /// Fails where something was lost that this open was not told of.
-    pub(super) fn tell_losses(&self) -> Result<()> {
-        self.file.losses.tell(&self.told, || memory_only::name_of(&*self.lower))
+        let losses = &self.file.losses;
+        losses.check(&self.losses_before, || memory_only::name_of(&*self.lower))
     }
 
     fn check_writable(&self, what: &str) -> Result<()> {

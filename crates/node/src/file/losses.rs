@@ -1,5 +1,8 @@
-//! Bytes of a file that were in memory alone and are gone: told once, as `EIO`, to each open that
-//! may write the file and was there before.
+//! Bytes of a file that were in memory alone and are gone. Each open that may write the file and
+//! was there before answers `EIO` to every change, `fsync` and `close` from then on.
+//!
+//! Once would not do: the kernel turns the error of a later part of a large write into a short
+//! count, and a child that ends takes the error of its own `close`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,9 +32,9 @@ pub enum Cause {
     Expendable,
 }
 
-/// Which losses an open was told of.
+/// Losses that an open has nothing to do with, because it began after them.
 #[derive(Debug)]
-pub struct Told(AtomicU64);
+pub struct Before(u64);
 
 impl Losses {
     /// Counts a loss of `bytes`.
@@ -40,24 +43,18 @@ impl Losses {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// For an open that begins now: it is told of what is lost from here on.
-    pub fn listen(&self) -> Told {
-        Told(AtomicU64::new(self.count.load(Ordering::Acquire)))
+    /// For an open that begins now.
+    pub fn before(&self) -> Before {
+        Before(self.count.load(Ordering::Acquire))
     }
 
-    /// Fails where something was lost that this open was not told of.
-    pub fn tell(&self, told: &Told, name: impl FnOnce() -> String) -> Result<()> {
-        let count = self.count.load(Ordering::Acquire);
-        if told.0.swap(count, Ordering::Relaxed) == count {
+    /// Fails where something was lost since an open began.
+    pub fn check(&self, before: &Before, name: impl FnOnce() -> String) -> Result<()> {
+        if self.count.load(Ordering::Acquire) == before.0 {
             return Ok(());
         }
         let last = *self.last.lock();
         last.map_or(Ok(()), |loss| Err(loss.error(&name())))
-    }
-
-    /// The open hears of all there was by an error that it gets in another way.
-    pub fn told(&self, told: &Told) {
-        told.0.store(self.count.load(Ordering::Acquire), Ordering::Relaxed);
     }
 }
 
@@ -70,12 +67,15 @@ impl Loss {
                 "another program wrote to {name} on the PFS, so its {bytes} bytes that were in \
                  memory alone (mode `memory`) were given up"
             ))
-            .remedy("write the file again; let one program write it, or use mode `through`"),
+            .remedy(
+                "open the file again and write it anew; let one program write it, or use mode \
+                 `through`",
+            ),
             Cause::Expendable => lost(format!(
                 "the {bytes} bytes of {name}, which were in memory alone, were dropped to make \
                  room: its directory is `expendable`"
             ))
-            .remedy("write the file again, or take `expendable` from the rule"),
+            .remedy("write the file anew, or take `expendable` from the rule"),
         }
     }
 }

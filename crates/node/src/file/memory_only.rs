@@ -151,7 +151,10 @@ pub fn is_still_ours(
     now: &Version,
 ) -> Result<bool> {
     let recorded = content.version();
-    if now.agrees_with(&recorded) {
+    // The length of a stub without content tells by itself that nobody wrote to it.
+    let is_empty =
+        |file: &FileState| file.inner.lock().stub.as_ref().is_none_or(|stub| stub.size() == 0);
+    if now.agrees_with(&recorded) && is_empty(file) {
         return Ok(true);
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(false) };
@@ -218,9 +221,21 @@ pub fn record(
         return Ok(false);
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(true) };
-    stub.record(&core.memory_only.mark(content.size()))?;
-    content.set_version(lower.version()?);
-    Ok(true)
+    let mark = core.memory_only.mark(content.size());
+    stub.record(&mark)?;
+    adopt(content, lower, &stub, &mark)
+}
+
+/// Takes the version that the stub has after a change of the mark, unless another program wrote to
+/// it meanwhile.
+fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
+    // Seen before it is looked at: what comes later shows.
+    let now = lower.version()?;
+    let is_ours = stub.is_at(lower, &now, mark)?;
+    if is_ours {
+        content.set_version(now);
+    }
+    Ok(is_ours)
 }
 
 /// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
@@ -234,8 +249,10 @@ pub fn tell_shorter(
     size: u64,
 ) -> Result<()> {
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(()) };
-    if stub.shorten(&core.memory_only.mark(size))? {
-        content.set_version(lower.version()?);
+    let mark = core.memory_only.mark(size);
+    if stub.shorten(&mark)? {
+        // Where it is not ours any more, the next change or `close` finds that.
+        adopt(content, lower, &stub, &mark)?;
     }
     Ok(())
 }
@@ -490,9 +507,14 @@ fn become_ordinary(
     content.set_memory_only(false);
     core.ledger.spilled_bytes.add(content.size());
     match &version {
-        Ok(version) => {
+        Ok(version) if version.size == content.size() => {
             content.set_version(*version);
             core.weigh_stamps(content, version);
+        }
+        // Another program wrote to it in the meantime.
+        Ok(_) => {
+            file.losses.add(content.size(), Cause::AnotherProgram);
+            core.give_up(content);
         }
         // Of no known version, so nobody may be served from it.
         Err(_) => core.give_up(content),

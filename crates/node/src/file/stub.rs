@@ -132,6 +132,9 @@ struct Progress {
     marked_length: Option<u64>,
     /// The mark and the name are durable.
     durable: bool,
+    /// Of a stub whose state is not known: it was cut to its length, so another length is that of
+    /// another program's file.
+    is_cut: bool,
 }
 
 /// A stub of this node.
@@ -151,7 +154,7 @@ impl Stub {
     /// Marks an empty file. `None` where it takes no mark: then it stays an ordinary file.
     pub fn make(lower: &Arc<dyn LowerFile>, mark: &Mark) -> Result<Option<Stub>> {
         let made = |place| {
-            let progress = Progress { marked_length: Some(mark.length), durable: false };
+            let progress = Progress { marked_length: Some(mark.length), ..Progress::default() };
             Some(Stub {
                 lower: lower.clone(),
                 place,
@@ -203,12 +206,28 @@ impl Stub {
     /// Whether the file, seen at `now`, is still this stub: nobody wrote to it. Times may have
     /// been set, by whomever: they are not those of the bytes.
     pub fn is_at(&self, lower: &dyn LowerFile, now: &Version, mark: &Mark) -> Result<bool> {
-        if self.unsure.load(Ordering::Acquire) && self.back(mark).is_ok() {
-            return Ok(true);
+        let Found::Stub(found) = find(lower, now.size)? else { return Ok(false) };
+        if self.unsure.load(Ordering::Acquire) {
+            let is_cut = self.progress.lock().is_cut;
+            if found.node != mark.node || is_cut && now.size != self.size() {
+                return Ok(false);
+            }
+            if self.back(mark).is_ok() {
+                return Ok(true);
+            }
         }
-        let found = find(lower, now.size)?;
-        Ok(matches!(found, Found::Stub(found) if found.node == mark.node
-            && (found.state == StubState::Writing || now.size == self.size())))
+        let is_held = found.state == StubState::Held;
+        Ok(found.node == mark.node
+            && (!is_held || now.size == self.size() && self.is_untouched(lower, mark)?))
+    }
+
+    /// Whether its content, where that is the mark, is what this node wrote.
+    fn is_untouched(&self, lower: &dyn LowerFile, mark: &Mark) -> Result<bool> {
+        let marked_length = self.progress.lock().marked_length;
+        let (Place::Head, Some(length)) = (self.place, marked_length) else { return Ok(true) };
+        let mut there = [0; STUB_BYTES as usize];
+        let read = read_head(lower, &mut there)?;
+        Ok(there[..read] == Mark { length, ..mark.clone() }.content())
     }
 
     /// Tells the length, and makes stub and name durable the first time: from then on a file that
@@ -244,6 +263,7 @@ impl Stub {
     pub fn write_down(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
         let (lower, size) = (&*self.lower, mark.length);
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
+        self.progress.lock().is_cut = false;
         if size > 0 {
             self.set_mark(&writing)?;
             self.progress.lock().marked_length = None;
@@ -296,6 +316,7 @@ impl Stub {
         self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
         self.progress.lock().marked_length = None;
         self.lower.set_size(self.size())?;
+        self.progress.lock().is_cut = true;
         // A mark that says *held* makes a stub of its own length only.
         self.lower.sync(false)?;
         self.set_mark(&Mark { state: StubState::Held, ..mark.clone() })?;

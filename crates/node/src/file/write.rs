@@ -31,6 +31,7 @@ impl Handle {
         let word = WordWait::begin();
         loop {
             let changing = self.file.gate.write();
+            self.check_nothing_lost()?;
             let now = self.lower.version()?;
             if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
                 let content = self.content_for_change(now)?;
@@ -76,7 +77,7 @@ impl Handle {
             remains.free();
             // Who changes what is there now is told first what is not there any more.
             if lost {
-                self.tell_losses()?;
+                self.check_nothing_lost()?;
             }
             return Ok(content);
         }

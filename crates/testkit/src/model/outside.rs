@@ -1,5 +1,5 @@
 //! Another program that changes files on the PFS. Where it writes into the stub of a memory-only
-//! file, its bytes are the file from then on, and each who may write the file is told once that
+//! file, its bytes are the file from then on, and each who may write the file is told that
 //! those in memory gave way.
 
 use super::checks::{Mismatch, succeeded};
@@ -93,7 +93,7 @@ impl Driver<'_> {
         answer: &Answer,
         what: &str,
     ) -> Result<bool, Mismatch> {
-        if !self.model.take_untold(key) {
+        if !self.model.handle(key).is_some_and(|handle| handle.has_lost) {
             return Ok(false);
         }
         if answer.errno == libc::EIO {

@@ -59,8 +59,9 @@ pub struct ModelHandle {
     /// The file was being written at the open, maybe by the kernel itself: reads may see the PFS
     /// as it is.
     pub may_follow: bool,
-    /// Bytes in memory alone gave way to another program's, and this open was not told yet.
-    pub is_untold: bool,
+    /// Bytes in memory alone gave way to another program's: this open answers `EIO` to all that
+    /// changes or settles.
+    pub has_lost: bool,
 }
 
 impl ModelHandle {
@@ -212,7 +213,7 @@ impl Reference {
             sent_along: None,
             grown: Vec::new(),
             may_follow,
-            is_untold: false,
+            has_lost: false,
         };
         self.handles.insert(key, handle);
         created
@@ -378,13 +379,8 @@ impl Reference {
         file.maybe_memory_only = false;
         let writers = self.handles.values_mut().filter(|h| h.file == number && h.writes());
         for handle in writers {
-            handle.is_untold |= has_lost;
+            handle.has_lost |= has_lost;
         }
-    }
-
-    /// Whether a handle is to be told that bytes in memory gave way; it is told once.
-    pub fn take_untold(&mut self, key: HandleKey) -> bool {
-        self.handles.get_mut(&key).is_some_and(|handle| std::mem::take(&mut handle.is_untold))
     }
 
     /// What a handle may see. The first is the ordinary outcome.

@@ -1,0 +1,93 @@
+//! Another program writes into a stub between any two steps that the node makes on the PFS.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use support::hooked::{HookedStore, Hooks};
+use support::*;
+use tidepool_node::Node;
+use tidepool_pfs::{PosixOptions, PosixStore};
+use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode};
+
+type Step = fn(&dyn OpenFile) -> Result<()>;
+
+const CALLS: [(&str, Step); 5] = [
+    ("close", |file| file.flush()),
+    ("fsync", |file| file.sync(false)),
+    ("shorter", |file| file.set_size(3)),
+    ("longer", |file| file.set_size(9000)),
+    ("write", |file| file.write_at(8000, b"more").map(drop)),
+];
+
+/// That call or the next tells it, and nothing is written over what the other program wrote.
+#[test]
+fn what_another_program_writes_amid_a_call_is_kept_and_told() {
+    let mut steps = 0;
+    for (name, call) in CALLS {
+        // The first time a stub is made durable, and later.
+        for was_recorded in [false, true] {
+            while amid(name, call, was_recorded, steps) {
+                steps += 1;
+            }
+            assert!(steps > 0, "{name} asks the PFS nothing");
+            steps = 0;
+        }
+    }
+}
+
+/// False where the call ended before so many steps.
+fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
+    let case = format!("{name}, recorded {was_recorded}, after step {step}");
+    let directory = tempfile::tempdir().unwrap();
+    let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
+    let hooks = Arc::new(Hooks::default());
+    let store = Arc::new(HookedStore { inner: posix, hooks: hooks.clone() });
+    let node = Node::start_over(config(directory.path(), |_| ()), store).unwrap();
+    let path = directory.path().join("f");
+    let file = new_file(&node, &path);
+    file.write_at(0, &content(1, 8000)).unwrap();
+    if was_recorded {
+        file.flush().unwrap();
+        file.write_at(0, &content(2, 8000)).unwrap();
+    }
+    let (made, theirs) = (Arc::new(AtomicU64::new(0)), path.clone());
+    let counter = made.clone();
+    hooks.set(move |_, make| {
+        make()?;
+        if counter.fetch_add(1, Ordering::SeqCst) == step {
+            std::fs::write(&theirs, b"theirs").unwrap();
+        }
+        Ok(())
+    });
+    let called = call(&*file);
+    let came = made.load(Ordering::SeqCst) > step;
+    hooks.clear();
+    if came {
+        for told in [called.and_then(|()| file.flush()), file.sync(false), file.flush()] {
+            assert_eq!(told.map_err(|error| error.kind()), Err(ErrorKind::Lost), "{case}");
+        }
+        node.drain().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs", "{case}");
+    }
+    node.stop();
+    came
+}
+
+fn new_file(node: &Node, path: &std::path::Path) -> Arc<dyn OpenFile> {
+    let mut options = std::fs::File::options();
+    let lower = options.read(true).write(true).create_new(true).open(path).unwrap();
+    node.open(OpenRequest {
+        lower: lower.into(),
+        access: Access::ReadWrite,
+        read_mode: None,
+        write_mode: Some(WriteMode::Memory),
+        created: true,
+        append: false,
+        truncate: false,
+        user_id: 0,
+        changes_as: None,
+    })
+    .unwrap()
+}
