@@ -379,6 +379,8 @@ pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
     let content = inner.content.as_ref().filter(|content| content.is_memory_only());
     let Some(content) = content else { return Remains::none() };
     content.set_memory_only(false);
+    // Its readers see how long it was; the stub was not.
+    content.set_version(Version { size: content.size(), ..content.version() });
     core.give_up(content);
     core.memory_only.remove(content);
     Remains::of(content)
