@@ -509,6 +509,8 @@ fn become_ordinary(
     content.set_memory_only(false);
     core.ledger.spilled_bytes.add(content.size());
     match &version {
+        // Another program may have written to it in between: who reads next asks the PFS.
+        Ok(_) if content.was_changed_amid() => core.give_up(content),
         Ok(version) if version.size == content.size() => {
             content.set_version(*version);
             core.weigh_stamps(content, version);
@@ -543,13 +545,21 @@ fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Resul
     }
     stub.write_down(mark, head, &mut |from| {
         let Some(segment) = content.segment() else { return Ok(()) };
-        let mut written = WrittenBack { lower: &**stub.lower(), last: None };
+        let lower = &**stub.lower();
+        let mut written = WrittenBack { lower, last: None };
+        let mut left_at: Option<Version> = None;
         for block in 0..segment.blocks() {
             let Some(pin) = pin_unless_hole(segment, block)? else { continue };
             let start = block * segment.block_bytes();
             let skip = from.saturating_sub(start).min(pin.len() as u64);
             let bytes = &pin[skip as usize..];
-            stub.lower().write_at(start + skip, bytes)?;
+            if let Some(left_at) = left_at
+                && !lower.version()?.agrees_with(&left_at)
+            {
+                content.mark_changed_amid();
+            }
+            lower.write_at(start + skip, bytes)?;
+            left_at = Some(lower.version()?);
             written.next(start + skip, bytes.len() as u64)?;
             core.ledger.pfs_written_bytes.add(pin.len() as u64);
             core.memory_only.steps.moved(content.id());
