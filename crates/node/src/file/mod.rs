@@ -5,8 +5,8 @@
 //! * [`content`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open.
 //! * [`stub`]: what stands for a memory-only file on the PFS.
-//! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `direct_writer`, `follow`: what
-//!   a handle does.
+//! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `written_down`,
+//!   `direct_writer`, `follow`: what a handle does.
 //! * `crew`, `steps`, `pace`, `draining`: when memory-only files are written down, by whom, how
 //!   fast.
 //! * [`losses`]: what was in memory alone and is gone, to be told.
@@ -37,3 +37,4 @@ pub mod state;
 pub mod steps;
 pub mod stub;
 mod write;
+mod written_down;

@@ -1,0 +1,86 @@
+//! Writing the bytes of a memory-only file into the place of its stub.
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::stub::{Mark, STUB_BYTES};
+use tidepool_proto::table::BlockState;
+use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_store::{BlockPin, Segment};
+
+use super::content::Content;
+use super::stub::Stub;
+use crate::core::Core;
+
+/// Turns the stub into the whole file. Notes where another program changed it in between.
+pub fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Result<()> {
+    let mut head = [0; STUB_BYTES as usize];
+    let head = &mut head[..mark.length.min(STUB_BYTES) as usize];
+    if let Some(segment) = content.segment()
+        && let Some(pin) = pin_unless_hole(segment, 0)?
+    {
+        let length = head.len().min(pin.len());
+        head[..length].copy_from_slice(&pin[..length]);
+    }
+    stub.write_down(mark, head, &mut |from| {
+        let Some(segment) = content.segment() else { return Ok(()) };
+        let lower = &**stub.lower();
+        let mut written = WrittenBack { lower, last: None };
+        let mut left_at: Option<Version> = None;
+        for block in 0..segment.blocks() {
+            let Some(pin) = pin_unless_hole(segment, block)? else { continue };
+            let start = block * segment.block_bytes();
+            let skip = from.saturating_sub(start).min(pin.len() as u64);
+            let bytes = &pin[skip as usize..];
+            if let Some(left_at) = left_at
+                && !lower.version()?.agrees_with(&left_at)
+            {
+                content.mark_changed_amid();
+            }
+            lower.write_at(start + skip, bytes)?;
+            left_at = Some(lower.version()?);
+            written.next(start + skip, bytes.len() as u64)?;
+            core.ledger.pfs_written_bytes.add(pin.len() as u64);
+            core.memory_only.steps().moved(content.id());
+        }
+        written.end()
+    })
+}
+
+/// Keeps the page cache from filling with what is written down: it is charged to the control group
+/// of the node, beside the memory that is to be freed, and dirty pages cannot be given back. One
+/// block waits while the next is written.
+struct WrittenBack<'a> {
+    lower: &'a dyn LowerFile,
+    last: Option<(u64, u64)>,
+}
+
+impl WrittenBack<'_> {
+    fn next(&mut self, offset: u64, length: u64) -> Result<()> {
+        self.lower.start_writeback(offset, length);
+        let before = self.last.replace((offset, length));
+        self.clean(before)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let last = self.last.take();
+        self.clean(last)
+    }
+
+    fn clean(&self, range: Option<(u64, u64)>) -> Result<()> {
+        let Some((offset, length)) = range else { return Ok(()) };
+        // An error that this wait hears is not told by the sync that follows.
+        self.lower.write_back(offset, length)?;
+        self.lower.drop_cached(offset, length);
+        Ok(())
+    }
+}
+
+/// A block of a memory-only file; `None` where nothing was ever written.
+fn pin_unless_hole(segment: &Segment, block: u64) -> Result<Option<BlockPin>> {
+    let pin = segment.pin_block(block);
+    if pin.is_none() && segment.state(block) != BlockState::Absent {
+        let what = "writing a memory-only file down";
+        return Err(Error::new(ErrorKind::Internal, what, "a block of it cannot be mapped")
+            .remedy("raise vm.max_map_count, or free memory; the bytes stay in memory"));
+    }
+    Ok(pin)
+}
