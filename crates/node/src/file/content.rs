@@ -35,7 +35,6 @@ pub struct Content {
     unsettled: AtomicBool,
     memory_only: AtomicBool,
     lost: AtomicBool,
-    changed_amid: AtomicBool,
     borrowed: AtomicU32,
     read_bytes: AtomicU64,
     lent_bytes: AtomicU64,
@@ -79,7 +78,6 @@ impl Content {
             unsettled: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            changed_amid: AtomicBool::new(false),
             borrowed: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
             lent_bytes: AtomicU64::new(0),
@@ -213,16 +211,6 @@ impl Content {
     /// Says that its bytes are gone.
     pub fn set_lost(&self) {
         self.lost.store(true, Ordering::Release);
-    }
-
-    /// Whether the file on the PFS changed between two steps of being written down, and not by us.
-    pub fn was_changed_amid(&self) -> bool {
-        self.changed_amid.load(Ordering::Acquire)
-    }
-
-    /// See [`Content::was_changed_amid`].
-    pub fn mark_changed_amid(&self) {
-        self.changed_amid.store(true, Ordering::Release);
     }
 
     /// Whether the kernel may read the segment by itself, for a passthrough open or for what was

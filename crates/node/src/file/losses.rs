@@ -37,8 +37,11 @@ pub enum Cause {
 pub struct Before(u64);
 
 impl Losses {
-    /// Counts a loss of `bytes`.
+    /// Counts a loss of `bytes`, if there were any.
     pub fn add(&self, bytes: u64, cause: Cause) {
+        if bytes == 0 {
+            return;
+        }
         *self.last.lock() = Some(Loss { bytes, cause });
         self.count.fetch_add(1, Ordering::Release);
     }

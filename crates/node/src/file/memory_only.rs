@@ -387,11 +387,11 @@ pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
     Remains::of(content)
 }
 
-/// Notes that another program changed a file, before its bytes in memory are forgotten; whether
-/// bytes are lost by that. Its writers are told.
-pub fn note_replaced(file: &FileState, content: &Content) -> bool {
+/// Notes that another program changed a file, before its bytes in memory are forgotten. Its writers
+/// are told.
+pub fn note_replaced(file: &FileState, content: &Content) {
     if !content.is_memory_only() {
-        return false;
+        return;
     }
     let (inode, bytes) = (file.id.inode, content.size());
     tracing::warn!(
@@ -399,10 +399,7 @@ pub fn note_replaced(file: &FileState, content: &Content) -> bool {
         bytes,
         "another program wrote to a memory-only file; its version is kept, ours is given up"
     );
-    if bytes > 0 {
-        file.losses.add(bytes, Cause::AnotherProgram);
-    }
-    bytes > 0
+    file.losses.add(bytes, Cause::AnotherProgram);
 }
 
 /// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
@@ -473,7 +470,7 @@ fn spill(
             note_replaced(file, content);
         } else {
             content.set_lost();
-            if expendable && !is_nameless && content.size() > 0 {
+            if expendable && !is_nameless {
                 file.losses.add(content.size(), Cause::Expendable);
             }
         }
@@ -485,7 +482,8 @@ fn spill(
         return Ok(Spilled::LetGo);
     }
     let mark = core.memory_only.mark(content.size());
-    let written = write_down(core, content, stub, &mark);
+    let mut changed_amid = false;
+    let written = write_down(core, content, stub, &mark, &mut changed_amid);
     if written.is_err() && stub.give_up(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them.
         if let Ok(version) = lower.version() {
@@ -493,7 +491,7 @@ fn spill(
         }
         return written.map(|()| Spilled::WrittenDown);
     }
-    become_ordinary(core, file, content, &lower)?;
+    become_ordinary(core, file, content, &lower, changed_amid)?;
     written.map(|()| Spilled::WrittenDown)
 }
 
@@ -503,6 +501,7 @@ fn become_ordinary(
     file: &FileState,
     content: &Content,
     lower: &Arc<dyn LowerFile>,
+    changed_amid: bool,
 ) -> Result<()> {
     let version = lower.version();
     core.memory_only.remove(content);
@@ -511,7 +510,7 @@ fn become_ordinary(
     core.ledger.spilled_bytes.add(content.size());
     match &version {
         // Another program may have written to it in between: who reads next asks the PFS.
-        Ok(_) if content.was_changed_amid() => core.give_up(content),
+        Ok(_) if changed_amid => core.give_up(content),
         Ok(version) if version.size == content.size() => {
             content.set_version(*version);
             core.weigh_stamps(content, version);

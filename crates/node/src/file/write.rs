@@ -70,15 +70,13 @@ impl Handle {
         let mut inner = self.file.inner.lock();
         if let Some(current) = current {
             self.core.ledger.versions_superseded.add(1);
-            let lost = memory_only::note_replaced(&self.file, &current);
+            memory_only::note_replaced(&self.file, &current);
             let remains = memory_only::forget(&self.core, &mut inner);
             let content = self.shared_content(&mut inner, now);
             drop(inner);
             remains.free();
             // Who changes what is there now is told first what is not there any more.
-            if lost {
-                self.check_nothing_lost()?;
-            }
+            self.check_nothing_lost()?;
             return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))

@@ -10,8 +10,15 @@ use super::content::Content;
 use super::stub::Stub;
 use crate::core::Core;
 
-/// Turns the stub into the whole file. Notes where another program changed it in between.
-pub fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> Result<()> {
+/// Turns the stub into the whole file. `changed_amid`: whether another program was seen to change
+/// it between two steps, also where this failed.
+pub fn write_down(
+    core: &Core,
+    content: &Content,
+    stub: &Stub,
+    mark: &Mark,
+    changed_amid: &mut bool,
+) -> Result<()> {
     let mut head = [0; STUB_BYTES as usize];
     let head = &mut head[..mark.length.min(STUB_BYTES) as usize];
     if let Some(segment) = content.segment()
@@ -30,10 +37,8 @@ pub fn write_down(core: &Core, content: &Content, stub: &Stub, mark: &Mark) -> R
             let start = block * segment.block_bytes();
             let skip = from.saturating_sub(start).min(pin.len() as u64);
             let bytes = &pin[skip as usize..];
-            if let Some(left_at) = left_at
-                && !lower.version()?.agrees_with(&left_at)
-            {
-                content.mark_changed_amid();
+            if let Some(left_at) = left_at {
+                *changed_amid |= !lower.version()?.agrees_with(&left_at);
             }
             lower.write_at(start + skip, bytes)?;
             left_at = Some(lower.version()?);
