@@ -3,13 +3,16 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use support::hooked::{HookedStore, Hooks};
+use support::hooked::{Call, HookedStore, Hooks};
 use support::*;
 use tidepool_node::Node;
 use tidepool_pfs::{PosixOptions, PosixStore};
-use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode};
+use tidepool_proto::stub::STUB_ATTRIBUTE;
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
+};
 
 type Step = fn(&dyn OpenFile) -> Result<()>;
 
@@ -41,10 +44,7 @@ fn what_another_program_writes_amid_a_call_is_kept_and_told() {
 fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     let case = format!("{name}, recorded {was_recorded}, after step {step}");
     let directory = tempfile::tempdir().unwrap();
-    let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
-    let hooks = Arc::new(Hooks::default());
-    let store = Arc::new(HookedStore { inner: posix, hooks: hooks.clone() });
-    let node = Node::start_over(config(directory.path(), |_| ()), store).unwrap();
+    let (node, hooks) = node_over(directory.path());
     let path = directory.path().join("f");
     let file = new_file(&node, &path);
     file.write_at(0, &content(1, 8000)).unwrap();
@@ -73,6 +73,51 @@ fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     }
     node.stop();
     came
+}
+
+/// A write-down fails and leaves a stub; the other program writes to it before the node has looked
+/// at what it left.
+#[test]
+fn what_another_program_writes_after_a_failed_write_down_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (node, hooks) = node_over(directory.path());
+    let path = directory.path().join("f");
+    let file = new_file(&node, &path);
+    file.write_at(0, &content(1, 8000)).unwrap();
+    file.flush().unwrap();
+    let (failed, wrote) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+    let (theirs, seen) = (path.clone(), wrote.clone());
+    hooks.set(move |call, make| {
+        if call == Call::Write && !failed.swap(true, Ordering::SeqCst) {
+            return Err(Error::pfs("writing", std::io::Error::from_raw_os_error(libc::EIO)));
+        }
+        make()?;
+        let is_stub_again = call == Call::SetAttribute && failed.load(Ordering::SeqCst);
+        if is_stub_again && is_held(&theirs) && !seen.swap(true, Ordering::SeqCst) {
+            std::fs::write(&theirs, b"theirs").unwrap();
+        }
+        Ok(())
+    });
+    node.drain().unwrap_err();
+    hooks.clear();
+    assert!(wrote.load(Ordering::SeqCst), "the stub is made again");
+    assert_eq!(file.flush().unwrap_err().kind(), ErrorKind::Lost);
+    node.drain().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    node.stop();
+}
+
+fn is_held(path: &std::path::Path) -> bool {
+    let mut mark = [0; 512];
+    let length = rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut mark[..]).unwrap();
+    String::from_utf8_lossy(&mark[..length]).contains("state=held")
+}
+
+fn node_over(directory: &std::path::Path) -> (Arc<Node>, Arc<Hooks>) {
+    let posix = PosixStore::open(directory, PosixOptions::default()).unwrap();
+    let hooks = Arc::new(Hooks::default());
+    let store = Arc::new(HookedStore { inner: posix, hooks: hooks.clone() });
+    (Node::start_over(config(directory, |_| ()), store).unwrap(), hooks)
 }
 
 fn new_file(node: &Node, path: &std::path::Path) -> Arc<dyn OpenFile> {

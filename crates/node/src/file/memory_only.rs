@@ -485,9 +485,9 @@ fn spill(
     let mut changed_amid = false;
     let written = write_down(core, content, stub, &mark, &mut changed_amid);
     if written.is_err() && stub.give_up(&mark) {
-        // The bytes stay in memory, and the stub as it is now stands for them.
-        if let Ok(version) = lower.version() {
-            content.set_version(version);
+        // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
+        if let Err(error) = adopt(content, &*lower, stub, &mark) {
+            tracing::debug!(%error, "a stub that could not be written down is looked at later");
         }
         return written.map(|()| Spilled::WrittenDown);
     }
