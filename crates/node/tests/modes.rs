@@ -313,20 +313,8 @@ fn memory_only_bytes_of_a_dead_node_are_reported_lost_not_zero() {
 #[test]
 fn an_open_that_created_its_file_takes_no_bytes_away_that_came_since() {
     let fixture = Fixture::new();
-    let created = |name: &str, node: &tidepool_node::Node| {
-        let lower = std::fs::OpenOptions::new().read(true).write(true).open(fixture.path(name));
-        node.open(tidepool_proto::OpenRequest {
-            lower: lower.unwrap().into(),
-            access: Access::ReadWrite,
-            read_mode: None,
-            write_mode: Some(WriteMode::Memory),
-            created: true,
-            append: false,
-            truncate: false,
-            user_id: 0,
-            changes_as: None,
-        })
-    };
+    let created =
+        |name: &str, node: &tidepool_node::Node| open_as_created(node, &fixture.path(name));
     fixture.put("theirs", &content(1, 5000));
     let writer = created("theirs", &fixture.node).unwrap();
     assert_eq!(fixture.node.status().memory_only_files, 0);

@@ -10,9 +10,7 @@ use support::*;
 use tidepool_node::Node;
 use tidepool_pfs::{PosixOptions, PosixStore};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
-use tidepool_proto::{
-    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
-};
+use tidepool_proto::{Error, ErrorKind, OpenFile, Result};
 
 type Step = fn(&dyn OpenFile) -> Result<()>;
 
@@ -46,7 +44,7 @@ fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let (node, hooks) = node_over(directory.path());
     let path = directory.path().join("f");
-    let file = new_file(&node, &path);
+    let file = open_as_created(&node, &path).unwrap();
     file.write_at(0, &content(1, 8000)).unwrap();
     if was_recorded {
         file.flush().unwrap();
@@ -82,7 +80,7 @@ fn what_another_program_writes_after_a_failed_write_down_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (node, hooks) = node_over(directory.path());
     let path = directory.path().join("f");
-    let file = new_file(&node, &path);
+    let file = open_as_created(&node, &path).unwrap();
     file.write_at(0, &content(1, 8000)).unwrap();
     file.flush().unwrap();
     let (failed, wrote) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
@@ -118,21 +116,4 @@ fn node_over(directory: &std::path::Path) -> (Arc<Node>, Arc<Hooks>) {
     let hooks = Arc::new(Hooks::default());
     let store = Arc::new(HookedStore { inner: posix, hooks: hooks.clone() });
     (Node::start_over(config(directory, |_| ()), store).unwrap(), hooks)
-}
-
-fn new_file(node: &Node, path: &std::path::Path) -> Arc<dyn OpenFile> {
-    let mut options = std::fs::File::options();
-    let lower = options.read(true).write(true).create_new(true).open(path).unwrap();
-    node.open(OpenRequest {
-        lower: lower.into(),
-        access: Access::ReadWrite,
-        read_mode: None,
-        write_mode: Some(WriteMode::Memory),
-        created: true,
-        append: false,
-        truncate: false,
-        user_id: 0,
-        changes_as: None,
-    })
-    .unwrap()
 }

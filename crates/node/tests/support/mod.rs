@@ -174,3 +174,20 @@ pub fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     let file: File = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(bytes, offset).unwrap();
 }
+
+/// An open to write in mode `memory` that says that it created the file, as is true of a new one.
+pub fn open_as_created(node: &Node, path: &Path) -> Result<Arc<dyn OpenFile>> {
+    let mut options = std::fs::File::options();
+    let lower = options.read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    node.open(OpenRequest {
+        lower: lower.into(),
+        access: Access::ReadWrite,
+        read_mode: None,
+        write_mode: Some(WriteMode::Memory),
+        created: true,
+        append: false,
+        truncate: false,
+        user_id: 0,
+        changes_as: None,
+    })
+}
