@@ -139,7 +139,8 @@ proptest! {
                 node.demand = node.demand.saturating_add_signed(rise).min(100 * GIB);
                 let (before, demand) = (node.stored(), node.demand);
                 window.push_back(demand);
-                let rises = rise > 0 && window.pop_front().is_some_and(|first| first < demand);
+                let first = window.pop_front().unwrap_or(u64::MAX);
+                let rises = rise > 0 && first < demand;
                 let decision = node.tick();
                 let grown = node.stored().saturating_sub(before);
                 prop_assert!(grown <= 2 * slowest, "rate of growth: {}", grown);
