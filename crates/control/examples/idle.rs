@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tidepool_control::actuator::{Actuator, Resized};
 use tidepool_control::sensor::{Roots, Sense, Sensors};
 use tidepool_control::{Governor, JournalFile, JournalOptions, Priority, prepare_process, start};
-use tidepool_model::control::{Parameters, Snapshot, StoreState};
+use tidepool_control_policy::{Parameters, Snapshot, StoreState};
 use tidepool_proto::Result;
 
 /// Capacity of the store.

@@ -1,6 +1,6 @@
 //! Copies of readings into memory that is there already, so that a tick does not allocate.
 
-use tidepool_model::control::{Decision, Limit, Snapshot, StoreState};
+use tidepool_control_policy::{Decision, Limit, Snapshot, StoreState};
 
 /// Makes `to` equal to `from`.
 pub(crate) fn decision(from: &Decision, to: &mut Decision) {
@@ -38,7 +38,7 @@ fn limit(from: &Limit, to: &mut Limit) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidepool_model::control::MemoryNode;
+    use tidepool_control_policy::MemoryNode;
 
     #[test]
     fn a_copy_is_equal_whatever_was_there() {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidepool_model::control::{
+use tidepool_control_policy::{
     Alarm, Decision, GroupBounds, Level, NodeFacts, Parameters, Policy, Reason, Snapshot,
     StoreState, policy, split,
 };

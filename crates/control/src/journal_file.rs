@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::OFlags;
-use tidepool_model::control::{Decision, JournalBytes, JournalWriter, Parameters, Snapshot};
+use tidepool_control_policy::{Decision, JournalBytes, JournalWriter, Parameters, Snapshot};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::copy;

@@ -1,6 +1,6 @@
 //! The memory controller of a node: reads the sensors, asks a policy, resizes the stores.
 //!
-//! The policy itself is pure and lives in `tidepool_model::control`. This crate brings it
+//! The policy itself is pure and lives in `tidepool_control_policy`. This crate brings it
 //! snapshots and carries its decisions out, on Tidepool's own store and on others of the node.
 //! It never frees bytes that a store did not confirm, and never reads or writes a file of the PFS.
 

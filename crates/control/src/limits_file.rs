@@ -183,7 +183,7 @@ fn read(path: &Path) -> Limits {
 mod tests {
     use std::time::Duration;
 
-    use tidepool_model::control::StoreState;
+    use tidepool_control_policy::StoreState;
 
     use super::*;
     use crate::actuator::{LimitWitness, Resized};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-use tidepool_model::control::{Decision, Level, Parameters, Reason, Snapshot};
+use tidepool_control_policy::{Decision, Level, Parameters, Reason, Snapshot};
 use tidepool_proto::ByteSize;
 
 use crate::latency::Histogram;

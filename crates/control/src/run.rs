@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tidepool_model::control::Parameters;
+use tidepool_control_policy::Parameters;
 use tidepool_proto::control_page::monotonic_ns;
 use tidepool_proto::{Error, ErrorKind, Result};
 

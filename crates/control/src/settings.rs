@@ -3,7 +3,7 @@
 //! connects the two; the table of options has the grammar, `Parameters` the meaning.
 
 use serde_json::{Map, Value};
-use tidepool_model::control::Parameters;
+use tidepool_control_policy::Parameters;
 use tidepool_proto::control::{ControlSetting, PARAMETER_PREFIX};
 use tidepool_proto::option::{OptionKind, option};
 use tidepool_proto::{ByteSize, Error, ErrorKind, Result};
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_policy_and_alarm_has_its_name_in_the_tables() {
-        use tidepool_model::control::{Alarm, ControlPolicy};
+        use tidepool_control_policy::{Alarm, ControlPolicy};
         use tidepool_proto::control::{ALARMS, CONTROL_POLICIES, PFS_FULL};
         for (name, _) in CONTROL_POLICIES {
             serde_json::from_value::<ControlPolicy>(name.into()).unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::Result;
 
 use crate::actuator::Actuator;

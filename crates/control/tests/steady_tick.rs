@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidepool_control::Governor;
 use tidepool_control::actuator::{Actuator, Resized};
 use tidepool_control::sensor::{Roots, Sensors};
-use tidepool_model::control::{Parameters, StoreState};
+use tidepool_control_policy::{Parameters, StoreState};
 use tidepool_proto::Result;
 
 thread_local! {

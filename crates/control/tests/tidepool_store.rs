@@ -142,7 +142,7 @@ fn settings_and_reports_travel() {
     let (generation, settings) = store.settings();
     assert_eq!(
         tidepool_control::settings::parameters(&settings).unwrap(),
-        tidepool_model::control::Parameters::default()
+        tidepool_control_policy::Parameters::default()
     );
     served.set("control_hold_ms", "77");
     until(&store, "the new setting", || store.settings().0 > generation);

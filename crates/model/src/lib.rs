@@ -9,7 +9,6 @@
 //! all.
 
 mod cluster;
-pub mod control;
 mod crossover;
 mod demand;
 mod hit_ratio;
@@ -19,7 +18,9 @@ mod plan;
 mod plan_advice;
 mod plan_doubt;
 mod quantity;
+mod recommend;
 mod sensitivity;
+pub mod simulator;
 mod throughput;
 
 pub use cluster::{Cluster, Extensions, Latency, LocalDisk, Pfs};
@@ -35,5 +36,6 @@ pub use plan::{
 pub use plan_advice::Advice;
 pub use plan_doubt::{Doubt, Rate, plan_in_doubt};
 pub use quantity::{Bytes, BytesPerSecond, NodeCount, Seconds, Share};
+pub use recommend::{Reasoned, Recommendation, recommend};
 pub use sensitivity::{Input, Sensitivity, sensitivities};
 pub use throughput::{Direction, Limit, Resource, Storage, aggregate, per_node};

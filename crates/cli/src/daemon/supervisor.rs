@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidepool_control::settings::parameters;
-use tidepool_model::control::NodeFacts;
+use tidepool_control_policy::NodeFacts;
 use tidepool_node::{Node, check_setting};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, ConfigEntry};
 use tidepool_proto::config::ControlConfig;

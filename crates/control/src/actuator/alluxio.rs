@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::StatVfs;
 use serde::Deserialize;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 

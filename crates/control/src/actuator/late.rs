@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_model::control::StoreState;
+use tidepool_control_policy::StoreState;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::configuration::{StoreConfiguration, open, put_back_left};

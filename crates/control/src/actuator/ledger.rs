@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 

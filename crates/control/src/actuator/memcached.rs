@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use tidepool_model::control::StoreSpeed;
+use tidepool_control_policy::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{ErrorKind, Result};
 

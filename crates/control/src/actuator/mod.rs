@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use tidepool_model::control::StoreState;
+use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
 
 pub use alluxio::{Alluxio, AlluxioConfiguration};

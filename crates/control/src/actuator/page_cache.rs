@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use tidepool_model::control::StoreSpeed;
+use tidepool_control_policy::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use tidepool_model::control::StoreState;
+use tidepool_control_policy::StoreState;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::ledger::Ledger;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::Result;
 use tidepool_proto::size::ByteSize;
 

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use rustix::mm::{MapFlags, ProtFlags};
-use tidepool_model::control::{StoreSpeed, StoreState};
+use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::control_page::{CONTROL_PAGE_BYTES, ControlPage, HEARTBEAT_BYTES, Heartbeat};
 use tidepool_proto::{Error, ErrorKind, Result};
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_client::{Client, ClientOptions};
-use tidepool_model::control::StoreState;
+use tidepool_control_policy::StoreState;
 use tidepool_proto::control::{ControlReport, ControlSetting, Govern, Governed};
 use tidepool_proto::control_page::{ControlPage, Heartbeat, LeaseState};
 use tidepool_proto::{Error, ErrorKind, Result};

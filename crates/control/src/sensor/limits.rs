@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tidepool_model::control::{Limit, StoreState};
+use tidepool_control_policy::{Limit, StoreState};
 
 use super::file::SensorFile;
 use super::groups::{self, GroupPlace, GroupVersion};

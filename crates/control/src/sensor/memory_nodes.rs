@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tidepool_model::control::MemoryNode;
+use tidepool_control_policy::MemoryNode;
 
 use super::file::SensorFile;
 use super::meminfo::MemoryCounters;

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use tidepool_model::control::Snapshot;
+use tidepool_control_policy::Snapshot;
 use tidepool_proto::mounts::MountTable;
 use tidepool_proto::{Error, ErrorKind, Result};
 

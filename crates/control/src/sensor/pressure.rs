@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-use tidepool_model::control::Pressure;
+use tidepool_control_policy::Pressure;
 
 use super::text;
 

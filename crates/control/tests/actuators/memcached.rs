@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tidepool_control::actuator::Actuator;
-use tidepool_model::control::StoreSpeed;
+use tidepool_control_policy::StoreSpeed;
 use tidepool_proto::ErrorKind;
 
 use crate::support::{

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_control::actuator::{Actuator, Resized};
 use tidepool_control::sensor::Sense;
 use tidepool_control::{Governor, Report};
-use tidepool_model::control::{Parameters, Snapshot, StoreState};
+use tidepool_control_policy::{Parameters, Snapshot, StoreState};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 pub const GIB: u64 = 1 << 30;

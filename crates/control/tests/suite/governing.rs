@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_control::{Priority, start};
-use tidepool_model::control::{
+use tidepool_control_policy::{
     Alarm, ControlPolicy, Level, Parameters, REST_MAX_MS, Reason, StoreSpeed,
 };
 use tidepool_proto::ErrorKind;

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_
 use tidepool_control::actuator::{Actuator, Resized};
 use tidepool_control::sensor::{GroupVersion, Roots, Sensors, places};
 use tidepool_control::{Governor, Priority, start};
-use tidepool_model::control::{Parameters, Reason, StoreState};
+use tidepool_control_policy::{Parameters, Reason, StoreState};
 use tidepool_proto::mounts::MountTable;
 use tidepool_proto::{Error, ErrorKind, Result};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool_control::{JournalFile, JournalOptions, Record};
-use tidepool_model::control::{
+use tidepool_control_policy::{
     ControlPolicy, Decision, Journal, Level, Parameters, Reason, Snapshot, policy,
 };
 

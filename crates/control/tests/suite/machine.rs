@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidepool_control::sensor::{Roots, Sense, Sensors};
-use tidepool_model::control::Snapshot;
+use tidepool_control_policy::Snapshot;
 use tidepool_proto::Result;
 
 /// `/proc/meminfo` of a node with 64 GiB: 20 GiB free, 8 GiB page cache, 30 GiB of programs.

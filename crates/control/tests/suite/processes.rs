@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{Governor, NodeLock, Priority, lock_holder, prepare_process, start};
-use tidepool_model::control::Parameters;
+use tidepool_control_policy::Parameters;
 use tidepool_proto::ErrorKind;
 
 use crate::fakes::{FakeStore, GIB, wait_until};

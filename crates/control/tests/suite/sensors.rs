@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tidepool_control::sensor::{
     Events, MemoryCounters, Roots, Sense, Sensors, Zones, parse_pressure, places,
 };
-use tidepool_model::control::{Limit, Pressure, Snapshot, StoreState};
+use tidepool_control_policy::{Limit, Pressure, Snapshot, StoreState};
 use tidepool_proto::mounts::MountTable;
 
 use crate::machine::{MEMINFO, MEMINFO_OLD, Machine, PRESSURE, VMSTAT, ZONEINFO, reading};

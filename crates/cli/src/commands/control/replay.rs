@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde::Serialize;
+use tidepool_control_policy::{Decision, Journal, JournalEntry, Replay};
 use tidepool_model::Bytes;
-use tidepool_model::control::{Decision, Journal, JournalEntry, Replay};
 use tidepool_proto::{Error, Result};
 
 use super::pictures::{self, Course, Moment};

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tidepool_control::{RecentDecision, Report};
-use tidepool_model::control::{Snapshot, headroom_bytes};
+use tidepool_control_policy::{Snapshot, headroom_bytes};
 use tidepool_proto::control::{ControlEvent, ControlReport, ControlledStore, GroupReport};
 
 /// Turns reports of the loop into those for the node; remembers what was told.
@@ -97,7 +97,7 @@ fn notes(report: &Report) -> Vec<String> {
     report.notes.iter().cloned().chain(why).collect()
 }
 
-fn store(state: &tidepool_model::control::StoreState) -> ControlledStore {
+fn store(state: &tidepool_control_policy::StoreState) -> ControlledStore {
     ControlledStore {
         name: state.name.clone(),
         resident_bytes: state.resident_bytes,
@@ -116,7 +116,7 @@ fn name<T: Serialize>(value: &T) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidepool_model::control::{Limit, StoreState};
+    use tidepool_control_policy::{Limit, StoreState};
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use tidepool_control_policy::{JournalBytes, JournalWriter, NodeFacts, Parameters, headroom_bytes};
 use tidepool_model::Bytes;
-use tidepool_model::control::{
-    Goal, JournalBytes, JournalWriter, Measures, NodeFacts, Parameters, PlantConfig, Run,
-    Simulation, StoreConfig, Trace, headroom_bytes, simulate_observed,
+use tidepool_model::simulator::{
+    Goal, Measures, PlantConfig, Run, Simulation, StoreConfig, Trace, simulate_observed,
 };
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -152,7 +152,7 @@ fn run(simulation: &Simulation) -> Result<(Run, Vec<u8>)> {
 }
 
 fn moments(run: &Run) -> Vec<Moment> {
-    let moment = |sample: &tidepool_model::control::Sample| Moment {
+    let moment = |sample: &tidepool_model::simulator::Sample| Moment {
         time_s: sample.at_ns as f64 / 1e9,
         demand_bytes: sample.truth.demand_bytes,
         stored_bytes: sample.truth.stored_bytes,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use serde_json::{Map, Value};
-use tidepool_model::control::{ControlPolicy, Parameters};
+use tidepool_control_policy::{ControlPolicy, Parameters};
 use tidepool_model::{Bytes, BytesPerSecond};
 use tidepool_proto::{Error, ErrorKind, Result};
 

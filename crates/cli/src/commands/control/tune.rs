@@ -2,7 +2,8 @@
 //! the present ones risk. Changes nothing.
 
 use serde::Serialize;
-use tidepool_model::control::{Journal, NodeFacts, Parameters, Recommendation, recommend};
+use tidepool_control_policy::{Journal, NodeFacts, Parameters};
+use tidepool_model::{Recommendation, recommend};
 use tidepool_proto::Result;
 
 use super::replay::read;
@@ -117,7 +118,7 @@ fn print(report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use tidepool_model::control::{Decision, JournalEntry, Level, Reason, Snapshot, StoreState};
+    use tidepool_control_policy::{Decision, JournalEntry, Level, Reason, Snapshot, StoreState};
 
     use super::*;
 
