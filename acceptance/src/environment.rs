@@ -56,7 +56,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds the product: the program and the library for Java. Always both, as `cargo build` does:
+/// Builds the product: the programs and the library for Java. Always all, as `cargo build` does:
 /// picked one by one, packages get other features of what they depend on and compile it anew.
 pub fn build_release() -> Result<()> {
     process::show(&mut cargo(&["build", "--release", "--locked"]))
@@ -77,7 +77,14 @@ pub fn binary() -> Result<PathBuf> {
 
 /// The program as contributors build it, without optimisation: enough for what it generates.
 pub fn debug_binary() -> Result<PathBuf> {
-    process::show(&mut cargo(&["build", "--locked", "--package", "tidepool-cli"]))?;
+    process::show(&mut cargo(&[
+        "build",
+        "--locked",
+        "--package",
+        "tidepool-cli",
+        "--package",
+        "tidepool-lab",
+    ]))?;
     Ok(target().join("debug/tidepool"))
 }
 

@@ -21,12 +21,12 @@ const DEPLOYED: [(&str, &str); 5] = [
     ("slurm/prolog.sh", "usr/share/doc/tidepool/slurm/prolog.sh"),
     ("slurm/epilog.sh", "usr/share/doc/tidepool/slurm/epilog.sh"),
 ];
-const PROGRAM: &str = "usr/bin/tidepool";
-const DEBUG: &str = "usr/lib/debug/usr/bin/tidepool.debug";
+/// Programs; the second has the commands of the laboratory.
+const PROGRAMS: [&str; 2] = ["tidepool", "tidepool-lab"];
 const MANUAL: &str = "usr/share/man/man1";
 const PUBLIC: u32 = 0o755;
 
-/// Makes the tree anew, with the program `binary` without what only debuggers read.
+/// Makes the tree anew, with the program `binary` and the one beside it.
 pub fn lay_out(binary: &Path, deploy: &Path, tree: &Path) -> Result<()> {
     if tree.exists() {
         std::fs::remove_dir_all(tree).with_context(|| tree.display().to_string())?;
@@ -36,18 +36,11 @@ pub fn lay_out(binary: &Path, deploy: &Path, tree: &Path) -> Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(tree))?;
         Ok(path)
     };
-    let (program, debug) = (place(PROGRAM)?, place(DEBUG)?);
-    let run = |tool: &str, arguments: &[&str], paths: [&Path; 2]| {
-        process::read(process::command(tool, arguments).args(paths))
-            .map(drop)
-            .context("strip and objcopy are in the package binutils")
-    };
-    run("objcopy", &["--only-keep-debug", "--compress-debug-sections"], [binary, &debug])?;
-    run("objcopy", &["--strip-debug"], [binary, &program])?;
-    let link = format!("--add-gnu-debuglink={}", debug.display());
-    process::read(process::command("objcopy", &[&link]).arg(&program))?;
-    set_mode(&program, PUBLIC)?;
-    set_mode(&debug, 0o644)?;
+    for name in PROGRAMS {
+        let program = place(&format!("usr/bin/{name}"))?;
+        let debug = place(&format!("usr/lib/debug/usr/bin/{name}.debug"))?;
+        install(&binary.with_file_name(name), &program, &debug)?;
+    }
     let manual = tree.join(MANUAL);
     process::read(process::command(binary, &["generate", "man"]).arg(&manual))?;
     for (shell, name) in COMPLETIONS {
@@ -60,6 +53,21 @@ pub fn lay_out(binary: &Path, deploy: &Path, tree: &Path) -> Result<()> {
         std::fs::copy(&from, place(name)?).with_context(|| from.display().to_string())?;
     }
     Ok(())
+}
+
+/// Installs a program, and apart from it what only debuggers read.
+fn install(built: &Path, program: &Path, debug: &Path) -> Result<()> {
+    let run = |tool: &str, arguments: &[&str], paths: [&Path; 2]| {
+        process::read(process::command(tool, arguments).args(paths))
+            .map(drop)
+            .context("strip and objcopy are in the package binutils")
+    };
+    run("objcopy", &["--only-keep-debug", "--compress-debug-sections"], [built, debug])?;
+    run("objcopy", &["--strip-debug"], [built, program])?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    process::read(process::command("objcopy", &[&link]).arg(program))?;
+    set_mode(program, PUBLIC)?;
+    set_mode(debug, 0o644)
 }
 
 /// For the release build of this checkout, below `dist/`.

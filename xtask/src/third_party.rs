@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 /// What is shipped: the command, and the library in the Java archive.
-const SHIPPED: [&str; 2] = ["tidepool-cli", "tidepool-java"];
+const SHIPPED: [&str; 3] = ["tidepool-cli", "tidepool-lab", "tidepool-java"];
 
 /// Licences that a library may have so that it can be passed on under Apache-2.0 without further
 /// duties than naming it.

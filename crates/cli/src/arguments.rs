@@ -1,6 +1,7 @@
 //! The commands, their arguments and help. Options of a node come from the table of options; all
 //! names here are fixed, because scripts rely on them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -9,14 +10,9 @@ use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 use tidepool_proto::files::{FILES_MAX, FileOrder};
 
-use crate::commands::calibrate::arguments::CalibrateArguments;
-use crate::commands::compare::arguments::CompareArguments;
 use crate::commands::control::arguments::ControlCommand;
-use crate::commands::model::arguments::ModelCommand;
-use crate::commands::mountain::arguments::MountainArguments;
-use crate::commands::plan::arguments::PlanArguments;
 use crate::connection::SocketArgument;
-use crate::settings::NodeFlags;
+use crate::flags::NodeFlags;
 
 const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed, or the answer is no, 2 usage, \
     3 no node answers, 4 no such file, 5 permission denied, 6 in use, 130 interrupted.";
@@ -28,6 +24,13 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// All commands with their help, but for the arguments of the laboratory's.
+    pub fn command_tree() -> clap::Command {
+        <Arguments as clap::CommandFactory>::command()
+    }
 }
 
 /// All commands.
@@ -65,12 +68,14 @@ pub enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Measure this machine for the models: memory, disk, PFS, network
-    Calibrate(Box<CalibrateArguments>),
+    #[command(disable_help_flag = true)]
+    Calibrate(LaboratoryArguments),
     /// Compute how fast storage can be: throughput, crossovers, MapReduce jobs
-    #[command(subcommand)]
-    Model(ModelCommand),
+    #[command(disable_help_flag = true)]
+    Model(LaboratoryArguments),
     /// Predict a workload on each storage, and what nodes and memory it needs
-    Plan(Box<PlanArguments>),
+    #[command(disable_help_flag = true)]
+    Plan(LaboratoryArguments),
     /// Print the metrics of the node in the text format of Prometheus
     Metrics(Facts),
     /// Print generated files: reference, man pages, completion
@@ -299,9 +304,19 @@ pub struct ConfigArguments {
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Reading and writing by this node, tmpfs, page cache and bare PFS, side by side in one run
-    Compare(Box<CompareArguments>),
+    #[command(disable_help_flag = true)]
+    Compare(LaboratoryArguments),
     /// The storage mountain: read throughput over data size and skip, with the model's prediction
-    Mountain(Box<MountainArguments>),
+    #[command(disable_help_flag = true)]
+    Mountain(LaboratoryArguments),
+}
+
+/// Arguments of commands of the laboratory, which reads them itself.
+#[derive(Args, Clone, Debug)]
+pub struct LaboratoryArguments {
+    /// As they were given.
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 /// What `generate` prints.

@@ -11,10 +11,11 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, Status,
+    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, ResizeReport,
+    Status,
 };
 use tidepool_proto::files::{CachedFile, FileOrder};
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
 
 /// How a command finds its node.
 #[derive(Args, Clone, Debug)]
@@ -161,16 +162,16 @@ impl Connection {
         }
     }
 
-    /// The same without a file. Waits no longer once `interrupted` is true: `None`, and the node
-    /// goes on with what it was asked for.
-    pub fn free_until(
+    /// Sets the capacity. Waits no longer once `interrupted` is true: `None`, and the node goes on
+    /// with what it was asked for.
+    pub fn resize_until(
         &self,
-        request: AdminRequest,
+        size: MemorySize,
         interrupted: &AtomicBool,
-    ) -> Result<Option<FreeReport>> {
-        match self.ask_until(request, None, interrupted)? {
+    ) -> Result<Option<ResizeReport>> {
+        match self.ask_until(AdminRequest::Resize { size }, None, interrupted)? {
             None => Ok(None),
-            Some(AdminReply::Freed(report)) => Ok(Some(report)),
+            Some(AdminReply::Resized(report)) => Ok(Some(report)),
             Some(other) => Err(unexpected(&other)),
         }
     }

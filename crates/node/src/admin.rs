@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, AdminService, Explanation, FreeReport, HitRatio, LoadReport, Status,
-    StoreStatus,
+    AdminReply, AdminRequest, AdminService, Explanation, FreeReport, HitRatio, LoadReport,
+    ResizeReport, Status, StoreStatus,
 };
 use tidepool_proto::control::{ControlStatus, PfsFull};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{
-    ByteSize, Error, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, Result,
+    ByteSize, Error, ErrorKind, FileService, MemorySize, OpenFile, OpenRequest, ReadMode, Result,
 };
 
 use crate::core::Core;
@@ -64,9 +64,7 @@ impl AdminService for Node {
             AdminRequest::Unpin => AdminReply::Unpinned(self.unpin(file()?, user_id)?),
             AdminRequest::Evict => AdminReply::Freed(self.evict(file()?)?),
             AdminRequest::EvictAll => AdminReply::Freed(self.core.store.evict_all()),
-            AdminRequest::Resize { capacity_bytes } => {
-                AdminReply::Freed(self.resize(capacity_bytes))
-            }
+            AdminRequest::Resize { size } => AdminReply::Resized(self.resize(size)?),
             AdminRequest::SetPolicy { policy } => {
                 self.core.store.set_policy(policy.parse()?);
                 AdminReply::Done
@@ -76,9 +74,6 @@ impl AdminService for Node {
                 match stop {
                     true => self.drain_while(go_on)?,
                     false => self.drain()?,
-                }
-                if let (true, Some(on_stop)) = (stop, &self.surroundings.lock().on_stop) {
-                    on_stop();
                 }
                 AdminReply::Done
             }
@@ -119,14 +114,12 @@ impl Node {
         let ledger = &core.ledger;
         let served = ledger.served_by_level();
         let hits = HitRatio::of(&served, ledger.passthrough_lent_bytes.get());
-        let surroundings = self.surroundings.lock();
         let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
             uptime_s: core.started.elapsed().as_secs(),
             pfs: core.config.pfs.display().to_string(),
             pfs_type: core.pfs.features().fs_type.clone(),
-            mount: surroundings.mount.clone(),
             socket: core.config.socket.display().to_string(),
             read_mode: core.config.read_mode.to_string(),
             write_mode: core.config.write_mode.to_string(),
@@ -145,19 +138,11 @@ impl Node {
             pfs_read_bytes: ledger.pfs_read_bytes.get(),
             pfs_written_bytes: ledger.pfs_written_bytes.get(),
             open_files: ledger.open_files.get(),
-            clients: surroundings.clients.as_ref().map_or(0, |clients| clients()),
             memory_only_files: core.memory_only.count(),
             transfers: ledger.transfers(),
-            degraded: self
-                .notes()
-                .iter()
-                .chain(&surroundings.notes)
-                .cloned()
-                .chain(hanging(core))
-                .collect(),
+            degraded: self.notes().iter().cloned().chain(hanging(core)).collect(),
             ..Status::default()
         };
-        drop(surroundings);
         self.add_owed(&mut status);
         status.control = self.control_status();
         status
@@ -167,9 +152,6 @@ impl Node {
     pub fn control_status(&self) -> ControlStatus {
         let mut status = self.core.governor.status();
         status.pfs_full = self.pfs_full();
-        if let Some(add) = &self.surroundings.lock().control {
-            add(&mut status);
-        }
         status
     }
 
@@ -333,10 +315,16 @@ impl Node {
         })
     }
 
-    /// Sets the capacity. Unlike a controller, which asks again, this returns when all is written
-    /// down that had to be, or nothing more can be.
-    fn resize(&self, capacity_bytes: u64) -> FreeReport {
+    /// Sets the capacity, which the process around the node has judged. Unlike a controller, which
+    /// asks again, this returns when all is written down that had to be, or nothing more can be.
+    fn resize(&self, size: MemorySize) -> Result<ResizeReport> {
+        let MemorySize::Bytes(capacity_bytes) = size else {
+            let detail = "a share of what memory is not known here";
+            return Err(Error::new(ErrorKind::Unsupported, "resizing the store", detail)
+                .remedy("ask for bytes"));
+        };
         let begun = Instant::now();
+        let ceiling_before_bytes = self.core.governor.status().ceiling_bytes;
         let before = self.core.store.stats().resident_bytes;
         let mut report = self.core.governor.resize(capacity_bytes);
         loop {
@@ -351,8 +339,16 @@ impl Node {
         // A controller gives back beside it.
         let gone = before.saturating_sub(report.resident_bytes);
         report.freed_bytes = report.freed_bytes.max(gone);
-        report.elapsed_ms = begun.elapsed().as_secs_f64() * 1e3;
-        report
+        Ok(ResizeReport {
+            asked_bytes: capacity_bytes,
+            ceiling_bytes: capacity_bytes,
+            ceiling_before_bytes,
+            freed_bytes: report.freed_bytes,
+            resident_bytes: report.resident_bytes,
+            capacity_bytes: report.capacity_bytes,
+            held_bytes: report.held_bytes,
+            elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+        })
     }
 
     /// Everything known of one file.

@@ -25,4 +25,4 @@ mod striping;
 pub mod transient;
 
 pub use governor::check_setting;
-pub use node::{ControlFacts, Node, Surroundings};
+pub use node::Node;

@@ -8,7 +8,6 @@ use parking_lot::{Condvar, Mutex};
 use std::thread::JoinHandle;
 use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::config::{Backing, NodeConfig};
-use tidepool_proto::control::ControlStatus;
 use tidepool_proto::{
     Alone, ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
     OpenRequest, Result, Version,
@@ -39,29 +38,9 @@ const UPKEEP: Duration = Duration::from_secs(1);
 pub struct Node {
     pub(crate) core: Arc<Core>,
     pub(crate) loads: Loads,
-    /// Facts that only the process around the node knows, for `status`.
-    pub(crate) surroundings: Mutex<Surroundings>,
     notes: Vec<String>,
     upkeep: Mutex<Option<JoinHandle<()>>>,
     stopping: Arc<(Mutex<bool>, Condvar)>,
-}
-
-/// Adds facts to the status of the memory control.
-pub type ControlFacts = Box<dyn Fn(&mut ControlStatus) + Send>;
-
-/// What the process around the node reports through it.
-#[derive(Default)]
-pub struct Surroundings {
-    /// Mount point in use.
-    pub mount: Option<String>,
-    /// Connected clients, asked when needed.
-    pub clients: Option<Box<dyn Fn() -> u64 + Send>>,
-    /// What the front ends lack on this machine.
-    pub notes: Vec<String>,
-    /// Adds what the process knows of the memory control.
-    pub control: Option<ControlFacts>,
-    /// Called when `drain` asks the node to stop.
-    pub on_stop: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Node {
@@ -121,7 +100,6 @@ impl Node {
         Ok(Arc::new(Node {
             core,
             loads: Loads::default(),
-            surroundings: Mutex::new(Surroundings::default()),
             notes,
             upkeep: Mutex::new(Some(upkeep)),
             stopping,
@@ -136,11 +114,6 @@ impl Node {
     /// The store, for what looks at memory alone.
     pub fn store(&self) -> &Arc<Store> {
         &self.core.store
-    }
-
-    /// Tells the node what its process knows.
-    pub fn surround(&self, change: impl FnOnce(&mut Surroundings)) {
-        change(&mut self.surroundings.lock());
     }
 
     /// Refuses new opens and writes down what exists in memory only, with what the front ends keep

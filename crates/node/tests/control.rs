@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::{BLOCK, CAPACITY, Fixture};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, Govern, Governed};
-use tidepool_proto::{ErrorKind, Result};
+use tidepool_proto::{ErrorKind, MemorySize, Result};
 
 const MINIMUM: u64 = 2 * BLOCK;
 /// So long that only tests which want it see a lease run out.
@@ -201,7 +201,7 @@ fn a_resize_while_governed_is_the_new_ceiling() {
     let fence = attached.fence;
     command(&fixture, fence, 8 * BLOCK);
     let resize = |blocks: u64| {
-        let request = AdminRequest::Resize { capacity_bytes: blocks * BLOCK };
+        let request = AdminRequest::Resize { size: MemorySize::Bytes(blocks * BLOCK) };
         fixture.node.admin(request, None, 0).unwrap()
     };
     resize(12);
@@ -223,7 +223,7 @@ fn a_resize_of_a_store_without_its_controller_wins() {
     let fixture = full();
     let fence = attach(&fixture, 7).unwrap().fence;
     fall_silent(&fixture, fence);
-    let request = AdminRequest::Resize { capacity_bytes: 8 * BLOCK };
+    let request = AdminRequest::Resize { size: MemorySize::Bytes(8 * BLOCK) };
     fixture.node.admin(request, None, 0).unwrap();
     assert_eq!(control(&fixture).capacity_bytes, 8 * BLOCK);
 }

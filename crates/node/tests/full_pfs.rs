@@ -12,7 +12,7 @@ use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::{ControlStatus, PFS_FULL};
-use tidepool_proto::{Error, OpenFile, WriteMode};
+use tidepool_proto::{Error, MemorySize, OpenFile, WriteMode};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILES: u64 = 60;
@@ -66,7 +66,7 @@ fn metric(fixture: &Fixture) -> String {
 }
 
 fn shrink(fixture: &Fixture) {
-    fixture.node.admin(AdminRequest::Resize { capacity_bytes: 0 }, None, 0).unwrap();
+    fixture.node.admin(AdminRequest::Resize { size: MemorySize::Bytes(0) }, None, 0).unwrap();
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -5,7 +5,7 @@ mod support;
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::config::DirectoryRule;
-use tidepool_proto::{Access, ErrorKind, FileService, Level, ReadMode, WriteMode};
+use tidepool_proto::{Access, ErrorKind, FileService, Level, MemorySize, ReadMode, WriteMode};
 
 fn write_mode(mode: WriteMode) -> Wish {
     Wish { write: Some(mode), ..Wish::default() }
@@ -285,8 +285,10 @@ fn a_reader_beside_thousands_of_opens_ends_in_peace() {
 fn resizing_to_nothing_writes_memory_only_files_down() {
     let fixture = Fixture::new();
     write_in_pieces(&fixture, "f", &content(1, 9 << 20), write_mode(WriteMode::Memory));
-    let request = AdminRequest::Resize { capacity_bytes: 0 };
-    let AdminReply::Freed(report) = fixture.node.admin(request, None, 0).unwrap() else { panic!() };
+    let request = AdminRequest::Resize { size: MemorySize::Bytes(0) };
+    let AdminReply::Resized(report) = fixture.node.admin(request, None, 0).unwrap() else {
+        panic!()
+    };
     assert_eq!(report.resident_bytes, 0, "{report:?}");
     assert_eq!(std::fs::read(fixture.path("f")).unwrap(), content(1, 9 << 20));
 }

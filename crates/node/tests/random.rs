@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use tidepool_proto::admin::{AdminRequest, AdminService};
-use tidepool_proto::{OpenFile, WriteMode};
+use tidepool_proto::{MemorySize, OpenFile, WriteMode};
 
 struct Random(u64);
 
@@ -119,7 +119,7 @@ impl Model {
             [self.random.below(6) as usize]
             .into();
         let request = match self.random.below(3) {
-            0 => AdminRequest::Resize { capacity_bytes },
+            0 => AdminRequest::Resize { size: MemorySize::Bytes(capacity_bytes) },
             1 => AdminRequest::EvictAll,
             _ => AdminRequest::SetPolicy { policy },
         };

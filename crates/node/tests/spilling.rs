@@ -11,7 +11,7 @@ use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::Govern;
-use tidepool_proto::{Error, WriteMode};
+use tidepool_proto::{Error, MemorySize, WriteMode};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -44,7 +44,10 @@ fn assert_on_pfs(fixture: &Fixture, files: &[(String, Vec<u8>)]) {
 }
 
 fn shrink_to(fixture: &Fixture, capacity_bytes: u64) {
-    fixture.node.admin(AdminRequest::Resize { capacity_bytes }, None, 0).unwrap();
+    fixture
+        .node
+        .admin(AdminRequest::Resize { size: MemorySize::Bytes(capacity_bytes) }, None, 0)
+        .unwrap();
 }
 
 /// As a controller does it.

@@ -11,7 +11,7 @@ use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::Govern;
-use tidepool_proto::{Access, FileId, FileService, OpenFile, WriteMode};
+use tidepool_proto::{Access, FileId, FileService, MemorySize, OpenFile, WriteMode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -157,13 +157,13 @@ fn a_resize_by_hand_does_not_end_while_a_controller_writes_down() {
         let node = fixture.node.clone();
         let (answered, answers) = mpsc::channel();
         scope.spawn(move || {
-            let shrink = AdminRequest::Resize { capacity_bytes: 0 };
+            let shrink = AdminRequest::Resize { size: MemorySize::Bytes(0) };
             answered.send(node.admin(shrink, None, 0).unwrap()).unwrap();
         });
         // Without waiting it would answer here; a moment is enough for that to be seen often.
         assert!(answers.recv_timeout(Duration::from_millis(300)).is_err(), "it does not wait");
         stall.let_go();
-        let AdminReply::Freed(report) = answers.recv_timeout(PATIENCE).unwrap() else { panic!() };
+        let AdminReply::Resized(report) = answers.recv_timeout(PATIENCE).unwrap() else { panic!() };
         assert_eq!((report.resident_bytes, report.freed_bytes), (0, resident_bytes));
         governed.join().unwrap().unwrap();
     });
@@ -181,7 +181,7 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
     stall.hold(&hooks, Call::Write);
     std::thread::scope(|scope| {
         let _relief = Relief(stall.clone());
-        let shrink = AdminRequest::Resize { capacity_bytes: 0 };
+        let shrink = AdminRequest::Resize { size: MemorySize::Bytes(0) };
         let resize = scope.spawn(|| fixture.node.admin(shrink, None, 0).unwrap());
         stall.wait_for(1);
         std::fs::remove_file(&path).unwrap();

@@ -16,7 +16,7 @@ use tidepool_pfs::{FaultStore, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::stub::{STUB_ATTRIBUTE, marked_length};
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
+    Access, Error, ErrorKind, FileService, MemorySize, OpenFile, OpenRequest, Result, WriteMode,
 };
 
 /// What happens at a step.
@@ -146,7 +146,7 @@ fn run(ground: &Ground, node: &Arc<Node>, name: &str, bytes: &[u8], cause: Cause
     told.closed = file.flush().is_ok();
     told.written_down = match cause {
         Cause::Resize => {
-            node.admin(AdminRequest::Resize { capacity_bytes: 0 }, None, 0).unwrap();
+            node.admin(AdminRequest::Resize { size: MemorySize::Bytes(0) }, None, 0).unwrap();
             node.status().memory_only_files == 0
         }
         // Zeroes nothing and keeps the length.
@@ -248,7 +248,7 @@ fn goes_on(ground: &Ground, node: &Arc<Node>, name: &str, bytes: &[u8], case: &s
         let file = open(node, &path, Access::Read, Manner::default());
         file.and_then(|file| read_all(&*file)).unwrap_or_else(|error| panic!("{case}: {error}")).0
     };
-    node.admin(AdminRequest::Resize { capacity_bytes: CAPACITY }, None, 0).unwrap();
+    node.admin(AdminRequest::Resize { size: MemorySize::Bytes(CAPACITY) }, None, 0).unwrap();
     if node.status().memory_only_files > 0 {
         assert!(read() == bytes, "{case}: in memory");
         node.drain().unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -598,7 +598,7 @@ fn a_file_that_was_dropped_is_lost_also_to_who_has_it_open() {
     writer.write_at(0, &content(1, 5 << 20)).unwrap();
     writer.flush().unwrap();
     let reader = fixture.open("scratch/f");
-    fixture.node.admin(AdminRequest::Resize { capacity_bytes: 0 }, None, 0).unwrap();
+    fixture.node.admin(AdminRequest::Resize { size: MemorySize::Bytes(0) }, None, 0).unwrap();
     assert_eq!(fixture.node.status().memory_only_files, 0, "dropped");
     let mut buffer = [0; 10];
     assert_eq!(kind(reader.read_at(0, &mut buffer)), ErrorKind::Lost);

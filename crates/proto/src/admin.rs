@@ -7,7 +7,7 @@ use crate::control::{ControlStatus, Govern, Governed};
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
-use crate::size::ByteSize;
+use crate::size::MemorySize;
 
 /// A request of the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,10 +26,10 @@ pub enum AdminRequest {
     Pin,
     /// Lets the file be evicted again; its descriptor comes with the message.
     Unpin,
-    /// Sets the capacity of the store in bytes.
+    /// Sets the capacity of the store.
     Resize {
-        /// New capacity in bytes.
-        capacity_bytes: u64,
+        /// New capacity; a share is one of the memory that the node may use.
+        size: MemorySize,
     },
     /// Changes the eviction policy, by name.
     SetPolicy {
@@ -72,9 +72,7 @@ impl AdminRequest {
     pub fn change(&self) -> Option<String> {
         Some(match self {
             AdminRequest::EvictAll => "evict all".to_owned(),
-            AdminRequest::Resize { capacity_bytes } => {
-                format!("resize to {}", ByteSize(*capacity_bytes))
-            }
+            AdminRequest::Resize { size } => format!("resize to {size}"),
             AdminRequest::SetPolicy { policy } => format!("policy {policy}"),
             AdminRequest::Drain { stop: false } => "drain".to_owned(),
             AdminRequest::Drain { stop: true } => "stop".to_owned(),
@@ -94,8 +92,10 @@ pub enum AdminReply {
     Explain(Box<Explanation>),
     /// To `Load` and `Pin`.
     Loaded(LoadReport),
-    /// To `Evict`, `EvictAll` and `Resize`.
+    /// To `Evict` and `EvictAll`.
     Freed(FreeReport),
+    /// To `Resize`.
+    Resized(ResizeReport),
     /// To `Config`.
     Config(Vec<ConfigEntry>),
     /// To `Metrics`.
@@ -412,6 +412,27 @@ pub struct LoadReport {
 /// What an eviction or a resize freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FreeReport {
+    /// Bytes given back to the operating system.
+    pub freed_bytes: u64,
+    /// Bytes still resident.
+    pub resident_bytes: u64,
+    /// Capacity in force.
+    pub capacity_bytes: u64,
+    /// Bytes that could not be freed because they are pinned, open by passthrough or owed.
+    pub held_bytes: u64,
+    /// Milliseconds it took.
+    pub elapsed_ms: f64,
+}
+
+/// What a resize came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResizeReport {
+    /// Bytes that were asked for.
+    pub asked_bytes: u64,
+    /// Bytes in whole blocks: what the store may hold. A controller decides below it.
+    pub ceiling_bytes: u64,
+    /// The same before.
+    pub ceiling_before_bytes: u64,
     /// Bytes given back to the operating system.
     pub freed_bytes: u64,
     /// Bytes still resident.

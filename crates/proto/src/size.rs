@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for ByteSize {
 }
 
 /// A memory size: bytes, or a share of the memory that this node may use.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MemorySize {
     /// A number of bytes.
     Bytes(u64),

@@ -22,8 +22,15 @@ const MACROS: [(&str, bool, &str); 7] = [
     ("eprint", true, "log with `tracing`; only the command line prints"),
 ];
 /// Programs that people read the output of.
-const PRINTERS: [&str; 6] =
-    ["crates/cli/", "acceptance/", "xtask/", "bench/", "conformance/", "crates/testkit/"];
+const PRINTERS: [&str; 7] = [
+    "crates/terminal/",
+    "crates/lab/",
+    "acceptance/",
+    "xtask/",
+    "bench/",
+    "conformance/",
+    "crates/testkit/",
+];
 /// A library that says on standard error, once, that no node answers; programs can redirect it.
 const NOTICE: &str = "crates/client/src/options.rs";
 

@@ -8,10 +8,10 @@ use tidepool_proto::resolve::resolve;
 
 use crate::arguments::ConfigArguments;
 use crate::connection::{SocketArgument, socket_path};
-use crate::exit::Outcome;
-use crate::machine::machine;
-use crate::output::{self, Colour, coloured};
-use crate::settings::gather;
+use tidepool_daemon::machine::machine;
+use tidepool_daemon::settings::gather;
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output::{self, Colour, coloured};
 
 /// Runs `config`.
 pub fn config(arguments: &ConfigArguments) -> Result<Outcome> {

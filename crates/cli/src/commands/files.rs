@@ -6,10 +6,10 @@ use tidepool_proto::{Error, Result};
 
 use super::store::print_freed;
 use crate::arguments::{EvictArguments, UnpinArguments};
-use crate::exit::Outcome;
-use crate::failures::Failures;
-use crate::output;
 use crate::target::{Roots, Target, files};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::failures::Failures;
+use tidepool_terminal::output;
 
 /// Sum of the evictions of several files.
 #[derive(Serialize)]

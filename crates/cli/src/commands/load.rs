@@ -15,11 +15,11 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use super::explain::{usable_bytes, why_absent};
 use crate::arguments::LoadArguments;
 use crate::connection::Connection;
-use crate::exit::{self, Outcome};
-use crate::failures::{Failures, gone, is_gone};
-use crate::interruption;
-use crate::output::{self, count, size};
 use crate::target::{NO_FILE, Roots, Target, files};
+use tidepool_terminal::exit::{self, Outcome};
+use tidepool_terminal::failures::{Failures, gone, is_gone};
+use tidepool_terminal::interruption;
+use tidepool_terminal::output::{self, count, size};
 
 /// How often the node is asked how far files under way are.
 const LOOK: Duration = Duration::from_millis(200);

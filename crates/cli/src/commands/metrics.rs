@@ -7,8 +7,8 @@ use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::Facts;
-use crate::exit::Outcome;
-use crate::output;
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output;
 
 /// A value.
 #[derive(Debug, PartialEq, Serialize)]

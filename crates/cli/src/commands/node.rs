@@ -8,16 +8,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
-use tidepool_control::limits_left;
 use tidepool_proto::admin::{AdminRequest, Status};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::{DrainArguments, Facts, StopArguments};
 use crate::busy::{User, users_of};
-use crate::commands::control::limits_path;
 use crate::connection::Connection;
-use crate::exit::Outcome;
-use crate::{interruption, output};
+use tidepool_daemon::controller::{limits_left, limits_path};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::{interruption, output};
 
 /// How often programs that use the mount are looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -54,8 +53,8 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     }
     wait_for_end(&process, &status, Duration::from_secs(arguments.timeout), &interrupted)?;
     check_unmounted(&status)?;
-    let limits = limits_path(Path::new(&status.socket));
-    let left = limits_left(&limits);
+    let socket = Path::new(&status.socket);
+    let left = limits_left(socket);
     let report = StopReport {
         stopped: true,
         process_id: status.process_id,
@@ -76,7 +75,7 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
         output::note(&format!(
             "warning: store `{name}` did not get its limit of {limit_bytes} bytes back; set it by \
              hand, or the next node at this socket puts it back when it stops ({})",
-            limits.display()
+            limits_path(socket).display()
         ));
     }
     Ok(if left.is_empty() { Outcome::Done } else { Outcome::NotSo })

@@ -5,8 +5,8 @@ use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
 
 use crate::arguments::Facts;
-use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, count, percent, size};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
 
 /// Runs `status`.
 pub fn status(facts: &Facts) -> Result<Outcome> {

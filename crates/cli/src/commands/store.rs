@@ -2,48 +2,30 @@
 
 use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, FreeReport, PolicyChoice, StoreStatus};
-use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::{PolicyArguments, ResizeArguments};
-use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, size};
-use crate::{interruption, machine};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::interruption;
+use tidepool_terminal::output::{self, Colour, coloured, size};
 
 /// Runs `resize`.
 pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
-    let status = node.status()?;
-    let wanted_bytes = match arguments.size {
-        MemorySize::Bytes(bytes) => bytes,
-        share @ MemorySize::Percent(_) => {
-            share.resolve(machine::memory_limit_of(status.process_id)?.bytes)
-        }
-    };
-    let block_bytes = status.store.block_bytes.max(1);
-    let capacity_bytes = wanted_bytes / block_bytes * block_bytes;
-    if capacity_bytes < wanted_bytes {
-        let (wanted, block) = (size(wanted_bytes), size(block_bytes));
-        if capacity_bytes == 0 {
-            let detail = format!("{wanted} is less than one block of {block}");
-            return Err(Error::new(ErrorKind::InvalidInput, "resizing the store", detail)
-                .remedy("ask for at least one block, or for 0 to empty it"));
-        }
-        let capacity = size(capacity_bytes);
-        // To two digits they may be the same.
-        if capacity != wanted {
-            output::note(&format!("{wanted} is {capacity} in whole blocks of {block}"));
-        }
-    }
     let interrupted = interruption::watch()?;
-    let Some(report) = node.free_until(AdminRequest::Resize { capacity_bytes }, &interrupted)?
-    else {
-        let capacity = size(capacity_bytes);
+    let Some(report) = node.resize_until(arguments.size, &interrupted)? else {
         output::note(&format!(
-            "interrupted: the new capacity, {capacity}, stays, and the node goes on giving back \
-             what is beyond it (`tidepool status` says how far it is)"
+            "interrupted: the new capacity, {}, stays, and the node goes on giving back what is \
+             beyond it (`tidepool status` says how far it is)",
+            arguments.size
         ));
         return Ok(Outcome::Interrupted);
     };
+    let (asked, ceiling) = (size(report.asked_bytes), size(report.ceiling_bytes));
+    // To two digits they may be the same.
+    if asked != ceiling {
+        output::note(&format!("{asked} is {ceiling} in whole blocks"));
+    }
     if arguments.facts.json {
         output::json(&report)?;
     } else {
@@ -55,18 +37,18 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
             report.elapsed_ms
         ));
     }
-    if report.capacity_bytes < capacity_bytes {
+    if report.capacity_bytes < report.ceiling_bytes {
         output::note(&format!(
-            "a controller governs the store: {} is its new upper limit, and it decides below it",
-            size(capacity_bytes)
+            "a controller governs the store: {ceiling} is its new upper limit, and it decides \
+             below it"
         ));
     }
-    let over_bytes = report.resident_bytes.saturating_sub(capacity_bytes);
+    let over_bytes = report.resident_bytes.saturating_sub(report.ceiling_bytes);
     if over_bytes == 0 {
         return Ok(Outcome::Done);
     }
     let over = size(over_bytes);
-    if capacity_bytes >= status.control.ceiling_bytes {
+    if report.ceiling_bytes >= report.ceiling_before_bytes {
         output::note(&format!(
             "{over} beyond it are still held from before (pinned, open or owed); they go when they \
              may"

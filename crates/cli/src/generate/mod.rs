@@ -6,34 +6,36 @@ mod reference;
 
 use std::path::Path;
 
-use clap::CommandFactory;
 use tidepool_proto::{Error, Result};
 
-use crate::arguments::{Arguments, GenerateCommand};
-use crate::exit::Outcome;
+use crate::arguments::GenerateCommand;
+use tidepool_terminal::exit::Outcome;
 
-/// Runs `generate`.
-pub fn generate(what: &GenerateCommand) -> Result<Outcome> {
+/// Runs `generate` for the commands of `tree`.
+///
+/// # Errors
+/// Where a file cannot be written.
+pub fn generate(what: &GenerateCommand, tree: &clap::Command) -> Result<Outcome> {
     match what {
         GenerateCommand::Docs { directory } => {
-            for (name, text) in reference::files() {
+            for (name, text) in reference::files(tree) {
                 write(&directory.join(name), text.as_bytes())?;
             }
         }
-        GenerateCommand::Man { directory } => man(directory)?,
+        GenerateCommand::Man { directory } => man(directory, tree)?,
         GenerateCommand::Completion { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Arguments::command(), "tidepool", &mut text);
-            crate::output::text(String::from_utf8_lossy(&text).trim_end());
+            clap_complete::generate(*shell, &mut tree.clone(), "tidepool", &mut text);
+            tidepool_terminal::output::text(String::from_utf8_lossy(&text).trim_end());
         }
     }
     Ok(Outcome::Done)
 }
 
-fn man(directory: &Path) -> Result<()> {
+fn man(directory: &Path, tree: &clap::Command) -> Result<()> {
     std::fs::create_dir_all(directory)
         .map_err(|source| Error::pfs(format!("creating {}", directory.display()), source))?;
-    clap_mangen::generate_to(Arguments::command(), directory)
+    clap_mangen::generate_to(tree.clone(), directory)
         .map_err(|source| Error::pfs("writing man pages", source))
 }
 

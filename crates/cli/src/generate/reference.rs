@@ -2,26 +2,24 @@
 
 use std::fmt::Write;
 
-use clap::CommandFactory;
 use tidepool_proto::ErrorKind;
 use tidepool_proto::hadoop::{HADOOP_OPTIONS, key};
 use tidepool_proto::metric::METRICS;
 use tidepool_proto::option::{OPTIONS, OptionKind, OptionSpec, POLICIES, QUOTA_KEYS, RULE_KEYS};
 
 use super::java;
-use crate::arguments::Arguments;
-use crate::exit::EXIT_CODES;
-use crate::failure::kind_name;
+use tidepool_terminal::exit::EXIT_CODES;
+use tidepool_terminal::failure::kind_name;
 
 const MADE: &str = "<!-- Made by `tidepool generate docs`; change the tables, not this file. -->\n";
 
 /// All generated files: path below the top of the source tree, and content.
-pub fn files() -> Vec<(&'static str, String)> {
+pub fn files(tree: &clap::Command) -> Vec<(&'static str, String)> {
     vec![
         ("docs/reference/options.md", options()),
         ("docs/reference/metrics.md", metrics()),
         ("docs/reference/errors.md", errors()),
-        ("docs/reference/cli.md", command_line()),
+        ("docs/reference/cli.md", command_line(tree)),
         ("deploy/tidepool.toml", example()),
         ("java/hadoop/src/main/java/io/tidepool/hadoop/TideOptions.java", java::options()),
     ]
@@ -150,7 +148,7 @@ fn errors() -> String {
     text
 }
 
-fn command_line() -> String {
+fn command_line(tree: &clap::Command) -> String {
     let mut text = format!("# Command line\n\n{MADE}\n");
     text += "Files are named by their path on the PFS, below the mount, or as `tide:///path`. \
              Commands that print facts take `--json`; the keys are stable, and what is not known \
@@ -165,7 +163,7 @@ fn command_line() -> String {
     for (code, meaning) in EXIT_CODES {
         put!(text, "| {code} | {meaning} |");
     }
-    let mut command = Arguments::command().term_width(96);
+    let mut command = tree.clone().term_width(96);
     command.build();
     describe(&mut text, &mut command);
     text

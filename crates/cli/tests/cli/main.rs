@@ -4,7 +4,6 @@ mod answers;
 mod control;
 mod data_sets;
 mod failing;
-mod generated;
 mod logging;
 mod node;
 mod place;

@@ -1,5 +1,8 @@
 //! Help, usage errors, exit codes without a node.
 
+use std::path::Path;
+use std::process::Command;
+
 use super::{run, stderr, stdout, tidepool};
 
 fn code(arguments: &[&str]) -> i32 {
@@ -204,4 +207,45 @@ fn output_to_a_closed_pipe_is_no_panic() {
 fn a_live_view_needs_a_terminal_and_missing_directories_are_4() {
     assert_eq!(code(&["doctor", "--pfs", "/no/such/directory"]), 4);
     assert_eq!(code(&["doctor", "--pfs", "/etc/passwd"]), 2);
+}
+
+#[test]
+fn the_example_configuration_is_valid_as_it_is_and_with_every_line_on() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let example = top.join("deploy/tidepool.toml");
+    let text = std::fs::read_to_string(&example).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("all.toml");
+    // Lines with a value begin with `#` and no blank; user names must exist on this machine.
+    let on: Vec<&str> = text
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        .collect();
+    std::fs::write(&file, on.join("\n").replace("\"alice\"", "\"root\"")).unwrap();
+    for path in [&example, &file] {
+        let output = run(&["config", "--check", "--config", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}: {}", path.display(), stderr(&output));
+    }
+    let all = std::fs::read_to_string(&file).unwrap();
+    for spec in tidepool_proto::option::OPTIONS {
+        assert!(all.lines().any(|line| line.starts_with(&format!("{} = ", spec.name))));
+    }
+}
+
+#[test]
+fn a_command_of_a_laboratory_that_is_not_installed_is_refused_with_what_to_install() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("tidepool");
+    std::fs::copy(env!("CARGO_BIN_EXE_tidepool"), &alone).unwrap();
+    let run = |arguments: &[&str]| {
+        Command::new(&alone).args(arguments).env("PATH", directory.path()).output().unwrap()
+    };
+    for arguments in [&["plan", "--json"][..], &["control", "tune", "--json"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("install it: package tidepool-lab"), "{output:?}");
+        assert!(stdout(&output).contains("\"unsupported\""), "{output:?}");
+    }
+    assert!(run(&["help"]).status.success(), "help needs no laboratory");
+    assert!(run(&["generate", "completion", "bash"]).status.success());
 }

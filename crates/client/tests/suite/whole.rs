@@ -10,7 +10,7 @@ use tidepool_client::{Client, ClientOptions, OpenOptions};
 use tidepool_node::Node;
 use tidepool_node::server::{Server, ServerLimits};
 use tidepool_proto::admin::{AdminReply, AdminRequest};
-use tidepool_proto::{ErrorKind, WriteMode};
+use tidepool_proto::{ErrorKind, MemorySize, WriteMode};
 
 use crate::scene::{child, eventually, pattern, role};
 
@@ -92,9 +92,11 @@ fn what_is_resident_is_read_without_the_node() {
     assert_eq!(whole.server().counts().requests, asked);
 
     let client = whole.client();
-    let resize = |capacity_bytes| client.admin(AdminRequest::Resize { capacity_bytes }, None);
+    let resize = |capacity_bytes| {
+        client.admin(AdminRequest::Resize { size: MemorySize::Bytes(capacity_bytes) }, None)
+    };
     for _ in 0..3 {
-        let AdminReply::Freed(report) = resize(0).unwrap() else { panic!("no report") };
+        let AdminReply::Resized(report) = resize(0).unwrap() else { panic!("no report") };
         assert_eq!(report.resident_bytes, 0);
         buffer.fill(0);
         file.read_at(0, &mut buffer).unwrap();
@@ -118,7 +120,7 @@ fn borrowed_bytes_stay_when_the_store_shrinks() {
     let client = whole.client();
     let file = client.open(whole.path("file"), OpenOptions::read()).unwrap();
     let borrowed = file.borrow(100, BLOCK).unwrap();
-    client.admin(AdminRequest::Resize { capacity_bytes: 0 }, None).unwrap();
+    client.admin(AdminRequest::Resize { size: MemorySize::Bytes(0) }, None).unwrap();
     assert!(borrowed[..] == bytes[100..100 + BLOCK]);
     std::fs::write(whole.path("file"), pattern(2 * BLOCK, 1)).unwrap();
     let again = client.open(whole.path("file"), OpenOptions::read()).unwrap();

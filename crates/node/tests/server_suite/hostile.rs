@@ -19,7 +19,7 @@ use tidepool_proto::wire::{
     FrameHeader, HEADER_BYTES, Hello, Reply, Request, Verdict, Want, Welcome, WriteSource,
     root_of_welcome,
 };
-use tidepool_proto::{Access, ErrorKind};
+use tidepool_proto::{Access, ErrorKind, MemorySize};
 
 /// The server must serve others as before.
 fn check_healthy(scene: &Scene) {
@@ -565,7 +565,7 @@ fn only_root_and_the_owner_change_the_node() {
         let mut raw = Raw::connect(&socket);
         for request in [
             AdminRequest::EvictAll,
-            AdminRequest::Resize { capacity_bytes: 0 },
+            AdminRequest::Resize { size: MemorySize::Bytes(0) },
             AdminRequest::SetPolicy { policy: "lru".into() },
             AdminRequest::Drain { stop: true },
         ] {

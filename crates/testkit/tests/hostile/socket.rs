@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidepool_client::{Client, ClientOptions, OpenOptions as LibraryOptions};
 use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::wire::{FrameHeader, Hello, Reply, Request, Want};
-use tidepool_proto::{Access, ErrorKind};
+use tidepool_proto::{Access, ErrorKind, MemorySize};
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::raw::{RawClient, open_for, read_of};
 
@@ -157,7 +157,7 @@ fn others_cannot_administer_the_node() {
         user.run(|| {
             let mut client = RawClient::accepted(node.socket());
             for request in [
-                AdminRequest::Resize { capacity_bytes: 0 },
+                AdminRequest::Resize { size: MemorySize::Bytes(0) },
                 AdminRequest::EvictAll,
                 AdminRequest::SetPolicy { policy: "lru".into() },
                 AdminRequest::Drain { stop: false },

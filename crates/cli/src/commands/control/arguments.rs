@@ -8,8 +8,7 @@ use clap::{Args, Subcommand, ValueHint};
 use tidepool_proto::control::{LEASE_OPTION, parameter_options};
 use tidepool_proto::option::OPTIONS;
 
-use super::simulation_arguments::{ReplayArguments, SimulateArguments, TuneArguments};
-use crate::arguments::Facts;
+use crate::arguments::{Facts, LaboratoryArguments};
 use crate::connection::SocketArgument;
 
 /// Commands of the memory control.
@@ -24,11 +23,14 @@ pub enum ControlCommand {
     /// Govern the store of a node from this process; the node starts this by itself
     Run(RunArguments),
     /// Run policies over a recorded demand in virtual time, and measure them
-    Simulate(Box<SimulateArguments>),
+    #[command(disable_help_flag = true)]
+    Simulate(LaboratoryArguments),
     /// Decide a log of decisions again: the same must come out
-    Replay(ReplayArguments),
+    #[command(disable_help_flag = true)]
+    Replay(LaboratoryArguments),
     /// Recommend parameters from what was measured, and say what the present ones risk
-    Tune(Box<TuneArguments>),
+    #[command(disable_help_flag = true)]
+    Tune(LaboratoryArguments),
 }
 
 /// Takes any name, so that the node may refuse it with a remedy, and completes those there are.

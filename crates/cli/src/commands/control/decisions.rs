@@ -6,8 +6,8 @@ use tidepool_proto::Result;
 use tidepool_proto::control::ControlEvent;
 
 use super::arguments::DecisionsArguments;
-use crate::exit::Outcome;
-use crate::output::{self, duration, size};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output::{self, duration, size};
 
 /// Runs `control decisions`.
 pub fn decisions(arguments: &DecisionsArguments) -> Result<Outcome> {

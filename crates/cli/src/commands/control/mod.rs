@@ -3,26 +3,20 @@
 
 pub mod arguments;
 mod decisions;
-mod pictures;
-mod replay;
-mod reporting;
-mod run;
 mod set;
-mod simulate;
-mod simulation_arguments;
 mod status;
-mod tune;
 
+use tidepool_daemon::controller::{self, ControllerOptions};
 use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry};
 use tidepool_proto::control::ControlStatus;
 use tidepool_proto::option::{OptionKind, option};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::connection::Connection;
-use crate::exit::Outcome;
-use crate::output;
-use arguments::ControlCommand;
-pub use run::{limits_path, lock_path, put_back_left};
+use crate::laboratory;
+use arguments::{ControlCommand, RunArguments};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output;
 
 /// Runs a command of the memory control.
 pub fn control(command: &ControlCommand) -> Result<Outcome> {
@@ -30,11 +24,21 @@ pub fn control(command: &ControlCommand) -> Result<Outcome> {
         ControlCommand::Status(facts) => status::status(facts),
         ControlCommand::Set(arguments) => set::set(arguments),
         ControlCommand::Decisions(arguments) => decisions::decisions(arguments),
-        ControlCommand::Run(arguments) => run::run(arguments),
-        ControlCommand::Simulate(arguments) => simulate::simulate(arguments),
-        ControlCommand::Replay(arguments) => replay::replay(arguments),
-        ControlCommand::Tune(arguments) => tune::tune(arguments),
+        ControlCommand::Run(arguments) => run(arguments),
+        ControlCommand::Simulate(_) | ControlCommand::Replay(_) | ControlCommand::Tune(_) => {
+            laboratory::hand_over()
+        }
     }
+}
+
+fn run(arguments: &RunArguments) -> Result<Outcome> {
+    let options = ControllerOptions {
+        socket: arguments.socket.path(),
+        is_named: arguments.socket.socket.is_some(),
+        stores_file: arguments.stores.clone(),
+        journal: arguments.journal.clone(),
+    };
+    controller::run(&options).map(|()| Outcome::Done)
 }
 
 /// A setting as people read it: sizes with their unit.

@@ -6,8 +6,8 @@ use tidepool_proto::control::PARAMETER_PREFIX;
 use tidepool_proto::option::option;
 
 use super::arguments::SetArguments;
-use crate::exit::Outcome;
-use crate::output;
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output;
 
 /// Runs `control set` and prints what is in force then.
 pub fn set(arguments: &SetArguments) -> Result<Outcome> {

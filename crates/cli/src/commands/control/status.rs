@@ -5,8 +5,8 @@ use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, PfsFull};
 
 use super::decisions;
 use crate::arguments::Facts;
-use crate::exit::Outcome;
-use crate::output::{self, Colour, coloured, count, duration, size};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output::{self, Colour, coloured, count, duration, size};
 
 /// Decisions shown below the facts.
 const DECISIONS_SHOWN: usize = 5;

@@ -13,8 +13,8 @@ use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, Result};
 
 use super::Findings;
 use crate::connection::{Connection, SocketArgument};
-use crate::output::size;
 use crate::target::{Roots, Target};
+use tidepool_terminal::output::size;
 
 /// What the probe holds beyond two blocks, so that its last block is a part of one.
 const TAIL_BYTES: u64 = 4097;

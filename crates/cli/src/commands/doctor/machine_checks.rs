@@ -7,8 +7,8 @@ use rustix::process::{Resource, getrlimit};
 use tidepool_pfs::contract::Outcome as Found;
 
 use super::Findings;
-use crate::machine::{MemoryLimit, memory_field, memory_limit};
-use crate::output::size;
+use tidepool_daemon::machine::{MemoryLimit, memory_field, memory_limit};
+use tidepool_terminal::output::size;
 
 type Finding = (Found, String, String);
 

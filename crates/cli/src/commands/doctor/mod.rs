@@ -16,9 +16,9 @@ use tidepool_pfs::contract::{self, CheckResult, ContractOptions, Outcome as Foun
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::DoctorArguments;
-use crate::exit::Outcome;
-use crate::interruption;
-use crate::output::{self, Colour, coloured};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::interruption;
+use tidepool_terminal::output::{self, Colour, coloured};
 
 /// All findings about machine and node.
 #[derive(Serialize)]

@@ -12,10 +12,10 @@ use tidepool_proto::{Error, Result};
 use super::{Answer, ask_all, usable_bytes, why_absent};
 use crate::arguments::ExplainArguments;
 use crate::connection::Connection;
-use crate::exit::Outcome;
-use crate::failures::Failures;
-use crate::output::{self, Colour, coloured, count, percent, size};
 use crate::target::{NO_FILE, Roots, Target, files};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::failures::Failures;
+use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
 
 /// Reasons that are printed; JSON has them all.
 const REASONS_MAX: usize = 5;

@@ -10,10 +10,10 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::ExplainArguments;
 use crate::connection::Connection;
-use crate::exit::{self, Outcome};
-use crate::failure::Facts;
-use crate::output::{self, Colour, coloured, count, percent, size};
 use crate::target::{Roots, Target};
+use tidepool_terminal::exit::{self, Outcome};
+use tidepool_terminal::failure::Facts;
+use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
 
 /// Characters of the residency map on one line.
 const MAP_LINE: usize = 64;

@@ -14,10 +14,10 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::TopArguments;
 use crate::connection::Connection;
-use crate::exit::Outcome;
-use crate::interruption;
-use crate::output;
 use history::{FileRate, History, Look, Rates};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::interruption;
+use tidepool_terminal::output;
 
 /// How often it is looked whether a signal asks for the end.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(200);

@@ -11,7 +11,7 @@ use tidepool_proto::control::ALARMS;
 use tidepool_proto::files::FileOrder;
 
 use super::history::{FileRate, History, Rates};
-use crate::output::{count, duration, percent, share, size};
+use tidepool_terminal::output::{count, duration, percent, share, size};
 
 /// Width of names before the curves.
 const NAME_COLUMNS: u16 = 38;

@@ -1,0 +1,61 @@
+//! The commands of `tidepool`: the operator's side of a node. Commands of the laboratory are handed
+//! over to the program of `tidepool-lab`, which uses this crate for all that concerns a node.
+
+pub mod arguments;
+mod busy;
+mod commands;
+pub mod connection;
+mod flags;
+pub mod generate;
+mod laboratory;
+pub mod target;
+
+use tidepool_proto::Result;
+use tidepool_terminal::exit::Outcome;
+
+use arguments::{Arguments, BenchCommand, Command, NodeCommand};
+
+/// Runs a command.
+///
+/// # Errors
+/// Those of the command; the exit code follows from the kind.
+pub fn run(arguments: Arguments) -> Result<Outcome> {
+    use commands::{
+        config, control, doctor, explain, files, load, metrics, node, start, status, store, top,
+    };
+    match arguments.command {
+        Command::Node(NodeCommand::Start(arguments)) => start::start(*arguments),
+        Command::Node(NodeCommand::Stop(arguments)) => node::stop(&arguments),
+        Command::Node(NodeCommand::Status(facts)) => node::status(&facts),
+        Command::Node(NodeCommand::Drain(facts)) => node::drain(&facts),
+        Command::Status(facts) => status::status(&facts),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Load(arguments) => load::load(&arguments, false),
+        Command::Evict(arguments) => files::evict(&arguments),
+        Command::Pin(arguments) => load::load(&arguments, true),
+        Command::Unpin(arguments) => files::unpin(&arguments),
+        Command::Resize(arguments) => store::resize(&arguments),
+        Command::Policy(arguments) => store::policy(&arguments),
+        Command::Control(command) => control::control(&command),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Config(arguments) => config::config(&arguments),
+        Command::Metrics(facts) => metrics::metrics(&facts),
+        Command::Bench(BenchCommand::Compare(_) | BenchCommand::Mountain(_))
+        | Command::Calibrate(_)
+        | Command::Model(_)
+        | Command::Plan(_) => laboratory::hand_over(),
+        Command::Generate(what) => generate::generate(&what, &Arguments::command_tree()),
+    }
+}
+
+/// The program `tidepool`.
+pub fn main() -> std::process::ExitCode {
+    // A node is started by the file that runs already; the kernel would call it `exe` in its log.
+    let _ = rustix::thread::set_name(c"tidepool");
+    if laboratory::knows_more() {
+        // Where it fails, the shorter help is better than none.
+        let _ = laboratory::hand_over();
+    }
+    tidepool_terminal::main(<Arguments as clap::Parser>::try_parse, run)
+}

@@ -1,0 +1,28 @@
+//! Describes this machine. Reads `/proc` only.
+
+use std::fs;
+
+use tidepool_report::bustle;
+
+use super::file::Machine;
+use tidepool_daemon::machine::memory_field;
+
+/// What this machine is. Facts that cannot be had are empty or zero.
+pub fn describe() -> Machine {
+    let system = rustix::system::uname();
+    let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processors.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == "model name").then(|| value.trim().to_owned())
+    });
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    Machine {
+        host: text(system.nodename()),
+        kernel: text(system.release()),
+        processor: processor.unwrap_or_else(|| text(system.machine())),
+        processors: bustle::processors(),
+        memory_bytes: memory_field(&memory, "MemTotal").unwrap_or_default(),
+        load: bustle::load().unwrap_or_default(),
+    }
+}
