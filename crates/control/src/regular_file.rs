@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The text of the file at `path`; `InvalidData` where it is no regular file of at most a MiB.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let facts = file.metadata()?;

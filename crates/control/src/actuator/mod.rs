@@ -3,25 +3,8 @@
 //! A store confirms bytes only when the operating system has them back; what it merely promises
 //! is not counted.
 
-mod alluxio;
-mod configuration;
-mod connection;
-mod credentials;
-mod hdfs;
-mod late;
-mod ledger;
-mod limit;
-mod memcached;
-mod page_cache;
-mod redis;
-mod residency;
-mod server_process;
-mod server_store;
-mod settle;
 mod shared_page;
 mod tidepool;
-mod tool;
-mod watch;
 
 use std::time::Duration;
 
@@ -30,14 +13,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
 
-pub use alluxio::{Alluxio, AlluxioConfiguration};
-pub use configuration::{StoreConfiguration, open, read_stores};
-pub use hdfs::{Hdfs, HdfsConfiguration};
-pub use late::{LateStore, Siblings};
-pub use memcached::{Memcached, MemcachedConfiguration};
-pub use page_cache::{PageCache, PageCacheConfiguration};
-pub use redis::{Redis, RedisConfiguration};
-pub use tidepool::TidepoolStore;
+pub use tidepool::{NAME as OWN_STORE, TidepoolStore};
 
 /// A store of this node whose capacity the controller sets.
 pub trait Actuator: Send + Sync {

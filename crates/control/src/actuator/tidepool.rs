@@ -25,7 +25,8 @@ use super::shared_page::Page;
 use super::{Actuator, Resized};
 
 /// Name of the store in snapshots and reports.
-pub(super) const NAME: &str = "tidepool";
+/// Name of Tidepool's own store among those of a node.
+pub const NAME: &str = "tidepool";
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Leases until a node that nothing needs to be told is asked whether it still knows us.

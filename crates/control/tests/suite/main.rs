@@ -8,5 +8,4 @@ mod journal;
 mod machine;
 mod processes;
 mod sensors;
-#[path = "../actuators/skip.rs"]
 mod skip;

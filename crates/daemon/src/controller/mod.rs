@@ -1,12 +1,13 @@
 //! The memory controller: a process of its own (`run`), which the node keeps alive (`child`).
 
 mod child;
+#[cfg_attr(not(feature = "foreign-stores"), path = "no_foreign.rs")]
+mod foreign;
 mod reporting;
 mod run;
 
 use std::path::Path;
 
-use tidepool_control::actuator::read_stores;
 use tidepool_proto::{NodeConfig, Result};
 
 pub(crate) use child::Controller;
@@ -23,7 +24,7 @@ pub fn limits_left(socket: &Path) -> Vec<(String, u64)> {
 /// Checks the file of other stores, so that a mistake in it is told before anything runs.
 ///
 /// # Errors
-/// `InvalidInput` with the line.
+/// `InvalidInput` with the line, `Unsupported` where this build governs no other stores.
 pub fn check_stores_file(config: &NodeConfig) -> Result<()> {
-    config.control.stores_file.as_deref().map(read_stores).transpose().map(drop)
+    config.control.stores_file.as_deref().map_or(Ok(()), foreign::check)
 }

@@ -6,13 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidepool_control::actuator::{
-    self, Actuator, LateStore, Siblings, StoreConfiguration, TidepoolStore,
-};
+use tidepool_control::actuator::{Actuator, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
@@ -20,6 +18,7 @@ use tidepool_control::{
 };
 use tidepool_proto::{Error, Result};
 
+use super::foreign;
 use super::reporting::Reporter;
 use crate::logging;
 
@@ -81,8 +80,7 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
         let _ = sender.send(Wake::SettingsChanged);
     });
     let mut notes = prepare_process();
-    let configured = configured(options.stores_file.as_deref(), &mut notes);
-    let others = open_stores(configured, OPENING_TIME, &mut notes);
+    let others = foreign::open(options.stores_file.as_deref(), OPENING_TIME, &mut notes);
     let limits = LimitsFile::begin(&limits_path(socket), &others);
     if let Err(error) = limits.try_out() {
         tracing::error!("other stores keep their limits: {error}");
@@ -131,41 +129,6 @@ fn journal(path: &Path) -> Result<Box<dyn Record>> {
     Ok(Box::new(JournalFile::start(options)?))
 }
 
-/// The stores of a file. One that went bad since the node was started is a note: Tidepool's own
-/// store must not stay ungoverned for it.
-fn configured(file: Option<&Path>, notes: &mut Vec<String>) -> Vec<StoreConfiguration> {
-    let read = file.map(actuator::read_stores).transpose();
-    read.unwrap_or_else(|error| {
-        tracing::error!("other stores are not governed: {error}");
-        notes.push(format!("other stores are not governed: {error}"));
-        None
-    })
-    .unwrap_or_default()
-}
-
-/// Opens all stores at once. Who is not there soon is looked for again while the others, and
-/// Tidepool's own store first of all, are governed.
-fn open_stores(
-    configured: Vec<StoreConfiguration>,
-    time: Duration,
-    notes: &mut Vec<String>,
-) -> Vec<Arc<dyn Actuator>> {
-    let siblings = Siblings::default();
-    let start = |configuration| match LateStore::start(configuration, &siblings) {
-        Ok(store) => Some(store),
-        Err(error) => {
-            notes.push(format!("a store is not governed: {error}"));
-            None
-        }
-    };
-    let stores: Vec<LateStore> = configured.into_iter().filter_map(start).collect();
-    let deadline = Instant::now() + time;
-    stores.iter().for_each(|store| {
-        store.wait_for_first_try(deadline);
-    });
-    stores.into_iter().map(|store| Arc::new(store) as Arc<dyn Actuator>).collect()
-}
-
 /// Puts back what a controller left that was killed at the node of `socket`, where none runs that
 /// would: not while another one has the lock. Answers what failed, one line a store; `None` where
 /// there was nothing to do.
@@ -176,8 +139,7 @@ pub fn put_back_left(socket: &Path, stores_file: &Path) -> Option<Vec<String>> {
     }
     let _lock = NodeLock::take(&lock_path(socket), socket).ok()?;
     let mut failed = Vec::new();
-    let others =
-        open_stores(configured(Some(stores_file), &mut failed), PUTTING_BACK_TIME, &mut failed);
+    let others = foreign::open(Some(stores_file), PUTTING_BACK_TIME, &mut failed);
     failed.extend(LimitsFile::begin(&path, &others).put_back());
     Some(failed)
 }

@@ -8,13 +8,13 @@ use std::path::Path;
 use serde::Deserialize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::alluxio::{Alluxio, AlluxioConfiguration};
-use super::hdfs::{Hdfs, HdfsConfiguration};
-use super::memcached::{Memcached, MemcachedConfiguration};
-use super::page_cache::{PageCache, PageCacheConfiguration};
-use super::redis::{Redis, RedisConfiguration};
-use super::{Actuator, LimitBefore};
-use crate::regular_file::read_text;
+use crate::alluxio::{Alluxio, AlluxioConfiguration};
+use crate::hdfs::{Hdfs, HdfsConfiguration};
+use crate::memcached::{Memcached, MemcachedConfiguration};
+use crate::page_cache::{PageCache, PageCacheConfiguration};
+use crate::redis::{Redis, RedisConfiguration};
+use tidepool_control::actuator::{Actuator, LimitBefore};
+use tidepool_control::regular_file::read_text;
 
 /// One store of this node, as an entry `kind = "..."` with the entries of that kind.
 #[derive(Clone, Debug, Deserialize)]
@@ -74,7 +74,7 @@ pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
     let stores = toml::from_str::<StoresFile>(&text)
         .map_err(|error| wrong(error.to_string().trim().to_owned()))?
         .store;
-    let mut names = BTreeSet::from([super::tidepool::NAME]);
+    let mut names = BTreeSet::from([tidepool_control::actuator::OWN_STORE]);
     match stores.iter().find(|store| !names.insert(store.name())) {
         Some(twice) => Err(wrong(format!("`{}` is the name of another store too", twice.name()))),
         None => Ok(stores),
@@ -101,7 +101,7 @@ pub fn open(configuration: &StoreConfiguration) -> Result<Box<dyn Actuator>> {
 
 /// Puts back what a killed controller left on a server that is not opened, because it must not be
 /// governed any more, or because there is no time for more.
-pub(super) fn put_back_left(configuration: &StoreConfiguration, left: LimitBefore) -> Result<()> {
+pub(crate) fn put_back_left(configuration: &StoreConfiguration, left: LimitBefore) -> Result<()> {
     match configuration {
         StoreConfiguration::Memcached(configuration) => {
             Memcached::put_back_left(configuration, left)

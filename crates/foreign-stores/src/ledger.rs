@@ -10,7 +10,7 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::Resized;
+use tidepool_control::actuator::Resized;
 
 /// A store that returns at least this much a second, and all that was asked, is fast.
 const FAST_BYTES_PER_S: u64 = 512 << 20;
@@ -19,7 +19,7 @@ const LEARN_BYTES_MIN: u64 = 16 << 20;
 
 /// Bounds of a store, as configured.
 #[derive(Clone, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     pub capacity_min_bytes: u64,
     pub capacity_max_bytes: u64,
 }
@@ -59,7 +59,7 @@ struct Account {
 
 /// The account of one store.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     pub bounds: Bounds,
     block_bytes: u64,
     account: Mutex<Account>,

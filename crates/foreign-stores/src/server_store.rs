@@ -10,12 +10,12 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::Result;
 use tidepool_proto::size::ByteSize;
 
-use super::connection::ANSWER_TIME;
-use super::ledger::{Bounds, Ledger};
-use super::limit::{Limit, Limited};
-use super::server_process::ServerProcess;
-use super::watch::Watch;
-use super::{Actuator, LimitBefore, LimitWitness, Resized};
+use crate::connection::ANSWER_TIME;
+use crate::ledger::{Bounds, Ledger};
+use crate::limit::{Limit, Limited};
+use crate::server_process::ServerProcess;
+use crate::watch::Watch;
+use tidepool_control::actuator::{Actuator, LimitBefore, LimitWitness, Resized};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Unit in which the capacity of a server changes.
@@ -57,19 +57,19 @@ pub trait Conversation: Limited + Sized + 'static {
 /// A server under control.
 pub struct ServerStore<S: Conversation> {
     name: String,
-    pub(super) configuration: S::Configuration,
+    pub(crate) configuration: S::Configuration,
     ledger: Ledger,
-    pub(super) process: Watch<Arc<ServerProcess>>,
-    pub(super) limit: Arc<Limit>,
+    pub(crate) process: Watch<Arc<ServerProcess>>,
+    pub(crate) limit: Arc<Limit>,
     /// The capacity that was asked for last; 0 before.
     expected_bytes: AtomicU64,
     /// What it held by its own count when it held no data; 0 where that was never seen.
-    pub(super) fixed_bytes: AtomicU64,
+    pub(crate) fixed_bytes: AtomicU64,
 }
 
 impl<S: Conversation> ServerStore<S> {
     /// Connects to the server, checks that it can be governed, and begins to watch it.
-    pub(super) fn open_server(
+    pub(crate) fn open_server(
         name: &str,
         (least, most): (ByteSize, ByteSize),
         configuration: &S::Configuration,
@@ -100,12 +100,12 @@ impl<S: Conversation> ServerStore<S> {
 
     /// Whether more than `capacity_bytes` is wanted by now, so that nobody needs what a command for
     /// that would still bring back.
-    pub(super) fn is_overtaken(&self, capacity_bytes: u64) -> bool {
+    pub(crate) fn is_overtaken(&self, capacity_bytes: u64) -> bool {
         self.expected_bytes.load(Ordering::Relaxed) > capacity_bytes
     }
 
     /// Puts back what a killed controller left, on a server that is not opened.
-    pub(super) fn put_back_left(configuration: &S::Configuration, left: LimitBefore) -> Result<()> {
+    pub(crate) fn put_back_left(configuration: &S::Configuration, left: LimitBefore) -> Result<()> {
         let mut server = S::connect(configuration, Instant::now() + ANSWER_TIME)?;
         let limit = Limit::new(server.pid()?, server.limit_bytes()?);
         limit.adopt(left);

@@ -16,7 +16,7 @@ struct Shared<T> {
 }
 
 /// The newest reading of a store, read again every so often until this is dropped.
-pub(super) struct Watch<T> {
+pub(crate) struct Watch<T> {
     shared: Arc<Mutex<Shared<T>>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

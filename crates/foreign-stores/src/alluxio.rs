@@ -13,8 +13,9 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::ledger::{Bounds, Ledger};
-use super::{Actuator, Resized, settle, tool};
+use crate::ledger::{Bounds, Ledger};
+use crate::{settle, tool};
+use tidepool_control::actuator::{Actuator, Resized};
 
 /// The worker hears of freed blocks with its next heartbeat, each second unless set otherwise.
 const SETTLE_TIME: Duration = Duration::from_secs(3);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tidepool_control::actuator::{Actuator, LateStore, Siblings};
+use tidepool_control::actuator::Actuator;
+use tidepool_foreign_stores::{LateStore, Siblings};
 use tidepool_proto::ErrorKind;
 
 use crate::support::{

@@ -14,11 +14,11 @@ use tidepool_control_policy::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{ErrorKind, Result};
 
-use super::connection::Connection;
-use super::credentials::Credentials;
-use super::limit::Limited;
-use super::server_process::ServerProcess;
-use super::server_store::{Conversation, ServerStore};
+use crate::connection::Connection;
+use crate::credentials::Credentials;
+use crate::limit::Limited;
+use crate::server_process::ServerProcess;
+use crate::server_store::{Conversation, ServerStore};
 
 const MEBIBYTE: u64 = 1 << 20;
 /// The server accepts no smaller limit.

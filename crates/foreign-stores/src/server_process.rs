@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tidepool_control_policy::StoreState;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::ledger::Ledger;
-use super::watch::Watch;
+use crate::ledger::Ledger;
+use crate::watch::Watch;
 
 /// A process of this machine, found by the number its server told.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// What a server asks for before it obeys.
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     pub user: Option<String>,
     pub password: String,
 }

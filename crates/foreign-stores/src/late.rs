@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_control_policy::StoreState;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::configuration::{StoreConfiguration, open, put_back_left};
-use super::{Actuator, LimitBefore, LimitWitness, Resized};
+use crate::configuration::{StoreConfiguration, open, put_back_left};
+use tidepool_control::actuator::{Actuator, LimitBefore, LimitWitness, Resized};
 
 /// Pause between two tries. Some stores are asked by a program that takes seconds to start.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);

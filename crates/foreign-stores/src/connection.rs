@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Longest time for one answer, whatever the deadline of the command.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// No answer of a store is a longer line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -94,7 +94,7 @@ impl Write for Stream {
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     address: String,
     stream: BufReader<Stream>,
 }

@@ -19,10 +19,10 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::ledger::{Bounds, Ledger};
-use super::residency::{Residency, residency};
-use super::watch::Watch;
-use super::{Actuator, Resized};
+use crate::ledger::{Bounds, Ledger};
+use crate::residency::{Residency, residency};
+use crate::watch::Watch;
+use tidepool_control::actuator::{Actuator, Resized};
 
 /// Advice is given for this much at once; deadlines are looked at in between.
 const STEP_BYTES: u64 = 16 << 20;

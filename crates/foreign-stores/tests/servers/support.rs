@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidepool_control::actuator::{Actuator, StoreConfiguration, open};
+use tidepool_control::actuator::Actuator;
+use tidepool_foreign_stores::{StoreConfiguration, open};
 use tidepool_proto::Result;
 
 use crate::skip::say;

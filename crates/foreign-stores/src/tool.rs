@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SAID_BYTES_MAX: u64 = 4096;
 
 /// Refuses a command whose program is not there.
-pub(super) fn check(command: &[String]) -> Result<()> {
+pub(crate) fn check(command: &[String]) -> Result<()> {
     let operation = "looking for the command of a store";
     let Some(program) = command.first() else {
         let error = Error::new(ErrorKind::InvalidInput, operation, "`command` is empty");
@@ -40,7 +40,7 @@ pub(super) fn check(command: &[String]) -> Result<()> {
 /// # Errors
 /// `TimedOut` where it was killed at the deadline, `StoreUnavailable` with its last words where it
 /// failed.
-pub(super) fn run(command: &[String], deadline: Instant) -> Result<()> {
+pub(crate) fn run(command: &[String], deadline: Instant) -> Result<()> {
     let operation = || match command {
         // Virtual machines get many options, which say nothing.
         [program, .., one, two] => format!("running `{program} .. {one} {two}`"),

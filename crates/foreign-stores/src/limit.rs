@@ -9,7 +9,7 @@
 use parking_lot::Mutex;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::{LimitBefore, LimitWitness};
+use tidepool_control::actuator::{LimitBefore, LimitWitness};
 
 /// Limits that are remembered as ours while it is not known which of them is in force.
 const SET_MAX: usize = 8;

@@ -17,7 +17,7 @@ const WINDOW_BYTES: u64 = 1 << 30;
 
 /// Pages of a range of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Residency {
+pub(crate) struct Residency {
     /// In memory.
     pub resident_bytes: u64,
     /// Of these, to be written or being written; 0 where the kernel does not tell.
@@ -25,7 +25,7 @@ pub(super) struct Residency {
 }
 
 /// Counts the pages of `length` bytes from `start` on; both whole pages, but for the file's end.
-pub(super) fn residency(file: &File, start: u64, length: u64) -> Result<Residency> {
+pub(crate) fn residency(file: &File, start: u64, length: u64) -> Result<Residency> {
     static MISSING: AtomicBool = AtomicBool::new(false);
     if length == 0 {
         return Ok(Residency::default());

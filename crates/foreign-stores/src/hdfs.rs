@@ -14,10 +14,11 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::ledger::{Bounds, Ledger};
-use super::server_process::ServerProcess;
-use super::watch::Watch;
-use super::{Actuator, Resized, settle, tool};
+use crate::ledger::{Bounds, Ledger};
+use crate::server_process::ServerProcess;
+use crate::watch::Watch;
+use crate::{settle, tool};
+use tidepool_control::actuator::{Actuator, Resized};
 
 /// How the operating system calls a DataNode's process; the second is one that was started as root.
 const NAMES: [&str; 2] = ["java", "jsvc"];

@@ -10,7 +10,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Waits until `resident` shows no more than `capacity_bytes`, it has not fallen for `patience`, or
 /// `deadline` has passed.
-pub(super) fn wait(
+pub(crate) fn wait(
     resident: impl Fn() -> Result<u64>,
     capacity_bytes: u64,
     patience: Duration,

@@ -16,11 +16,11 @@ use tidepool_control_policy::StoreSpeed;
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::connection::{ANSWER_TIME, Connection};
-use super::credentials::Credentials;
-use super::limit::{Limit, Limited};
-use super::server_process::ServerProcess;
-use super::server_store::{Conversation, ServerStore};
+use crate::connection::{ANSWER_TIME, Connection};
+use crate::credentials::Credentials;
+use crate::limit::{Limit, Limited};
+use crate::server_process::ServerProcess;
+use crate::server_store::{Conversation, ServerStore};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Purging blocks the server, so it waits for this many evicted bytes.
