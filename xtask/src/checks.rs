@@ -111,7 +111,11 @@ fn format(_: &TestOptions) -> Result<Vec<Outcome>> {
 
 fn clippy(_: &TestOptions) -> Result<Vec<Outcome>> {
     let arguments = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    Ok(vec![Outcome::of("clippy", process::read(&mut environment::cargo(&arguments)))])
+    let all = Outcome::of("clippy", process::read(&mut environment::cargo(&arguments)));
+    // The build without stores of other makers, which nothing else compiles.
+    let small = ["check", "--quiet", "--package", "tidepool-cli", "--no-default-features"];
+    let small = process::read(&mut environment::cargo(&small));
+    Ok(vec![all, Outcome::of("clippy: without features", small)])
 }
 
 /// Documents of the code, whose links all lead somewhere.

@@ -1,8 +1,9 @@
 //! The memory controller of a node: reads the sensors, asks a policy, resizes the stores.
 //!
 //! The policy itself is pure and lives in `tidepool_control_policy`. This crate brings it
-//! snapshots and carries its decisions out, on Tidepool's own store and on others that are given to it.
-//! It never frees bytes that a store did not confirm, and never reads or writes a file of the PFS.
+//! snapshots and carries its decisions out, on Tidepool's own store and on others that it is
+//! given. It never frees bytes that a store did not confirm, and never reads or writes a file of
+//! the PFS.
 
 pub mod actuator;
 mod copy;

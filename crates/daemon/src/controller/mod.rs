@@ -1,14 +1,19 @@
 //! The memory controller: a process of its own (`run`), which the node keeps alive (`child`).
 
 mod child;
-#[cfg_attr(not(feature = "foreign-stores"), path = "no_foreign.rs")]
+#[cfg(feature = "foreign-stores")]
 mod foreign;
+#[cfg(not(feature = "foreign-stores"))]
+mod no_foreign;
 mod reporting;
 mod run;
 
 use std::path::Path;
 
 use tidepool_proto::{NodeConfig, Result};
+
+#[cfg(not(feature = "foreign-stores"))]
+use no_foreign as foreign;
 
 pub(crate) use child::Controller;
 pub(crate) use run::lock_path;
