@@ -104,6 +104,11 @@ impl AdminService for Node {
                 self.resume();
                 AdminReply::Done
             }
+            // The connection that a trace lives on answers it.
+            AdminRequest::Trace(_) => {
+                let detail = "it goes by the connection of the watcher";
+                return Err(Error::new(ErrorKind::Unsupported, "tracing requests", detail));
+            }
         })
     }
 
