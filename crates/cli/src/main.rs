@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> tidepool_proto::Result<Outcome> {
     use commands::{
         calibrate, compare, config, control, doctor, explain, files, load, metrics, model,
-        mountain, node, plan, status, store, top,
+        mountain, node, plan, status, store, top, trace,
     };
     match command {
         Command::Node(NodeCommand::Start(arguments)) => daemon::start(*arguments),
@@ -67,6 +67,7 @@ fn run(command: Command) -> tidepool_proto::Result<Outcome> {
         Command::Node(NodeCommand::Drain(facts)) => node::drain(&facts),
         Command::Status(facts) => status::status(&facts),
         Command::Top(arguments) => top::top(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Load(arguments) => load::load(&arguments, false),
         Command::Evict(arguments) => files::evict(&arguments),

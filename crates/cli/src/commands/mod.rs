@@ -16,3 +16,4 @@ pub mod plan;
 pub mod status;
 pub mod store;
 pub mod top;
+pub mod trace;
