@@ -145,6 +145,7 @@ impl Node {
             hit_ratio_estimated: hits.hit_ratio_estimated,
             reading_opens: ledger.reading_opens.get(),
             probes: ledger.probes(),
+            traces: self.tracer.under_way(),
             draining: core.drained.is_on(),
             written_bytes: ledger.written_bytes.get(),
             pfs_read_bytes: ledger.pfs_read_bytes.get(),

@@ -43,7 +43,7 @@ pub struct Node {
     pub(crate) loads: Loads,
     /// Facts that only the process around the node knows, for `status`.
     pub(crate) surroundings: Mutex<Surroundings>,
-    tracer: Arc<RequestTracer>,
+    pub(crate) tracer: Arc<RequestTracer>,
     notes: Vec<String>,
     upkeep: Mutex<Option<JoinHandle<()>>>,
     stopping: Arc<(Mutex<bool>, Condvar)>,

@@ -169,6 +169,8 @@ pub struct Status {
     pub reading_opens: u64,
     /// Reads of `tidepool doctor`, which no other counter of reads has.
     pub probes: ProbeStatus,
+    /// Traces of requests under way.
+    pub traces: u64,
     /// The node takes no new opens: it was drained.
     pub draining: bool,
     /// Bytes written by clients.

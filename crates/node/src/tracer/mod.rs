@@ -72,6 +72,11 @@ impl RequestTracer {
         })
     }
 
+    /// Traces that go on.
+    pub fn under_way(&self) -> u64 {
+        self.switch.word().load(Ordering::Relaxed)
+    }
+
     fn watched_file(&self, descriptor: OwnedFd) -> Result<WatchedFile> {
         let file = self.pfs.file(descriptor)?;
         let path = self.path_of(file.descriptor());
@@ -90,7 +95,7 @@ pub(crate) struct Shared(pub Arc<RequestTracer>);
 
 impl Tracer for Shared {
     fn is_on(&self) -> bool {
-        self.0.switch.word().load(Ordering::Relaxed) != 0
+        self.0.under_way() != 0
     }
 
     fn record(&self, mut record: TraceRecord) {

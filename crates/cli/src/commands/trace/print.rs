@@ -59,7 +59,7 @@ impl Printer {
         output::line(&row(record, self.begun_us));
         if record.level == ServedBy::Passthrough && !self.told_passthrough {
             self.told_passthrough = true;
-            let text = "the kernel serves this open by itself: its reads do not come by here";
+            let text = "the kernel serves this open by itself: what it reads or writes does not come by here";
             output::line(&coloured(&format!("{:>11}  {text}", ""), Colour::Faint));
         }
     }
