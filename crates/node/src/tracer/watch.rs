@@ -12,6 +12,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of names that one answer carries, so that it fits its frame.
 const BATCH_NAME_BYTES_MAX: usize = 1 << 20;
 
+/// Memory that requests may take that wait for their watcher.
+const RING_BYTES_MAX: usize = 16 << 20;
+
 /// Whose requests a watcher sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
@@ -49,7 +52,18 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 struct Ring {
     records: VecDeque<TraceRecord>,
+    /// What they take, names included.
+    bytes: usize,
     dropped: u64,
+}
+
+/// Bytes that the names of a record take.
+fn name_bytes(record: &TraceRecord) -> usize {
+    record.path.as_ref().map_or(0, String::len) + record.process.len()
+}
+
+fn bytes_of(record: &TraceRecord) -> usize {
+    size_of::<TraceRecord>() + name_bytes(record)
 }
 
 impl Watch {
@@ -79,10 +93,12 @@ impl Watch {
 
     pub fn add(&self, record: TraceRecord) {
         let mut ring = self.waiting.lock();
-        if ring.records.len() >= TRACE_RECORDS_MAX {
+        let bytes = ring.bytes + bytes_of(&record);
+        if ring.records.len() >= TRACE_RECORDS_MAX || bytes > RING_BYTES_MAX {
             ring.dropped += 1;
             return;
         }
+        ring.bytes = bytes;
         ring.records.push_back(record);
         if ring.records.len() == 1 {
             self.arrived.notify_one();
@@ -108,13 +124,14 @@ impl Watch {
         while ring.records.is_empty() && Instant::now() < until && go_on() {
             self.arrived.wait_until(&mut ring, until.min(Instant::now() + LOOK));
         }
-        let mut name_bytes = 0;
+        let mut names = 0;
         let fitting = ring.records.iter().take(TRACE_BATCH_MAX).take_while(|record| {
-            name_bytes += record.path.as_ref().map_or(0, String::len) + record.process.len();
-            name_bytes <= BATCH_NAME_BYTES_MAX
+            names += name_bytes(record);
+            names <= BATCH_NAME_BYTES_MAX
         });
         let count = fitting.count();
-        let records = ring.records.drain(..count).collect();
+        let records: Vec<TraceRecord> = ring.records.drain(..count).collect();
+        ring.bytes -= records.iter().map(bytes_of).sum::<usize>();
         TraceBatch { records, dropped: std::mem::take(&mut ring.dropped) }
     }
 }
@@ -183,11 +200,17 @@ mod tests {
         for _ in 0..TRACE_BATCH_MAX {
             watch.add(TraceRecord { path: path.clone(), ..record(0, 1) });
         }
+        for _ in 0..TRACE_RECORDS_MAX {
+            watch.add(TraceRecord { path: path.clone(), ..record(0, 1) });
+        }
+        let kept = watch.waiting.lock().records.len();
+        assert!((TRACE_BATCH_MAX..TRACE_RECORDS_MAX / 8).contains(&kept), "bounded: {kept}");
         let mut taken = 0;
-        while taken < TRACE_BATCH_MAX {
+        while taken < kept {
             let count = watch.next(Duration::ZERO, &|| true).records.len();
             assert!((1..=256).contains(&count), "{count}");
             taken += count;
         }
+        assert_eq!(watch.waiting.lock().bytes, 0, "all of it is free again");
     }
 }

@@ -92,6 +92,7 @@ impl Watcher<'_> {
             printer.batch(&batch);
         }
         self.ask(TraceRequest::Stop, None)?;
+        printer.stopped();
         let stopped = Instant::now();
         loop {
             let Some(batch) = self.ask(TraceRequest::Next, None)? else { return Ok(()) };

@@ -11,6 +11,7 @@ use crate::output::{self, Colour, coloured};
 pub(super) struct Printer {
     json: bool,
     begun_us: u64,
+    ended_us: Option<u64>,
     has_header: bool,
     told_passthrough: bool,
     summary: Summary,
@@ -27,10 +28,16 @@ impl Printer {
         Printer {
             json,
             begun_us: now_us(),
+            ended_us: None,
             has_header: false,
             told_passthrough: false,
             summary: Summary::default(),
         }
+    }
+
+    /// What comes from now on began before.
+    pub fn stopped(&mut self) {
+        self.ended_us.get_or_insert_with(now_us);
     }
 
     pub fn batch(&mut self, batch: &TraceBatch) {
@@ -66,7 +73,8 @@ impl Printer {
 
     /// Prints the summary.
     pub fn finish(&self) -> Result<()> {
-        let elapsed_us = now_us().saturating_sub(self.begun_us);
+        let ended_us = self.ended_us.unwrap_or_else(now_us);
+        let elapsed_us = ended_us.saturating_sub(self.begun_us);
         let report = self.summary.report(elapsed_us);
         if self.json {
             let last = serde_json::to_string(&Last { summary: &report });

@@ -47,7 +47,7 @@ fn step_of(us: u64) -> u64 {
 fn longest_in(step: u64) -> u64 {
     let shift = (step / STEPS).saturating_sub(1);
     let start = (step - shift * STEPS) << shift;
-    start + (1 << shift) - 1
+    start + ((1 << shift) - 1)
 }
 
 #[derive(Clone, Debug, Default)]
