@@ -43,6 +43,8 @@ pub enum Command {
     Status(Facts),
     /// Live view of the node
     Top(TopArguments),
+    /// Print requests as they are served: by what, how long, and how long they waited for the PFS
+    Trace(TraceArguments),
     /// Show whether files are cached, which version, where, and why not
     Explain(ExplainArguments),
     /// Bring files into memory, and verify that they are there
@@ -176,6 +178,26 @@ pub struct TopArguments {
     #[arg(long, value_name = "COUNT")]
     pub json: Option<u64>,
 }
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+#[command(after_help = TRACE_HELP)]
+pub struct TraceArguments {
+    /// Only requests of a file (a path on the PFS, below the mount, or tide:///), of a process (a
+    /// number), or for a time (5s, 2m). Without: all requests, until Ctrl-C
+    #[arg(value_name = "FILE|PID|SECONDS", value_hint = ValueHint::AnyPath)]
+    pub what: Vec<PathBuf>,
+    /// Where the node is.
+    #[command(flatten)]
+    pub socket: SocketArgument,
+    /// Print each request as a line of JSON, and the summary as the last one
+    #[arg(long)]
+    pub json: bool,
+}
+
+const TRACE_HELP: &str = "What an open shows as `passthrough` the kernel serves by itself: its \
+    reads do not reach the node and are not shown. Users other than root and the node's owner see \
+    their own requests only. Tracing ends with this command.";
 
 fn file_order() -> impl TypedValueParser<Value = FileOrder> {
     let names = PossibleValuesParser::new(FileOrder::ALL.map(FileOrder::name));

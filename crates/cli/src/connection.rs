@@ -15,6 +15,7 @@ use tidepool_proto::admin::{
     Status,
 };
 use tidepool_proto::files::{CachedFile, FileOrder};
+use tidepool_proto::trace::{TraceBatch, TraceRequest};
 use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
 
 /// How a command finds its node.
@@ -181,6 +182,22 @@ impl Connection {
         match self.ask(AdminRequest::Config, None)? {
             AdminReply::Config(entries) => Ok(entries),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Watches requests; `None` where `go_on`, asked now and then, gave up.
+    pub fn trace(
+        &self,
+        request: TraceRequest,
+        file: Option<BorrowedFd<'_>>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<TraceBatch>> {
+        match self.client.admin_while(AdminRequest::Trace(request), file, go_on)? {
+            None => Ok(None),
+            Some(AdminReply::Traced(batch)) => Ok(Some(batch)),
+            Some(AdminReply::Done) => Ok(Some(TraceBatch::default())),
+            Some(AdminReply::Failed { kind, message, errno }) => Err(refusal(kind, message, errno)),
+            Some(other) => Err(unexpected(&other)),
         }
     }
 

@@ -22,6 +22,7 @@ use arguments::{Arguments, BenchCommand, Command, NodeCommand};
 pub fn run(arguments: Arguments) -> Result<Outcome> {
     use commands::{
         config, control, doctor, explain, files, load, metrics, node, start, status, store, top,
+        trace,
     };
     match arguments.command {
         Command::Node(NodeCommand::Start(arguments)) => start::start(*arguments),
@@ -30,6 +31,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome> {
         Command::Node(NodeCommand::Drain(facts)) => node::drain(&facts),
         Command::Status(facts) => status::status(&facts),
         Command::Top(arguments) => top::top(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Load(arguments) => load::load(&arguments, false),
         Command::Evict(arguments) => files::evict(&arguments),

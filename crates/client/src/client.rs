@@ -13,6 +13,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::control::{Govern, Governed};
+use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Habit, Result};
 
@@ -26,6 +27,7 @@ use crate::lower;
 use crate::options::{ClientOptions, OpenOptions};
 use crate::path::{Name, is_below};
 use crate::root;
+use crate::trace::{self, Asked, Outcome};
 
 /// Time for the node to answer what is told to it of a change of metadata, before and after.
 const NOTE_PATIENCE: Duration = Duration::from_millis(500);
@@ -332,18 +334,44 @@ impl Client {
             Name::Tide(relative) => self.link.pfs_root()?.join(relative),
             Name::Plain(path) => path,
         };
-        let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
-        let (descriptor, created) = lower::open(&path, &options)?;
-        let truncate = options.truncate && !created && options.access.writes();
-        let manner = Manner { created, truncate };
-        File::open(&self.link, descriptor, options, manner, outside, go_on)
+        self.traced_open(Some(&path), || {
+            let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
+            let (descriptor, created) = lower::open(&path, &options)?;
+            let truncate = options.truncate && !created && options.access.writes();
+            let manner = Manner { created, truncate };
+            File::open(&self.link, descriptor, options, manner, outside, go_on)
+        })
+    }
+
+    /// Opens by `open`; where somebody watches the node, that is recorded. Of files that the node
+    /// could not serve nothing is.
+    fn traced_open(
+        &self,
+        path: Option<&Path>,
+        open: impl FnOnce() -> Result<Option<File>>,
+    ) -> Result<Option<File>> {
+        let Some(connection) = self.link.any().filter(|connection| connection.is_traced()) else {
+            return open();
+        };
+        let root = connection.root();
+        if path.zip(root).is_some_and(|(path, root)| !is_below(path, root)) {
+            return open();
+        }
+        let path = path.map(|path| path.to_string_lossy().into_owned());
+        let asked = Asked { operation: Operation::Open, handle: 0, path, range: (None, None) };
+        trace::recorded(&connection, asked, open, |opened| {
+            let file = opened.as_ref().filter(|file| !file.is_without_node())?;
+            Some(Outcome { handle: file.handle(), ..Outcome::default() })
+        })
     }
 
     /// Serves a file that the caller opened, by its descriptor. Options about creation are
     /// ignored.
     pub fn open_descriptor(&self, descriptor: OwnedFd, options: OpenOptions) -> Result<File> {
         let manner = Manner { created: false, truncate: false };
-        let opened = File::open(&self.link, descriptor, options, manner, false, &mut || true)?;
+        let opened = self.traced_open(None, || {
+            File::open(&self.link, descriptor, options, manner, false, &mut || true)
+        })?;
         Ok(opened.expect("only who says no gives up"))
     }
 

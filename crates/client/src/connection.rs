@@ -16,15 +16,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use tidepool_pfs::cost;
 use tidepool_proto::wire::socket::{Frame, ReceiveError, peer, receive_frame, send_frame};
 use tidepool_proto::wire::{
     FrameLimits, Hello, REQUEST_PAYLOAD_BYTES_MAX, Reply, Request, Verdict, Welcome, WriteSource,
-    decode_reply, root_of_welcome,
+    decode_timed_reply, root_of_welcome,
 };
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::alive::Alive;
 use crate::options::ClientOptions;
+use crate::trace::Tracing;
 use crate::transfer::TransferBuffer;
 
 use inbox::Inbox;
@@ -79,6 +81,7 @@ pub(crate) struct Connection {
     /// Shortest time for which a node that did not answer a brief question is not asked.
     retry_interval: Duration,
     transfer: TransferBuffer,
+    tracing: Tracing,
 }
 
 /// Why there is no connection.
@@ -130,7 +133,7 @@ impl Connection {
                 .remedy("name that user in `trusted_user_id` if its node may see your files")
                 .into());
         }
-        let root = greet(socket.as_fd(), by, go_on)?;
+        let Greeting { root, trace_page } = greet(socket.as_fd(), by, go_on)?;
         let alive = Arc::new(Alive::new().map_err(|error| {
             Error::new(ErrorKind::Unsupported, "connecting to the node", "no memory for a flag")
                 .caused_by(error)
@@ -144,7 +147,19 @@ impl Connection {
             request_timeout: options.request_timeout,
             retry_interval: options.retry_interval,
             transfer: TransferBuffer::default(),
+            tracing: Tracing::new(trace_page, options.front),
         }))
+    }
+
+    /// What is recorded of requests on this connection.
+    pub(crate) fn tracing(&self) -> &Tracing {
+        &self.tracing
+    }
+
+    /// Whether requests on this connection are to be recorded.
+    #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.tracing.is_on() && self.is_alive()
     }
 
     /// The directory of the parallel file system that the node serves, where it said so.
@@ -313,7 +328,11 @@ impl Connection {
             }
         };
         let short = frame.descriptors.len() < frame.descriptors_announced;
-        match decode_reply(&frame.body) {
+        let decoded = decode_timed_reply(&frame.body).map(|(reply, pfs_us)| {
+            cost::waited(Duration::from_micros(pfs_us));
+            reply
+        });
+        match decoded {
             Ok(Reply::Failed(failure)) => Err(CallError::Failed(failure.into())),
             Ok(reply) if short => {
                 self.inbox.decline(&reply);
@@ -333,10 +352,10 @@ impl Connection {
         }
     }
 
-    /// Sends a request that has no answer, if the socket takes it within `timeout`. Without a time
-    /// it waits for nobody: where another thread sends, it is dropped.
-    pub(crate) fn tell(&self, request: &Request, timeout: Duration) {
-        self.inbox.tell(request, timeout);
+    /// Sends a request that has no answer, if the socket takes it within `timeout`; whether it did.
+    /// Without a time it waits for nobody: where another thread sends, it is dropped.
+    pub(crate) fn tell(&self, request: &Request, timeout: Duration) -> bool {
+        self.inbox.tell(request, timeout)
     }
 
     /// Has the node close a file that nobody uses any more: now, or else with what is sent next.
@@ -428,8 +447,16 @@ fn connect(path: &Path) -> Result<OwnedFd, Refused> {
     Ok(socket)
 }
 
-/// Exchanges hellos; which directory the node serves, where it says so.
-fn greet(socket: BorrowedFd<'_>, by: Instant, go_on: GoOn<'_>) -> Result<Option<PathBuf>, Refused> {
+/// What a node says as it takes a client.
+struct Greeting {
+    /// The directory of the parallel file system that it serves, where it says so.
+    root: Option<PathBuf>,
+    /// The page that says whether anybody watches requests.
+    trace_page: Option<OwnedFd>,
+}
+
+/// Exchanges hellos.
+fn greet(socket: BorrowedFd<'_>, by: Instant, go_on: GoOn<'_>) -> Result<Greeting, Refused> {
     let operation = "greeting the node";
     // A node that turns clients away says so without waiting for the hello.
     let sent = send_frame(socket, 0, &Hello::OURS.encode(), &[], &[], CONNECT_TIMEOUT);
@@ -447,14 +474,14 @@ fn greet(socket: BorrowedFd<'_>, by: Instant, go_on: GoOn<'_>) -> Result<Option<
         }
     }
     let end_by = Instant::now() + CONNECT_TIMEOUT;
-    let frame = receive_frame(socket, FrameLimits::REPLY, Some(end_by), CONNECT_TIMEOUT)
+    let mut frame = receive_frame(socket, FrameLimits::REPLY, Some(end_by), CONNECT_TIMEOUT)
         .map_err(unanswered)?;
     let welcome = Welcome::decode(&frame.body)
         .map_err(|malformed| Error::new(ErrorKind::Protocol, operation, malformed.0))?;
     let root = root_of_welcome(&frame.payload);
     let error = match welcome.verdict {
         Verdict::Accepted => match sent {
-            Ok(()) => return Ok(root),
+            Ok(()) => return Ok(Greeting { root, trace_page: frame.descriptors.pop() }),
             Err(error) => unreachable("it hung up").caused_by(error),
         },
         Verdict::OtherVersion => {

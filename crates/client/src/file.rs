@@ -3,6 +3,7 @@
 
 mod memory_only;
 mod read;
+mod traced;
 mod write;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -356,6 +357,8 @@ impl File {
         let mapped_bytes = self.mapped_bytes.swap(0, Ordering::Relaxed);
         let writes = self.options.access.writes();
         let timeout = if writes { CLOSE_TIMEOUT } else { READER_CLOSE_TIMEOUT };
+        // Afterwards the node does not know the file by its number.
+        binding.connection.tracing().send(&binding.connection);
         binding.connection.close(binding.handle, mapped_bytes, timeout);
         if binding.written_by_client.is_some() {
             // The node then tells the kernel what was written past it. Who reads next must find

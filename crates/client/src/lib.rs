@@ -21,6 +21,7 @@ mod quiet;
 mod read_ahead;
 mod root;
 mod segment;
+mod trace;
 mod transfer;
 
 pub use borrowed::{Borrowed, Retired};

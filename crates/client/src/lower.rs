@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use tidepool_pfs::cost;
 use tidepool_proto::stub::{
     Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
 };
@@ -25,6 +26,10 @@ const FOLIO_BYTES_MAX: u64 = 2 << 20;
 
 /// Opens a file; whether this created it.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
+    cost::wait(|| open_waiting(path, options))
+}
+
+fn open_waiting(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
     let operation = || format!("opening {}", path.display());
     // Without O_NONBLOCK a named pipe would hold the caller; regular files ignore it.
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -107,7 +112,7 @@ fn regular(file: OwnedFd, operation: &dyn Fn() -> String) -> Result<OwnedFd> {
 /// an open file may be old.
 pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    let status = rustix::fs::statx(file, "", at, StatxFlags::BASIC_STATS)
+    let status = cost::wait(|| rustix::fs::statx(file, "", at, StatxFlags::BASIC_STATS))
         .map_err(|error| Error::pfs("asking for a version", error))?;
     Ok(Version::from(&status))
 }
@@ -163,7 +168,8 @@ pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
 pub(crate) fn read_at(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match rustix::io::pread(&file, &mut buffer[filled..], offset + filled as u64) {
+        let rest = &mut buffer[filled..];
+        match cost::wait(|| rustix::io::pread(&file, rest, offset + filled as u64)) {
             Ok(0) => break,
             Ok(bytes) => filled += bytes,
             Err(Errno::INTR) => {}
@@ -183,14 +189,16 @@ pub(crate) fn drop_pages(file: impl AsFd, offset: u64, length: u64) {
 
 /// Sets the length of the file in bytes.
 pub(crate) fn set_size(file: impl AsFd, size: u64) -> Result<()> {
-    rustix::fs::ftruncate(file, size).map_err(|error| Error::pfs("setting the length", error))
+    cost::wait(|| rustix::fs::ftruncate(file, size))
+        .map_err(|error| Error::pfs("setting the length", error))
 }
 
 /// Writes everything.
 pub(crate) fn write_at(file: impl AsFd, offset: u64, data: &[u8]) -> Result<()> {
     let mut written = 0;
     while written < data.len() {
-        match rustix::io::pwrite(&file, &data[written..], offset + written as u64) {
+        let at = offset + written as u64;
+        match cost::wait(|| rustix::io::pwrite(&file, &data[written..], at)) {
             Ok(0) => return Err(Error::pfs("writing", io::Error::from(io::ErrorKind::WriteZero))),
             Ok(bytes) => written += bytes,
             Err(Errno::INTR) => {}
@@ -212,7 +220,8 @@ pub(crate) fn append(file: impl AsFd, data: &[u8]) -> Result<u64> {
     while written < data.len() {
         let slices = [io::IoSlice::new(&data[written..])];
         // Offset -1: at the position, which the append moves to the end of what it wrote.
-        match rustix::io::pwritev2(&file, &slices, u64::MAX, ReadWriteFlags::APPEND) {
+        let append = || rustix::io::pwritev2(&file, &slices, u64::MAX, ReadWriteFlags::APPEND);
+        match cost::wait(append) {
             Ok(bytes) => {
                 let end = rustix::fs::tell(&file).map_err(failed)?;
                 start.get_or_insert(end.saturating_sub(bytes as u64));

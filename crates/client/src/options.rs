@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidepool_proto::trace::Front;
 use tidepool_proto::{Access, ReadMode, WriteMode};
 
 /// Where messages for the user go, one line each.
@@ -31,6 +32,8 @@ pub struct ClientOptions {
     pub map_segments: bool,
     /// Where notices go; by default to standard error.
     pub notice: Notice,
+    /// What traces of requests call this client.
+    pub front: Front,
 }
 
 impl Default for ClientOptions {
@@ -44,6 +47,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(600),
             map_segments: true,
             notice: Arc::new(|line| eprintln!("tidepool: {line}")),
+            front: Front::Library,
         }
     }
 }
@@ -58,6 +62,7 @@ impl std::fmt::Debug for ClientOptions {
             .field("retry_interval", &self.retry_interval)
             .field("request_timeout", &self.request_timeout)
             .field("map_segments", &self.map_segments)
+            .field("front", &self.front)
             .finish_non_exhaustive()
     }
 }

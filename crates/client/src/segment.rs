@@ -85,8 +85,10 @@ impl Mapping {
         self
     }
 
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes, "within the table");
+    /// A word of shared memory.
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes, "within the mapping");
         // SAFETY: the eight bytes are mapped (checked above) and aligned (a mapping is page
         // aligned); other processes access them as atomics too.
         unsafe { &*self.address.add(offset).cast::<AtomicU64>() }

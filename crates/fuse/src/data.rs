@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
+use tidepool_pfs::cost;
 use tidepool_proto::{Access, Identity, OpenFile, PassthroughPin};
 
 use crate::abi::{
@@ -242,6 +243,7 @@ impl Filesystem {
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
         match admission {
             Admission::Passthrough(backing_id) => {
+                cost::passes_through();
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 if append && !reads_only {
                     // By itself the kernel would go on to append when the flag is taken back.

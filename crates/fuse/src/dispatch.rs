@@ -35,9 +35,12 @@ impl Filesystem {
             tracing::error!(bytes = request.len(), "the kernel sent a request without a header");
             return;
         };
-        let mut reply = Some(Reply::new(device.clone(), &header));
+        let span = self.begin_span(&header, arguments);
+        let mut reply = Some(Reply::new(device.clone(), &header, span));
         let outcome = catch_unwind(AssertUnwindSafe(|| match header.opcode {
-            op::READ if !self.must_wait(arguments) => self.handle_read(arguments, &mut reply),
+            op::READ if !self.must_wait(arguments) => {
+                self.accounted(&header, || self.handle_read(arguments, &mut reply))
+            }
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
                 if let Some(reply) = reply.take() {
                     reply.none();
@@ -141,7 +144,7 @@ impl Filesystem {
 
     /// Whose turn a request takes. What the kernel does by itself is nobody's by its header; it
     /// counts to who opened the file.
-    fn user_of(&self, header: &InHeader, mut arguments: Arguments<'_>) -> u32 {
+    pub(crate) fn user_of(&self, header: &InHeader, mut arguments: Arguments<'_>) -> u32 {
         let by_kernel = header.uid == 0 && header.pid == 0;
         let has_handle = matches!(header.opcode, op::READ | op::WRITE | op::FLUSH | op::RELEASE);
         if by_kernel
@@ -167,8 +170,9 @@ impl Filesystem {
     fn handle_in_turn(self: &Arc<Self>, user: u32, request: &[u8], reply: Reply, pause: Duration) {
         let mut arguments = Arguments::new(request);
         let Ok(header) = arguments.take::<InHeader>() else { return };
-        let handled =
-            catch_unwind(AssertUnwindSafe(|| self.handle_waiting(&header, arguments, reply)));
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            self.accounted(&header, || self.handle_waiting(&header, arguments, reply))
+        }));
         match handled {
             Ok(None) => {}
             Ok(Some(reply)) => {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use tidepool_proto::trace::Tracer;
 use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
 
 use crate::abi::{Attributes, EntryOut, InHeader};
@@ -42,6 +43,8 @@ pub struct Filesystem {
     pub(crate) passthrough: AtomicBool,
     pub(crate) direct_io: AtomicBool,
     pub(crate) notes: Mutex<Vec<String>>,
+    /// What takes requests while somebody watches.
+    pub(crate) tracer: Option<Arc<dyn Tracer>>,
     descriptors: OwnedFd,
 }
 
@@ -67,6 +70,7 @@ impl Filesystem {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptors = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
         Ok(Filesystem {
+            tracer: service.tracer(),
             service,
             nodes,
             files: Handles::default(),

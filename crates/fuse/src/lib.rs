@@ -36,6 +36,7 @@ mod reservations;
 mod session;
 mod shares;
 mod stale;
+mod traced;
 mod turns;
 mod waiting;
 

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::InHeader;
 use crate::device::Device;
+use crate::traced::Span;
 
 /// An errno that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +89,14 @@ pub struct Reply {
     device: Arc<Device>,
     unique: u64,
     answered: bool,
+    /// Where somebody watches.
+    span: Option<Box<Span>>,
 }
 
 impl Reply {
-    /// For the request with this header.
-    pub fn new(device: Arc<Device>, header: &InHeader) -> Self {
-        Reply { device, unique: header.unique, answered: false }
+    /// For the request with this header, which is traced by `span` if there is one.
+    pub fn new(device: Arc<Device>, header: &InHeader, span: Option<Box<Span>>) -> Self {
+        Reply { device, unique: header.unique, answered: false, span }
     }
 
     /// Number of the request, by which the kernel may interrupt it.
@@ -124,7 +127,10 @@ impl Reply {
     /// Success with a structure; whether the kernel still wanted it.
     pub fn value_heard<T: IntoBytes + Immutable>(mut self, value: &T) -> bool {
         self.answered = true;
-        match self.device.send(self.unique, 0, &[IoSlice::new(value.as_bytes())]) {
+        let slices = [IoSlice::new(value.as_bytes())];
+        let sent = self.device.send(self.unique, 0, &slices);
+        self.tell_span(0, &slices);
+        match sent {
             Ok(heard) => heard,
             Err(error) => {
                 tracing::warn!(%error, unique = self.unique, "answering a request failed");
@@ -174,6 +180,13 @@ impl Reply {
                 let _ = self.device.send(self.unique, libc::EIO, &[]);
             }
         }
+        self.tell_span(errno, slices);
+    }
+
+    fn tell_span(&mut self, errno: i32, slices: &[IoSlice<'_>]) {
+        if let Some(span) = self.span.take() {
+            span.answered(errno, slices);
+        }
     }
 }
 
@@ -181,6 +194,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.answered {
             let _ = self.device.send(self.unique, libc::EIO, &[]);
+            self.tell_span(libc::EIO, &[]);
         }
     }
 }

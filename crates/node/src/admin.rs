@@ -99,6 +99,11 @@ impl AdminService for Node {
                 self.resume();
                 AdminReply::Done
             }
+            // The connection that a trace lives on answers it.
+            AdminRequest::Trace(_) => {
+                let detail = "it goes by the connection of the watcher";
+                return Err(Error::new(ErrorKind::Unsupported, "tracing requests", detail));
+            }
         })
     }
 
@@ -133,6 +138,7 @@ impl Node {
             hit_ratio_estimated: hits.hit_ratio_estimated,
             reading_opens: ledger.reading_opens.get(),
             probes: ledger.probes(),
+            traces: self.tracer.under_way(),
             draining: core.drained.is_on(),
             written_bytes: ledger.written_bytes.get(),
             pfs_read_bytes: ledger.pfs_read_bytes.get(),

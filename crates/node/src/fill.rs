@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{LowerFile, cost};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::FillStart;
@@ -304,7 +304,8 @@ impl Ticket {
         loop {
             match &*progress {
                 Progress::Done(filled) => return filled.clone(),
-                _ => self.finished.wait(&mut progress),
+                // Another thread brings it in.
+                _ => cost::wait(|| self.finished.wait(&mut progress)),
             }
         }
     }

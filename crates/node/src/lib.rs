@@ -22,6 +22,7 @@ mod promise;
 pub mod read_ahead;
 pub mod server;
 mod striping;
+mod tracer;
 pub mod transient;
 
 pub use governor::check_setting;

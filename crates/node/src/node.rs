@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use std::thread::JoinHandle;
-use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore};
+use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore, TimedStore};
 use tidepool_proto::config::{Backing, NodeConfig};
+use tidepool_proto::trace::Tracer;
 use tidepool_proto::{
     Alone, ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
     OpenRequest, Result, Version,
@@ -27,6 +28,7 @@ use crate::ledger::Ledger;
 use crate::loads::Loads;
 use crate::promise::PfsPromise;
 use crate::striping;
+use crate::tracer::{self, RequestTracer};
 use crate::transient::TransientBlocks;
 
 /// Blocks that may pass through beyond the window of one reader.
@@ -38,6 +40,7 @@ const UPKEEP: Duration = Duration::from_secs(1);
 pub struct Node {
     pub(crate) core: Arc<Core>,
     pub(crate) loads: Loads,
+    pub(crate) tracer: Arc<RequestTracer>,
     notes: Vec<String>,
     upkeep: Mutex<Option<JoinHandle<()>>>,
     stopping: Arc<(Mutex<bool>, Condvar)>,
@@ -56,6 +59,7 @@ impl Node {
 
     /// Starts over a lower store that the caller made.
     pub fn start_over(config: NodeConfig, pfs: Arc<dyn LowerStore>) -> Result<Arc<Node>> {
+        let pfs: Arc<dyn LowerStore> = TimedStore::over(pfs);
         let promise = PfsPromise::of(pfs.features(), &config)?;
         let store = Store::new(StoreConfig {
             capacity_bytes: config.capacity_bytes,
@@ -97,8 +101,10 @@ impl Node {
         spill_under_pressure(&core);
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let upkeep = start_upkeep(Arc::downgrade(&core), stopping.clone())?;
+        let tracer = RequestTracer::new(core.pfs.clone());
         Ok(Arc::new(Node {
             core,
+            tracer,
             loads: Loads::default(),
             notes,
             upkeep: Mutex::new(Some(upkeep)),
@@ -261,5 +267,9 @@ impl FileService for Node {
 
     fn is_settled(&self, version: &Version) -> bool {
         self.core.promise.keeps() && self.core.is_settled(version)
+    }
+
+    fn tracer(&self) -> Option<Arc<dyn Tracer>> {
+        Some(Arc::new(tracer::Shared(self.tracer.clone())))
     }
 }

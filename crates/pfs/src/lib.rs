@@ -10,12 +10,14 @@
 
 pub mod asked;
 pub mod contract;
+pub mod cost;
 pub mod fault;
 pub mod features;
 pub mod identity;
 pub mod layout;
 mod lower;
 mod posix;
+mod timed;
 mod unsynced;
 mod walk;
 
@@ -24,5 +26,6 @@ pub use features::{DirectIo, Features, FsyncReach};
 pub use layout::{Layout, LayoutHints, LayoutOutcome};
 pub use lower::{LowerFile, LowerStore};
 pub use posix::{PosixOptions, PosixStore, sync_entry};
+pub use timed::TimedStore;
 pub use unsynced::{Hearing, Need, Unsynced, Work};
 pub use walk::{Walk, WalkEntry, walk};

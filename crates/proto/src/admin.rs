@@ -8,6 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
 use crate::size::MemorySize;
+use crate::trace::{TraceBatch, TraceRequest};
 
 /// A request of the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +66,9 @@ pub enum AdminRequest {
     },
     /// Takes new opens again after a drain.
     Resume,
+    /// Watches requests, for as long as the connection is there. The descriptor of the file comes
+    /// with the message where only requests of one are watched.
+    Trace(TraceRequest),
 }
 
 impl AdminRequest {
@@ -120,6 +124,8 @@ pub enum AdminReply {
     },
     /// To `Unpin`: whether the file was pinned.
     Unpinned(bool),
+    /// To `Trace` that asks for what comes next.
+    Traced(TraceBatch),
 }
 
 /// Facts and counters of a node.
@@ -163,6 +169,8 @@ pub struct Status {
     pub reading_opens: u64,
     /// Reads of `tidepool doctor`, which no other counter of reads has.
     pub probes: ProbeStatus,
+    /// Traces of requests under way.
+    pub traces: u64,
     /// The node takes no new opens: it was drained.
     pub draining: bool,
     /// Bytes written by clients.

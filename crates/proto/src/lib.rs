@@ -22,6 +22,7 @@ pub mod service;
 pub mod size;
 pub mod stub;
 pub mod table;
+pub mod trace;
 pub mod version;
 pub mod wire;
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
+use crate::trace::Tracer;
 use crate::version::{ChangeTimes, FileId, Version};
 
 /// A user as the kernel weighs his rights.
@@ -339,6 +340,11 @@ pub trait FileService: Send + Sync + 'static {
     fn let_go(&self, id: FileId) -> bool {
         let _ = id;
         false
+    }
+
+    /// What takes requests while somebody watches; `None` where nobody can.
+    fn tracer(&self) -> Option<Arc<dyn Tracer>> {
+        None
     }
 
     /// Whether any later change of the file gives it another version.

@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry, Status};
+use tidepool_proto::trace::{
+    Front, LibraryRecord, Operation, ServedBy, TraceBatch, TraceRecord, TraceRequest,
+};
 use tidepool_proto::wire::socket::{Frame, ReceiveError, receive_frame, send_frame};
 use tidepool_proto::wire::{
     Failure, FrameHeader, FrameLimits, HEADER_BYTES, Hello, Malformed, Open, Opened,
     REPLY_PAYLOAD_BYTES_MAX, REQUEST_BODY_BYTES_MAX, ROOT_BYTES_MAX, Reply, Request, SegmentLayout,
-    Verdict, Want, Welcome, WriteSource, decode_reply, decode_request, root_of_welcome,
+    Verdict, Want, Welcome, WriteSource, decode_reply, decode_request, decode_timed_reply,
+    root_of_welcome,
 };
 use tidepool_proto::{
     Access, Advice, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, ReadMode, Version,
@@ -61,6 +65,28 @@ fn requests() -> Vec<Request> {
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,
         Request::Finish,
+        Request::Admin(AdminRequest::Trace(TraceRequest::Start {
+            process_id: Some(u32::MAX),
+            has_file: true,
+        })),
+        Request::Admin(AdminRequest::Trace(TraceRequest::Next)),
+        Request::Traced {
+            front: Front::Hadoop,
+            records: vec![LibraryRecord {
+                operation: Operation::Read,
+                handle,
+                path: Some("/pfs/a".into()),
+                begun_us: u64::MAX,
+                offset: Some(offset),
+                length: None,
+                bytes: 3,
+                level: ServedBy::Mixed,
+                errno: 5,
+                elapsed_us: 9,
+                pfs_us: 8,
+            }],
+            dropped: 1,
+        },
     ]
 }
 
@@ -107,6 +133,10 @@ fn replies() -> Vec<Reply> {
         }))),
         Reply::Admin(AdminReply::Config(vec![entry])),
         Reply::Admin(AdminReply::Metrics("tidepool_up 1\n".into())),
+        Reply::Admin(AdminReply::Traced(TraceBatch {
+            records: vec![TraceRecord::begun(Front::Mount, Operation::Open, 1000, 7)],
+            dropped: 2,
+        })),
         Reply::Done,
         Reply::Failed(Failure::from(&error)),
     ]
@@ -124,8 +154,14 @@ fn every_message_survives_its_encoding() {
     }
     for reply in replies() {
         let body = reply.encode(Vec::new()).unwrap();
-        assert_eq!(decode_reply(&body), Ok(reply));
+        assert_eq!(decode_reply(&body).as_ref(), Ok(&reply));
         assert!((0..body.len()).all(|end| decode_reply(&body[..end]).is_err()));
+        // With the time that the node waited, and nothing behind it.
+        assert_eq!(reply.encode_timed(Vec::new(), 0).as_ref(), Ok(&body));
+        let timed = reply.encode_timed(Vec::new(), 1 << 40).unwrap();
+        assert_eq!(decode_reply(&timed).as_ref(), Ok(&reply));
+        assert!(decode_reply(&[&timed[..], &[0]].concat()).is_err());
+        assert_eq!(decode_timed_reply(&timed), Ok((reply, 1 << 40)));
     }
 }
 

@@ -31,6 +31,7 @@ mod small;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trace_page;
 
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
 pub use fill::{BlockFill, FillStart};
@@ -40,3 +41,4 @@ pub use policy::{Choice, Simulation};
 pub use segment::{BlockPin, Segment, SegmentHold};
 pub use store::Store;
 pub use tidepool_proto::table::BlockState;
+pub use trace_page::TracePage;

@@ -132,6 +132,11 @@ pub fn json<T: Serialize>(facts: &T) -> Result<()> {
     Ok(())
 }
 
+/// Prints a line of JSON, which spells out by itself what a terminal acts on.
+pub fn json_line(text: &str) {
+    raw_line(text);
+}
+
 /// Colours of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {

@@ -16,6 +16,7 @@ use tidepool_client::{Client, ClientOptions, Notice, socket_to_ask};
 use tidepool_pfs::layout::apply_to_new_file;
 use tidepool_pfs::{LayoutHints, LayoutOutcome};
 use tidepool_proto::config::StripeHints;
+use tidepool_proto::trace::Front;
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
@@ -149,6 +150,7 @@ fn connect(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<Clie
         request_timeout: settings.request_timeout,
         map_segments: settings.short_circuit,
         notice: Notice::clone(&notice),
+        front: Front::Hadoop,
     });
     let layout_told = AtomicBool::new(false);
     let handle = ClientHandle { client, settings, notice, layout_told };

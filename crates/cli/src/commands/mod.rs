@@ -12,3 +12,4 @@ pub mod start;
 pub mod status;
 pub mod store;
 pub mod top;
+pub mod trace;

@@ -44,6 +44,9 @@ fn print(status: &Status) {
         let text = "new opens are refused until `tidepool node drain --undo`";
         rows.push(("draining", coloured(text, Colour::Warning)));
     }
+    if status.traces > 0 {
+        rows.push(("tracing", count(status.traces, "trace")));
+    }
     for degraded in &status.degraded {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));
     }

@@ -10,6 +10,7 @@ mod place;
 mod plain_user;
 mod slurm;
 mod stopping;
+mod trace;
 mod usage;
 
 use std::process::{Command, Output};

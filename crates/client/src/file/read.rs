@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{REPLY_PAYLOAD_BYTES_MAX, Reply, Request, Want};
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
 
+use super::traced::{brought, range, recorded};
 use super::{File, changed};
 use crate::binding::Binding;
 use crate::borrowed::Borrowed;
@@ -19,6 +21,9 @@ const RESIDENT_ATTEMPTS: usize = 2;
 
 /// How often a node that hangs up is asked before the parallel file system is.
 const ASKING_ATTEMPTS: usize = 8;
+
+/// The open file at the node, as of a moment.
+type Bound = arc_swap::Guard<Option<Arc<Binding>>>;
 
 /// What one step of a read brought.
 struct Step {
@@ -84,15 +89,37 @@ impl File {
         &self,
         offset: u64,
         buffer: &mut [u8],
+        ask: impl FnMut(u64, &mut [u8]) -> Result<Option<Step>>,
+    ) -> Result<Option<ReadOutcome>> {
+        let bound = self.binding.load();
+        if let Some(binding) = bound.as_ref()
+            && binding.connection.is_traced()
+        {
+            let (binding, range) = (Arc::clone(binding), range(offset, buffer.len()));
+            let read = || self.read_bound(bound, offset, buffer, ask);
+            return recorded(&binding, Operation::Read, range, read, brought);
+        }
+        self.read_bound(bound, offset, buffer, ask)
+    }
+
+    /// As `read_by`, beginning with what is held of the open file at the node.
+    #[inline]
+    fn read_bound(
+        &self,
+        bound: Bound,
+        offset: u64,
+        buffer: &mut [u8],
         mut ask: impl FnMut(u64, &mut [u8]) -> Result<Option<Step>>,
     ) -> Result<Option<ReadOutcome>> {
         self.check_readable(offset, buffer.len())?;
+        let mut bound = Some(bound);
         let mut outcome = ReadOutcome::default();
         let mut at_end = buffer.is_empty();
         while !at_end && outcome.bytes < buffer.len() {
             let at = offset + outcome.bytes as u64;
             let rest = &mut buffer[outcome.bytes..];
-            let step = match self.read_held(at, rest) {
+            let bound = bound.take().unwrap_or_else(|| self.binding.load());
+            let step = match self.read_held(&bound, at, rest) {
                 Some(step) => Some(step),
                 None => ask(at, rest)?,
             };
@@ -124,9 +151,8 @@ impl File {
     }
 
     /// Reads what this process holds itself: no message, no lock, no allocation.
-    fn read_held(&self, offset: u64, buffer: &mut [u8]) -> Option<Step> {
-        let guard = self.binding.load();
-        let binding = guard.as_ref()?;
+    fn read_held(&self, bound: &Bound, offset: u64, buffer: &mut [u8]) -> Option<Step> {
+        let binding = bound.as_ref()?;
         if let Some(segment) = binding.living_segment() {
             if self.is_outdated(segment) {
                 return None;
@@ -166,7 +192,7 @@ impl File {
             };
             // Another thread may have opened the file anew, with bytes that are held now.
             if attempts > 0
-                && let Some(step) = self.read_held(offset, buffer)
+                && let Some(step) = self.read_held(&self.binding.load(), offset, buffer)
             {
                 return Ok(Some(step));
             }
@@ -362,6 +388,20 @@ impl File {
     /// node. Bytes that are held here can be copied at any time, so for those a node that does not
     /// answer is not waited for.
     pub fn lend_while(
+        &self,
+        offset: u64,
+        length: usize,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Borrowed>> {
+        let watched = self.binding.load_full().filter(|binding| binding.connection.is_traced());
+        let Some(binding) = watched else { return self.lend_bound(offset, length, go_on) };
+        let lend = || self.lend_bound(offset, length, go_on);
+        recorded(&binding, Operation::Lend, range(offset, length), lend, |lent| {
+            brought(&lent.as_ref().map(Borrowed::outcome))
+        })
+    }
+
+    fn lend_bound(
         &self,
         offset: u64,
         length: usize,

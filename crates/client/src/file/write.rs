@@ -6,11 +6,13 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use tidepool_pfs::Need;
+use tidepool_pfs::{Need, cost};
+use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{Reply, Request, TRANSFER_WRITE_BYTES_MAX};
 use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
 
 use super::File;
+use super::traced::{NO_RANGE, range};
 use crate::connection::{CallError, Connection};
 use crate::lower;
 
@@ -20,9 +22,14 @@ const WRITE_ATTEMPTS: usize = 8;
 impl File {
     /// Writes all of `data` at `offset`; at the end of the file if it was opened to append.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let write = || self.write_whole(offset, data);
+        self.traced(Operation::Write, range(offset, data.len()), write, |()| data.len() as u64)
+    }
+
+    fn write_whole(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
         if self.options.append {
-            return self.append(data).map(drop);
+            return self.append_whole(data).map(drop);
         }
         if offset.checked_add(data.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Error::new(ErrorKind::InvalidInput, "writing", "beyond any file's end"));
@@ -39,6 +46,11 @@ impl File {
     /// Writes all of `data` at the end of the file; returns where it went. The file must have been
     /// opened to append. Up to 1 MiB stay together whoever else appends.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
+        let (append, length) = (|| self.append_whole(data), data.len() as u64);
+        self.traced(Operation::Write, (None, Some(length)), append, |_| length)
+    }
+
+    fn append_whole(&self, data: &[u8]) -> Result<u64> {
         self.check_writable()?;
         if !self.options.append {
             return Err(Error::new(ErrorKind::InvalidInput, "appending", "not open to append")
@@ -167,14 +179,17 @@ impl File {
 
     fn sync_with(&self, data_only: bool) -> Result<()> {
         let need = Need::All { data_only };
-        self.settle(&|handle| Request::Sync { handle, data_only }, Some(need))
+        let sync = || self.settle(&|handle| Request::Sync { handle, data_only }, Some(need));
+        self.traced(Operation::Sync, NO_RANGE, sync, |()| 0)
     }
 
     /// What a close would do, without closing: keeps the promise of the write mode.
     pub fn flush(&self) -> Result<()> {
         let asked = self.options.write_mode.unwrap_or_default();
         let promised = self.written_here().unwrap_or(asked) != WriteMode::Bypass;
-        self.settle(&|handle| Request::Flush { handle }, promised.then_some(Need::Counted))
+        let need = promised.then_some(Need::Counted);
+        let flush = || self.settle(&|handle| Request::Flush { handle }, need);
+        self.traced(Operation::Flush, NO_RANGE, flush, |()| 0)
     }
 
     fn settle(&self, request: &dyn Fn(u64) -> Request, need: Option<Need>) -> Result<()> {
@@ -208,14 +223,14 @@ impl File {
     /// that of another thread which began late enough.
     fn sync_bare(&self, need: Need) -> Result<()> {
         self.writes.bare.settle(&self.writes.hearing, need, |work| {
-            let synced = match work.data_only {
+            let synced = cost::wait(|| match work.data_only {
                 true => rustix::fs::fdatasync(&self.lower),
                 false => rustix::fs::fsync(&self.lower),
-            };
+            });
             synced.map_err(|error| Error::pfs("syncing on the parallel file system", error))?;
             if work.entry {
                 // By the descriptor: the name may have changed, and the working directory too.
-                tidepool_pfs::sync_entry(self.lower.as_fd())
+                cost::wait(|| tidepool_pfs::sync_entry(self.lower.as_fd()))
                     .map_err(|error| Error::pfs("syncing the directory of a new file", error))?;
             }
             if !self.keeps() {
@@ -227,6 +242,11 @@ impl File {
 
     /// Sets the length of the file in bytes.
     pub fn set_size(&self, size: u64) -> Result<()> {
+        let set = || self.set_size_whole(size);
+        self.traced(Operation::Truncate, (Some(size), None), set, |()| 0)
+    }
+
+    fn set_size_whole(&self, size: u64) -> Result<()> {
         self.check_writable()?;
         if self.change(&|handle| Request::SetSize { handle, size }, true)? {
             return Ok(());
@@ -238,6 +258,11 @@ impl File {
 
     /// `fallocate(2)` with its mode bits.
     pub fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
+        let allocate = || self.allocate_range(mode_bits, offset, length);
+        self.traced(Operation::Allocate, (Some(offset), Some(length)), allocate, |()| 0)
+    }
+
+    fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         self.check_writable()?;
         let moves = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
         let request = |handle| Request::Allocate { handle, mode_bits, offset, length };
@@ -245,7 +270,7 @@ impl File {
             return Ok(());
         }
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
-        let done = rustix::fs::fallocate(&self.lower, flags, offset, length)
+        let done = cost::wait(|| rustix::fs::fallocate(&self.lower, flags, offset, length))
             .map_err(|error| Error::pfs("allocating space", error));
         self.writes.bare.changed(1);
         done
@@ -299,15 +324,14 @@ impl File {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let flushed = if self.options.access.writes() {
+        let flush = || {
             let untouched = !self.created
                 && self.writes.taken.load(Ordering::Acquire) == 0
                 && self.writes.bare.owed_bytes() == 0
                 && !self.writes.lost.load(Ordering::Acquire);
-            if untouched { Ok(()) } else { self.flush() }
-        } else {
-            Ok(())
+            if untouched || !self.options.access.writes() { Ok(()) } else { self.flush() }
         };
+        let flushed = self.traced(Operation::Close, NO_RANGE, flush, |()| 0);
         if let Some(binding) = self.binding_alive() {
             self.end_reading(&binding);
             self.forget(&binding);

@@ -8,3 +8,4 @@ mod place;
 mod rebinding;
 mod reuse;
 mod rights;
+mod traced;

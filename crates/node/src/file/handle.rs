@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use std::io::IoSlice;
-use tidepool_pfs::{Hearing, LowerFile};
+use tidepool_pfs::{Hearing, LowerFile, cost};
 use tidepool_proto::admin::PROBE_PREFIX;
 use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
@@ -418,6 +418,7 @@ impl Handle {
     }
 
     pub(super) fn count_served(&self, levels: &BytesByLevel) {
+        cost::served(levels);
         match self.of_probe {
             true => self.core.ledger.probed(levels),
             false => self.core.ledger.served(levels),

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, FileType, OFlags, SealFlags, StatxFlags};
 use tidepool_proto::admin::AdminRequest;
+use tidepool_proto::trace::TraceRequest;
 use tidepool_proto::wire::TRANSFER_BUFFER_BYTES_MAX;
 use tidepool_proto::{Access, Error, ErrorKind, Result};
 
@@ -127,7 +128,8 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Load
         | AdminRequest::Evict
         | AdminRequest::Pin
-        | AdminRequest::Unpin => true,
+        | AdminRequest::Unpin
+        | AdminRequest::Trace(TraceRequest::Start { has_file: true, .. }) => true,
         AdminRequest::Status
         | AdminRequest::EvictAll
         | AdminRequest::Resize { .. }
@@ -139,7 +141,8 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::ControlStatus
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
-        | AdminRequest::Resume => false,
+        | AdminRequest::Resume
+        | AdminRequest::Trace(_) => false,
     }
 }
 
@@ -161,7 +164,9 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Config
         | AdminRequest::Metrics
         | AdminRequest::ControlStatus
-        | AdminRequest::Files { .. } => false,
+        | AdminRequest::Files { .. }
+        // Everybody sees his own requests.
+        | AdminRequest::Trace(_) => false,
     }
 }
 

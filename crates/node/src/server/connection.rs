@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -66,11 +66,13 @@ impl Shared {
         })
     }
 
-    /// Tells a client the verdict on its hello, and which directory this node serves.
+    /// Tells a client the verdict on its hello, and which directory this node serves. Whom it takes
+    /// gets the page that says whether anybody watches.
     pub(super) fn welcome(
         &self,
         socket: BorrowedFd<'_>,
         verdict: Verdict,
+        page: Option<OwnedFd>,
         timeout: Duration,
     ) -> io::Result<()> {
         let welcome = Welcome {
@@ -80,7 +82,8 @@ impl Shared {
             process_id: std::process::id(),
         };
         let root = self.root.as_os_str().as_bytes();
-        send_frame(socket, 0, &welcome.encode(), root, &[], timeout)
+        let page: Vec<BorrowedFd<'_>> = page.iter().map(AsFd::as_fd).collect();
+        send_frame(socket, 0, &welcome.encode(), root, &page, timeout)
     }
 
     /// Ends all connections; returns when no request is worked on any more. A request that waits
@@ -264,7 +267,9 @@ impl Connection {
         } else {
             Verdict::Accepted
         };
-        let sent = self.shared.welcome(self.socket.as_fd(), verdict, limits.message_timeout);
+        let socket = self.socket.as_fd();
+        let page = self.session.trace_page().filter(|_| verdict == Verdict::Accepted);
+        let sent = self.shared.welcome(socket, verdict, page, limits.message_timeout);
         sent.is_ok() && verdict == Verdict::Accepted
     }
 
@@ -355,6 +360,9 @@ impl Connection {
 
     fn work(self: &Arc<Self>, request: Request, frame: Frame) {
         let request_id = frame.request_id;
+        if let Request::Traced { front, records, dropped } = request {
+            return self.session.take_traced(front, records, dropped, self.process_id);
+        }
         if !request.is_answered() {
             self.session.note(&request);
             return;
@@ -427,7 +435,7 @@ impl Connection {
         if buffered {
             scratch = self.shared.scratch.lock().pop().unwrap_or_default();
         }
-        let answer = self.session.answer(request, &frame.payload, frame.descriptors, &mut scratch);
+        let answer = self.session.answer_traced(request, frame, &mut scratch);
         if buffered {
             let mut kept = self.shared.scratch.lock();
             if kept.len() < SCRATCH_BUFFERS_MAX {
@@ -438,7 +446,7 @@ impl Connection {
     }
 
     fn send(&self, request_id: u64, answer: &Answer) -> io::Result<()> {
-        let body = match answer.reply.encode(Vec::new()) {
+        let body = match answer.reply.encode_timed(Vec::new(), answer.pfs_us) {
             Ok(body) if body.len() <= REPLY_BODY_BYTES_MAX as usize => body,
             _ => {
                 let error = Error::new(ErrorKind::Internal, "answering", "the reply is too long");

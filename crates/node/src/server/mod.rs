@@ -150,7 +150,7 @@ impl Reception {
             Ok(ticket) => ticket,
             Err(_) => {
                 let verdict = Verdict::LimitReached;
-                let _ = self.shared.welcome(socket.as_fd(), verdict, TURNED_AWAY_TIMEOUT);
+                let _ = self.shared.welcome(socket.as_fd(), verdict, None, TURNED_AWAY_TIMEOUT);
                 // The hello is not read, and a close with unread bytes would take the welcome
                 // along; an orderly end leaves it readable.
                 let _ = socket.shutdown(Shutdown::Write);

@@ -3,6 +3,7 @@
 //! nothing to another. Reads and writes no socket.
 
 mod places;
+mod traced;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +24,7 @@ use tidepool_proto::{
 use super::authority;
 use super::limits::{Ledger, LoanTicket, Ticket};
 use places::{LendingPlace, OpeningPlace};
+use traced::Watching;
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
 const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
@@ -35,13 +37,15 @@ pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) payload: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// Microseconds of waiting for the PFS, while somebody watches.
+    pub(super) pfs_us: u64,
     /// For the memory of the payload, until it is sent.
     _buffer: Option<Ticket>,
 }
 
 impl From<Reply> for Answer {
     fn from(reply: Reply) -> Self {
-        Answer { reply, payload: Vec::new(), descriptors: Vec::new(), _buffer: None }
+        Answer { reply, payload: Vec::new(), descriptors: Vec::new(), pfs_us: 0, _buffer: None }
     }
 }
 
@@ -95,6 +99,7 @@ pub(super) struct Session {
     ended: AtomicBool,
     held: Mutex<Held>,
     buffer: Mutex<Option<Arc<OwnedFd>>>,
+    watching: Watching,
 }
 
 impl Session {
@@ -105,7 +110,8 @@ impl Session {
         user: Identity,
     ) -> Self {
         let (ended, held, buffer) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
-        Session { service, admin, ledger, user, ended, held, buffer }
+        let watching = Watching::new(service.tracer());
+        Session { service, admin, ledger, user, ended, held, buffer, watching }
     }
 
     /// Has requests that bring much in end soon.
@@ -296,7 +302,7 @@ impl Session {
         payload.truncate(outcome.bytes);
         let at_end = (outcome.bytes as u64) < wanted;
         let reply = Reply::Data { at_end, levels: outcome.levels };
-        Ok(Answer { reply, payload, descriptors: Vec::new(), _buffer: Some(buffer) })
+        Ok(Answer { payload, _buffer: Some(buffer), ..reply.into() })
     }
 
     fn register_buffer(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
@@ -370,6 +376,10 @@ impl Session {
         } else {
             None
         };
+        if let AdminRequest::Trace(request) = request {
+            let go_on = || self.goes_on();
+            return self.watching.answer(request, descriptor, self.user.user_id, &go_on);
+        }
         let attaches = matches!(&request, AdminRequest::Govern(govern) if govern.fence == 0);
         let user_id = self.user.user_id;
         let reply = self.admin.admin_while(request, descriptor, user_id, &|| self.goes_on())?;
@@ -457,6 +467,7 @@ impl Session {
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
     /// writes that nobody else will hear of, and what is lent.
     pub(super) fn end(&self) -> (Vec<Error>, Vec<Loan>) {
+        self.watching.end();
         let held = std::mem::take(&mut *self.held.lock());
         let mut errors = Vec::new();
         for handle in held.handles.values() {

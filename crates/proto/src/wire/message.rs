@@ -8,6 +8,7 @@ use crate::admin::{AdminReply, AdminRequest};
 use crate::error::{Error, ErrorKind};
 use crate::level::BytesByLevel;
 use crate::mode::{Access, Advice, ReadMode, WriteMode};
+use crate::trace::{Front, LibraryRecord};
 use crate::version::ChangeTimes;
 use crate::version::Version;
 
@@ -138,6 +139,15 @@ pub enum Request {
     /// connection when no request of it is worked on any more, and what it lent stays until the
     /// process ends.
     Finish,
+    /// What the client was asked for, told because somebody watches. No answer.
+    Traced {
+        /// What the client is.
+        front: Front,
+        /// Its requests, those of one file before that is closed.
+        records: Vec<LibraryRecord>,
+        /// Requests that it dropped since the last such message.
+        dropped: u64,
+    },
 }
 
 impl Request {
@@ -161,6 +171,7 @@ impl Request {
                 | Request::Release { .. }
                 | Request::Bye
                 | Request::Finish
+                | Request::Traced { .. }
         )
     }
 }
@@ -356,7 +367,17 @@ pub fn decode_request(body: &[u8]) -> Result<Request, Malformed> {
 
 /// Reads the body of a reply.
 pub fn decode_reply(body: &[u8]) -> Result<Reply, Malformed> {
-    decode(body)
+    decode_timed_reply(body).map(|(reply, _)| reply)
+}
+
+/// Reads the body of a reply, and how many microseconds of it the node waited for the parallel file
+/// system. It tells that while somebody watches, and only where it waited.
+pub fn decode_timed_reply(body: &[u8]) -> Result<(Reply, u64), Malformed> {
+    match postcard::take_from_bytes(body) {
+        Ok((reply, [])) => Ok((reply, 0)),
+        Ok((reply, rest)) => Ok((reply, decode(rest)?)),
+        Err(_) => Err(NO_MESSAGE),
+    }
 }
 
 // Vectors and strings cannot allocate more than the body holds: postcard takes strings from the
@@ -365,9 +386,11 @@ fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Malformed> {
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
         Ok(_) => Err(Malformed("bytes after the end of a message")),
-        Err(_) => Err(Malformed("a body that is no message")),
+        Err(_) => Err(NO_MESSAGE),
     }
 }
+
+const NO_MESSAGE: Malformed = Malformed("a body that is no message");
 
 impl Request {
     /// Appends the body to `buffer`.
@@ -380,6 +403,13 @@ impl Reply {
     /// Appends the body to `buffer`.
     pub fn encode(&self, buffer: Vec<u8>) -> Result<Vec<u8>, Malformed> {
         encode(self, buffer)
+    }
+
+    /// As `encode`, with the microseconds that the node waited for the parallel file system, if
+    /// any.
+    pub fn encode_timed(&self, buffer: Vec<u8>, pfs_us: u64) -> Result<Vec<u8>, Malformed> {
+        let buffer = self.encode(buffer)?;
+        if pfs_us == 0 { Ok(buffer) } else { encode(&pfs_us, buffer) }
     }
 }
 
