@@ -9,37 +9,12 @@
 //! the node's business. It speaks the kernel protocol itself; the
 //! reasons are in `docs/design/mount.md`.
 
-mod abi;
-mod attributes;
-mod config;
-mod credentials;
-mod data;
-mod device;
-mod directories;
-mod dispatch;
-mod filesystem;
-mod handles;
-mod locks;
-mod lookups;
-mod meeting;
-mod metadata;
-mod mounting;
-mod nameless;
-mod names;
-mod nodes;
-mod opens;
-mod pages;
-mod ranges;
-mod reply_pipe;
-mod request;
-mod reservations;
+mod callers;
+mod inode;
+mod ops;
+mod protocol;
 mod session;
-mod shares;
-mod stale;
-mod turns;
-mod waiting;
 
-pub use config::MountConfig;
-pub use mounting::mounted_device;
-pub use session::{Mount, mount};
-pub use stale::{is_stale, mount_around, places_for, recover_stale};
+pub use session::{
+    Mount, MountConfig, is_stale, mount, mount_around, mounted_device, places_for, recover_stale,
+};

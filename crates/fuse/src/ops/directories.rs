@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{DirectoryEntry, FsyncIn, InHeader, OpenOut, ReleaseIn, TransferIn};
-use crate::filesystem::Filesystem;
-use crate::request::{Answer, Errno};
-use crate::shares::Share;
+use crate::callers::shares::Share;
+use crate::ops::filesystem::Filesystem;
+use crate::protocol::abi::{DirectoryEntry, FsyncIn, InHeader, OpenOut, ReleaseIn, TransferIn};
+use crate::protocol::request::{Answer, Errno};
 
 const STREAM_BYTES: usize = 64 << 10;
 /// Offset of the name in an entry of `getdents64`, after inode, offset, length and type.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::abi::InHeader;
-use crate::device::Device;
+use crate::protocol::abi::InHeader;
+use crate::protocol::device::Device;
 
 /// An errno that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

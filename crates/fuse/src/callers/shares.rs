@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::request::{Answer, Errno};
+use crate::protocol::request::{Answer, Errno};
 
 /// Part of all descriptors that no open through the mount takes: the node needs them to look at
 /// callers and to let clients in.

@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use tidepool_proto::{FileId, OpenFile, Version};
 
-use crate::abi::ROOT_NODE;
-use crate::attributes::{id_of, kind_of, version_of};
-use crate::opens::Opens;
-use crate::request::{Answer, Errno};
-use crate::reservations::{Reservation, Reservations};
+use crate::inode::attributes::{id_of, kind_of, version_of};
+use crate::inode::opens::Opens;
+use crate::inode::reservations::{Reservation, Reservations};
+use crate::protocol::abi::ROOT_NODE;
+use crate::protocol::request::{Answer, Errno};
 
 /// File systems whose clients rename a file that somebody on this machine holds instead of removing
 /// it: NFS, and AFS by its two implementations.
@@ -609,7 +609,7 @@ mod tests {
         let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         let nodes = Arc::new(Nodes::new(root, 8).unwrap());
-        let version = crate::attributes::version_of(&stat);
+        let version = crate::inode::attributes::version_of(&stat);
         let node = nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version);
         (nodes, node, stat)
     }
@@ -655,7 +655,7 @@ mod tests {
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         let nodes = Nodes::new(root, 8).unwrap();
         let look_up = || {
-            let version = crate::attributes::version_of(&stat);
+            let version = crate::inode::attributes::version_of(&stat);
             nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version)
         };
         let first = look_up();

@@ -11,18 +11,18 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use tidepool_proto::{Access, Identity, OpenFile, PassthroughPin};
 
-use crate::abi::{
+use crate::callers::shares::Share;
+use crate::inode::attributes::{attributes_known, identity_of};
+use crate::inode::opens::{self, Admission, Way};
+use crate::inode::pages::Serving;
+use crate::inode::reservations::Reservation;
+use crate::inode::table::{Node, Place};
+use crate::ops::filesystem::{Filesystem, Manner};
+use crate::protocol::abi::{
     self, CreateIn, CreateOut, FlushIn, FsyncIn, InHeader, OpenIn, OpenOut, ReleaseIn, TransferIn,
     WriteOut,
 };
-use crate::attributes::{attributes_known, identity_of};
-use crate::filesystem::{Filesystem, Manner};
-use crate::nodes::{Node, Place};
-use crate::opens::{self, Admission, Way};
-use crate::pages::Serving;
-use crate::request::{Answer, Errno, Reply};
-use crate::reservations::Reservation;
-use crate::shares::Share;
+use crate::protocol::request::{Answer, Errno, Reply};
 
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;

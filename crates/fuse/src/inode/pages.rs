@@ -21,9 +21,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidepool_proto::{ChangedRange, FileId};
 
-use crate::device::Device;
-use crate::nodes::Node;
-use crate::waiting::WaitingThreads;
+use crate::callers::waiting::WaitingThreads;
+use crate::inode::table::Node;
+use crate::protocol::device::Device;
 
 /// Threads that wait for the kernel to drop pages.
 const THREADS_MAX: usize = 4;

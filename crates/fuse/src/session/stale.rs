@@ -52,7 +52,7 @@ pub fn is_stale(mount_point: &Path) -> Result<bool> {
 
 fn remove_top(mount_point: &Path) -> Result<()> {
     rustix::mount::unmount(mount_point, UnmountFlags::DETACH).or_else(|error| {
-        crate::mounting::unmount_by_helper(mount_point, true).map_err(|_| {
+        crate::session::mounting::unmount_by_helper(mount_point, true).map_err(|_| {
             Error::new(ErrorKind::InUse, "removing a dead mount", describe(mount_point))
                 .caused_by(error)
                 .remedy("unmount it as root: umount --lazy")
@@ -65,7 +65,7 @@ pub(crate) fn replace(mount_point: &Path, prepared: &OwnedFd) -> Result<bool> {
     let fail = |error: std::io::Error| {
         Error::new(ErrorKind::Unsupported, "mounting", describe(mount_point)).caused_by(error)
     };
-    let place = |below| crate::mounting::place(prepared, mount_point, below);
+    let place = |below| crate::session::mounting::place(prepared, mount_point, below);
     let is_stale = is_stale(mount_point)?;
     // Below several it would stay below.
     if is_stale && count_at(mount_point)? == 1 && place(true).is_ok() {

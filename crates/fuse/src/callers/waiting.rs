@@ -77,7 +77,7 @@ impl WaitingThreads {
 
 impl Shared {
     fn work_until_idle(&self) {
-        if crate::credentials::begin_thread().is_err() {
+        if crate::callers::credentials::begin_thread().is_err() {
             tracing::error!("a waiting thread could not take the daemon's identity");
         }
         let mut state = self.state.lock();

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use tidepool_proto::Access;
 
-use crate::abi::{CreateIn, CreateOut, InHeader};
-use crate::attributes::version_of;
-use crate::data::{access_of, both_ways, has, lower_flags};
-use crate::filesystem::{Filesystem, Manner};
-use crate::request::{Answer, Errno, Reply};
+use crate::inode::attributes::version_of;
+use crate::ops::data::{access_of, both_ways, has, lower_flags};
+use crate::ops::filesystem::{Filesystem, Manner};
+use crate::protocol::abi::{CreateIn, CreateOut, InHeader};
+use crate::protocol::request::{Answer, Errno, Reply};
 
 impl Filesystem {
     /// `TMPFILE`: a file without a name, which `LINK` may give it.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
 use tidepool_proto::ChangeBegin;
 
-use crate::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
-use crate::attributes::{Before, decode_device, id_of, is_regular, version_of};
-use crate::filesystem::Filesystem;
-use crate::meeting::meets_in_kernel;
-use crate::nodes::{Held, Node, look_at};
-use crate::request::{Answer, Errno};
-use crate::reservations::Reservation;
+use crate::inode::attributes::{Before, decode_device, id_of, is_regular, version_of};
+use crate::inode::reservations::Reservation;
+use crate::inode::table::{Held, Node, look_at};
+use crate::ops::filesystem::Filesystem;
+use crate::ops::special_files::meets_in_kernel;
+use crate::protocol::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
+use crate::protocol::request::{Answer, Errno};
 
 impl Filesystem {
     /// `LOOKUP`.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use tidepool_proto::{OpenFile, PassthroughPin, Version};
 
-use crate::attributes::version_of;
-use crate::device::Device;
-use crate::reservations::Reservation;
+use crate::inode::attributes::version_of;
+use crate::inode::reservations::Reservation;
+use crate::protocol::device::Device;
 
 /// A file registered with the kernel for passthrough, and the pin that keeps it resident.
 pub struct Backing {

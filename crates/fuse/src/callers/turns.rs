@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::abi::{InHeader, op};
-use crate::request::Reply;
+use crate::protocol::abi::{InHeader, op};
+use crate::protocol::request::Reply;
 
 /// Bytes of requests that wait for one user, at most.
 const QUEUED_BYTES_MAX: usize = 512 << 20;

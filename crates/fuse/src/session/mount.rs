@@ -14,15 +14,15 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_proto::{Error, ErrorKind, FileService, Result};
 use zerocopy::IntoBytes;
 
-use crate::abi::{self, InHeader, InitIn, InitOut, init, op};
-use crate::config::MountConfig;
-use crate::device::Device;
-use crate::dispatch::Workers;
-use crate::filesystem::Filesystem;
-use crate::mounting::{self, Force};
-use crate::nodes::Nodes;
-use crate::request::Arguments;
-use crate::shares::Shares;
+use crate::callers::shares::Shares;
+use crate::inode::table::Nodes;
+use crate::ops::filesystem::Filesystem;
+use crate::protocol::abi::{self, InHeader, InitIn, InitOut, init, op};
+use crate::protocol::device::Device;
+use crate::protocol::request::Arguments;
+use crate::session::config::MountConfig;
+use crate::session::dispatch::Workers;
+use crate::session::mounting::{self, Force};
 
 /// Largest read and write of one request.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Mount {
 /// `InUse` if something lives on the mount point, `Unsupported` if this machine or user cannot
 /// mount, `InvalidInput` if the mount point lies inside of the PFS directory.
 pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<Mount> {
-    config.mount_point = crate::stale::resolve(&config.mount_point)?;
+    config.mount_point = crate::session::stale::resolve(&config.mount_point)?;
     refuse_mount_inside(&config)?;
     let filesystem = new_filesystem(service, &config)?;
     let was_stale = crate::is_stale(&config.mount_point)?;
@@ -207,15 +207,15 @@ impl Mount {
             }
         };
         self.device_number = mounting::device_number(&prepared).ok();
-        crate::stale::replace(&self.mount_point, &prepared).map(drop)
+        crate::session::stale::replace(&self.mount_point, &prepared).map(drop)
     }
 
     /// Unmounts wherever it is, however its place is called by now.
     fn detach(&self, force: Force) -> std::io::Result<()> {
-        let places = self.device_number.map(crate::stale::places_of);
+        let places = self.device_number.map(crate::session::stale::places_of);
         let Some(Ok(places)) = places else { return mounting::detach(&self.mount_point, force) };
         places.iter().try_for_each(|place| mounting::detach(place, force))?;
-        match self.device_number.map(crate::stale::places_of) {
+        match self.device_number.map(crate::session::stale::places_of) {
             Some(Ok(left)) if !left.is_empty() => {
                 Err(std::io::Error::from_raw_os_error(libc::EBUSY))
             }
@@ -300,7 +300,8 @@ impl Mount {
     /// The mount is gone here and lives on: in a mount namespace that was made since, or in use
     /// after somebody detached it. It ends with this process.
     fn leave_elsewhere(&self) {
-        let holders = self.device_number.map(crate::stale::held_elsewhere).unwrap_or_default();
+        let holders =
+            self.device_number.map(crate::session::stale::held_elsewhere).unwrap_or_default();
         for (process_id, place) in &holders {
             tracing::warn!(
                 process_id,
@@ -456,7 +457,7 @@ impl Session {
     }
 
     fn work(self: &Arc<Self>) {
-        if crate::credentials::begin_thread().is_err() {
+        if crate::callers::credentials::begin_thread().is_err() {
             tracing::error!("a worker could not take the daemon's identity and ended");
             return;
         }

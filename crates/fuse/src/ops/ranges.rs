@@ -1,9 +1,9 @@
 //! Requests about ranges of open files that bring no bytes: allocation, holes, copies.
 
-use crate::abi::{CopyIn, FallocateIn, InHeader, LseekIn, LseekOut, WriteOut};
-use crate::filesystem::Filesystem;
-use crate::pages::Serving;
-use crate::request::{Answer, Errno};
+use crate::inode::pages::Serving;
+use crate::ops::filesystem::Filesystem;
+use crate::protocol::abi::{CopyIn, FallocateIn, InHeader, LseekIn, LseekOut, WriteOut};
+use crate::protocol::request::{Answer, Errno};
 
 /// Bytes that one request copies between files at most; the kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 16 << 20;

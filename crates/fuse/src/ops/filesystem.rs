@@ -10,21 +10,21 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
 
-use crate::abi::{Attributes, EntryOut, InHeader};
-use crate::attributes::{Before, attributes_of, id_of, is_regular, version_of};
-use crate::credentials::Credentials;
-use crate::data::FileHandle;
-use crate::device::Device;
-use crate::directories::DirectoryHandle;
-use crate::handles::Handles;
-use crate::locks::Locks;
-use crate::lookups::Lookups;
-use crate::nodes::{Node, Nodes};
-use crate::pages::Pages;
-use crate::request::{Answer, Errno, Reply};
-use crate::shares::Shares;
-use crate::turns::Turns;
-use crate::waiting::WaitingThreads;
+use crate::callers::credentials::Credentials;
+use crate::callers::shares::Shares;
+use crate::callers::turns::Turns;
+use crate::callers::waiting::WaitingThreads;
+use crate::inode::attributes::{Before, attributes_of, id_of, is_regular, version_of};
+use crate::inode::handles::Handles;
+use crate::inode::lookups::Lookups;
+use crate::inode::pages::Pages;
+use crate::inode::table::{Node, Nodes};
+use crate::ops::data::FileHandle;
+use crate::ops::directories::DirectoryHandle;
+use crate::ops::locks::Locks;
+use crate::protocol::abi::{Attributes, EntryOut, InHeader};
+use crate::protocol::device::Device;
+use crate::protocol::request::{Answer, Errno, Reply};
 
 /// The state of a mount.
 pub struct Filesystem {
@@ -192,7 +192,7 @@ impl Filesystem {
         &self,
         caller: &InHeader,
         nodeid: u64,
-    ) -> Answer<(Arc<Node>, crate::nodes::Held)> {
+    ) -> Answer<(Arc<Node>, crate::inode::table::Held)> {
         self.credentials.become_caller(caller)?;
         let node = self.nodes.get(nodeid)?;
         let held = self.nodes.descriptor(&node)?;
@@ -245,8 +245,8 @@ impl Filesystem {
         &self,
         pin: Arc<dyn tidepool_proto::PassthroughPin>,
         device: &Arc<Device>,
-    ) -> Option<crate::opens::Backing> {
-        match crate::opens::Backing::register(pin, device.clone()) {
+    ) -> Option<crate::inode::opens::Backing> {
+        match crate::inode::opens::Backing::register(pin, device.clone()) {
             Ok(backing) => Some(backing),
             Err(error) => {
                 let errno = Errno::from(error);

@@ -21,8 +21,8 @@ use rustix::mount::{
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tidepool_proto::mounts::MOUNT_TYPE;
 
-use crate::config::MountConfig;
-use crate::device::Device;
+use crate::protocol::device::Device;
+use crate::session::config::MountConfig;
 
 const SUBTYPE: &str = "tidepool";
 const HELPER: &str = "fusermount3";

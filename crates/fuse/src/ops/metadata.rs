@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
 use tidepool_proto::{Access, Version};
 
-use crate::abi::{
+use crate::inode::attributes::{Before, version_of};
+use crate::inode::table::{Held, Node, Told};
+use crate::ops::filesystem::{Filesystem, Manner};
+use crate::protocol::abi::{
     self, AttrOut, Attributes, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut,
 };
-use crate::attributes::{Before, version_of};
-use crate::filesystem::{Filesystem, Manner};
-use crate::nodes::{Held, Node, Told};
-use crate::request::{Answer, Errno};
+use crate::protocol::request::{Answer, Errno};
 
 /// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
 const OWN_ATTRIBUTES: &[u8] = b"user.tidepool.";

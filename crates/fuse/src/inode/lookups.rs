@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::attributes::Before;
-use crate::nodes::Node;
+use crate::inode::attributes::Before;
+use crate::inode::table::Node;
 
 /// Threads that are told apart; of two that share a place one has to ask.
 const PLACES: usize = 64;
@@ -65,8 +65,8 @@ impl Lookups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::ROOT_NODE;
-    use crate::nodes::Nodes;
+    use crate::inode::table::Nodes;
+    use crate::protocol::abi::ROOT_NODE;
 
     #[test]
     fn a_hint_is_of_this_thread_and_name_and_of_the_last_look_up() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::request::{Answer, Errno};
+use crate::protocol::request::{Answer, Errno};
 
 /// Open things by number. Numbers are not used twice.
 #[derive(Debug)]

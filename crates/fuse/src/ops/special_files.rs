@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, Stat};
 
-use crate::abi::EntryOut;
-use crate::attributes::kind_of;
-use crate::filesystem::Filesystem;
-use crate::nodes::{Held, Node, look_at};
-use crate::request::Answer;
+use crate::inode::attributes::kind_of;
+use crate::inode::table::{Held, Node, look_at};
+use crate::ops::filesystem::Filesystem;
+use crate::protocol::abi::EntryOut;
+use crate::protocol::request::Answer;
 
 /// Whether the kernel opens or connects to such a file without asking.
 pub(crate) fn meets_in_kernel(stat: &Stat) -> bool {

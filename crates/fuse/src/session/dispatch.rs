@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
-use crate::device::Device;
-use crate::filesystem::Filesystem;
-use crate::metadata::XattrAnswer;
-use crate::pages::Serving;
-use crate::request::{Answer, Arguments, Errno, Reply};
-use crate::turns::{Asked, Later, Waiting};
+use crate::callers::turns::{Asked, Later, Waiting};
+use crate::inode::pages::Serving;
+use crate::ops::filesystem::Filesystem;
+use crate::ops::metadata::XattrAnswer;
+use crate::protocol::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
+use crate::protocol::device::Device;
+use crate::protocol::request::{Answer, Arguments, Errno, Reply};
 
 /// The threads that read requests, as a handler knows them.
 pub trait Workers {
@@ -201,7 +201,7 @@ impl Filesystem {
     }
 
     fn try_what_is_due(self: Arc<Self>) {
-        if crate::credentials::begin_thread().is_err() {
+        if crate::callers::credentials::begin_thread().is_err() {
             tracing::error!("the thread for later tries could not take the daemon's identity");
         }
         while let Some(waiting) = self.turns.due() {

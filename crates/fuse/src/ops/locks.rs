@@ -18,11 +18,11 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FlockOperation, OFlags};
 use tidepool_proto::{Access, FileId};
 
-use crate::abi::{self, LockIn, LockOut, LockRange};
-use crate::data::FileHandle;
-use crate::filesystem::Filesystem;
-use crate::request::{Answer, Errno, Reply};
-use crate::shares::Share;
+use crate::callers::shares::Share;
+use crate::ops::data::FileHandle;
+use crate::ops::filesystem::Filesystem;
+use crate::protocol::abi::{self, LockIn, LockOut, LockRange};
+use crate::protocol::request::{Answer, Errno, Reply};
 
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
@@ -427,7 +427,7 @@ impl Filesystem {
     }
 
     fn have_locks_tried(self: Arc<Self>) {
-        if crate::credentials::begin_thread().is_err() {
+        if crate::callers::credentials::begin_thread().is_err() {
             tracing::error!("the lock thread could not take the daemon's identity");
         }
         let mut pause = RETRY_FIRST;

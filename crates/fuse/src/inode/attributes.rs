@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, Stat, StatxFlags};
 use tidepool_proto::{ChangeBegin, FileId, Version};
 
-use crate::abi::Attributes;
-use crate::request::Answer;
+use crate::protocol::abi::Attributes;
+use crate::protocol::request::Answer;
 
 const NANOSECONDS: i128 = 1_000_000_000;
 

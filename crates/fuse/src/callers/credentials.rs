@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use tidepool_pfs::identity::{self, ALL};
 use tidepool_proto::Identity;
 
-use crate::abi::InHeader;
-use crate::request::{Answer, Errno};
+use crate::protocol::abi::InHeader;
+use crate::protocol::request::{Answer, Errno};
 
 /// How long the groups of a thread are taken as unchanged.
 const GROUPS_AGE_MAX: Duration = Duration::from_millis(250);

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
-use crate::abi::{self, BackingMap, DropPagesOut, OutHeader, StoreOut};
-use crate::reply_pipe::{self, Outcome};
+use crate::protocol::abi::{self, BackingMap, DropPagesOut, OutHeader, StoreOut};
+use crate::protocol::reply_pipe::{self, Outcome};
 
 const DEVICE_PATH: &str = "/dev/fuse";
 

@@ -1,0 +1,9 @@
+//! The state of files that the kernel knows: inodes, opens, handles, cached pages.
+
+pub(crate) mod attributes;
+pub(crate) mod handles;
+pub(crate) mod lookups;
+pub(crate) mod opens;
+pub(crate) mod pages;
+pub(crate) mod reservations;
+pub(crate) mod table;

@@ -1,0 +1,6 @@
+//! The kernel's FUSE protocol: message layouts, the device, requests and replies.
+
+pub(crate) mod abi;
+pub(crate) mod device;
+mod reply_pipe;
+pub(crate) mod request;
