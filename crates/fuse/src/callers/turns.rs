@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::protocol::abi::{InHeader, op};
-use crate::protocol::request::Reply;
+use crate::protocol::reply::Reply;
 
 /// Bytes of requests that wait for one user, at most.
 const QUEUED_BYTES_MAX: usize = 512 << 20;

@@ -2,7 +2,6 @@
 //! decides how the kernel gets at them.
 
 use std::ffi::CStr;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +21,9 @@ use crate::protocol::abi::{
     self, CreateIn, CreateOut, FlushIn, FsyncIn, InHeader, OpenIn, OpenOut, ReleaseIn, TransferIn,
     WriteOut,
 };
-use crate::protocol::request::{Answer, Errno, Reply};
+use crate::protocol::device::Device;
+use crate::protocol::reply::{Reply, Response};
+use crate::protocol::request::{Answer, Errno};
 
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;
@@ -93,30 +94,28 @@ impl Filesystem {
         &self,
         caller: &InHeader,
         arguments: OpenIn,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        let Some(waits) = reply.as_ref() else { return Ok(()) };
-        let open = match self.open_handle(caller, arguments, waits) {
+        device: &Arc<Device>,
+    ) -> Answer<OpenOut> {
+        match self.open_handle(caller, arguments, device) {
             Err(Errno::BLOCKED) if has(arguments.flags, libc::O_NONBLOCK) => {
-                return Err(Errno(libc::EWOULDBLOCK));
+                Err(Errno(libc::EWOULDBLOCK))
             }
             Err(Errno::STALE) => {
                 if let Some(place) = self.nodes.get(caller.nodeid)?.place() {
                     self.nodes.retries(&place, caller.pid);
                 }
-                return Err(Errno::STALE);
+                Err(Errno::STALE)
             }
-            outcome => outcome?,
-        };
-        if let Some(reply) = reply.take()
-            && !reply.value_heard(&open)
-        {
-            self.forget_handle(open.handle);
+            outcome => outcome,
         }
-        Ok(())
     }
 
-    fn open_handle(&self, caller: &InHeader, arguments: OpenIn, reply: &Reply) -> Answer<OpenOut> {
+    fn open_handle(
+        &self,
+        caller: &InHeader,
+        arguments: OpenIn,
+        device: &Arc<Device>,
+    ) -> Answer<OpenOut> {
         self.credentials.become_caller(caller)?;
         let node = self.nodes.get(caller.nodeid)?;
         if !node.is_regular() {
@@ -154,7 +153,7 @@ impl Filesystem {
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;
         }
-        self.admit(caller, node, file, (access, append), share, reply)
+        self.admit(caller, node, file, (access, append), share, device)
     }
 
     fn truncate(
@@ -216,7 +215,7 @@ impl Filesystem {
         file: Arc<dyn OpenFile>,
         (access, append): (Access, bool),
         share: Share,
-        reply: &Reply,
+        device: &Arc<Device>,
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
@@ -228,7 +227,7 @@ impl Filesystem {
             if as_caller && (has_set_id(&pin) || self.credentials.become_writer(caller).is_err()) {
                 return None;
             }
-            let backing = self.register(pin, reply.device());
+            let backing = self.register(pin, device);
             self.credentials.become_daemon().ok()?;
             backing
         };
@@ -312,23 +311,20 @@ impl Filesystem {
     }
 
     /// `CREATE`.
-    pub(crate) fn create(&self, caller: &InHeader, arguments: CreateIn, name: &CStr, reply: Reply) {
-        match self.create_handle(caller, arguments, name, &reply) {
-            Ok(created) => {
-                if !reply.value_heard(&created) {
-                    self.forget_handle(created.open.handle);
-                    self.forget(created.entry.nodeid, 1);
-                }
-            }
-            Err(errno) => {
-                if errno == Errno::STALE
-                    && let Ok(parent) = self.nodes.get(caller.nodeid)
-                {
-                    self.nodes.retries(&Place { parent, name: name.to_owned() }, caller.pid);
-                }
-                reply.error(errno);
-            }
+    pub(crate) fn create(
+        &self,
+        caller: &InHeader,
+        arguments: CreateIn,
+        name: &CStr,
+        device: &Arc<Device>,
+    ) -> Answer<CreateOut> {
+        let created = self.create_handle(caller, arguments, name, device);
+        if let Err(Errno::STALE) = created
+            && let Ok(parent) = self.nodes.get(caller.nodeid)
+        {
+            self.nodes.retries(&Place { parent, name: name.to_owned() }, caller.pid);
         }
+        created
     }
 
     fn create_handle(
@@ -336,7 +332,7 @@ impl Filesystem {
         caller: &InHeader,
         arguments: CreateIn,
         name: &CStr,
-        reply: &Reply,
+        device: &Arc<Device>,
     ) -> Answer<CreateOut> {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         // Before there is a file: who is refused leaves none behind.
@@ -368,7 +364,7 @@ impl Filesystem {
         let opened = self
             .nodes
             .get(entry.nodeid)
-            .and_then(|node| self.admit(caller, node, file, (access, append), share, reply));
+            .and_then(|node| self.admit(caller, node, file, (access, append), share, device));
         match opened {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
@@ -378,20 +374,16 @@ impl Filesystem {
         }
     }
 
-    /// `READ`, when its bytes are at hand or the thread may wait.
-    pub(crate) fn read(&self, handle: &FileHandle, (offset, size): (u64, usize), reply: Reply) {
-        let mut reply = Some(reply);
-        let mut answer = |slices: &[IoSlice<'_>]| {
-            if let Some(reply) = reply.take() {
-                reply.data(slices);
+    /// `READ`, when its bytes are at hand or the thread may wait. Answers from where they are.
+    pub(crate) fn read(&self, handle: &FileHandle, range: (u64, usize), mut reply: Reply) {
+        let (offset, size) = range;
+        match handle.file.read_with(offset, size, &mut |slices| reply.data(slices)) {
+            Ok(_) if reply.is_answered() => {}
+            Ok(_) => drop(reply.answer(&Ok(Response::Empty))),
+            Err(error) if reply.is_answered() => {
+                tracing::error!(%error, "a read failed after it was answered");
             }
-        };
-        let outcome = handle.file.read_with(offset, size, &mut answer);
-        match (outcome, reply) {
-            (Err(error), Some(reply)) => reply.error(error.into()),
-            (Err(error), None) => tracing::error!(%error, "a read failed after it was answered"),
-            (Ok(_), Some(reply)) => reply.done(),
-            (Ok(_), None) => {}
+            Err(error) => reply.error(error.into()),
         }
     }
 

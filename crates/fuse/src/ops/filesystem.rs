@@ -24,7 +24,7 @@ use crate::ops::directories::DirectoryHandle;
 use crate::ops::locks::Locks;
 use crate::protocol::abi::{Attributes, EntryOut, InHeader};
 use crate::protocol::device::Device;
-use crate::protocol::request::{Answer, Errno, Reply};
+use crate::protocol::request::{Answer, Errno};
 
 /// The state of a mount.
 pub struct Filesystem {
@@ -165,18 +165,6 @@ impl Filesystem {
             entry_valid_ns: 0,
             attr_valid_ns: 0,
             attributes,
-        }
-    }
-
-    /// Answers with an entry, and takes the count back if nobody heard the answer.
-    pub(crate) fn reply_entry(&self, reply: Reply, entry: Answer<EntryOut>) {
-        match entry {
-            Ok(entry) => {
-                if !reply.value_heard(&entry) {
-                    self.forget(entry.nodeid, 1);
-                }
-            }
-            Err(errno) => reply.error(errno),
         }
     }
 

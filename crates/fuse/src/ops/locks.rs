@@ -22,7 +22,8 @@ use crate::callers::shares::Share;
 use crate::ops::data::FileHandle;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{self, LockIn, LockOut, LockRange};
-use crate::protocol::request::{Answer, Errno, Reply};
+use crate::protocol::reply::{Reply, Response};
+use crate::protocol::request::{Answer, Errno};
 
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
@@ -324,7 +325,7 @@ impl Filesystem {
             }
             outcome => {
                 self.locks.end_try(unique);
-                reply.outcome(outcome);
+                reply.answer(&outcome.map(|()| Response::Empty));
                 if wanted.range.kind == UNLOCK {
                     self.locks.changed.notify_one();
                 }
@@ -465,7 +466,7 @@ impl Filesystem {
                 Err(errno) if WOULD_WAIT.contains(&errno) => self.locks.wait(waiter),
                 outcome => {
                     self.locks.end_try(waiter.reply.unique());
-                    waiter.reply.outcome(outcome);
+                    waiter.reply.answer(&outcome.map(|()| Response::Empty));
                 }
             }
         }

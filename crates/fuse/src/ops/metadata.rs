@@ -12,22 +12,15 @@ use crate::inode::attributes::{Before, version_of};
 use crate::inode::table::{Held, Node, Told};
 use crate::ops::filesystem::{Filesystem, Manner};
 use crate::protocol::abi::{
-    self, AttrOut, Attributes, GetattrIn, InHeader, SetattrIn, SetxattrIn, StatfsOut,
+    self, AttrOut, Attributes, GetattrIn, GetxattrOut, InHeader, SetattrIn, SetxattrIn, StatfsOut,
 };
+use crate::protocol::reply::Response;
 use crate::protocol::request::{Answer, Errno};
 
 /// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
 const OWN_ATTRIBUTES: &[u8] = b"user.tidepool.";
 
 const NO_ATTRIBUTE: Errno = Errno(libc::ENODATA);
-
-/// What a request for an extended attribute answers.
-pub(crate) enum XattrAnswer {
-    /// The caller wants to know the size in bytes.
-    Size(u32),
-    /// The value or list.
-    Bytes(Vec<u8>),
-}
 
 impl Filesystem {
     /// `GETATTR`.
@@ -293,12 +286,7 @@ impl Filesystem {
     }
 
     /// `GETXATTR`; `size` 0 asks for the size.
-    pub(crate) fn get_xattr(
-        &self,
-        caller: &InHeader,
-        name: &CStr,
-        size: u32,
-    ) -> Answer<XattrAnswer> {
+    pub(crate) fn get_xattr(&self, caller: &InHeader, name: &CStr, size: u32) -> Answer<Response> {
         if name.to_bytes().starts_with(OWN_ATTRIBUTES) {
             return Err(NO_ATTRIBUTE);
         }
@@ -306,16 +294,16 @@ impl Filesystem {
         if size == 0 {
             // A read into an empty buffer is no question for the size.
             let length = rustix::fs::getxattr_query(path.as_str(), name)?;
-            return Ok(XattrAnswer::Size(length as u32));
+            return Ok(xattr_size(length));
         }
         let mut value = vec![0; size as usize];
         let length = rustix::fs::getxattr(path.as_str(), name, &mut value[..])?;
         value.truncate(length);
-        Ok(XattrAnswer::Bytes(value))
+        Ok(Response::Bytes(value))
     }
 
     /// `LISTXATTR`; `size` 0 asks for the size.
-    pub(crate) fn list_xattrs(&self, caller: &InHeader, size: u32) -> Answer<XattrAnswer> {
+    pub(crate) fn list_xattrs(&self, caller: &InHeader, size: u32) -> Answer<Response> {
         const LIST_BYTES_MAX: usize = 64 << 10;
         let (_held, path) = self.xattr_path(caller)?;
         let mut list = vec![0; LIST_BYTES_MAX];
@@ -329,9 +317,9 @@ impl Filesystem {
             .copied()
             .collect();
         match size {
-            0 => Ok(XattrAnswer::Size(shown.len() as u32)),
+            0 => Ok(xattr_size(shown.len())),
             size if shown.len() > size as usize => Err(Errno(libc::ERANGE)),
-            _ => Ok(XattrAnswer::Bytes(shown)),
+            _ => Ok(Response::Bytes(shown)),
         }
     }
 
@@ -374,4 +362,8 @@ impl Filesystem {
         let path = Self::path_of(&held);
         Ok((held, path))
     }
+}
+
+fn xattr_size(bytes: usize) -> Response {
+    Response::XattrSize(GetxattrOut { size: bytes as u32, padding: 0 })
 }

@@ -2,6 +2,7 @@
 //! place and keeps a descriptor, until a link gives them a name.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use tidepool_proto::Access;
@@ -10,27 +11,16 @@ use crate::inode::attributes::version_of;
 use crate::ops::data::{access_of, both_ways, has, lower_flags};
 use crate::ops::filesystem::{Filesystem, Manner};
 use crate::protocol::abi::{CreateIn, CreateOut, InHeader};
-use crate::protocol::request::{Answer, Errno, Reply};
+use crate::protocol::device::Device;
+use crate::protocol::request::{Answer, Errno};
 
 impl Filesystem {
     /// `TMPFILE`: a file without a name, which `LINK` may give it.
-    pub(crate) fn create_nameless(&self, caller: &InHeader, arguments: CreateIn, reply: Reply) {
-        match self.create_nameless_handle(caller, arguments, &reply) {
-            Ok(created) => {
-                if !reply.value_heard(&created) {
-                    self.forget_handle(created.open.handle);
-                    self.forget(created.entry.nodeid, 1);
-                }
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn create_nameless_handle(
+    pub(crate) fn create_nameless(
         &self,
         caller: &InHeader,
         arguments: CreateIn,
-        reply: &Reply,
+        device: &Arc<Device>,
     ) -> Answer<CreateOut> {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
         let share = self.shares.take(caller.uid)?;
@@ -46,7 +36,7 @@ impl Filesystem {
         let file = self.open_in_node(caller, lower, access, Manner::Plain, append)?;
         let node = self.nodes.enter_nameless(path, &stat, &version_of(&stat));
         let entry = self.entry_of(&node, &stat);
-        match self.admit(caller, node, file, (access, append), share, reply) {
+        match self.admit(caller, node, file, (access, append), share, device) {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
                 self.forget(entry.nodeid, 1);

@@ -2,5 +2,6 @@
 
 pub(crate) mod abi;
 pub(crate) mod device;
+pub(crate) mod reply;
 mod reply_pipe;
 pub(crate) mod request;

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use crate::callers::turns::{Asked, Later, Waiting};
 use crate::inode::pages::Serving;
+use crate::ops::data::FileHandle;
 use crate::ops::filesystem::Filesystem;
-use crate::ops::metadata::XattrAnswer;
 use crate::protocol::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
 use crate::protocol::device::Device;
-use crate::protocol::request::{Answer, Arguments, Errno, Reply};
+use crate::protocol::reply::{Reply, Response};
+use crate::protocol::request::{Answer, Arguments, Errno};
 
 /// The threads that read requests, as a handler knows them.
 pub trait Workers {
     /// Runs `work`, during which this thread may wait. Makes sure that another one listens.
-    fn wait_here(&self, work: &mut dyn FnMut());
+    fn wait_here(&self, work: impl FnOnce());
 }
 
 impl Filesystem {
@@ -28,42 +29,31 @@ impl Filesystem {
         self: &Arc<Self>,
         device: &Arc<Device>,
         request: &[u8],
-        workers: &dyn Workers,
+        workers: &impl Workers,
     ) {
         let mut arguments = Arguments::new(request);
         let Ok(header) = arguments.take::<InHeader>() else {
             tracing::error!(bytes = request.len(), "the kernel sent a request without a header");
             return;
         };
-        let mut reply = Some(Reply::new(device.clone(), &header));
-        let outcome = catch_unwind(AssertUnwindSafe(|| match header.opcode {
-            op::READ if !self.must_wait(arguments) => self.handle_read(arguments, &mut reply),
+        survive(header.opcode, || match header.opcode {
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT => {
-                if let Some(reply) = reply.take() {
-                    reply.none();
+                if let Err(errno) = self.handle_unanswered(&header, arguments) {
+                    tracing::error!(opcode = header.opcode, ?errno, "a request is cut short");
                 }
-                self.handle_unanswered(&header, arguments)
             }
-            _ => {
-                if let Some(reply) = reply.take() {
+            opcode => {
+                let reply = Reply::new(device.clone(), &header);
+                if opcode == op::READ && !self.must_wait(arguments) {
+                    self.handle_read(arguments, reply);
+                } else {
                     self.ask_for_turn(&header, arguments, request, reply, workers);
                 }
-                Ok(())
             }
-        }));
-        match outcome {
-            Ok(Ok(())) => {}
-            Ok(Err(errno)) => {
-                if let Some(reply) = reply.take() {
-                    reply.error(errno);
-                }
-            }
-            Err(_) => {
-                tracing::error!(opcode = header.opcode, "a handler panicked; it answered EIO");
-            }
-        }
+        });
     }
 
+    /// Handles a request that takes no answer.
     fn handle_unanswered(&self, header: &InHeader, mut arguments: Arguments<'_>) -> Answer {
         match header.opcode {
             op::FORGET => {
@@ -95,7 +85,14 @@ impl Filesystem {
         !handle.file.is_resident(read.offset, read.size as usize)
     }
 
-    fn handle_read(&self, mut arguments: Arguments<'_>, reply: &mut Option<Reply>) -> Answer {
+    fn handle_read(&self, arguments: Arguments<'_>, reply: Reply) {
+        match self.begin_read(arguments) {
+            Ok((handle, read)) => self.read(&handle, read, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn begin_read(&self, mut arguments: Arguments<'_>) -> Answer<(Arc<FileHandle>, (u64, usize))> {
         let read: TransferIn = arguments.take()?;
         let handle = self.files.get(read.handle)?;
         if read.transfer_flags & abi::READ_LOCK_OWNER == 0 {
@@ -103,10 +100,7 @@ impl Filesystem {
         }
         // The node may start threads, which get the identity that this one has then.
         self.credentials.become_daemon()?;
-        if let Some(reply) = reply.take() {
-            self.read(&handle, (read.offset, read.size as usize), reply);
-        }
-        Ok(())
+        Ok((handle, (read.offset, read.size as usize)))
     }
 
     /// Handles a request that may wait for the PFS: here if its user may have a thread for it.
@@ -116,26 +110,18 @@ impl Filesystem {
         arguments: Arguments<'_>,
         request: &[u8],
         reply: Reply,
-        workers: &dyn Workers,
+        workers: &impl Workers,
     ) {
         let user = self.user_of(header, arguments);
         let is_interrupted = |unique| self.locks.was_interrupted(unique);
         match self.turns.ask(user, header.opcode, request, reply, is_interrupted) {
             Asked::Queued => {}
             Asked::Refused(reply) => reply.error(Errno(libc::EINTR)),
-            Asked::Instead(waiting) => {
-                let mut waiting = Some(waiting);
-                workers.wait_here(&mut || self.work_off(waiting.take()));
-            }
-            Asked::Turn(reply) => {
-                let mut reply = Some(reply);
-                workers.wait_here(&mut || {
-                    if let Some(reply) = reply.take() {
-                        self.handle_in_turn(user, request, reply, Duration::ZERO);
-                        self.work_off(self.turns.give_back(user));
-                    }
-                });
-            }
+            Asked::Instead(waiting) => workers.wait_here(|| self.work_off(Some(waiting))),
+            Asked::Turn(reply) => workers.wait_here(|| {
+                self.handle_in_turn(user, request, reply, Duration::ZERO);
+                self.work_off(self.turns.give_back(user));
+            }),
         }
     }
 
@@ -167,18 +153,25 @@ impl Filesystem {
     fn handle_in_turn(self: &Arc<Self>, user: u32, request: &[u8], reply: Reply, pause: Duration) {
         let mut arguments = Arguments::new(request);
         let Ok(header) = arguments.take::<InHeader>() else { return };
-        let handled =
-            catch_unwind(AssertUnwindSafe(|| self.handle_waiting(&header, arguments, reply)));
-        match handled {
-            Ok(None) => {}
-            Ok(Some(reply)) => {
-                let waiting = Waiting::new(user, header.opcode, request, reply);
-                self.try_later(waiting.again(pause));
+        survive(header.opcode, || {
+            let _serving = Serving::node(header.nodeid);
+            match header.opcode {
+                op::READ => self.handle_read(arguments, reply),
+                op::SETLK | op::SETLKW => match arguments.take() {
+                    Ok(lock) => {
+                        self.set_lock(header.pid, lock, header.opcode == op::SETLKW, reply);
+                    }
+                    Err(errno) => reply.error(errno),
+                },
+                _ => match self.respond(&header, arguments, reply.device()) {
+                    Err(Errno::BLOCKED) => {
+                        let waiting = Waiting::new(user, header.opcode, request, reply);
+                        self.try_later(waiting.again(pause));
+                    }
+                    answer => self.answer(reply, answer),
+                },
             }
-            Err(_) => {
-                tracing::error!(opcode = header.opcode, "a handler panicked; it answered EIO");
-            }
-        }
+        });
     }
 
     fn try_later(self: &Arc<Self>, waiting: Waiting) {
@@ -210,267 +203,131 @@ impl Filesystem {
         }
     }
 
-    /// Returns the reply if the request would have to wait for somebody else.
-    fn handle_waiting(
-        self: &Arc<Self>,
-        header: &InHeader,
-        arguments: Arguments<'_>,
-        reply: Reply,
-    ) -> Option<Reply> {
-        let _serving = Serving::node(header.nodeid);
-        let mut reply = Some(reply);
-        let outcome = match header.opcode {
-            op::READ => self.handle_read(arguments, &mut reply),
-            op::OPEN
-            | op::CREATE
-            | op::TMPFILE
-            | op::WRITE
-            | op::FLUSH
-            | op::RELEASE
-            | op::FSYNC
-            | op::FALLOCATE
-            | op::LSEEK
-            | op::COPY_FILE_RANGE
-            | op::SETLK
-            | op::SETLKW
-            | op::GETLK => self.handle_file(header, arguments, &mut reply),
-            op::OPENDIR | op::READDIR | op::RELEASEDIR | op::FSYNCDIR => {
-                self.handle_directory(header, arguments, &mut reply)
+    /// Sends an answer. If the kernel does not want it any more, takes back what it stands for.
+    fn answer(&self, reply: Reply, answer: Answer<Response>) {
+        if reply.answer(&answer) {
+            return;
+        }
+        match answer {
+            Ok(Response::Entry(entry)) => self.forget(entry.nodeid, 1),
+            Ok(Response::Opened(open)) => drop(self.forget_handle(open.handle)),
+            Ok(Response::OpenedDirectory(open)) => drop(self.directories.remove(open.handle)),
+            Ok(Response::Created(created)) => {
+                self.forget_handle(created.open.handle);
+                self.forget(created.entry.nodeid, 1);
             }
-            op::LOOKUP
-            | op::MKNOD
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
-            | op::READLINK => self.handle_name(header, arguments, &mut reply),
-            _ => self.handle_metadata(header, arguments, &mut reply),
-        };
-        match (outcome, reply) {
-            (Err(Errno::BLOCKED), reply) => return reply,
-            (Err(errno), Some(reply)) => reply.error(errno),
             _ => {}
         }
-        None
     }
 
-    fn handle_file(
-        self: &Arc<Self>,
+    /// The handlers that return their answer: of open files here, of all else below.
+    fn respond(
+        &self,
         header: &InHeader,
         mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        // Arguments are read first: an error in them leaves the reply to the caller.
-        macro_rules! answer {
-            ($arguments:ident, |$reply:ident| $body:expr) => {{
-                let $arguments = arguments.take()?;
-                if let Some($reply) = reply.take() {
-                    $body
-                }
-            }};
-        }
-        match header.opcode {
-            op::OPEN => {
-                let open = arguments.take()?;
-                self.open(header, open, reply)?;
-            }
+        device: &Arc<Device>,
+    ) -> Answer<Response> {
+        Ok(match header.opcode {
+            op::OPEN => Response::Opened(self.open(header, arguments.take()?, device)?),
             op::CREATE => {
                 let create = arguments.take()?;
-                let name = arguments.name()?;
-                if let Some(reply) = reply.take() {
-                    self.create(header, create, name, reply);
-                }
+                Response::Created(self.create(header, create, arguments.name()?, device)?)
             }
             // Its name is the kernel's own and leads nowhere.
-            op::TMPFILE => answer!(create, |reply| self.create_nameless(header, create, reply)),
+            op::TMPFILE => {
+                Response::Created(self.create_nameless(header, arguments.take()?, device)?)
+            }
             op::WRITE => {
                 let write: TransferIn = arguments.take()?;
                 let data = arguments.bytes(write.size as usize)?;
-                if let Some(reply) = reply.take() {
-                    reply.value_or_error(self.write(header, write, data));
-                }
+                Response::Written(self.write(header, write, data)?)
             }
-            op::FLUSH => answer!(flush, |reply| reply.outcome(self.flush(flush))),
-            op::RELEASE => answer!(release, |reply| reply.outcome(self.release(release))),
-            op::FSYNC => answer!(sync, |reply| reply.outcome(self.sync(sync))),
-            op::FALLOCATE => {
-                answer!(allocate, |reply| reply.outcome(self.allocate(header, allocate)));
-            }
-            op::LSEEK => answer!(seek, |reply| reply.value_or_error(self.seek(seek))),
-            op::COPY_FILE_RANGE => {
-                answer!(copy, |reply| reply.value_or_error(self.copy(header, copy)));
-            }
-            op::GETLK => answer!(lock, |reply| reply.value_or_error(self.get_lock(lock))),
-            _ => {
-                let waits = header.opcode == op::SETLKW;
-                answer!(lock, |reply| self.set_lock(header.pid, lock, waits, reply));
-            }
-        }
-        Ok(())
+            op::FLUSH => empty(self.flush(arguments.take()?))?,
+            op::RELEASE => empty(self.release(arguments.take()?))?,
+            op::FSYNC => empty(self.sync(arguments.take()?))?,
+            op::FALLOCATE => empty(self.allocate(header, arguments.take()?))?,
+            op::LSEEK => Response::Offset(self.seek(arguments.take()?)?),
+            op::COPY_FILE_RANGE => Response::Written(self.copy(header, arguments.take()?)?),
+            op::GETLK => Response::Lock(self.get_lock(arguments.take()?)?),
+            op::OPENDIR => Response::OpenedDirectory(self.open_directory(header)?),
+            op::READDIR => Response::Bytes(self.read_directory(arguments.take()?)?),
+            op::RELEASEDIR => empty(self.release_directory(arguments.take()?))?,
+            op::FSYNCDIR => empty(self.sync_directory(arguments.take()?))?,
+            _ => return self.respond_on_name(header, arguments),
+        })
     }
 
-    fn handle_directory(
-        &self,
-        header: &InHeader,
-        mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        match header.opcode {
-            op::OPENDIR => {
-                if let Some(reply) = reply.take() {
-                    reply.value_or_error(self.open_directory(header));
-                }
-            }
-            op::READDIR => {
-                let entries = self.read_directory(arguments.take()?)?;
-                if let Some(reply) = reply.take() {
-                    reply.bytes(&entries);
-                }
-            }
-            opcode => {
-                let outcome = if opcode == op::RELEASEDIR {
-                    self.release_directory(arguments.take()?)
-                } else {
-                    self.sync_directory(arguments.take()?)
-                };
-                if let Some(reply) = reply.take() {
-                    reply.outcome(outcome);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn handle_name(
-        &self,
-        header: &InHeader,
-        mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        let entry = match header.opcode {
-            op::LOOKUP => self.lookup(header, arguments.name()?),
+    fn respond_on_name(&self, header: &InHeader, mut arguments: Arguments<'_>) -> Answer<Response> {
+        Ok(match header.opcode {
+            op::LOOKUP => Response::Entry(self.lookup(header, arguments.name()?)?),
             op::MKNOD => {
                 let make = arguments.take()?;
-                self.make_node(header, make, arguments.name()?)
+                Response::Entry(self.make_node(header, make, arguments.name()?)?)
             }
             op::MKDIR => {
                 let make = arguments.take()?;
-                self.make_directory(header, make, arguments.name()?)
+                Response::Entry(self.make_directory(header, make, arguments.name()?)?)
             }
             op::SYMLINK => {
                 let name = arguments.name()?;
-                self.make_symlink(header, name, arguments.name()?)
+                Response::Entry(self.make_symlink(header, name, arguments.name()?)?)
             }
             op::LINK => {
                 let link = arguments.take()?;
-                self.link(header, link, arguments.name()?)
+                Response::Entry(self.link(header, link, arguments.name()?)?)
             }
-            op::READLINK => {
-                let target = self.read_link(header)?;
-                if let Some(reply) = reply.take() {
-                    reply.bytes(&target);
-                }
-                return Ok(());
-            }
-            _ => return self.handle_name_removal(header, arguments, reply),
-        };
-        if let Some(reply) = reply.take() {
-            self.reply_entry(reply, entry);
-        }
-        Ok(())
-    }
-
-    fn handle_name_removal(
-        &self,
-        header: &InHeader,
-        mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        match header.opcode {
-            op::UNLINK => self.unlink(header, arguments.name()?)?,
-            op::RMDIR => self.remove_directory(header, arguments.name()?)?,
-            opcode => {
-                let (new_parent, flags) = if opcode == op::RENAME2 {
-                    let rename: abi::Rename2In = arguments.take()?;
-                    (rename.new_parent, rename.flags)
-                } else {
-                    (arguments.take::<abi::RenameIn>()?.new_parent, 0)
-                };
+            op::READLINK => Response::Bytes(self.read_link(header)?),
+            op::UNLINK => empty(self.unlink(header, arguments.name()?))?,
+            op::RMDIR => empty(self.remove_directory(header, arguments.name()?))?,
+            op::RENAME => {
+                let new_parent = arguments.take::<abi::RenameIn>()?.new_parent;
                 let name = arguments.name()?;
-                self.rename(header, name, new_parent, arguments.name()?, flags)?;
+                empty(self.rename(header, name, new_parent, arguments.name()?, 0))?
             }
-        }
-        if let Some(reply) = reply.take() {
-            reply.done();
-        }
-        Ok(())
+            op::RENAME2 => {
+                let rename: abi::Rename2In = arguments.take()?;
+                let (name, new_name) = (arguments.name()?, arguments.name()?);
+                empty(self.rename(header, name, rename.new_parent, new_name, rename.flags))?
+            }
+            _ => return self.respond_on_metadata(header, arguments),
+        })
     }
 
-    fn handle_metadata(
+    fn respond_on_metadata(
         &self,
         header: &InHeader,
         mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        let attributes = match header.opcode {
-            op::GETATTR => self.get_attributes(header, arguments.take()?),
-            op::SETATTR => match self.set_attributes(header, arguments.take()?) {
-                // A lease; nothing is changed yet, and it is tried again.
-                Err(Errno::BLOCKED) => return Err(Errno::BLOCKED),
-                done => done,
-            },
-            op::GETXATTR | op::LISTXATTR => {
+    ) -> Answer<Response> {
+        Ok(match header.opcode {
+            op::GETATTR => Response::Attributes(self.get_attributes(header, arguments.take()?)?),
+            op::SETATTR => Response::Attributes(self.set_attributes(header, arguments.take()?)?),
+            op::GETXATTR => {
                 let size = arguments.take::<abi::GetxattrIn>()?.size;
-                let answer = if header.opcode == op::GETXATTR {
-                    self.get_xattr(header, arguments.name()?, size)?
-                } else {
-                    self.list_xattrs(header, size)?
-                };
-                let Some(reply) = reply.take() else { return Ok(()) };
-                match answer {
-                    XattrAnswer::Size(size) => reply.value(&abi::GetxattrOut { size, padding: 0 }),
-                    XattrAnswer::Bytes(bytes) => reply.bytes(&bytes),
-                }
-                return Ok(());
+                self.get_xattr(header, arguments.name()?, size)?
             }
-            op::STATFS => {
-                let totals = self.totals()?;
-                if let Some(reply) = reply.take() {
-                    reply.value(&totals);
-                }
-                return Ok(());
-            }
-            _ => return self.handle_rest(header, arguments, reply),
-        };
-        if let Some(reply) = reply.take() {
-            reply.value_or_error(attributes);
-        }
-        Ok(())
-    }
-
-    fn handle_rest(
-        &self,
-        header: &InHeader,
-        mut arguments: Arguments<'_>,
-        reply: &mut Option<Reply>,
-    ) -> Answer {
-        match header.opcode {
+            op::LISTXATTR => self.list_xattrs(header, arguments.take::<abi::GetxattrIn>()?.size)?,
             op::SETXATTR => {
                 let set: abi::SetxattrIn = arguments.take()?;
                 let name = arguments.name()?;
-                self.set_xattr(header, set, name, arguments.bytes(set.size as usize)?)?;
+                empty(self.set_xattr(header, set, name, arguments.bytes(set.size as usize)?))?
             }
-            op::REMOVEXATTR => self.remove_xattr(header, arguments.name()?)?,
-            op::ACCESS => self.access(header, arguments.take::<abi::AccessIn>()?.mask)?,
-            op::DESTROY => {}
+            op::REMOVEXATTR => empty(self.remove_xattr(header, arguments.name()?))?,
+            op::ACCESS => empty(self.access(header, arguments.take::<abi::AccessIn>()?.mask))?,
+            op::STATFS => Response::Totals(self.totals()?),
+            op::DESTROY => Response::Empty,
             _ => return Err(Errno(libc::ENOSYS)),
-        }
-        if let Some(reply) = reply.take() {
-            reply.done();
-        }
-        Ok(())
+        })
+    }
+}
+
+/// Success without data, or failure.
+fn empty(outcome: Answer) -> Answer<Response> {
+    outcome.map(|()| Response::Empty)
+}
+
+/// Runs a handler. One that panics drops its reply, which then answers `EIO`.
+fn survive(opcode: u32, handler: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(handler)).is_err() {
+        tracing::error!(opcode, "a handler panicked; it answered EIO");
     }
 }

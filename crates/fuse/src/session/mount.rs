@@ -518,7 +518,7 @@ impl Drop for Away<'_> {
 }
 
 impl Workers for Worker<'_> {
-    fn wait_here(&self, work: &mut dyn FnMut()) {
+    fn wait_here(&self, work: impl FnOnce()) {
         let nobody_listens = self.session.listening.fetch_sub(1, Ordering::SeqCst) == 1;
         let _away = Away(self.session);
         if nobody_listens
