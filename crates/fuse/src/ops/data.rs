@@ -8,10 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
-use tidepool_proto::{Access, Identity, OpenFile, PassthroughPin};
+use tidepool_proto::{Access, OpenFile, PassthroughPin};
 
 use crate::callers::shares::Share;
 use crate::inode::attributes::{attributes_known, identity_of};
+use crate::inode::file_handle::FileHandle;
 use crate::inode::opens::{self, Admission, Way};
 use crate::inode::pages::Serving;
 use crate::inode::reservations::Reservation;
@@ -29,29 +30,6 @@ use crate::protocol::request::{Answer, Errno};
 const OPENED_TO_RUN: i32 = 0x20;
 /// Times that a create meets a file that came or went in between before it gives up.
 const CREATE_ATTEMPTS: usize = 16;
-
-/// One open of a file by a program.
-pub struct FileHandle {
-    /// What is open.
-    pub node: Arc<Node>,
-    /// The node's side of it.
-    pub file: Arc<dyn OpenFile>,
-    /// What the program may do.
-    pub access: Access,
-    /// The descriptor that it costs, and whose it is.
-    pub share: Share,
-    /// Lock owners that took record locks through this open and did not close it yet, as far as the
-    /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
-    pub lock_owners: Mutex<Vec<u64>>,
-    append: bool,
-    /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
-    is_past_pages: bool,
-    /// As whom what it writes is written.
-    changes_as: Option<Identity>,
-    /// For bytes that go to their own offsets although it was opened to append, and the reverse:
-    /// of its shared mappings, and where the program changed the descriptor's flag.
-    other_way: OnceLock<(Arc<dyn OpenFile>, Share)>,
-}
 
 /// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
 /// decided here, caching and appending by the node. No open waits for who holds a lease.

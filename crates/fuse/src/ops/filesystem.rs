@@ -15,13 +15,13 @@ use crate::callers::shares::Shares;
 use crate::callers::turns::Turns;
 use crate::callers::waiting::WaitingThreads;
 use crate::inode::attributes::{Before, attributes_of, id_of, is_regular, version_of};
+use crate::inode::directory_handle::DirectoryHandle;
+use crate::inode::file_handle::FileHandle;
 use crate::inode::handles::Handles;
+use crate::inode::lock_table::LockTable;
 use crate::inode::lookups::Lookups;
 use crate::inode::pages::Pages;
 use crate::inode::table::{Node, Nodes};
-use crate::ops::data::FileHandle;
-use crate::ops::directories::DirectoryHandle;
-use crate::ops::locks::Locks;
 use crate::protocol::abi::{Attributes, EntryOut, InHeader};
 use crate::protocol::device::Device;
 use crate::protocol::request::{Answer, Errno};
@@ -33,7 +33,7 @@ pub struct Filesystem {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirectoryHandle>,
     pub(crate) credentials: Credentials,
-    pub(crate) locks: Locks,
+    pub(crate) locks: LockTable,
     pub(crate) lookups: Lookups,
     pub(crate) shares: Arc<Shares>,
     pub(crate) turns: Turns,
@@ -72,7 +72,7 @@ impl Filesystem {
             files: Handles::default(),
             directories: Handles::default(),
             credentials: Credentials::new(),
-            locks: Locks::default(),
+            locks: LockTable::default(),
             lookups: Lookups::default(),
             shares: Arc::new(shares),
             turns: Turns::new(turns_max),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::callers::turns::{Asked, Later, Waiting};
+use crate::inode::file_handle::FileHandle;
 use crate::inode::pages::Serving;
-use crate::ops::data::FileHandle;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{self, ForgetIn, ForgetOne, InHeader, TransferIn, op};
 use crate::protocol::device::Device;
