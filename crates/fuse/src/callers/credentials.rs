@@ -28,10 +28,10 @@ const GROUPS_ENTRIES_MAX: usize = 4_096;
 const ROOT: u32 = 0;
 /// Capabilities without which root is not served as root: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
 /// `FSETID` and `MKNOD`.
-const OF_ROOT: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
+const ROOT_CAPABILITIES: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
 const NONE: [u32; 2] = [0; 2];
 /// The right to write without set-id bits going.
-const KEEPS_SET_ID: u32 = 1 << 4;
+const CAP_FSETID: u32 = 1 << 4;
 
 type Groups = Arc<[u32]>;
 
@@ -73,7 +73,7 @@ impl Credentials {
             return Ok(());
         }
         let Rights { groups, capabilities } = self.rights_of(caller)?;
-        if caller.uid == ROOT && capabilities[0] & OF_ROOT == OF_ROOT {
+        if caller.uid == ROOT && capabilities[0] & ROOT_CAPABILITIES == ROOT_CAPABILITIES {
             // It may do anything whatever its groups, so these stay until another user comes.
             identity::take_group(caller.gid)?;
             return become_root(ALL);
@@ -94,7 +94,7 @@ impl Credentials {
             return Ok(());
         }
         let Rights { capabilities: [low, high], .. } = self.rights_of(caller)?;
-        become_root([low & !KEEPS_SET_ID, high])
+        become_root([low & !CAP_FSETID, high])
     }
 
     /// Takes the daemon's own identity. The groups stay: nothing is made with it.

@@ -2,5 +2,5 @@
 
 pub(crate) mod credentials;
 pub(crate) mod shares;
+pub(crate) mod thread_pool;
 pub(crate) mod turns;
-pub(crate) mod waiting;

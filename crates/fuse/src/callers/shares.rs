@@ -17,7 +17,7 @@ use crate::protocol::request::{Answer, Errno};
 const RESERVE_PART: usize = 16;
 
 #[derive(Debug, Default)]
-struct Books {
+struct Counts {
     all: usize,
     users: HashMap<u32, usize>,
 }
@@ -27,7 +27,7 @@ struct Books {
 pub struct Shares {
     opens_max: usize,
     descriptors_max: usize,
-    books: Mutex<Books>,
+    counts: Mutex<Counts>,
 }
 
 /// The right to one descriptor, given back when it drops.
@@ -40,7 +40,7 @@ pub struct Share {
 impl Shares {
     /// `opens_max` shares in a process that may have `descriptors_max` descriptors.
     pub fn new(opens_max: usize, descriptors_max: usize) -> Self {
-        Shares { opens_max, descriptors_max, books: Mutex::default() }
+        Shares { opens_max, descriptors_max, counts: Mutex::default() }
     }
 
     /// One more of `user`.
@@ -48,14 +48,14 @@ impl Shares {
     /// # Errors
     /// `ENFILE` where the user has as many as he may.
     pub fn take(self: &Arc<Self>, user: u32) -> Answer<Share> {
-        let mut books = self.books.lock();
-        let own = books.users.get(&user).copied().unwrap_or(0);
-        let left = self.opens_max.saturating_sub(books.all - own);
+        let mut counts = self.counts.lock();
+        let own = counts.users.get(&user).copied().unwrap_or(0);
+        let left = self.opens_max.saturating_sub(counts.all - own);
         if own >= (left * 3).div_ceil(4) {
             return Err(Errno(libc::ENFILE));
         }
-        books.all += 1;
-        *books.users.entry(user).or_default() += 1;
+        counts.all += 1;
+        *counts.users.entry(user).or_default() += 1;
         Ok(Share { shares: self.clone(), user })
     }
 
@@ -85,12 +85,12 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut books = self.shares.books.lock();
-        books.all -= 1;
-        if let Some(own) = books.users.get_mut(&self.user) {
+        let mut counts = self.shares.counts.lock();
+        counts.all -= 1;
+        if let Some(own) = counts.users.get_mut(&self.user) {
             *own -= 1;
             if *own == 0 {
-                books.users.remove(&self.user);
+                counts.users.remove(&self.user);
             }
         }
     }

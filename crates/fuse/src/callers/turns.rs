@@ -22,7 +22,7 @@ const RETRY_LAST: Duration = Duration::from_millis(200);
 
 /// A request that waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct QueuedRequest {
     /// Whose turn it takes.
     pub user: u32,
     /// As it was read from the kernel.
@@ -34,10 +34,10 @@ pub struct Waiting {
     opcode: u32,
 }
 
-impl Waiting {
+impl QueuedRequest {
     /// A request that has not been tried yet.
     pub fn new(user: u32, opcode: u32, request: &[u8], reply: Reply) -> Self {
-        Waiting { user, request: request.into(), reply, opcode, pause: Duration::ZERO }
+        QueuedRequest { user, request: request.into(), reply, opcode, pause: Duration::ZERO }
     }
 
     /// One that would have blocked when it was tried, `pause` after the time before.
@@ -53,7 +53,7 @@ impl Waiting {
 
     /// Whether nobody wants the answer any more. The kernel tells of all signals, and most leave
     /// the program running: no PFS fails its reads for those. A wait for a lock ends by any.
-    fn may_be_given_up(&self) -> bool {
+    fn may_be_cancelled(&self) -> bool {
         let waits_for_lock = self.opcode == op::SETLKW;
         !self.ends_an_open() && (waits_for_lock || is_dying(pid_of(&self.request)))
     }
@@ -75,11 +75,11 @@ fn is_dying(pid: u32) -> bool {
 
 /// What became of a request that asked for a turn.
 #[derive(Debug)]
-pub enum Asked {
+pub enum TurnOutcome {
     /// It has one and may be handled.
     Turn(Reply),
     /// It waits behind others, of which this one has a turn.
-    Instead(Waiting),
+    Instead(QueuedRequest),
     /// It waits, and is handled by somebody else later.
     Queued,
     /// So much waits for the user that it must be refused.
@@ -89,7 +89,7 @@ pub enum Asked {
 #[derive(Debug, Default)]
 struct User {
     taken: usize,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedRequest>,
     queued_bytes: usize,
 }
 
@@ -99,7 +99,7 @@ struct State {
     users: HashMap<u32, User>,
     /// Users for whom requests wait, the next one first.
     order: VecDeque<u32>,
-    later: Vec<(Instant, Waiting)>,
+    later: Vec<(Instant, QueuedRequest)>,
     thread_runs: bool,
     stopped: bool,
 }
@@ -125,7 +125,7 @@ impl State {
         self.users.entry(user).or_default().taken += 1;
     }
 
-    fn enqueue(&mut self, waiting: Waiting) {
+    fn enqueue(&mut self, waiting: QueuedRequest) {
         let number = waiting.user;
         let user = self.users.entry(number).or_default();
         user.queued_bytes += waiting.request.len();
@@ -136,7 +136,7 @@ impl State {
     }
 
     /// Takes the next request out of the queues whose user may have a turn, with that turn.
-    fn next(&mut self, turns_max: usize) -> Option<Waiting> {
+    fn next(&mut self, turns_max: usize) -> Option<QueuedRequest> {
         let position = self.order.iter().position(|user| self.has_room(*user, turns_max))?;
         let number = self.order.remove(position)?;
         let user = self.users.get_mut(&number)?;
@@ -151,15 +151,16 @@ impl State {
 
     /// Whether the request waits.
     fn keeps(&self, unique: u64) -> bool {
-        let named = |waiting: &Waiting| waiting.reply.unique() == unique;
+        let named = |waiting: &QueuedRequest| waiting.reply.unique() == unique;
         self.later.iter().any(|(_, waiting)| named(waiting))
             || self.users.values().any(|user| user.queue.iter().any(named))
     }
 
     /// Takes out what an interrupt names.
-    fn remove(&mut self, unique: u64) -> Option<Waiting> {
-        let named =
-            |waiting: &Waiting| waiting.reply.unique() == unique && waiting.may_be_given_up();
+    fn remove(&mut self, unique: u64) -> Option<QueuedRequest> {
+        let named = |waiting: &QueuedRequest| {
+            waiting.reply.unique() == unique && waiting.may_be_cancelled()
+        };
         if let Some(index) = self.later.iter().position(|(_, waiting)| named(waiting)) {
             return Some(self.later.swap_remove(index).1);
         }
@@ -192,30 +193,30 @@ impl Turns {
         request: &[u8],
         reply: Reply,
         is_interrupted: impl FnOnce(u64) -> bool,
-    ) -> Asked {
+    ) -> TurnOutcome {
         let mut state = self.state.lock();
         let known = state.users.get(&user);
         let first = known.is_none_or(|user| user.queue.is_empty());
         if first && state.has_room(user, self.turns_max) {
             state.take(user);
-            return Asked::Turn(reply);
+            return TurnOutcome::Turn(reply);
         }
         let queued = known.map_or(0, |user| user.queued_bytes);
-        let waiting = Waiting::new(user, opcode, request, reply);
+        let waiting = QueuedRequest::new(user, opcode, request, reply);
         let full = queued + request.len() > QUEUED_BYTES_MAX;
         let refused = full && !waiting.ends_an_open();
         // The interrupt is asked for first: it is there once, and rarely.
-        if refused || is_interrupted(waiting.reply.unique()) && waiting.may_be_given_up() {
-            return Asked::Refused(waiting.reply);
+        if refused || is_interrupted(waiting.reply.unique()) && waiting.may_be_cancelled() {
+            return TurnOutcome::Refused(waiting.reply);
         }
         state.enqueue(waiting);
-        state.next(self.turns_max).map_or(Asked::Queued, Asked::Instead)
+        state.next(self.turns_max).map_or(TurnOutcome::Queued, TurnOutcome::Instead)
     }
 
     /// Gives a turn of `user` back. Whoever does goes on with the request that is returned, which
     /// has a turn of its own.
     #[must_use]
-    pub fn give_back(&self, user: u32) -> Option<Waiting> {
+    pub fn release(&self, user: u32) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         state.taken -= 1;
         if let Some(own) = state.users.get_mut(&user) {
@@ -229,7 +230,7 @@ impl Turns {
 
     /// Takes out the request `unique` if it waits and may be given up; `otherwise` runs if it does
     /// not wait.
-    pub fn interrupt(&self, unique: u64, otherwise: impl FnOnce()) -> Option<Waiting> {
+    pub fn interrupt(&self, unique: u64, otherwise: impl FnOnce()) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         let found = state.remove(unique);
         // A program that lives on waits on.
@@ -241,10 +242,14 @@ impl Turns {
 
     /// Keeps a request that would have blocked until it is to be tried again. Answers whether a
     /// thread has to be started that runs [`Turns::due`] until the end.
-    pub fn try_later(&self, waiting: Waiting, is_interrupted: impl FnOnce(u64) -> bool) -> Later {
+    pub fn try_later(
+        &self,
+        waiting: QueuedRequest,
+        is_interrupted: impl FnOnce(u64) -> bool,
+    ) -> Later {
         let mut state = self.state.lock();
         if state.stopped || is_interrupted(waiting.reply.unique()) {
-            return Later::GivenUp(waiting);
+            return Later::Cancelled(waiting);
         }
         state.later.push((Instant::now() + waiting.pause, waiting));
         self.changed.notify_one();
@@ -256,7 +261,7 @@ impl Turns {
     }
 
     /// Nobody could be started to look at what is to be tried again.
-    pub fn no_thread(&self) -> Vec<Waiting> {
+    pub fn take_stranded(&self) -> Vec<QueuedRequest> {
         let mut state = self.state.lock();
         state.thread_runs = false;
         state.later.drain(..).map(|(_, waiting)| waiting).collect()
@@ -264,7 +269,7 @@ impl Turns {
 
     /// Waits for a request that is to be tried again, and returns it with a turn. `None` when
     /// nothing is left to try; the caller then ends.
-    pub fn due(&self) -> Option<Waiting> {
+    pub fn due(&self) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
@@ -308,7 +313,7 @@ pub enum Later {
     /// It will be once a thread was started.
     NeedsThread,
     /// Nobody waits for it any more.
-    GivenUp(Waiting),
+    Cancelled(QueuedRequest),
 }
 
 #[cfg(test)]
@@ -334,7 +339,7 @@ mod tests {
         assert_eq!(turns_of(&turns, 1), 0, "what others took is not given to the first");
         assert_eq!(turns_of(&turns, 4), 4);
         for _ in 0..32 {
-            assert!(turns.give_back(1).is_none());
+            assert!(turns.release(1).is_none());
         }
         assert_eq!(turns_of(&turns, 5), 18, "half of what users 2 to 4 left");
     }

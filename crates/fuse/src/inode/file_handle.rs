@@ -6,12 +6,12 @@ use parking_lot::Mutex;
 use tidepool_proto::{Access, Identity, OpenFile};
 
 use crate::callers::shares::Share;
-use crate::inode::table::Node;
+use crate::inode::table::Inode;
 
 /// One open of a file by a program.
 pub struct FileHandle {
     /// What is open.
-    pub node: Arc<Node>,
+    pub inode: Arc<Inode>,
     /// The node's side of it.
     pub file: Arc<dyn OpenFile>,
     /// What the program may do.
@@ -24,10 +24,10 @@ pub struct FileHandle {
     /// It was opened to append.
     pub append: bool,
     /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
-    pub is_past_pages: bool,
+    pub is_past_cache: bool,
     /// As whom what it writes is written.
     pub changes_as: Option<Identity>,
     /// For bytes that go to their own offsets although it was opened to append, and the reverse:
     /// of its shared mappings, and where the program changed the descriptor's flag.
-    pub other_way: OnceLock<(Arc<dyn OpenFile>, Share)>,
+    pub other_append_mode: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }

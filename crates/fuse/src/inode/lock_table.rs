@@ -306,7 +306,7 @@ impl LockTable {
         process: Option<u32>,
         open: impl Fn() -> Answer<(OwnedFd, Share)>,
     ) -> Answer {
-        let (key, locks) = ((handle.node.id, wanted.owner), wanted.range.kind != UNLOCK);
+        let (key, locks) = ((handle.inode.id, wanted.owner), wanted.range.kind != UNLOCK);
         loop {
             let owned = self.owned(key, locks, handle.share.user(), process);
             let Some(owned) = owned else { return Ok(()) };
@@ -341,7 +341,7 @@ impl LockTable {
         wanted: &LockIn,
         open: impl FnOnce() -> Answer<(OwnedFd, Share)>,
     ) -> Answer<LockRange> {
-        let key = (handle.node.id, wanted.owner);
+        let key = (handle.inode.id, wanted.owner);
         let mut lock = system_lock(&wanted.range);
         let owned = self.state.lock().owned.get(&key).cloned();
         let calls = owned.as_ref().map(|owned| owned.calls.lock());
@@ -390,7 +390,7 @@ impl LockTable {
     }
 
     /// That thread could not be started. Returns what waits.
-    pub fn no_thread(&self) -> Vec<Waiter> {
+    pub fn take_stranded(&self) -> Vec<Waiter> {
         let mut state = self.state.lock();
         state.thread_runs = false;
         std::mem::take(&mut state.waiters)

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::inode::attributes::Before;
-use crate::inode::table::Node;
+use crate::inode::table::Inode;
 
 /// Threads that are told apart; of two that share a place one has to ask.
 const PLACES: usize = 64;
@@ -19,7 +19,7 @@ struct Seen {
     caller: u32,
     parent: u64,
     name: CString,
-    node: Weak<Node>,
+    inode: Weak<Inode>,
     before: Before,
 }
 
@@ -45,38 +45,38 @@ impl Lookups {
     }
 
     /// Thread `caller` was told that `name` in directory `parent` is `node`.
-    pub fn note(&self, caller: u32, parent: u64, name: &CStr, node: &Arc<Node>, before: &Before) {
+    pub fn note(&self, caller: u32, parent: u64, name: &CStr, inode: &Arc<Inode>, before: &Before) {
         // All threads that have no number here.
         if caller == 0 {
             return;
         }
-        let (name, node) = (name.to_owned(), Arc::downgrade(node));
-        *self.place(caller).lock() = Some(Seen { caller, parent, name, node, before: *before });
+        let (name, inode) = (name.to_owned(), Arc::downgrade(inode));
+        *self.place(caller).lock() = Some(Seen { caller, parent, name, inode, before: *before });
     }
 
     /// What it was told, if this was its last look-up; once.
-    pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Node>, Before)> {
+    pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Inode>, Before)> {
         let seen = self.place(caller).lock().take()?;
         let is_this = seen.caller == caller && seen.parent == parent && *seen.name == *name;
-        Some((seen.node.upgrade().filter(|_| is_this)?, seen.before))
+        Some((seen.inode.upgrade().filter(|_| is_this)?, seen.before))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inode::table::Nodes;
-    use crate::protocol::abi::ROOT_NODE;
+    use crate::inode::table::InodeTable;
+    use crate::protocol::abi::ROOT_NODEID;
 
     #[test]
     fn a_hint_is_of_this_thread_and_name_and_of_the_last_look_up() {
         let root = rustix::fs::open(".", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
-        let nodes = Nodes::new(root.unwrap(), 16).unwrap();
-        let node = nodes.get(ROOT_NODE).unwrap();
+        let inodes = InodeTable::new(root.unwrap(), 16).unwrap();
+        let inode = inodes.get(ROOT_NODEID).unwrap();
         let before = Before::look(|| rustix::fs::stat(".")).unwrap();
         let lookups = Lookups::default();
         let taken = |noted: u32, caller, parent, name| {
-            lookups.note(noted, 1, c"name", &node, &before);
+            lookups.note(noted, 1, c"name", &inode, &before);
             lookups.take(caller, parent, name).is_some()
         };
         assert!(taken(7, 7, 1, c"name"));
@@ -85,7 +85,7 @@ mod tests {
         assert!(!taken(7, 7, 2, c"name"));
         assert!(!taken(7, 7 + PLACES as u32, 1, c"name"), "a thread with the same place");
         assert!(!taken(0, 0, 1, c"name"), "threads without a number");
-        lookups.note(7, 1, c"name", &node, &before);
+        lookups.note(7, 1, c"name", &inode, &before);
         lookups.clear(7);
         assert!(lookups.take(7, 1, c"name").is_none());
     }

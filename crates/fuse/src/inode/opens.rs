@@ -34,8 +34,8 @@ impl Backing {
         Ok(Backing { pin, device, backing_id })
     }
 
-    fn takes(&self, file: &dyn OpenFile, manner: Manner) -> bool {
-        self.pin.is_lower() || (manner.reads_only && self.pin.serves(&file.version()))
+    fn takes(&self, file: &dyn OpenFile, mode: OpenMode) -> bool {
+        self.pin.is_lower() || (mode.reads_only && self.pin.serves(&file.version()))
     }
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for Backing {
 
 /// What an open becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum OpenDecision {
     /// Reads and writes come to us.
     Direct,
     /// The kernel reads the registered file with this number.
@@ -66,33 +66,33 @@ pub enum Admission {
 
 /// By which way the kernel reads and writes for an open that is not passthrough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AccessPath {
     /// It asks us each time.
     Direct,
     /// Through its page cache.
-    Pages,
+    PageCache,
     /// It appends past its page cache, which others use.
-    PastPages,
+    PastCache,
 }
 
-impl Way {
+impl AccessPath {
     /// Of an open on a mount where the kernel can map direct opens, or cannot.
     pub fn of(direct_io: bool, append: bool) -> Self {
         match (direct_io, append) {
-            (true, _) => Way::Direct,
-            (false, true) => Way::PastPages,
-            (false, false) => Way::Pages,
+            (true, _) => AccessPath::Direct,
+            (false, true) => AccessPath::PastCache,
+            (false, false) => AccessPath::PageCache,
         }
     }
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
+pub struct OpenMode {
     /// Nothing is written through it.
     pub reads_only: bool,
-    /// See [`Way`].
-    pub way: Way,
+    /// See [`AccessPath`].
+    pub access_path: AccessPath,
     /// At the end. The kernel would go on so when it writes by itself, also where the program
     /// takes the flag from the descriptor.
     pub appends: bool,
@@ -102,9 +102,9 @@ pub struct Manner {
 struct Open {
     handle: u64,
     file: Arc<dyn OpenFile>,
-    manner: Manner,
+    mode: OpenMode,
     /// It read an earlier version by pages, and the kernel wrote a later one there.
-    is_shut_out: bool,
+    is_excluded: bool,
 }
 
 /// The opens of one node.
@@ -165,7 +165,7 @@ impl Opens {
 
     /// Those who only read and see what the node shows.
     fn readers(&self) -> impl Iterator<Item = &Open> {
-        self.files.iter().filter(|open| open.manner.reads_only && !open.is_shut_out)
+        self.files.iter().filter(|open| open.mode.reads_only && !open.is_excluded)
     }
 
     /// Whether the node can answer look-ups of the file at `version`; `has_pages` if the kernel
@@ -183,17 +183,22 @@ impl Opens {
     /// Whether a write of ours that is under way may show in the file's attributes and not yet in
     /// what `may_serve` goes by.
     pub fn may_follow(&self) -> bool {
-        self.files.iter().any(|open| open.manner.way == Way::Pages && !open.manner.reads_only)
+        self.files
+            .iter()
+            .any(|open| open.mode.access_path == AccessPath::PageCache && !open.mode.reads_only)
     }
 
     /// Whether the node is open and `file` would fit in; and with pages, if that has any.
-    pub fn has_others_like(&self, file: &dyn OpenFile, manner: Manner) -> bool {
+    pub fn has_others_like(&self, file: &dyn OpenFile, mode: OpenMode) -> bool {
         let fits = match &self.backing {
             Some(backing) => backing.pin.serves(&file.version()),
-            None => self.agree_with(file),
+            None => self.readers_see_same(file),
         };
-        let has_way = |open: &Open| manner.way != Way::Pages || open.manner.way == Way::Pages;
-        fits && self.files.iter().any(has_way)
+        let has_path = |open: &Open| {
+            mode.access_path != AccessPath::PageCache
+                || open.mode.access_path == AccessPath::PageCache
+        };
+        fits && self.files.iter().any(has_path)
     }
 
     /// Whether the kernel reads a segment by itself.
@@ -209,9 +214,9 @@ impl Opens {
     /// What those who read see, where they do not read the file as it is at the moment. The page
     /// cache ends there for writers as well, who follow the file from version to version.
     pub fn version_shown(&self) -> Option<Version> {
-        let by_pages = self.files.iter().any(|open| open.manner.way == Way::Pages);
+        let by_pages = self.files.iter().any(|open| open.mode.access_path == AccessPath::PageCache);
         let no_version =
-            |open: &Open| !(open.manner.reads_only || by_pages) || open.file.content_number() == 0;
+            |open: &Open| !(open.mode.reads_only || by_pages) || open.file.content_number() == 0;
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }
@@ -233,19 +238,21 @@ impl Opens {
     }
 
     fn writer(&self) -> Option<&Open> {
-        self.files.iter().find(|open| !open.manner.reads_only)
+        self.files.iter().find(|open| !open.mode.reads_only)
     }
 
     /// Who writes by pages, where nobody reads a version that has to stay.
     pub fn writer_by_pages(&self) -> Option<Arc<dyn OpenFile>> {
         let alone = self.backing.is_none() && self.readers().next().is_none();
-        let writer = self.writer().filter(|open| alone && open.manner.way == Way::Pages);
+        let writer =
+            self.writer().filter(|open| alone && open.mode.access_path == AccessPath::PageCache);
         writer.map(|open| open.file.clone())
     }
 
     /// The content that is read from pages; 0: the file as it is at the moment.
     pub fn content_of_pages(&self) -> Option<u64> {
-        let by_pages = |open: &&Open| open.manner.way == Way::Pages && !open.is_shut_out;
+        let by_pages =
+            |open: &&Open| open.mode.access_path == AccessPath::PageCache && !open.is_excluded;
         let of = |open: &Open| open.file.content_number();
         if self.backing.is_some() {
             return None;
@@ -258,12 +265,12 @@ impl Opens {
 
     /// The kernel changed its pages of the node for `file`. Who read an earlier version there
     /// cannot any more; whether there is any.
-    pub fn shut_others_out(&mut self, file: &dyn OpenFile) -> bool {
+    pub fn exclude_other_readers(&mut self, file: &dyn OpenFile) -> bool {
         let mut any = false;
-        for open in self.files.iter_mut().filter(|open| open.manner.reads_only) {
+        for open in self.files.iter_mut().filter(|open| open.mode.reads_only) {
             let other = || open.file.content_number() != 0 && !read_the_same(&*open.file, file);
-            if !open.is_shut_out && other() {
-                open.is_shut_out = true;
+            if !open.is_excluded && other() {
+                open.is_excluded = true;
                 any = true;
             }
         }
@@ -271,20 +278,20 @@ impl Opens {
     }
 
     /// Whether this is such a reader.
-    pub fn is_shut_out(&self, file: &dyn OpenFile) -> bool {
+    pub fn is_excluded(&self, file: &dyn OpenFile) -> bool {
         let is_this = |open: &&Open| std::ptr::addr_eq(&*open.file, file);
-        self.files.iter().find(is_this).is_some_and(|open| open.is_shut_out)
+        self.files.iter().find(is_this).is_some_and(|open| open.is_excluded)
     }
 
     /// Whether `file` and those who only read see the same bytes. They agree among themselves.
-    pub fn agree_with(&self, file: &dyn OpenFile) -> bool {
+    pub fn readers_see_same(&self, file: &dyn OpenFile) -> bool {
         self.readers().next().is_none_or(|reader| read_the_same(&*reader.file, file))
     }
 
     /// Whether opens of this manner stay off the node because of those that are there.
-    fn is_apart_from(&self, manner: Manner) -> bool {
-        let appends = manner.way == Way::PastPages;
-        self.files.iter().any(|open| (open.manner.way == Way::PastPages) != appends)
+    fn conflicts_with(&self, mode: OpenMode) -> bool {
+        let appends = mode.access_path == AccessPath::PastCache;
+        self.files.iter().any(|open| (open.mode.access_path == AccessPath::PastCache) != appends)
     }
 
     /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.
@@ -293,56 +300,57 @@ impl Opens {
         &mut self,
         handle: u64,
         file: &Arc<dyn OpenFile>,
-        manner: Manner,
+        mode: OpenMode,
         register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
-    ) -> Admission {
+    ) -> OpenDecision {
         let is_free = self.files.is_empty() && !self.is_reserved();
-        let admission = match &self.backing {
-            Some(backing) if backing.takes(&**file, manner) => {
-                Admission::Passthrough(backing.backing_id)
+        let decision = match &self.backing {
+            Some(backing) if backing.takes(&**file, mode) => {
+                OpenDecision::Passthrough(backing.backing_id)
             }
-            Some(_) => return Admission::Split,
-            None if !self.agree_with(&**file) || self.is_apart_from(manner) => {
-                return Admission::Split;
+            Some(_) => return OpenDecision::Split,
+            None if !self.readers_see_same(&**file) || self.conflicts_with(mode) => {
+                return OpenDecision::Split;
             }
             None if is_free => {
-                let pin = |file: &Arc<dyn OpenFile>| match manner {
-                    Manner { reads_only: true, .. } => file.passthrough(),
-                    Manner { appends: true, .. } => None,
+                let pin = |file: &Arc<dyn OpenFile>| match mode {
+                    OpenMode { reads_only: true, .. } => file.passthrough(),
+                    OpenMode { appends: true, .. } => None,
                     _ => file.write_directly(),
                 };
                 self.backing = register.and_then(|register| pin(file).and_then(register));
-                self.backing
-                    .as_ref()
-                    .map_or(Admission::Direct, |backing| Admission::Passthrough(backing.backing_id))
+                self.backing.as_ref().map_or(OpenDecision::Direct, |backing| {
+                    OpenDecision::Passthrough(backing.backing_id)
+                })
             }
-            None => Admission::Direct,
+            None => OpenDecision::Direct,
         };
-        if manner.reads_only && matches!(admission, Admission::Passthrough(_)) {
+        if mode.reads_only && matches!(decision, OpenDecision::Passthrough(_)) {
             file.count_passthrough();
         }
-        self.add(handle, file, manner);
-        admission
+        self.add(handle, file, mode);
+        decision
     }
 
     /// Counts an open that does not fit and cannot have another node, if that is possible at all.
-    pub fn squeeze_in(
+    pub fn admit_regardless(
         &mut self,
         handle: u64,
         file: &Arc<dyn OpenFile>,
-        manner: Manner,
-    ) -> Option<Admission> {
+        mode: OpenMode,
+    ) -> Option<OpenDecision> {
         if self.reads_segment() {
             return None;
         }
-        self.add(handle, file, manner);
-        let written = self.backing.as_ref().map(|lower| Admission::Passthrough(lower.backing_id));
-        Some(written.unwrap_or(Admission::Split))
+        self.add(handle, file, mode);
+        let written =
+            self.backing.as_ref().map(|lower| OpenDecision::Passthrough(lower.backing_id));
+        Some(written.unwrap_or(OpenDecision::Split))
     }
 
     /// Counts an open.
-    pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, manner: Manner) {
-        self.files.push(Open { handle, file: file.clone(), manner, is_shut_out: false });
+    pub fn add(&mut self, handle: u64, file: &Arc<dyn OpenFile>, mode: OpenMode) {
+        self.files.push(Open { handle, file: file.clone(), mode, is_excluded: false });
     }
 
     /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,

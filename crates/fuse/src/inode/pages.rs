@@ -21,8 +21,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidepool_proto::{ChangedRange, FileId};
 
-use crate::callers::waiting::WaitingThreads;
-use crate::inode::table::Node;
+use crate::callers::thread_pool::ThreadPool;
+use crate::inode::table::Inode;
 use crate::protocol::device::Device;
 
 /// Threads that wait for the kernel to drop pages.
@@ -57,7 +57,7 @@ pub struct Serving {
 
 impl Serving {
     /// The kernel brings the pages of `nodeid` up to date by itself.
-    pub fn node(nodeid: u64) -> Self {
+    pub fn inode(nodeid: u64) -> Self {
         Self::enter(Served { nodeid, from_page: false })
     }
 
@@ -84,9 +84,9 @@ impl Drop for Serving {
 
 /// See the file's first lines.
 pub struct Pages {
-    nodes: Mutex<HashMap<FileId, Vec<Arc<Node>>>>,
+    inodes: Mutex<HashMap<FileId, Vec<Arc<Inode>>>>,
     files: AtomicUsize,
-    threads: WaitingThreads,
+    threads: ThreadPool,
     device: OnceLock<Arc<Device>>,
 }
 
@@ -94,9 +94,9 @@ impl Pages {
     /// No node has pages yet.
     pub fn new() -> Self {
         Pages {
-            nodes: Mutex::default(),
+            inodes: Mutex::default(),
             files: AtomicUsize::new(0),
-            threads: WaitingThreads::new(THREADS_MAX),
+            threads: ThreadPool::new(THREADS_MAX),
             device: OnceLock::new(),
         }
     }
@@ -107,36 +107,36 @@ impl Pages {
     }
 
     /// The kernel ends what it reads of the node at the length that it heard last.
-    pub fn opened(&self, node: &Arc<Node>) {
-        if node.is_told.load(Ordering::Acquire) {
+    pub fn opened(&self, inode: &Arc<Inode>) {
+        if inode.is_notified.load(Ordering::Acquire) {
             return;
         }
-        let mut nodes = self.nodes.lock();
-        if !node.is_told.swap(true, Ordering::AcqRel) {
-            nodes.entry(node.id).or_default().push(node.clone());
-            self.files.store(nodes.len(), Ordering::Release);
+        let mut inodes = self.inodes.lock();
+        if !inode.is_notified.swap(true, Ordering::AcqRel) {
+            inodes.entry(inode.id).or_default().push(inode.clone());
+            self.files.store(inodes.len(), Ordering::Release);
         }
     }
 
     /// The kernel is about to get bytes for a page of the node.
-    pub fn filled(&self, node: &Arc<Node>) {
-        self.opened(node);
-        node.has_pages.store(true, Ordering::Release);
+    pub fn filled(&self, inode: &Arc<Inode>) {
+        self.opened(inode);
+        inode.has_pages.store(true, Ordering::Release);
     }
 
     /// The kernel gave the node up, and its pages.
-    pub fn forgotten(&self, node: &Node) {
-        if !node.is_told.load(Ordering::Acquire) {
+    pub fn forgotten(&self, inode: &Inode) {
+        if !inode.is_notified.load(Ordering::Acquire) {
             return;
         }
-        let mut nodes = self.nodes.lock();
-        if let Some(of_file) = nodes.get_mut(&node.id) {
-            of_file.retain(|known| known.nodeid != node.nodeid);
+        let mut inodes = self.inodes.lock();
+        if let Some(of_file) = inodes.get_mut(&inode.id) {
+            of_file.retain(|known| known.nodeid != inode.nodeid);
             if of_file.is_empty() {
-                nodes.remove(&node.id);
+                inodes.remove(&inode.id);
             }
         }
-        self.files.store(nodes.len(), Ordering::Release);
+        self.files.store(inodes.len(), Ordering::Release);
     }
 
     /// Tells the kernel of a change, unless it makes it itself.
@@ -145,17 +145,17 @@ impl Pages {
         if self.files.load(Ordering::Acquire) == 0 || (served.from_page && !change.done) {
             return;
         }
-        let mut nodes = self.nodes_of(change.id);
-        nodes.retain(|node| node.nodeid != served.nodeid);
+        let mut inodes = self.inodes_of(change.id);
+        inodes.retain(|inode| inode.nodeid != served.nodeid);
         let (with_pages, without): (Vec<_>, Vec<_>) =
-            nodes.into_iter().partition(|node| node.has_pages.load(Ordering::Acquire));
+            inodes.into_iter().partition(|inode| inode.has_pages.load(Ordering::Acquire));
         if let Some(device) = self.device.get() {
-            without.iter().for_each(|node| heard(tell_length(device, node, change)));
+            without.iter().for_each(|inode| heard(notify_length(device, inode, change)));
         }
         let change = *change;
-        let told = self.each(with_pages, move |device, node: &Arc<Node>| {
-            device.drop_pages(node.nodeid, change.offset, change.length)?;
-            tell_length(device, node, &change)
+        let told = self.each(with_pages, move |device, inode: &Arc<Inode>| {
+            device.invalidate_pages(inode.nodeid, change.offset, change.length)?;
+            notify_length(device, inode, &change)
         });
         if !served.from_page {
             await_all(&told);
@@ -167,8 +167,8 @@ impl Pages {
         if self.files.load(Ordering::Acquire) == 0 {
             return;
         }
-        await_all(&self.each(self.nodes_of(id), move |device, node| {
-            device.drop_pages(node.nodeid, offset, u64::MAX)
+        await_all(&self.each(self.inodes_of(id), move |device, inode| {
+            device.invalidate_pages(inode.nodeid, offset, u64::MAX)
         }));
     }
 
@@ -176,56 +176,59 @@ impl Pages {
     ///
     /// `syncfs` would not do: the kernel only begins to write pages of FUSE then.
     pub fn write_back_all(&self) {
-        let mut nodes: Vec<_> = self.nodes.lock().values().flatten().cloned().collect();
-        nodes.retain(|node| node.has_pages.load(Ordering::Acquire));
+        let mut inodes: Vec<_> = self.inodes.lock().values().flatten().cloned().collect();
+        inodes.retain(|inode| inode.has_pages.load(Ordering::Acquire));
         // Threads of its own: files that hang in the PFS hold up few others.
-        let threads = WaitingThreads::new(WRITING_THREADS_MAX);
-        let told = self
-            .each_on(&threads, nodes, |device, node| device.drop_pages(node.nodeid, 0, u64::MAX));
+        let threads = ThreadPool::new(WRITING_THREADS_MAX);
+        let told = self.each_on(&threads, inodes, |device, inode| {
+            device.invalidate_pages(inode.nodeid, 0, u64::MAX)
+        });
         if told.recv_timeout(WRITE_ALL_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("shared mappings could not be written back in time");
         }
     }
 
     /// Returns when the kernel has dropped the pages of a node.
-    pub fn drop_all(&self, node: &Node) {
-        await_all(&self.drop_of(node));
+    pub fn invalidate(&self, inode: &Inode) {
+        await_all(&self.start_invalidation(inode));
     }
 
     /// The same, some time later.
-    pub fn drop_later(&self, node: &Node) {
-        let _not_awaited = self.drop_of(node);
+    pub fn invalidate_later(&self, inode: &Inode) {
+        let _not_awaited = self.start_invalidation(inode);
     }
 
-    fn nodes_of(&self, id: FileId) -> Vec<Arc<Node>> {
-        self.nodes.lock().get(&id).cloned().unwrap_or_default()
+    fn inodes_of(&self, id: FileId) -> Vec<Arc<Inode>> {
+        self.inodes.lock().get(&id).cloned().unwrap_or_default()
     }
 
-    fn drop_of(&self, node: &Node) -> mpsc::Receiver<()> {
-        self.each(vec![node.nodeid], |device, nodeid| device.drop_pages(*nodeid, 0, u64::MAX))
+    fn start_invalidation(&self, inode: &Inode) -> mpsc::Receiver<()> {
+        self.each(vec![inode.nodeid], |device, nodeid| {
+            device.invalidate_pages(*nodeid, 0, u64::MAX)
+        })
     }
 
     /// Tells the kernel something of each node; the channel closes when it heard all.
     fn each<T: Send + 'static>(
         &self,
-        nodes: Vec<T>,
+        inodes: Vec<T>,
         tell: impl Fn(&Device, &T) -> io::Result<()> + Clone + Send + 'static,
     ) -> mpsc::Receiver<()> {
-        self.each_on(&self.threads, nodes, tell)
+        self.each_on(&self.threads, inodes, tell)
     }
 
     fn each_on<T: Send + 'static>(
         &self,
-        threads: &WaitingThreads,
-        nodes: Vec<T>,
+        threads: &ThreadPool,
+        inodes: Vec<T>,
         tell: impl Fn(&Device, &T) -> io::Result<()> + Clone + Send + 'static,
     ) -> mpsc::Receiver<()> {
         let (told, waits) = mpsc::channel();
         let Some(device) = self.device.get() else { return waits };
-        for node in nodes {
+        for inode in inodes {
             let (device, tell, told) = (device.clone(), tell.clone(), told.clone());
             threads.run(move || {
-                heard(tell(&device, &node));
+                heard(tell(&device, &inode));
                 drop(told);
             });
         }
@@ -235,15 +238,16 @@ impl Pages {
 
 /// Tells the kernel where the node ends now, if the change may have moved that. Not while an open
 /// of it takes its time.
-fn tell_length(device: &Device, node: &Node, change: &ChangedRange) -> io::Result<()> {
-    let Some(opens) = change.done.then(|| node.opens.try_lock_for(OPENS_WAIT_MAX)).flatten() else {
+fn notify_length(device: &Device, inode: &Inode, change: &ChangedRange) -> io::Result<()> {
+    let Some(opens) = change.done.then(|| inode.opens.try_lock_for(OPENS_WAIT_MAX)).flatten()
+    else {
         return Ok(());
     };
     let shown = opens.file_shown();
     drop(opens);
     let end = change.offset.saturating_add(change.length);
     match shown.and_then(|file| file.size().ok()).filter(|bytes| *bytes <= end) {
-        Some(bytes) => device.tell_length(node.nodeid, bytes),
+        Some(bytes) => device.notify_length(inode.nodeid, bytes),
         None => Ok(()),
     }
 }

@@ -22,7 +22,7 @@ use tidepool_proto::{FileId, OpenFile, Version};
 use crate::inode::attributes::{id_of, kind_of, version_of};
 use crate::inode::opens::Opens;
 use crate::inode::reservations::{Reservation, Reservations};
-use crate::protocol::abi::ROOT_NODE;
+use crate::protocol::abi::ROOT_NODEID;
 use crate::protocol::request::{Answer, Errno};
 
 /// File systems whose clients rename a file that somebody on this machine holds instead of removing
@@ -40,15 +40,15 @@ const DEPTH_MAX: usize = 2_048;
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Directory.
-    pub parent: Arc<Node>,
+    pub parent: Arc<Inode>,
     /// Name in it: any bytes.
     pub name: CString,
 }
 
 /// One inode as the kernel knows it.
 #[derive(Debug)]
-pub struct Node {
-    /// The kernel's number for it. Several may stand for one lower file, see [`Nodes::reserve`].
+pub struct Inode {
+    /// The kernel's number. Several may stand for one lower file, see [`InodeTable::reserve`].
     pub nodeid: u64,
     /// Identity of the lower file.
     pub id: FileId,
@@ -59,11 +59,11 @@ pub struct Node {
     /// Whether the kernel was given bytes to keep for it.
     pub has_pages: AtomicBool,
     /// Whether the kernel is told of changes of the file that it does not make by this node.
-    pub is_told: AtomicBool,
+    pub is_notified: AtomicBool,
     /// What the kernel's pages are of. Kept where it reads through its page cache.
-    pub told: Mutex<Option<Told>>,
+    pub kernel_view: Mutex<Option<KernelView>>,
     /// Whether look-ups of others are never answered with it.
-    is_apart: AtomicBool,
+    is_private: AtomicBool,
     place: Mutex<Option<Place>>,
     pin: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether the descriptor may be the last way to the file: one of its names was to go.
@@ -74,7 +74,7 @@ pub struct Node {
 
 /// What the kernel was told of a file when it last had reason to drop its pages.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct KernelView {
     /// It compares length and time.
     pub version: Version,
     /// No later change could hide behind that.
@@ -83,7 +83,7 @@ pub struct Told {
     pub content: Option<u64>,
 }
 
-impl Node {
+impl Inode {
     /// The place where the node was seen last; none for the root and before a file has a name.
     pub fn place(&self) -> Option<Place> {
         self.place.lock().clone()
@@ -118,62 +118,62 @@ impl Node {
 }
 
 /// A descriptor of a node, valid while this lives.
-pub enum Held {
+pub enum InodeDescriptor {
     /// An `O_PATH` descriptor.
     Pinned(Arc<OwnedFd>),
     /// The descriptor of an open of the file.
     Open(Arc<dyn OpenFile>),
 }
 
-impl AsFd for Held {
+impl AsFd for InodeDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Held::Pinned(descriptor) => descriptor.as_fd(),
-            Held::Open(file) => file.lower(),
+            InodeDescriptor::Pinned(descriptor) => descriptor.as_fd(),
+            InodeDescriptor::Open(file) => file.lower(),
         }
     }
 }
 
 #[derive(Debug, Default)]
 struct Maps {
-    by_nodeid: HashMap<u64, Arc<Node>>,
+    by_nodeid: HashMap<u64, Arc<Inode>>,
     /// For each lower file the node that look-ups answer with.
-    current: HashMap<FileId, Arc<Node>>,
-    /// Files whose open is waited for ([`Nodes::reserve`]). The kernel may forget the node first.
+    current: HashMap<FileId, Arc<Inode>>,
+    /// Files whose open is expected, see [`InodeTable::reserve`]. The inode may be forgotten first.
     reserved: Reservations<FileId>,
-    /// Directories and names by which a request may come back, see [`Nodes::unsettle`].
-    unsettled: Reservations<(u64, CString)>,
-    /// The same, and the thread whose open it was, see [`Nodes::retries`].
-    retried: Reservations<(u64, CString, u32)>,
+    /// Directories and names by which a request may come back, see [`InodeTable::expect_lookup`].
+    expected_lookups: Reservations<(u64, CString)>,
+    /// The same, and the thread whose open it was, see [`InodeTable::expect_retry`].
+    expected_retries: Reservations<(u64, CString, u32)>,
     /// Those of them that looked the name up again.
-    looked_up: Reservations<(u64, CString, u32)>,
+    retried_lookups: Reservations<(u64, CString, u32)>,
     last_nodeid: u64,
 }
 
 /// The table.
 #[derive(Debug)]
-pub struct Nodes {
-    root: Arc<Node>,
+pub struct InodeTable {
+    root: Arc<Inode>,
     maps: Mutex<Maps>,
     pinned: AtomicUsize,
     pinned_max: usize,
     /// Whether files that are held here do not go when they are removed on the PFS itself.
     hides_held: bool,
     /// Nodes in the order in which they got their descriptors, and their last use then.
-    pins: Mutex<VecDeque<(Weak<Node>, u64)>>,
+    pins: Mutex<VecDeque<(Weak<Inode>, u64)>>,
     clock: AtomicU64,
 }
 
-fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Opens) -> Arc<Node> {
-    Arc::new(Node {
+fn new_inode(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Opens) -> Arc<Inode> {
+    Arc::new(Inode {
         nodeid,
         id,
         kind,
         opens: Mutex::new(opens),
         has_pages: AtomicBool::new(false),
-        is_told: AtomicBool::new(false),
-        told: Mutex::default(),
-        is_apart: AtomicBool::new(false),
+        is_notified: AtomicBool::new(false),
+        kernel_view: Mutex::default(),
+        is_private: AtomicBool::new(false),
         place: Mutex::new(place),
         pin: Mutex::new(None),
         is_last_way: AtomicBool::new(false),
@@ -182,18 +182,18 @@ fn new_node(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Ope
     })
 }
 
-impl Nodes {
+impl InodeTable {
     /// A table whose root is `root`, holding up to `pinned_max` descriptors.
     pub fn new(root: OwnedFd, pinned_max: usize) -> std::io::Result<Self> {
         let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
         let hides_held = HIDES_HELD.contains(&(rustix::fs::fstatfs(&root)?.f_type as u64));
-        let node = new_node(ROOT_NODE, id_of(&stat), kind_of(&stat), None, Opens::default());
-        *node.pin.lock() = Some(Arc::new(root));
-        let mut maps = Maps { last_nodeid: ROOT_NODE, ..Maps::default() };
-        maps.by_nodeid.insert(ROOT_NODE, node.clone());
-        maps.current.insert(node.id, node.clone());
-        Ok(Nodes {
-            root: node,
+        let inode = new_inode(ROOT_NODEID, id_of(&stat), kind_of(&stat), None, Opens::default());
+        *inode.pin.lock() = Some(Arc::new(root));
+        let mut maps = Maps { last_nodeid: ROOT_NODEID, ..Maps::default() };
+        maps.by_nodeid.insert(ROOT_NODEID, inode.clone());
+        maps.current.insert(inode.id, inode.clone());
+        Ok(InodeTable {
+            root: inode,
             maps: Mutex::new(maps),
             pinned: AtomicUsize::new(0),
             pinned_max,
@@ -204,15 +204,15 @@ impl Nodes {
     }
 
     /// The node with this number.
-    pub fn get(&self, nodeid: u64) -> Answer<Arc<Node>> {
-        if nodeid == ROOT_NODE {
+    pub fn get(&self, nodeid: u64) -> Answer<Arc<Inode>> {
+        if nodeid == ROOT_NODEID {
             return Ok(self.root.clone());
         }
         self.maps.lock().by_nodeid.get(&nodeid).cloned().ok_or(Errno::STALE)
     }
 
     /// The node that look-ups of this file answer with, if the kernel knows one.
-    pub fn current(&self, id: FileId) -> Option<Arc<Node>> {
+    pub fn current(&self, id: FileId) -> Option<Arc<Inode>> {
         self.maps.lock().current.get(&id).cloned()
     }
 
@@ -222,23 +222,23 @@ impl Nodes {
     /// a new node, because one node cannot have two backings.
     pub fn enter(
         &self,
-        parent: &Arc<Node>,
+        parent: &Arc<Inode>,
         name: &CStr,
         stat: &Stat,
         version: &Version,
-    ) -> Arc<Node> {
+    ) -> Arc<Inode> {
         let place = Place { parent: parent.clone(), name: name.to_owned() };
         self.enter_at(Some(place), stat, version)
     }
 
     /// The same for a new file without a name, reached by `file` until it gets one.
-    pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Node> {
-        let node = self.enter_at(None, stat, version);
-        self.keep_to_the_end(&node, file);
-        node
+    pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Inode> {
+        let inode = self.enter_at(None, stat, version);
+        self.keep_as_last_way(&inode, file);
+        inode
     }
 
-    fn enter_at(&self, place: Option<Place>, stat: &Stat, version: &Version) -> Arc<Node> {
+    fn enter_at(&self, place: Option<Place>, stat: &Stat, version: &Version) -> Arc<Inode> {
         let id = id_of(stat);
         let mut maps = self.maps.lock();
         loop {
@@ -254,24 +254,24 @@ impl Nodes {
                 break;
             }
             known.lookups.fetch_add(1, Ordering::Relaxed);
-            if known.nodeid != ROOT_NODE {
+            if known.nodeid != ROOT_NODEID {
                 known.remember(place);
             }
             return known;
         }
-        let node = add(&mut maps, id, kind_of(stat), place);
-        node.lookups.fetch_add(1, Ordering::Relaxed);
-        node
+        let inode = add(&mut maps, id, kind_of(stat), place);
+        inode.lookups.fetch_add(1, Ordering::Relaxed);
+        inode
     }
 
     /// Counts one look-up of a file by a caller who is to have nothing in common with others that
     /// use it: the answer is a node that no other look-up is answered with.
-    pub fn enter_apart(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> Arc<Node> {
+    pub fn enter_private(&self, parent: &Arc<Inode>, name: &CStr, stat: &Stat) -> Arc<Inode> {
         let place = Place { parent: parent.clone(), name: name.to_owned() };
-        let node = number(&mut self.maps.lock(), id_of(stat), kind_of(stat), Some(place));
-        node.is_apart.store(true, Ordering::Release);
-        node.lookups.fetch_add(1, Ordering::Relaxed);
-        node
+        let inode = number(&mut self.maps.lock(), id_of(stat), kind_of(stat), Some(place));
+        inode.is_private.store(true, Ordering::Release);
+        inode.lookups.fetch_add(1, Ordering::Relaxed);
+        inode
     }
 
     /// Sees to it that the next look-up of the file answers with a node that has room for any open,
@@ -291,64 +291,64 @@ impl Nodes {
 
     /// Tells that a request for what was seen at `place` is answered with `ESTALE`: the kernel
     /// looks the name up again, and may find another file.
-    pub fn unsettle(&self, place: &Place) {
+    pub fn expect_lookup(&self, place: &Place) {
         let key = (place.parent.nodeid, place.name.clone());
-        self.maps.lock().unsettled.add(key, Reservation::begin());
+        self.maps.lock().expected_lookups.add(key, Reservation::begin());
     }
 
     /// Tells the same of an open by thread `caller`. Nobody comes in between when it tries again:
-    /// it gets a node of its own, see [`Nodes::settle`].
-    pub fn retries(&self, place: &Place, caller: u32) {
-        self.unsettle(place);
+    /// it gets a node of its own, see [`InodeTable::publish`].
+    pub fn expect_retry(&self, place: &Place, caller: u32) {
+        self.expect_lookup(place);
         let key = (place.parent.nodeid, place.name.clone(), caller);
         let mut maps = self.maps.lock();
-        maps.looked_up.take(&key);
-        maps.retried.add(key, Reservation::begin());
+        maps.retried_lookups.take(&key);
+        maps.expected_retries.add(key, Reservation::begin());
     }
 
     /// Whether this look-up is of such a second try. The kernel may look up twice: it gives the
     /// first answer back where it knew the name by another node.
-    pub fn looks_up_again(&self, parent: &Node, name: &CStr, caller: u32) -> bool {
+    pub fn is_retried_lookup(&self, parent: &Inode, name: &CStr, caller: u32) -> bool {
         let key = (parent.nodeid, name.to_owned(), caller);
         let mut maps = self.maps.lock();
-        let again = maps.retried.get(&key);
+        let again = maps.expected_retries.get(&key);
         if let Some(reservation) = again {
-            maps.looked_up.add(key, reservation);
+            maps.retried_lookups.add(key, reservation);
         }
         again.is_some()
     }
 
     /// Whether this open is a second try without a look-up. It is one once.
-    pub fn opens_again(&self, place: &Place, caller: u32) -> bool {
+    pub fn is_retried_open(&self, place: &Place, caller: u32) -> bool {
         let key = (place.parent.nodeid, place.name.clone(), caller);
         let mut maps = self.maps.lock();
-        maps.looked_up.get(&key).is_none() && maps.retried.take(&key)
+        maps.retried_lookups.get(&key).is_none() && maps.expected_retries.take(&key)
     }
 
     /// A node was opened by `caller`. If nobody else knew it, look-ups answer with it from now on,
     /// unless the node that they answer with will do as it is open.
-    pub fn settle(&self, node: &Arc<Node>, caller: u32, would_do: impl Fn(&Opens) -> bool) {
-        if !node.is_apart.swap(false, Ordering::AcqRel) {
+    pub fn publish(&self, inode: &Arc<Inode>, caller: u32, would_do: impl Fn(&Opens) -> bool) {
+        if !inode.is_private.swap(false, Ordering::AcqRel) {
             return;
         }
-        if let Some(place) = node.place() {
+        if let Some(place) = inode.place() {
             let key = (place.parent.nodeid, place.name, caller);
             let mut maps = self.maps.lock();
-            maps.looked_up.take(&key);
-            maps.retried.take(&key);
+            maps.retried_lookups.take(&key);
+            maps.expected_retries.take(&key);
         }
         let before = loop {
-            let current = self.current(node.id);
+            let current = self.current(inode.id);
             // Not with the table locked, as in `enter_at`.
             if current.as_ref().is_some_and(|current| would_do(&current.opens.lock())) {
                 return;
             }
             let mut maps = self.maps.lock();
-            let now = maps.current.get(&node.id).map(Arc::as_ptr);
+            let now = maps.current.get(&inode.id).map(Arc::as_ptr);
             if now == current.as_ref().map(Arc::as_ptr) {
-                let before = maps.current.insert(node.id, node.clone());
-                let unseen = before.filter(|node| node.lookups.load(Ordering::Relaxed) == 0);
-                break unseen.inspect(|node| drop(maps.by_nodeid.remove(&node.nodeid)));
+                let before = maps.current.insert(inode.id, inode.clone());
+                let unseen = before.filter(|inode| inode.lookups.load(Ordering::Relaxed) == 0);
+                break unseen.inspect(|inode| drop(maps.by_nodeid.remove(&inode.nodeid)));
             }
         };
         if let Some(before) = before {
@@ -357,92 +357,92 @@ impl Nodes {
     }
 
     /// Until when such a request may come back by this name.
-    pub fn unsettled(&self, parent: &Node, name: &CStr) -> Option<Reservation> {
-        let unsettled = &self.maps.lock().unsettled;
-        if unsettled.is_empty() {
+    pub fn expected_lookup(&self, parent: &Inode, name: &CStr) -> Option<Reservation> {
+        let expected_lookups = &self.maps.lock().expected_lookups;
+        if expected_lookups.is_empty() {
             return None;
         }
-        unsettled.get(&(parent.nodeid, name.to_owned()))
+        expected_lookups.get(&(parent.nodeid, name.to_owned()))
     }
 
     /// The kernel dropped `lookups` references to the node. Returns it if those were the last.
-    pub fn forget(&self, nodeid: u64, lookups: u64) -> Option<Arc<Node>> {
-        if nodeid == ROOT_NODE {
+    pub fn forget(&self, nodeid: u64, lookups: u64) -> Option<Arc<Inode>> {
+        if nodeid == ROOT_NODEID {
             return None;
         }
         let mut maps = self.maps.lock();
-        let node = maps.by_nodeid.get(&nodeid)?;
-        let before = node.lookups.fetch_sub(lookups, Ordering::Relaxed);
+        let inode = maps.by_nodeid.get(&nodeid)?;
+        let before = inode.lookups.fetch_sub(lookups, Ordering::Relaxed);
         if before > lookups {
             return None;
         }
-        let node = maps.by_nodeid.remove(&nodeid)?;
+        let inode = maps.by_nodeid.remove(&nodeid)?;
         // A successor that no look-up ever found goes with the node it was made for.
-        let successor = maps.current.get(&node.id).cloned();
+        let successor = maps.current.get(&inode.id).cloned();
         if let Some(current) = successor
             && (current.nodeid == nodeid || current.lookups.load(Ordering::Relaxed) == 0)
         {
-            maps.current.remove(&node.id);
+            maps.current.remove(&inode.id);
             if let Some(unseen) = maps.by_nodeid.remove(&current.nodeid) {
                 self.unpin(&unseen);
             }
         }
         drop(maps);
-        self.unpin(&node);
-        Some(node)
+        self.unpin(&inode);
+        Some(inode)
     }
 
     /// Tells that the file is now seen at another place.
-    pub fn moved(&self, id: FileId, parent: &Arc<Node>, name: &CStr) {
-        if let Some(node) = self.current(id)
-            && node.nodeid != ROOT_NODE
+    pub fn moved(&self, id: FileId, parent: &Arc<Inode>, name: &CStr) {
+        if let Some(inode) = self.current(id)
+            && inode.nodeid != ROOT_NODEID
         {
-            node.remember(Some(Place { parent: parent.clone(), name: name.to_owned() }));
+            inode.remember(Some(Place { parent: parent.clone(), name: name.to_owned() }));
         }
     }
 
     /// A descriptor of the node, with the rights of the thread's present identity if it has to be
     /// opened.
-    pub fn descriptor(&self, node: &Arc<Node>) -> Answer<Held> {
-        if let Some(file) = node.opens.lock().any_file() {
-            return Ok(Held::Open(file));
+    pub fn descriptor(&self, inode: &Arc<Inode>) -> Answer<InodeDescriptor> {
+        if let Some(file) = inode.opens.lock().any_file() {
+            return Ok(InodeDescriptor::Open(file));
         }
-        self.pinned_descriptor(node, 0).map(Held::Pinned)
+        self.pinned_descriptor(inode, 0).map(InodeDescriptor::Pinned)
     }
 
     /// The descriptor of the node if one is held.
-    pub fn pinned_already(&self, node: &Node) -> Option<Arc<OwnedFd>> {
-        self.used(node);
-        node.pin.lock().clone()
+    pub fn pinned_already(&self, inode: &Inode) -> Option<Arc<OwnedFd>> {
+        self.used(inode);
+        inode.pin.lock().clone()
     }
 
     /// Makes sure that the node can be reached although its name is about to go.
-    pub fn pin(&self, node: &Arc<Node>) -> Answer {
-        node.is_last_way.store(true, Ordering::Relaxed);
-        self.pinned_descriptor(node, 0).map(|_| ())
+    pub fn pin(&self, inode: &Arc<Inode>) -> Answer {
+        inode.is_last_way.store(true, Ordering::Relaxed);
+        self.pinned_descriptor(inode, 0).map(|_| ())
     }
 
-    /// As [`Nodes::renew`] for a file whose name may lead elsewhere by then.
-    pub fn keep_to_the_end(&self, node: &Arc<Node>, descriptor: OwnedFd) {
-        let is_last_way = node.is_last_way.swap(true, Ordering::Relaxed);
-        self.replace(node, descriptor, is_last_way);
+    /// As [`InodeTable::renew`] for a file whose name may lead elsewhere by then.
+    pub fn keep_as_last_way(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
+        let is_last_way = inode.is_last_way.swap(true, Ordering::Relaxed);
+        self.replace(inode, descriptor, is_last_way);
     }
 
     /// Keeps what a look-up found, instead of what an earlier one did: its server may have given
     /// the number to another file, or the file another name, by whose directory its modes go. What
     /// may be the last way to it stays.
-    pub fn renew(&self, node: &Arc<Node>, descriptor: OwnedFd) {
-        if node.nodeid == ROOT_NODE || (self.hides_held && node.kind != libc::S_IFDIR) {
+    pub fn renew(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
+        if inode.nodeid == ROOT_NODEID || (self.hides_held && inode.kind != libc::S_IFDIR) {
             return;
         }
-        self.replace(node, descriptor, node.is_last_way.load(Ordering::Relaxed));
+        self.replace(inode, descriptor, inode.is_last_way.load(Ordering::Relaxed));
     }
 
-    fn replace(&self, node: &Arc<Node>, descriptor: OwnedFd, is_last_way: bool) {
-        let mut pin = node.pin.lock();
+    fn replace(&self, inode: &Arc<Inode>, descriptor: OwnedFd, is_last_way: bool) {
+        let mut pin = inode.pin.lock();
         let Some(earlier) = &mut *pin else {
             drop(pin);
-            self.keep(node, descriptor);
+            self.keep(inode, descriptor);
             return;
         };
         // One with a name left is the same file as what a look-up finds under its number.
@@ -454,26 +454,26 @@ impl Nodes {
         drop(pin);
         // Not under the lock: closing may take its time.
         drop(earlier);
-        self.used(node);
+        self.used(inode);
     }
 
-    fn used(&self, node: &Node) -> u64 {
+    fn used(&self, inode: &Inode) -> u64 {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        node.last_use.store(now, Ordering::Relaxed);
+        inode.last_use.store(now, Ordering::Relaxed);
         now
     }
 
-    fn pinned_descriptor(&self, node: &Arc<Node>, depth: usize) -> Answer<Arc<OwnedFd>> {
-        self.used(node);
-        if let Some(descriptor) = &*node.pin.lock() {
+    fn pinned_descriptor(&self, inode: &Arc<Inode>, depth: usize) -> Answer<Arc<OwnedFd>> {
+        self.used(inode);
+        if let Some(descriptor) = &*inode.pin.lock() {
             return Ok(descriptor.clone());
         }
-        let place = node.place().filter(|_| depth < DEPTH_MAX).ok_or(Errno::STALE)?;
+        let place = inode.place().filter(|_| depth < DEPTH_MAX).ok_or(Errno::STALE)?;
         let parent = self.pinned_descriptor(&place.parent, depth + 1)?;
         match look_at(&parent, &place.name) {
-            Ok((descriptor, stat)) if node.is(&stat) => Ok(self.keep(node, descriptor)),
+            Ok((descriptor, stat)) if inode.is(&stat) => Ok(self.keep(inode, descriptor)),
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
-                self.unsettle(&place);
+                self.expect_lookup(&place);
                 Err(Errno::STALE)
             }
             Err(errno) => Err(errno),
@@ -481,9 +481,9 @@ impl Nodes {
     }
 
     /// Keeps a descriptor of the node, unless it has one.
-    pub fn keep(&self, node: &Arc<Node>, descriptor: OwnedFd) -> Arc<OwnedFd> {
-        let now = self.used(node);
-        let mut pin = node.pin.lock();
+    pub fn keep(&self, inode: &Arc<Inode>, descriptor: OwnedFd) -> Arc<OwnedFd> {
+        let now = self.used(inode);
+        let mut pin = inode.pin.lock();
         if let Some(earlier) = &*pin {
             return earlier.clone();
         }
@@ -492,10 +492,12 @@ impl Nodes {
         drop(pin);
         let pinned = self.pinned.fetch_add(1, Ordering::Relaxed);
         let mut pins = self.pins.lock();
-        pins.push_back((Arc::downgrade(node), now));
+        pins.push_back((Arc::downgrade(inode), now));
         if pins.len() > 2 * self.pinned_max.max(pinned) {
             // Most were closed by their nodes' ends.
-            pins.retain(|(node, _)| node.upgrade().is_some_and(|node| node.pin.lock().is_some()));
+            pins.retain(|(inode, _)| {
+                inode.upgrade().is_some_and(|inode| inode.pin.lock().is_some())
+            });
         }
         drop(pins);
         if pinned >= self.pinned_max {
@@ -505,15 +507,15 @@ impl Nodes {
     }
 
     /// Closes the descriptor of the node if it is `stale`; a request that needs one takes it again.
-    pub fn unpin_stale(&self, node: &Node, stale: &Arc<OwnedFd>) {
-        let closed = node.pin.lock().take_if(|pin| Arc::ptr_eq(pin, stale));
+    pub fn unpin_stale(&self, inode: &Inode, stale: &Arc<OwnedFd>) {
+        let closed = inode.pin.lock().take_if(|pin| Arc::ptr_eq(pin, stale));
         if closed.is_some() {
             self.pinned.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn unpin(&self, node: &Node) {
-        if node.pin.lock().take().is_some() {
+    fn unpin(&self, inode: &Inode) {
+        if inode.pin.lock().take().is_some() {
             self.pinned.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -526,27 +528,27 @@ impl Nodes {
             if self.pinned.load(Ordering::Relaxed) <= enough {
                 return;
             }
-            let Some((node, used)) = self.pins.lock().pop_front() else { return };
-            let Some(node) = node.upgrade().filter(|node| node.pin.lock().is_some()) else {
+            let Some((inode, used)) = self.pins.lock().pop_front() else { return };
+            let Some(inode) = inode.upgrade().filter(|inode| inode.pin.lock().is_some()) else {
                 continue;
             };
-            let used_since = node.last_use.load(Ordering::Relaxed);
+            let used_since = inode.last_use.load(Ordering::Relaxed);
             // A file without a name can be reached by its descriptor alone.
-            if used_since == used && !self.is_nameless(&node) {
-                self.unpin(&node);
+            if used_since == used && !self.is_nameless(&inode) {
+                self.unpin(&inode);
             } else {
-                self.pins.lock().push_back((Arc::downgrade(&node), used_since));
+                self.pins.lock().push_back((Arc::downgrade(&inode), used_since));
             }
         }
     }
 
     /// Whether the file has no name any more, as far as that shows: some file systems count no
     /// links, so the count alone does not tell.
-    fn is_nameless(&self, node: &Node) -> bool {
-        let Some(place) = node.place() else { return true };
-        let Some(descriptor) = node.pin.lock().clone() else { return false };
+    fn is_nameless(&self, inode: &Inode) -> bool {
+        let Some(place) = inode.place() else { return true };
+        let Some(descriptor) = inode.pin.lock().clone() else { return false };
         let mut at = AtFlags::EMPTY_PATH;
-        if !node.is_last_way.load(Ordering::Relaxed) {
+        if !inode.is_last_way.load(Ordering::Relaxed) {
             // No name of it went by this mount: what this machine knows is enough.
             at |= AtFlags::STATX_DONT_SYNC;
         }
@@ -556,11 +558,11 @@ impl Nodes {
         }
         let Some(parent) = place.parent.pin.lock().clone() else { return false };
         rustix::fs::statat(&*parent, &place.name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_or(true, |stat| id_of(&stat) != node.id)
+            .map_or(true, |stat| id_of(&stat) != inode.id)
     }
 }
 
-impl Node {
+impl Inode {
     fn remember(&self, place: Option<Place>) {
         let mut present = self.place.lock();
         let same = match (&*present, &place) {
@@ -584,18 +586,18 @@ pub fn look_at(parent: &impl AsFd, name: &CStr) -> Answer<(OwnedFd, Stat)> {
 }
 
 /// Makes a node that no look-up finds.
-fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
+fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inode> {
     maps.last_nodeid += 1;
     let opens = Opens::new(maps.reserved.get(&id));
-    let node = new_node(maps.last_nodeid, id, kind, place, opens);
-    maps.by_nodeid.insert(node.nodeid, node.clone());
-    node
+    let inode = new_inode(maps.last_nodeid, id, kind, place, opens);
+    maps.by_nodeid.insert(inode.nodeid, inode.clone());
+    inode
 }
 
-fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Node> {
-    let node = number(maps, id, kind, place);
-    maps.current.insert(id, node.clone());
-    node
+fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inode> {
+    let inode = number(maps, id, kind, place);
+    maps.current.insert(id, inode.clone());
+    inode
 }
 
 #[cfg(test)]
@@ -603,21 +605,21 @@ mod tests {
     use super::*;
 
     /// A table with the node of one file, and a place to look for it.
-    fn table_of_one(directory: &std::path::Path) -> (Arc<Nodes>, Arc<Node>, Stat) {
+    fn table_of_one(directory: &std::path::Path) -> (Arc<InodeTable>, Arc<Inode>, Stat) {
         std::fs::write(directory.join("file"), b"bytes").unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
-        let nodes = Arc::new(Nodes::new(root, 8).unwrap());
+        let inodes = Arc::new(InodeTable::new(root, 8).unwrap());
         let version = crate::inode::attributes::version_of(&stat);
-        let node = nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version);
-        (nodes, node, stat)
+        let inode = inodes.enter(&inodes.get(ROOT_NODEID).unwrap(), c"file", &stat, &version);
+        (inodes, inode, stat)
     }
 
     /// Waits until `seen` holds of the table, which must not stay locked.
-    fn wait_for(nodes: &Nodes, seen: impl Fn(&Maps) -> bool) {
+    fn wait_for(inodes: &InodeTable, seen: impl Fn(&Maps) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !nodes.maps.try_lock_until(deadline).is_some_and(|maps| seen(&maps)) {
+        while !inodes.maps.try_lock_until(deadline).is_some_and(|maps| seen(&maps)) {
             assert!(std::time::Instant::now() < deadline, "the table stays locked");
             std::thread::yield_now();
         }
@@ -626,45 +628,45 @@ mod tests {
     #[test]
     fn who_waits_for_an_open_under_way_leaves_the_table_to_others() {
         let directory = tempfile::tempdir().unwrap();
-        let (nodes, node, stat) = table_of_one(directory.path());
+        let (inodes, inode, stat) = table_of_one(directory.path());
         std::thread::scope(|scope| {
-            let under_way = node.opens.lock();
-            scope.spawn(|| nodes.reserve(node.id, Reservation::begin()));
-            wait_for(&nodes, |maps| maps.reserved.get(&node.id).is_some());
+            let under_way = inode.opens.lock();
+            scope.spawn(|| inodes.reserve(inode.id, Reservation::begin()));
+            wait_for(&inodes, |maps| maps.reserved.get(&inode.id).is_some());
             drop(under_way);
         });
-        let root = nodes.get(ROOT_NODE).unwrap();
-        let apart = nodes.enter_apart(&root, c"file", &stat);
-        nodes.retries(&apart.place().unwrap(), 7);
-        let key = (ROOT_NODE, c"file".to_owned(), 7);
+        let root = inodes.get(ROOT_NODEID).unwrap();
+        let apart = inodes.enter_private(&root, c"file", &stat);
+        inodes.expect_retry(&apart.place().unwrap(), 7);
+        let key = (ROOT_NODEID, c"file".to_owned(), 7);
         std::thread::scope(|scope| {
-            let under_way = node.opens.lock();
-            scope.spawn(|| nodes.settle(&apart, 7, |_| false));
-            wait_for(&nodes, |maps| maps.retried.get(&key).is_none());
+            let under_way = inode.opens.lock();
+            scope.spawn(|| inodes.publish(&apart, 7, |_| false));
+            wait_for(&inodes, |maps| maps.expected_retries.get(&key).is_none());
             drop(under_way);
         });
-        assert!(Arc::ptr_eq(&nodes.current(node.id).unwrap(), &apart));
+        assert!(Arc::ptr_eq(&inodes.current(inode.id).unwrap(), &apart));
     }
 
     #[test]
-    fn a_reservation_outlives_the_nodes_that_the_kernel_forgets_meanwhile() {
+    fn a_reservation_outlives_the_inodes_that_the_kernel_forgets_meanwhile() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("file"), b"bytes").unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(directory.path(), flags, Mode::empty()).unwrap();
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
-        let nodes = Nodes::new(root, 8).unwrap();
+        let inodes = InodeTable::new(root, 8).unwrap();
         let look_up = || {
             let version = crate::inode::attributes::version_of(&stat);
-            nodes.enter(&nodes.get(ROOT_NODE).unwrap(), c"file", &stat, &version)
+            inodes.enter(&inodes.get(ROOT_NODEID).unwrap(), c"file", &stat, &version)
         };
         let first = look_up();
         assert!(!first.opens.lock().is_reserved());
-        nodes.reserve(first.id, Reservation::begin());
+        inodes.reserve(first.id, Reservation::begin());
         for _ in 0..2 {
             let next = look_up();
             assert!(next.opens.lock().is_reserved());
-            nodes.forget(next.nodeid, 2);
+            inodes.forget(next.nodeid, 2);
         }
         assert_ne!(look_up().nodeid, first.nodeid);
     }
@@ -672,37 +674,37 @@ mod tests {
     #[test]
     fn a_stale_descriptor_goes_and_one_that_came_since_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let (nodes, node, _) = table_of_one(directory.path());
-        let again = || look_at(&nodes.root.pin.lock().clone().unwrap(), c"file").unwrap().0;
-        let first = nodes.keep(&node, again());
-        nodes.renew(&node, again());
-        let second = nodes.pinned_already(&node).unwrap();
-        nodes.unpin_stale(&node, &first);
-        assert!(Arc::ptr_eq(&nodes.pinned_already(&node).unwrap(), &second));
-        assert_eq!(nodes.pinned.load(Ordering::Relaxed), 1);
-        nodes.unpin_stale(&node, &second);
-        assert!(nodes.pinned_already(&node).is_none());
-        assert_eq!(nodes.pinned.load(Ordering::Relaxed), 0);
+        let (inodes, inode, _) = table_of_one(directory.path());
+        let again = || look_at(&inodes.root.pin.lock().clone().unwrap(), c"file").unwrap().0;
+        let first = inodes.keep(&inode, again());
+        inodes.renew(&inode, again());
+        let second = inodes.pinned_already(&inode).unwrap();
+        inodes.unpin_stale(&inode, &first);
+        assert!(Arc::ptr_eq(&inodes.pinned_already(&inode).unwrap(), &second));
+        assert_eq!(inodes.pinned.load(Ordering::Relaxed), 1);
+        inodes.unpin_stale(&inode, &second);
+        assert!(inodes.pinned_already(&inode).is_none());
+        assert_eq!(inodes.pinned.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn no_look_up_holds_a_file_whose_removal_would_leave_it_under_another_name() {
         let directory = tempfile::tempdir().unwrap();
-        let (nodes, file, stat) = table_of_one(directory.path());
-        let mut nodes = Arc::into_inner(nodes).unwrap();
-        assert!(!nodes.hides_held, "a local file system");
-        nodes.hides_held = true;
+        let (inodes, file, stat) = table_of_one(directory.path());
+        let mut inodes = Arc::into_inner(inodes).unwrap();
+        assert!(!inodes.hides_held, "a local file system");
+        inodes.hides_held = true;
         std::fs::create_dir(directory.path().join("below")).unwrap();
-        let root = nodes.get(ROOT_NODE).unwrap();
-        let (descriptor, of_below) = look_at(&nodes.descriptor(&root).unwrap(), c"below").unwrap();
-        let below = nodes.enter(&root, c"below", &of_below, &version_of(&of_below));
-        nodes.renew(&below, descriptor);
-        assert!(nodes.pinned_already(&below).is_some(), "directories are removed all the same");
-        nodes.renew(&file, look_at(&nodes.descriptor(&root).unwrap(), c"file").unwrap().0);
-        assert!(nodes.pinned_already(&file).is_none());
+        let root = inodes.get(ROOT_NODEID).unwrap();
+        let (descriptor, of_below) = look_at(&inodes.descriptor(&root).unwrap(), c"below").unwrap();
+        let below = inodes.enter(&root, c"below", &of_below, &version_of(&of_below));
+        inodes.renew(&below, descriptor);
+        assert!(inodes.pinned_already(&below).is_some(), "directories are removed all the same");
+        inodes.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(inodes.pinned_already(&file).is_none());
         assert!(file.is(&stat));
-        nodes.hides_held = false;
-        nodes.renew(&file, look_at(&nodes.descriptor(&root).unwrap(), c"file").unwrap().0);
-        assert!(nodes.pinned_already(&file).is_some());
+        inodes.hides_held = false;
+        inodes.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(inodes.pinned_already(&file).is_some());
     }
 }

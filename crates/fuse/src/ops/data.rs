@@ -13,11 +13,11 @@ use tidepool_proto::{Access, OpenFile, PassthroughPin};
 use crate::callers::shares::Share;
 use crate::inode::attributes::{attributes_known, identity_of};
 use crate::inode::file_handle::FileHandle;
-use crate::inode::opens::{self, Admission, Way};
+use crate::inode::opens::{self, AccessPath, OpenDecision};
 use crate::inode::pages::Serving;
 use crate::inode::reservations::Reservation;
-use crate::inode::table::{Node, Place};
-use crate::ops::filesystem::{Filesystem, Manner};
+use crate::inode::table::{Inode, Place};
+use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{
     self, CreateIn, CreateOut, FlushIn, FsyncIn, InHeader, OpenIn, OpenOut, ReleaseIn, TransferIn,
     WriteOut,
@@ -49,7 +49,7 @@ fn open_errno(error: rustix::io::Errno) -> Errno {
 
 /// As [`lower_flags`] for an open that writes only, with reading added: the kernel may then write
 /// the file by itself, and others read it the same way. What the program may do stays as it was.
-pub(crate) fn both_ways(flags: u32) -> OFlags {
+pub(crate) fn lower_flags_with_read(flags: u32) -> OFlags {
     (lower_flags(flags) - OFlags::ACCMODE) | OFlags::RDWR
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn access_of(flags: u32) -> Access {
     }
 }
 
-pub(crate) fn has(flags: u32, flag: i32) -> bool {
+pub(crate) fn has_flag(flags: u32, flag: i32) -> bool {
     flags as i32 & flag == flag
 }
 
@@ -75,12 +75,12 @@ impl Filesystem {
         device: &Arc<Device>,
     ) -> Answer<OpenOut> {
         match self.open_handle(caller, arguments, device) {
-            Err(Errno::BLOCKED) if has(arguments.flags, libc::O_NONBLOCK) => {
+            Err(Errno::BLOCKED) if has_flag(arguments.flags, libc::O_NONBLOCK) => {
                 Err(Errno(libc::EWOULDBLOCK))
             }
             Err(Errno::STALE) => {
-                if let Some(place) = self.nodes.get(caller.nodeid)?.place() {
-                    self.nodes.retries(&place, caller.pid);
+                if let Some(place) = self.inodes.get(caller.nodeid)?.place() {
+                    self.inodes.expect_retry(&place, caller.pid);
                 }
                 Err(Errno::STALE)
             }
@@ -95,43 +95,44 @@ impl Filesystem {
         device: &Arc<Device>,
     ) -> Answer<OpenOut> {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(caller.nodeid)?;
-        if !node.is_regular() {
+        let inode = self.inodes.get(caller.nodeid)?;
+        if !inode.is_regular() {
             return Err(Errno(libc::EINVAL));
         }
         let share = self.shares.take(caller.uid)?;
         let flags = arguments.flags;
         let access = access_of(flags);
-        let truncate = has(flags, libc::O_TRUNC);
+        let truncate = has_flag(flags, libc::O_TRUNC);
         // Truncating is writing, whatever the access mode says.
         let lower_for_size = (truncate && !access.writes())
-            .then(|| self.open_lower(&node, lower_flags(libc::O_WRONLY as u32)))
+            .then(|| self.open_lower(&inode, lower_flags(libc::O_WRONLY as u32)))
             .transpose()?;
-        let append = has(flags, libc::O_APPEND);
+        let append = has_flag(flags, libc::O_APPEND);
         let both = truncate && access == Access::Write && !append;
-        let both = both.then(|| self.open_lower(&node, both_ways(flags)).ok()).flatten();
-        let runs = has(flags, OPENED_TO_RUN);
+        let both =
+            both.then(|| self.open_lower(&inode, lower_flags_with_read(flags)).ok()).flatten();
+        let runs = has_flag(flags, OPENED_TO_RUN);
         if runs {
             // The kernel looks for any right to execute, not for the caller's.
-            let held = self.nodes.descriptor(&node)?;
+            let held = self.inodes.descriptor(&inode)?;
             self.check_access(&held, rustix::fs::Access::EXEC_OK)?;
         }
-        let lower = both.map_or_else(|| self.open_lower(&node, lower_flags(flags)), Ok);
+        let lower = both.map_or_else(|| self.open_lower(&inode, lower_flags(flags)), Ok);
         let lower = match lower {
             // Who may run a program need not be allowed to read it.
             Err(Errno(libc::EACCES)) if runs => {
                 self.credentials.become_daemon()?;
-                self.open_lower(&node, lower_flags(flags))?
+                self.open_lower(&inode, lower_flags(flags))?
             }
             lower => lower?,
         };
         self.shares.check(&lower)?;
-        let manner = if truncate { Manner::Truncates } else { Manner::Plain };
-        let file = self.open_in_node(caller, lower, access, manner, append)?;
+        let disposition = if truncate { Disposition::Truncates } else { Disposition::Plain };
+        let file = self.open_in_node(caller, lower, access, disposition, append)?;
         if truncate {
             self.truncate(caller, &file, lower_for_size, arguments)?;
         }
-        self.admit(caller, node, file, (access, append), share, device)
+        self.admit(caller, inode, file, (access, append), share, device)
     }
 
     fn truncate(
@@ -145,7 +146,7 @@ impl Filesystem {
             None => file.set_size(0)?,
             Some(lower) => {
                 let writer =
-                    self.open_in_node(caller, lower, Access::Write, Manner::Truncates, false)?;
+                    self.open_in_node(caller, lower, Access::Write, Disposition::Truncates, false)?;
                 writer.set_size(0)?;
                 writer.flush()?;
             }
@@ -157,24 +158,24 @@ impl Filesystem {
     }
 
     /// Opens the lower file of a node as the present identity: by descriptor, by place where stale.
-    fn open_lower(&self, node: &Arc<Node>, flags: OFlags) -> Answer<OwnedFd> {
-        if let Some(held) = self.nodes.pinned_already(node) {
+    fn open_lower(&self, inode: &Arc<Inode>, flags: OFlags) -> Answer<OwnedFd> {
+        if let Some(held) = self.inodes.pinned_already(inode) {
             match self.reopen(&held, flags) {
-                Err(Errno(libc::ESTALE | libc::ENOENT)) => self.nodes.unpin_stale(node, &held),
+                Err(Errno(libc::ESTALE | libc::ENOENT)) => self.inodes.unpin_stale(inode, &held),
                 opened => return opened,
             }
         }
-        if let Some(place) = node.place() {
-            let parent = self.nodes.descriptor(&place.parent)?;
+        if let Some(place) = inode.place() {
+            let parent = self.inodes.descriptor(&place.parent)?;
             match rustix::fs::openat(&parent, &place.name, flags, Mode::empty()) {
-                Ok(lower) if identity_of(&lower).is_ok_and(|it| it == (node.id, node.kind)) => {
+                Ok(lower) if identity_of(&lower).is_ok_and(|it| it == (inode.id, inode.kind)) => {
                     return Ok(lower);
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => return Err(Errno::BLOCKED),
                 _ => {}
             }
         }
-        let held = self.nodes.descriptor(node)?;
+        let held = self.inodes.descriptor(inode)?;
         self.reopen(&held, flags)
     }
 
@@ -189,7 +190,7 @@ impl Filesystem {
     pub(crate) fn admit(
         &self,
         caller: &InHeader,
-        node: Arc<Node>,
+        inode: Arc<Inode>,
         file: Arc<dyn OpenFile>,
         (access, append): (Access, bool),
         share: Share,
@@ -197,8 +198,8 @@ impl Filesystem {
     ) -> Answer<OpenOut> {
         let handle = self.files.reserve();
         let reads_only = !access.writes();
-        let way = Way::of(self.direct_io.load(Ordering::Relaxed), append);
-        let manner = opens::Manner { reads_only, way, appends: append };
+        let access_path = AccessPath::of(self.direct_io.load(Ordering::Relaxed), append);
+        let mode = opens::OpenMode { reads_only, access_path, appends: append };
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of whoever registers.
             let as_caller = pin.is_lower();
@@ -210,15 +211,15 @@ impl Filesystem {
             backing
         };
         let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
-        let mut admission = node.opens.lock().admit(handle, &file, manner, register);
-        if admission == Admission::Split {
-            self.split(caller, &node)?;
-            let squeezed_in = node.opens.lock().squeeze_in(handle, &file, manner);
-            admission = squeezed_in.ok_or(Errno::STALE)?;
+        let mut decision = inode.opens.lock().admit(handle, &file, mode, register);
+        if decision == OpenDecision::Split {
+            self.split(caller, &inode)?;
+            let regardless = inode.opens.lock().admit_regardless(handle, &file, mode);
+            decision = regardless.ok_or(Errno::STALE)?;
         }
         let mut out = OpenOut { handle, open_flags: 0, backing_id: 0 };
-        match admission {
-            Admission::Passthrough(backing_id) => {
+        match decision {
+            OpenDecision::Passthrough(backing_id) => {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 if append && !reads_only {
                     // By itself the kernel would go on to append when the flag is taken back.
@@ -226,29 +227,30 @@ impl Filesystem {
                 }
                 out.backing_id = backing_id;
             }
-            Admission::Direct => out.open_flags = self.flags_to_ask(&node, append),
-            Admission::Split => out.open_flags = abi::OPEN_DIRECT_IO,
+            OpenDecision::Direct => out.open_flags = self.flags_to_ask(&inode, append),
+            OpenDecision::Split => out.open_flags = abi::OPEN_DIRECT_IO,
         }
-        self.pages.opened(&node);
-        let is_past_pages = way != Way::Direct && out.open_flags & abi::OPEN_DIRECT_IO != 0;
+        self.pages.opened(&inode);
+        let is_past_cache =
+            access_path != AccessPath::Direct && out.open_flags & abi::OPEN_DIRECT_IO != 0;
         if reads_only {
             out.open_flags |= abi::OPEN_NOFLUSH;
         }
-        self.nodes.settle(&node, caller.pid, |opens| opens.has_others_like(&*file, manner));
+        self.inodes.publish(&inode, caller.pid, |opens| opens.has_others_like(&*file, mode));
         let changes_as = match !reads_only {
             true => self.credentials.changes_as(caller)?,
             false => None,
         };
         let open = FileHandle {
-            node,
+            inode,
             file,
             access,
             share,
             lock_owners: Mutex::default(),
             append,
-            is_past_pages,
+            is_past_cache,
             changes_as,
-            other_way: OnceLock::new(),
+            other_append_mode: OnceLock::new(),
         };
         self.files.insert(handle, open);
         Ok(out)
@@ -256,32 +258,32 @@ impl Filesystem {
 
     /// For an open whose reads and writes come to us. Where they go through the page cache, it
     /// drops what earlier opens left there. Appends never do: their place is for the PFS to say.
-    fn flags_to_ask(&self, node: &Arc<Node>, append: bool) -> u32 {
+    fn flags_to_ask(&self, inode: &Arc<Inode>, append: bool) -> u32 {
         if self.direct_io.load(Ordering::Relaxed) {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
         }
         if append {
             return abi::OPEN_DIRECT_IO;
         }
-        self.pages.filled(node);
+        self.pages.filled(inode);
         0
     }
 
     /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
     /// shares the node, though not its pages. No such way leads around passthrough to a segment.
-    fn split(&self, caller: &InHeader, node: &Node) -> Answer {
-        let reads_segment = node.opens.lock().reads_segment();
+    fn split(&self, caller: &InHeader, inode: &Inode) -> Answer {
+        let reads_segment = inode.opens.lock().reads_segment();
         if reads_segment {
-            self.nodes.reserve(node.id, Reservation::begin());
+            self.inodes.reserve(inode.id, Reservation::begin());
         }
-        let opens_again = |place| self.nodes.opens_again(&place, caller.pid);
-        let again = !reads_segment && node.place().is_none_or(opens_again);
+        let is_retried_open = |place| self.inodes.is_retried_open(&place, caller.pid);
+        let again = !reads_segment && inode.place().is_none_or(is_retried_open);
         if again { Ok(()) } else { Err(Errno::STALE) }
     }
 
     pub(crate) fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
         let open = self.files.remove(handle)?;
-        let backing = open.node.opens.lock().leave(handle);
+        let backing = open.inode.opens.lock().leave(handle);
         // Not under the lock: the node takes a file that was written by the kernel back now, and
         // asks the PFS for it, while look-ups wait for the lock.
         drop(backing);
@@ -298,9 +300,9 @@ impl Filesystem {
     ) -> Answer<CreateOut> {
         let created = self.create_handle(caller, arguments, name, device);
         if let Err(Errno::STALE) = created
-            && let Ok(parent) = self.nodes.get(caller.nodeid)
+            && let Ok(parent) = self.inodes.get(caller.nodeid)
         {
-            self.nodes.retries(&Place { parent, name: name.to_owned() }, caller.pid);
+            self.inodes.expect_retry(&Place { parent, name: name.to_owned() }, caller.pid);
         }
         created
     }
@@ -323,14 +325,14 @@ impl Filesystem {
             return Err(Errno::STALE);
         }
         let access = access_of(arguments.flags);
-        let append = has(arguments.flags, libc::O_APPEND);
-        let manner = match created {
-            true => Manner::Created,
-            false if has(arguments.flags, libc::O_TRUNC) => Manner::Truncates,
-            false => Manner::Plain,
+        let append = has_flag(arguments.flags, libc::O_APPEND);
+        let disposition = match created {
+            true => Disposition::Created,
+            false if has_flag(arguments.flags, libc::O_TRUNC) => Disposition::Truncates,
+            false => Disposition::Plain,
         };
-        let file = self.open_in_node(caller, lower, access, manner, append)?;
-        if !created && has(arguments.flags, libc::O_TRUNC) {
+        let file = self.open_in_node(caller, lower, access, disposition, append)?;
+        if !created && has_flag(arguments.flags, libc::O_TRUNC) {
             file.set_size(0)?;
             if arguments.open_flags & abi::OPEN_KILL_PRIVILEGES != 0 {
                 self.drop_privilege_bits(caller, &file.lower())?;
@@ -340,9 +342,9 @@ impl Filesystem {
         let stat = attributes_known(&file.lower())?;
         let entry = self.entry(&parent, name, &stat);
         let opened = self
-            .nodes
+            .inodes
             .get(entry.nodeid)
-            .and_then(|node| self.admit(caller, node, file, (access, append), share, device));
+            .and_then(|inode| self.admit(caller, inode, file, (access, append), share, device));
         match opened {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
@@ -369,9 +371,9 @@ impl Filesystem {
     /// of locks. Refused where others see the file as it was before another program changed it, and
     /// would see the page.
     pub(crate) fn begin_page(&self, handle: &FileHandle) -> Answer {
-        self.pages.filled(&handle.node);
-        let opens = handle.node.opens.lock();
-        if opens.is_shut_out(&*handle.file) || !opens.agree_with(&*handle.file) {
+        self.pages.filled(&handle.inode);
+        let opens = handle.inode.opens.lock();
+        if opens.is_excluded(&*handle.file) || !opens.readers_see_same(&*handle.file) {
             return Err(Errno::STALE);
         }
         Ok(())
@@ -379,11 +381,11 @@ impl Filesystem {
 
     /// The kernel put into its pages of the node what it just changed by `file`. If another program
     /// changed the file before that, who read the version before would see both.
-    pub(crate) fn pages_changed(&self, node: &Node, file: &dyn OpenFile) {
+    pub(crate) fn pages_changed(&self, inode: &Inode, file: &dyn OpenFile) {
         let by_pages = !self.direct_io.load(Ordering::Relaxed);
-        if by_pages && node.opens.lock().shut_others_out(file) {
+        if by_pages && inode.opens.lock().exclude_other_readers(file) {
             // The kernel keeps the pages locked until it is answered.
-            self.pages.drop_later(node);
+            self.pages.invalidate_later(inode);
         }
     }
 
@@ -403,16 +405,16 @@ impl Filesystem {
         }
         self.credentials.become_daemon()?;
         let from_page = arguments.transfer_flags & abi::WRITE_FROM_PAGE != 0;
-        let nodeid = handle.node.nodeid;
+        let nodeid = handle.inode.nodeid;
         let _serving = match from_page {
             true => Some(Serving::page_of(nodeid)),
             // Kernels before 6.6 leave pages as they are at such writes.
-            false => handle.is_past_pages.then(Serving::nobody),
+            false => handle.is_past_cache.then(Serving::nobody),
         };
-        let appends = has(arguments.flags, libc::O_APPEND) && !from_page;
+        let appends = has_flag(arguments.flags, libc::O_APPEND) && !from_page;
         let file = match appends == handle.append {
             true => handle.file.clone(),
-            false => self.other_way(&handle)?,
+            false => self.other_append_mode(&handle)?,
         };
         let written = if from_page {
             // Nobody hears of a short count there.
@@ -420,24 +422,24 @@ impl Filesystem {
         } else {
             file.write_part(arguments.offset, data).map(|(at, bytes)| {
                 // Through its pages the kernel put them where it believed the end.
-                if at != arguments.offset && !handle.is_past_pages {
-                    self.pages.drop_later(&handle.node);
+                if at != arguments.offset && !handle.is_past_cache {
+                    self.pages.invalidate_later(&handle.inode);
                 }
                 bytes
             })
         };
-        if !handle.is_past_pages {
-            self.pages_changed(&handle.node, &*file);
+        if !handle.is_past_cache {
+            self.pages_changed(&handle.inode, &*file);
         }
         let bytes = written?;
-        if has(arguments.flags, libc::O_DSYNC) {
-            file.sync(!has(arguments.flags, libc::O_SYNC))?;
+        if has_flag(arguments.flags, libc::O_DSYNC) {
+            file.sync(!has_flag(arguments.flags, libc::O_SYNC))?;
         }
         Ok(WriteOut { size: bytes as u32, padding: 0 })
     }
 
-    fn other_way(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
-        if let Some((file, _)) = handle.other_way.get() {
+    fn other_append_mode(&self, handle: &FileHandle) -> Answer<Arc<dyn OpenFile>> {
+        if let Some((file, _)) = handle.other_append_mode.get() {
             return Ok(file.clone());
         }
         let share = self.shares.take(handle.share.user())?;
@@ -454,16 +456,16 @@ impl Filesystem {
             changes_as: handle.changes_as.clone(),
         };
         let file = self.service.open(request)?;
-        Ok(handle.other_way.get_or_init(|| (file, share)).0.clone())
+        Ok(handle.other_append_mode.get_or_init(|| (file, share)).0.clone())
     }
 
     /// `FLUSH`, once for every `close` of a descriptor.
     pub(crate) fn flush(&self, arguments: FlushIn) -> Answer {
         let handle = self.files.get(arguments.handle)?;
-        self.locks.release_owner(handle.node.id, arguments.lock_owner);
+        self.locks.release_owner(handle.inode.id, arguments.lock_owner);
         handle.lock_owners.lock().retain(|owner| *owner != arguments.lock_owner);
         self.credentials.become_daemon()?;
-        if let Some((file, _)) = handle.other_way.get() {
+        if let Some((file, _)) = handle.other_append_mode.get() {
             file.flush()?;
         }
         Ok(handle.file.flush()?)
@@ -477,7 +479,7 @@ impl Filesystem {
             self.locks.release_flock(&handle);
         }
         for owner in handle.lock_owners.lock().drain(..) {
-            self.locks.release_owner(handle.node.id, owner);
+            self.locks.release_owner(handle.inode.id, owner);
         }
         Ok(())
     }
@@ -503,19 +505,21 @@ fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answe
     for _ in 0..CREATE_ATTEMPTS {
         // Whoever creates a file may read it, whatever its mode.
         let create = match access_of(arguments.flags) {
-            Access::Write if !has(arguments.flags, libc::O_APPEND) => both_ways(arguments.flags),
+            Access::Write if !has_flag(arguments.flags, libc::O_APPEND) => {
+                lower_flags_with_read(arguments.flags)
+            }
             _ => flags,
         };
         let create = create | OFlags::CREATE | OFlags::EXCL;
         match rustix::fs::openat(parent, name, create, mode) {
             Ok(lower) => return Ok((lower, true)),
-            Err(rustix::io::Errno::EXIST) if !has(arguments.flags, libc::O_EXCL) => {}
+            Err(rustix::io::Errno::EXIST) if !has_flag(arguments.flags, libc::O_EXCL) => {}
             Err(error) => return Err(error.into()),
         }
         match rustix::fs::openat(parent, name, flags, Mode::empty()) {
             Ok(lower) => return Ok((lower, false)),
             // The kernel holds the directory during a create. It opens what it finds without.
-            Err(rustix::io::Errno::WOULDBLOCK) if !has(arguments.flags, libc::O_NONBLOCK) => {
+            Err(rustix::io::Errno::WOULDBLOCK) if !has_flag(arguments.flags, libc::O_NONBLOCK) => {
                 return Err(Errno::STALE);
             }
             Err(rustix::io::Errno::NOENT) => continue,

@@ -12,8 +12,8 @@ use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
 
 use crate::callers::credentials::Credentials;
 use crate::callers::shares::Shares;
+use crate::callers::thread_pool::ThreadPool;
 use crate::callers::turns::Turns;
-use crate::callers::waiting::WaitingThreads;
 use crate::inode::attributes::{Before, attributes_of, id_of, is_regular, version_of};
 use crate::inode::directory_handle::DirectoryHandle;
 use crate::inode::file_handle::FileHandle;
@@ -21,7 +21,7 @@ use crate::inode::handles::Handles;
 use crate::inode::lock_table::LockTable;
 use crate::inode::lookups::Lookups;
 use crate::inode::pages::Pages;
-use crate::inode::table::{Node, Nodes};
+use crate::inode::table::{Inode, InodeDescriptor, InodeTable};
 use crate::protocol::abi::{Attributes, EntryOut, InHeader};
 use crate::protocol::device::Device;
 use crate::protocol::request::{Answer, Errno};
@@ -29,7 +29,7 @@ use crate::protocol::request::{Answer, Errno};
 /// The state of a mount.
 pub struct Filesystem {
     pub(crate) service: Arc<dyn FileService>,
-    pub(crate) nodes: Nodes,
+    pub(crate) inodes: InodeTable,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirectoryHandle>,
     pub(crate) credentials: Credentials,
@@ -37,7 +37,7 @@ pub struct Filesystem {
     pub(crate) lookups: Lookups,
     pub(crate) shares: Arc<Shares>,
     pub(crate) turns: Turns,
-    pub(crate) waiting: WaitingThreads,
+    pub(crate) threads: ThreadPool,
     pub(crate) pages: Pages,
     pub(crate) passthrough: AtomicBool,
     pub(crate) direct_io: AtomicBool,
@@ -47,7 +47,7 @@ pub struct Filesystem {
 
 /// What an open does with the file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Disposition {
     /// It made the file.
     Created,
     /// It cuts the file to nothing, by `set_size` next.
@@ -60,7 +60,7 @@ impl Filesystem {
     /// Over the PFS directory of `nodes`.
     pub fn new(
         service: Arc<dyn FileService>,
-        nodes: Nodes,
+        inodes: InodeTable,
         shares: Shares,
         turns_max: usize,
     ) -> std::io::Result<Self> {
@@ -68,7 +68,7 @@ impl Filesystem {
         let descriptors = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
         Ok(Filesystem {
             service,
-            nodes,
+            inodes,
             files: Handles::default(),
             directories: Handles::default(),
             credentials: Credentials::new(),
@@ -77,7 +77,7 @@ impl Filesystem {
             shares: Arc::new(shares),
             turns: Turns::new(turns_max),
             // Whoever comes here has a turn.
-            waiting: WaitingThreads::new(turns_max),
+            threads: ThreadPool::new(turns_max),
             pages: Pages::new(),
             passthrough: AtomicBool::new(false),
             direct_io: AtomicBool::new(true),
@@ -88,7 +88,7 @@ impl Filesystem {
 
     /// Has the kernel told of changes that do not come from it, and asked for what programs stored
     /// to its pages before the node stops, as long as the mount lives.
-    pub(crate) fn hear_of_changes(self: &Arc<Self>, device: &Arc<Device>) {
+    pub(crate) fn subscribe_to_changes(self: &Arc<Self>, device: &Arc<Device>) {
         self.pages.connect(device.clone());
         let filesystem = Arc::downgrade(self);
         self.service.on_change(Arc::new(move |change| {
@@ -149,15 +149,15 @@ impl Filesystem {
     }
 
     /// Counts a look-up of the file and describes it.
-    pub(crate) fn entry(&self, parent: &Arc<Node>, name: &CStr, stat: &Stat) -> EntryOut {
-        self.entry_of(&self.nodes.enter(parent, name, stat, &version_of(stat)), stat)
+    pub(crate) fn entry(&self, parent: &Arc<Inode>, name: &CStr, stat: &Stat) -> EntryOut {
+        self.entry_of(&self.inodes.enter(parent, name, stat, &version_of(stat)), stat)
     }
 
     /// Describes a node that a look-up was counted of.
-    pub(crate) fn entry_of(&self, node: &Node, stat: &Stat) -> EntryOut {
-        let attributes = self.attributes_shown(node, stat, false);
+    pub(crate) fn entry_of(&self, inode: &Inode, stat: &Stat) -> EntryOut {
+        let attributes = self.attributes_shown(inode, stat, false);
         EntryOut {
-            nodeid: node.nodeid,
+            nodeid: inode.nodeid,
             generation: 0,
             // Nothing is kept: a change behind our back shows at the next open or stat.
             entry_valid_s: 0,
@@ -170,8 +170,8 @@ impl Filesystem {
 
     /// The kernel dropped `lookups` references to a node.
     pub(crate) fn forget(&self, nodeid: u64, lookups: u64) {
-        if let Some(node) = self.nodes.forget(nodeid, lookups) {
-            self.pages.forgotten(&node);
+        if let Some(inode) = self.inodes.forget(nodeid, lookups) {
+            self.pages.forgotten(&inode);
         }
     }
 
@@ -180,16 +180,20 @@ impl Filesystem {
         &self,
         caller: &InHeader,
         nodeid: u64,
-    ) -> Answer<(Arc<Node>, crate::inode::table::Held)> {
+    ) -> Answer<(Arc<Inode>, InodeDescriptor)> {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(nodeid)?;
-        let held = self.nodes.descriptor(&node)?;
-        Ok((node, held))
+        let inode = self.inodes.get(nodeid)?;
+        let held = self.inodes.descriptor(&inode)?;
+        Ok((inode, held))
     }
 
     /// Tells the node that metadata alone changed, where the look of before and `after`, which is
     /// asked for only where it matters, can tell.
-    pub(crate) fn carry(&self, before: &Before, after: impl FnOnce() -> Answer<Stat>) {
+    pub(crate) fn notify_metadata_change(
+        &self,
+        before: &Before,
+        after: impl FnOnce() -> Answer<Stat>,
+    ) {
         if is_regular(before)
             && let Ok(after) = after()
             && let alone = before.begin.is_recent()
@@ -206,7 +210,7 @@ impl Filesystem {
         caller: &InHeader,
         lower: OwnedFd,
         access: Access,
-        manner: Manner,
+        disposition: Disposition,
         append: bool,
     ) -> Answer<Arc<dyn OpenFile>> {
         let changes_as = match access.writes() {
@@ -219,8 +223,8 @@ impl Filesystem {
             access,
             read_mode: None,
             write_mode: None,
-            truncate: manner == Manner::Truncates,
-            created: manner == Manner::Created,
+            truncate: disposition == Disposition::Truncates,
+            created: disposition == Disposition::Created,
             append,
             user_id: caller.uid,
             changes_as,

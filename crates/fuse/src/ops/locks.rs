@@ -99,10 +99,10 @@ impl Filesystem {
         let filesystem = self.clone();
         let started = std::thread::Builder::new()
             .name("tide-locks".to_owned())
-            .spawn(move || filesystem.have_locks_tried());
+            .spawn(move || filesystem.retry_locks());
         if let Err(error) = started {
             tracing::warn!(%error, "starting the lock thread failed");
-            for waiter in self.locks.no_thread() {
+            for waiter in self.locks.take_stranded() {
                 waiter.reply.error(Errno(libc::ENOLCK));
             }
         }
@@ -115,7 +115,7 @@ impl Filesystem {
         }
     }
 
-    fn have_locks_tried(self: Arc<Self>) {
+    fn retry_locks(self: Arc<Self>) {
         if crate::callers::credentials::begin_thread().is_err() {
             tracing::error!("the lock thread could not take the daemon's identity");
         }
@@ -123,7 +123,7 @@ impl Filesystem {
         while let Some(work) = self.locks.next_work(&mut pause) {
             for (user, work) in work {
                 let filesystem = self.clone();
-                self.waiting.run(move || filesystem.work_for(user, work));
+                self.threads.run(move || filesystem.work_for(user, work));
             }
         }
     }

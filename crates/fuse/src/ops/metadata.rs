@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid
 use tidepool_proto::{Access, Version};
 
 use crate::inode::attributes::{Before, version_of};
-use crate::inode::table::{Held, Node, Told};
-use crate::ops::filesystem::{Filesystem, Manner};
+use crate::inode::table::{Inode, InodeDescriptor, KernelView};
+use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{
     self, AttrOut, Attributes, GetattrIn, GetxattrOut, InHeader, SetattrIn, SetxattrIn, StatfsOut,
 };
@@ -32,23 +32,23 @@ impl Filesystem {
         if arguments.flags & abi::GETATTR_HANDLE != 0
             && let Ok(handle) = self.files.get(arguments.handle)
         {
-            if handle.node.opens.lock().is_shut_out(&*handle.file) {
+            if handle.inode.opens.lock().is_excluded(&*handle.file) {
                 return Err(Errno::STALE);
             }
             let stat = rustix::fs::fstat(handle.file.lower())?;
-            return Ok(self.attr_shown(&handle.node, &stat, true));
+            return Ok(self.attr_shown(&handle.inode, &stat, true));
         }
-        let node = self.nodes.get(caller.nodeid)?;
-        let stat = match self.stat_node(&node) {
+        let inode = self.inodes.get(caller.nodeid)?;
+        let stat = match self.stat_inode(&inode) {
             // The caller's path was walked with the caller's rights already; an open descriptor
             // shows its attributes whatever became of the path.
             Err(Errno(libc::EACCES)) => {
                 self.credentials.become_daemon()?;
-                self.stat_node(&node)
+                self.stat_inode(&inode)
             }
             other => other,
         };
-        Ok(self.attr_shown(&node, &stat?, true))
+        Ok(self.attr_shown(&inode, &stat?, true))
     }
 
     /// By pages, the kernel asks before each read. It drops pages by itself where length or
@@ -56,55 +56,55 @@ impl Filesystem {
     /// tick, which matters to who reads the file as it is at the moment, and where opens went on
     /// with another version. (It takes no attributes from an answer that comes when it dropped
     /// pages: so none may be dropped where the length moved.)
-    fn drop_outdated_pages(&self, node: &Node, told: &Told, now: &Told) {
+    fn invalidate_outdated(&self, inode: &Inode, told: &KernelView, now: &KernelView) {
         let is_outdated = match (told.content, now.content) {
             (_, Some(0)) => !(told.is_settled && told.version.agrees_with(&now.version)),
             (Some(before), Some(after)) => before != after,
             _ => false,
         };
         if is_outdated {
-            self.pages.drop_all(node);
+            self.pages.invalidate(inode);
         }
     }
 
     /// Notes what the kernel is told of the file; `reads` if it is about to read pages.
-    fn tell(&self, node: &Node, version: Version, reads: bool) {
-        if self.direct_io.load(Ordering::Relaxed) || !node.has_pages.load(Ordering::Acquire) {
+    fn note_kernel_view(&self, inode: &Inode, version: Version, reads: bool) {
+        if self.direct_io.load(Ordering::Relaxed) || !inode.has_pages.load(Ordering::Acquire) {
             return;
         }
         let is_settled = self.service.is_settled(&version);
-        let content = node.opens.lock().content_of_pages();
-        let now = Told { version, is_settled, content };
-        let told = *node.told.lock();
-        let seen = told.filter(|Told { version: before, .. }| {
+        let content = inode.opens.lock().content_of_pages();
+        let now = KernelView { version, is_settled, content };
+        let told = *inode.kernel_view.lock();
+        let seen = told.filter(|KernelView { version: before, .. }| {
             (before.size, before.modified_ns) == (version.size, version.modified_ns)
         });
         match seen {
-            Some(told) if reads => self.drop_outdated_pages(node, &told, &now),
+            Some(told) if reads => self.invalidate_outdated(inode, &told, &now),
             // The next read finds out.
             Some(_) => return,
             None => {}
         }
-        *node.told.lock() = Some(now);
+        *inode.kernel_view.lock() = Some(now);
     }
 
-    fn stat_node(&self, node: &Arc<Node>) -> Answer<Stat> {
-        if let Some(file) = node.opens.lock().any_file() {
+    fn stat_inode(&self, inode: &Arc<Inode>) -> Answer<Stat> {
+        if let Some(file) = inode.opens.lock().any_file() {
             return Ok(rustix::fs::fstat(file.lower())?);
         }
-        if let Some(held) = self.nodes.pinned_already(node) {
+        if let Some(held) = self.inodes.pinned_already(inode) {
             match rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH) {
                 // Its server does not know it any more: what has the name now decides.
-                Err(rustix::io::Errno::STALE) => self.nodes.unpin_stale(node, &held),
+                Err(rustix::io::Errno::STALE) => self.inodes.unpin_stale(inode, &held),
                 stat => return Ok(stat?),
             }
         }
-        let place = node.place().ok_or(Errno::STALE)?;
-        let parent = self.nodes.descriptor(&place.parent)?;
+        let place = inode.place().ok_or(Errno::STALE)?;
+        let parent = self.inodes.descriptor(&place.parent)?;
         match self.stat_at(&parent, &place.name) {
-            Ok(stat) if node.is(&stat) => Ok(stat),
+            Ok(stat) if inode.is(&stat) => Ok(stat),
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
-                self.nodes.unsettle(&place);
+                self.inodes.expect_lookup(&place);
                 Err(Errno::STALE)
             }
             Err(errno) => Err(errno),
@@ -115,16 +115,16 @@ impl Filesystem {
     /// the length of another; nor its time, at which the kernel would drop them. Where nobody but
     /// writers have pages, these go on with what another program made of the file. `reads` if the
     /// kernel is about to read.
-    pub(crate) fn attributes_shown(&self, node: &Node, stat: &Stat, reads: bool) -> Attributes {
+    pub(crate) fn attributes_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> Attributes {
         let mut attributes = self.attributes(stat);
         let mut told = version_of(stat);
-        if node.has_pages.load(Ordering::Acquire) && !node.opens.lock().shows_memory_only() {
-            let writer = node.opens.lock().writer_by_pages();
+        if inode.has_pages.load(Ordering::Acquire) && !inode.opens.lock().shows_memory_only() {
+            let writer = inode.opens.lock().writer_by_pages();
             if let Some(writer) = writer.filter(|writer| !writer.version().agrees_with(&told)) {
                 // Not with the opens locked: it asks the PFS.
                 writer.follow();
             }
-            if let Some(shown) = node.opens.lock().version_shown()
+            if let Some(shown) = inode.opens.lock().version_shown()
                 && !shown.agrees_with(&told)
             {
                 attributes.show(&shown);
@@ -133,22 +133,22 @@ impl Filesystem {
         }
         // Of bytes in memory the file on the PFS does not have the length.
         told.size = attributes.size;
-        self.tell(node, told, reads);
+        self.note_kernel_view(inode, told, reads);
         attributes
     }
 
-    fn attr_shown(&self, node: &Node, stat: &Stat, reads: bool) -> AttrOut {
-        let attributes = self.attributes_shown(node, stat, reads);
+    fn attr_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> AttrOut {
+        let attributes = self.attributes_shown(inode, stat, reads);
         AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
     }
 
     /// `SETATTR`: size, mode, owner and times, in this order.
     pub(crate) fn set_attributes(&self, caller: &InHeader, set: SetattrIn) -> Answer<AttrOut> {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(caller.nodeid)?;
-        let held = self.nodes.descriptor(&node)?;
+        let inode = self.inodes.get(caller.nodeid)?;
+        let held = self.inodes.descriptor(&inode)?;
         if set.valid & abi::SET_SIZE != 0 {
-            self.set_size(caller, &node, &held, set)?;
+            self.set_size(caller, &inode, &held, set)?;
             self.credentials.become_caller(caller)?;
         }
         let others = abi::SET_MODE | abi::SET_UID | abi::SET_GID | abi::SET_ATIME | abi::SET_MTIME;
@@ -157,14 +157,14 @@ impl Filesystem {
             let before = Before::look(stat)?;
             let changed = self.set_metadata(&held, set);
             // Part of it may have happened even if the whole failed.
-            self.carry(&before, stat);
+            self.notify_metadata_change(&before, stat);
             changed?;
         }
         let stat = rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?;
-        Ok(self.attr_shown(&node, &stat, false))
+        Ok(self.attr_shown(&inode, &stat, false))
     }
 
-    fn set_metadata(&self, held: &Held, set: SetattrIn) -> Answer {
+    fn set_metadata(&self, held: &InodeDescriptor, set: SetattrIn) -> Answer {
         let (directory, number) = self.by_descriptor(held);
         if set.valid & abi::SET_MODE != 0 {
             let mode = Mode::from_raw_mode(set.mode & 0o7777);
@@ -199,8 +199,14 @@ impl Filesystem {
     }
 
     /// Lengths change through the node, which holds bytes of the file.
-    fn set_size(&self, caller: &InHeader, node: &Node, held: &Held, set: SetattrIn) -> Answer {
-        if !node.is_regular() {
+    fn set_size(
+        &self,
+        caller: &InHeader,
+        inode: &Inode,
+        held: &InodeDescriptor,
+        set: SetattrIn,
+    ) -> Answer {
+        if !inode.is_regular() {
             return Err(Errno(libc::EINVAL));
         }
         let handle = (set.valid & abi::SET_FH != 0)
@@ -211,16 +217,17 @@ impl Filesystem {
             Some(handle) => {
                 self.credentials.become_daemon()?;
                 let outcome = handle.file.set_size(set.size);
-                self.pages_changed(node, &*handle.file);
+                self.pages_changed(inode, &*handle.file);
                 outcome?;
             }
             None => {
                 // `truncate` by name: what the caller may write is for the PFS to say.
                 let lower = self.reopen(held, rustix::fs::OFlags::WRONLY)?;
-                let manner = if set.size == 0 { Manner::Truncates } else { Manner::Plain };
-                let file = self.open_in_node(caller, lower, Access::Write, manner, false)?;
+                let disposition =
+                    if set.size == 0 { Disposition::Truncates } else { Disposition::Plain };
+                let file = self.open_in_node(caller, lower, Access::Write, disposition, false)?;
                 let outcome = file.set_size(set.size);
-                self.pages_changed(node, &*file);
+                self.pages_changed(inode, &*file);
                 outcome?;
                 file.flush()?;
             }
@@ -254,22 +261,24 @@ impl Filesystem {
         let (directory, number) = self.by_descriptor(held);
         let mode = Mode::from_raw_mode(mode);
         rustix::fs::chmodat(directory, number.as_str(), mode, AtFlags::empty())?;
-        self.carry(&stat, || Ok(rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?));
+        self.notify_metadata_change(&stat, || {
+            Ok(rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH)?)
+        });
         Ok(())
     }
 
     /// `ACCESS`, by the rights of the caller's file system identity.
     pub(crate) fn access(&self, caller: &InHeader, mask: u32) -> Answer {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(caller.nodeid)?;
-        let held = self.nodes.descriptor(&node)?;
+        let inode = self.inodes.get(caller.nodeid)?;
+        let held = self.inodes.descriptor(&inode)?;
         self.check_access(&held, rustix::fs::Access::from_bits_retain(mask))
     }
 
     /// `STATFS`.
     pub(crate) fn totals(&self) -> Answer<StatfsOut> {
-        let root = self.nodes.get(abi::ROOT_NODE)?;
-        let held = self.nodes.descriptor(&root)?;
+        let root = self.inodes.get(abi::ROOT_NODEID)?;
+        let held = self.inodes.descriptor(&root)?;
         let totals = rustix::fs::fstatfs(&held)?;
         Ok(StatfsOut {
             blocks: totals.f_blocks,
@@ -351,14 +360,16 @@ impl Filesystem {
         let before = Before::look(|| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH))?;
         change(&path)?;
         // An access control list may change mode bits as well.
-        self.carry(&before, || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?));
+        self.notify_metadata_change(&before, || {
+            Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?)
+        });
         Ok(())
     }
 
-    fn xattr_path(&self, caller: &InHeader) -> Answer<(Held, String)> {
+    fn xattr_path(&self, caller: &InHeader) -> Answer<(InodeDescriptor, String)> {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(caller.nodeid)?;
-        let held = self.nodes.descriptor(&node)?;
+        let inode = self.inodes.get(caller.nodeid)?;
+        let held = self.inodes.descriptor(&inode)?;
         let path = Self::path_of(&held);
         Ok((held, path))
     }

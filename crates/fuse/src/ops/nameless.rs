@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 use tidepool_proto::Access;
 
 use crate::inode::attributes::version_of;
-use crate::ops::data::{access_of, both_ways, has, lower_flags};
-use crate::ops::filesystem::{Filesystem, Manner};
+use crate::ops::data::{access_of, has_flag, lower_flags, lower_flags_with_read};
+use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{CreateIn, CreateOut, InHeader};
 use crate::protocol::device::Device;
 use crate::protocol::request::{Answer, Errno};
@@ -31,12 +31,12 @@ impl Filesystem {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let path = rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?;
         let access = access_of(arguments.flags);
-        let append = has(arguments.flags, libc::O_APPEND);
+        let append = has_flag(arguments.flags, libc::O_APPEND);
         // There is no name to make durable.
-        let file = self.open_in_node(caller, lower, access, Manner::Plain, append)?;
-        let node = self.nodes.enter_nameless(path, &stat, &version_of(&stat));
-        let entry = self.entry_of(&node, &stat);
-        match self.admit(caller, node, file, (access, append), share, device) {
+        let file = self.open_in_node(caller, lower, access, Disposition::Plain, append)?;
+        let inode = self.inodes.enter_nameless(path, &stat, &version_of(&stat));
+        let entry = self.entry_of(&inode, &stat);
+        match self.admit(caller, inode, file, (access, append), share, device) {
             Ok(open) => Ok(CreateOut { entry, open }),
             Err(errno) => {
                 self.forget(entry.nodeid, 1);
@@ -48,13 +48,13 @@ impl Filesystem {
 
 /// Creates a file without a name. Where the PFS has none, directories cannot be written to.
 fn open_nameless(directory: &impl AsFd, arguments: CreateIn) -> Answer<OwnedFd> {
-    let append = has(arguments.flags, libc::O_APPEND);
+    let append = has_flag(arguments.flags, libc::O_APPEND);
     let flags = match access_of(arguments.flags) {
-        Access::Write if !append => both_ways(arguments.flags),
+        Access::Write if !append => lower_flags_with_read(arguments.flags),
         _ => lower_flags(arguments.flags),
     };
     let mut flags = flags | OFlags::TMPFILE;
-    if has(arguments.flags, libc::O_EXCL) {
+    if has_flag(arguments.flags, libc::O_EXCL) {
         flags |= OFlags::EXCL;
     }
     let mode = Mode::from_raw_mode(arguments.mode & 0o7777);

@@ -9,9 +9,9 @@ use tidepool_proto::ChangeBegin;
 
 use crate::inode::attributes::{Before, decode_device, id_of, is_regular, version_of};
 use crate::inode::reservations::Reservation;
-use crate::inode::table::{Held, Node, look_at};
+use crate::inode::table::{Inode, InodeDescriptor, look_at};
 use crate::ops::filesystem::Filesystem;
-use crate::ops::special_files::meets_in_kernel;
+use crate::ops::special_files::bypasses_mount;
 use crate::protocol::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
 use crate::protocol::request::{Answer, Errno};
 
@@ -22,28 +22,28 @@ impl Filesystem {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         let begin = ChangeBegin::now();
         let (file, stat) = self.look_up(&held, name)?;
-        if meets_in_kernel(&stat) {
-            return self.entry_of_meeting_point(&parent, &held, name);
+        if bypasses_mount(&stat) {
+            return self.entry_of_special_file(&parent, &held, name);
         }
         if is_regular(&stat)
-            && let Some(reservation) = self.nodes.unsettled(&parent, name)
+            && let Some(reservation) = self.inodes.expected_lookup(&parent, name)
         {
-            return match self.nodes.looks_up_again(&parent, name, caller.pid) {
+            return match self.inodes.is_retried_lookup(&parent, name, caller.pid) {
                 true => self.entry_of_retry(&parent, &held, name),
                 false => self.entry_kept(&parent, &held, name, reservation),
             };
         }
-        let node = self.nodes.enter(&parent, name, &stat, &version_of(&stat));
+        let inode = self.inodes.enter(&parent, name, &stat, &version_of(&stat));
         if let Some(file) = file {
-            self.nodes.renew(&node, file);
+            self.inodes.renew(&inode, file);
         }
-        self.lookups.note(caller.pid, parent.nodeid, name, &node, &Before::seen(begin, stat));
-        Ok(self.entry_of(&node, &stat))
+        self.lookups.note(caller.pid, parent.nodeid, name, &inode, &Before::seen(begin, stat));
+        Ok(self.entry_of(&inode, &stat))
     }
 
     /// A descriptor of what has the name, by which the next requests reach it, and its attributes.
     /// There is no descriptor where few are left.
-    fn look_up(&self, parent: &Held, name: &CStr) -> Answer<(Option<OwnedFd>, Stat)> {
+    fn look_up(&self, parent: &InodeDescriptor, name: &CStr) -> Answer<(Option<OwnedFd>, Stat)> {
         match look_at(parent, name) {
             Ok((file, stat)) => Ok((Some(file).filter(|file| self.shares.has_room(file)), stat)),
             Err(Errno(libc::EMFILE | libc::ENFILE)) => Ok((None, self.stat_at(parent, name)?)),
@@ -55,8 +55,8 @@ impl Filesystem {
     /// one finds the file of this answer, whatever has its name by then, and room for an open.
     fn entry_kept(
         &self,
-        parent: &Arc<Node>,
-        held: &Held,
+        parent: &Arc<Inode>,
+        held: &InodeDescriptor,
         name: &CStr,
         reservation: Reservation,
     ) -> Answer<EntryOut> {
@@ -64,26 +64,31 @@ impl Filesystem {
         if !is_regular(&stat) {
             return Err(Errno::STALE);
         }
-        self.nodes.reserve(id_of(&stat), reservation);
-        let node = self.nodes.enter(parent, name, &stat, &version_of(&stat));
-        self.nodes.keep_to_the_end(&node, file);
-        Ok(self.entry_of(&node, &stat))
+        self.inodes.reserve(id_of(&stat), reservation);
+        let inode = self.inodes.enter(parent, name, &stat, &version_of(&stat));
+        self.inodes.keep_as_last_way(&inode, file);
+        Ok(self.entry_of(&inode, &stat))
     }
 
     /// As [`Filesystem::entry`] for a caller whose open is about to come again: nobody else is
     /// given its node, so it has room.
-    fn entry_of_retry(&self, parent: &Arc<Node>, held: &Held, name: &CStr) -> Answer<EntryOut> {
+    fn entry_of_retry(
+        &self,
+        parent: &Arc<Inode>,
+        held: &InodeDescriptor,
+        name: &CStr,
+    ) -> Answer<EntryOut> {
         let (file, stat) = look_at(held, name)?;
         if !is_regular(&stat) {
             return Err(Errno::STALE);
         }
-        let node = self.nodes.enter_apart(parent, name, &stat);
-        self.nodes.keep_to_the_end(&node, file);
-        Ok(self.entry_of(&node, &stat))
+        let inode = self.inodes.enter_private(parent, name, &stat);
+        self.inodes.keep_as_last_way(&inode, file);
+        Ok(self.entry_of(&inode, &stat))
     }
 
     /// `MKNOD`; also creates regular files where the kernel does not open them at once.
-    pub(crate) fn make_node(
+    pub(crate) fn make_special(
         &self,
         caller: &InHeader,
         arguments: MknodIn,
@@ -129,8 +134,8 @@ impl Filesystem {
     /// `READLINK`.
     pub(crate) fn read_link(&self, caller: &InHeader) -> Answer<Vec<u8>> {
         self.credentials.become_caller(caller)?;
-        let node = self.nodes.get(caller.nodeid)?;
-        let held = self.nodes.descriptor(&node)?;
+        let inode = self.inodes.get(caller.nodeid)?;
+        let held = self.inodes.descriptor(&inode)?;
         Ok(rustix::fs::readlinkat(&held, c"", Vec::new())?.into_bytes())
     }
 
@@ -142,31 +147,31 @@ impl Filesystem {
         name: &CStr,
     ) -> Answer<EntryOut> {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
-        let node = self.nodes.get(arguments.old_nodeid)?;
-        let file = self.nodes.descriptor(&node)?;
+        let inode = self.inodes.get(arguments.old_nodeid)?;
+        let file = self.inodes.descriptor(&inode)?;
         let before = Before::look(|| rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH))?;
         let (directory, number) = self.by_descriptor(&file);
         rustix::fs::linkat(directory, number.as_str(), &held, name, AtFlags::SYMLINK_FOLLOW)?;
         let after = self.stat_at(&held, name)?;
-        self.carry(&before, || Ok(after));
+        self.notify_metadata_change(&before, || Ok(after));
         Ok(self.entry(&parent, name, &after))
     }
 
     /// `UNLINK`.
     pub(crate) fn unlink(&self, caller: &InHeader, name: &CStr) -> Answer {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
-        if let Some((node, stat)) = self.lookups.take(caller.pid, caller.nodeid, name)
-            && self.has_one_name_and_no_user(&node, &stat)
+        if let Some((inode, stat)) = self.lookups.take(caller.pid, caller.nodeid, name)
+            && self.is_unused_with_one_name(&inode, &stat)
         {
-            self.service.end_transfers(node.id);
+            self.service.end_transfers(inode.id);
             rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
-            self.one_name_is_gone(&node, &stat);
+            self.only_name_removed(&inode, &stat);
             return Ok(());
         }
-        let (before, node) = self.hold_on_to_name(&held, name)?;
+        let (before, inode) = self.pin_by_name(&held, name)?;
         self.service.end_transfers(id_of(&before));
         rustix::fs::unlinkat(&held, name, AtFlags::empty())?;
-        self.name_is_gone(&before, node.as_ref());
+        self.name_removed(&before, inode.as_ref());
         Ok(())
     }
 
@@ -174,10 +179,10 @@ impl Filesystem {
     pub(crate) fn remove_directory(&self, caller: &InHeader, name: &CStr) -> Answer {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
         let seen = self.lookups.take(caller.pid, caller.nodeid, name);
-        if let Some((node, _)) = seen {
-            let _no_more_to_do = self.nodes.pin(&node);
+        if let Some((inode, _)) = seen {
+            let _no_more_to_do = self.inodes.pin(&inode);
         } else if let Ok(before) = self.stat_at(&held, name) {
-            self.hold_on_to(&before);
+            self.pin_current(&before);
         }
         Ok(rustix::fs::unlinkat(&held, name, AtFlags::REMOVEDIR)?)
     }
@@ -192,12 +197,12 @@ impl Filesystem {
         flags: u32,
     ) -> Answer {
         let (old_parent, old_held) = self.directory_for(caller, caller.nodeid)?;
-        let new_parent = self.nodes.get(new_parent)?;
-        let new_held = self.nodes.descriptor(&new_parent)?;
+        let new_parent = self.inodes.get(new_parent)?;
+        let new_held = self.inodes.descriptor(&new_parent)?;
         let flags = RenameFlags::from_bits_retain(flags);
-        let look = |held: &Held, name: &CStr| Before::look(|| self.stat_at(held, name));
+        let look = |held: &InodeDescriptor, name: &CStr| Before::look(|| self.stat_at(held, name));
         let target = look(&new_held, new_name).ok();
-        let target_node = target.as_ref().and_then(|target| self.hold_on_to(target));
+        let target_inode = target.as_ref().and_then(|target| self.pin_current(target));
         target.iter().for_each(|target| self.service.end_transfers(id_of(target)));
         let source = look(&old_held, name)?;
         if flags.is_empty() {
@@ -210,77 +215,86 @@ impl Filesystem {
         if same_file {
             return Ok(());
         }
-        self.carry(&source, || self.stat_at(&new_held, new_name));
-        self.nodes.moved(id_of(&source), &new_parent, new_name);
+        self.notify_metadata_change(&source, || self.stat_at(&new_held, new_name));
+        self.inodes.moved(id_of(&source), &new_parent, new_name);
         match target {
             Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-                self.carry(&target, || self.stat_at(&old_held, name));
-                self.nodes.moved(id_of(&target), &old_parent, name);
+                self.notify_metadata_change(&target, || self.stat_at(&old_held, name));
+                self.inodes.moved(id_of(&target), &old_parent, name);
             }
-            Some(target) => self.name_is_gone(&target, target_node.as_ref()),
+            Some(target) => self.name_removed(&target, target_inode.as_ref()),
             None => {}
         }
         Ok(())
     }
 
-    fn new_entry(&self, parent: &Arc<Node>, held: &Held, name: &CStr) -> Answer<EntryOut> {
+    fn new_entry(
+        &self,
+        parent: &Arc<Inode>,
+        held: &InodeDescriptor,
+        name: &CStr,
+    ) -> Answer<EntryOut> {
         let stat = self.stat_at(held, name)?;
         Ok(self.entry(parent, name, &stat))
     }
 
     /// Takes a descriptor of a file whose name may go: who has it open by path descriptor or as a
     /// working directory keeps it, as on the PFS.
-    fn hold_on_to(&self, stat: &Stat) -> Option<Arc<Node>> {
-        let node = self.nodes.current(id_of(stat))?;
-        self.nodes.pin(&node).is_ok().then_some(node)
+    fn pin_current(&self, stat: &Stat) -> Option<Arc<Inode>> {
+        let inode = self.inodes.current(id_of(stat))?;
+        self.inodes.pin(&inode).is_ok().then_some(inode)
     }
 
     /// The same by its name, with one look at it.
-    fn hold_on_to_name(&self, held: &Held, name: &CStr) -> Answer<(Before, Option<Arc<Node>>)> {
+    fn pin_by_name(
+        &self,
+        held: &InodeDescriptor,
+        name: &CStr,
+    ) -> Answer<(Before, Option<Arc<Inode>>)> {
         let begin = ChangeBegin::now();
         let Ok((file, stat)) = look_at(held, name) else {
             return Ok((Before::look(|| self.stat_at(held, name))?, None));
         };
-        let node = self.nodes.current(id_of(&stat)).filter(|node| node.is(&stat));
-        if let Some(node) = &node {
-            self.nodes.keep_to_the_end(node, file);
+        let inode = self.inodes.current(id_of(&stat)).filter(|inode| inode.is(&stat));
+        if let Some(inode) = &inode {
+            self.inodes.keep_as_last_way(inode, file);
         }
-        Ok((Before::seen(begin, stat), node))
+        Ok((Before::seen(begin, stat), inode))
     }
 
     /// Whether the file that was just looked up has this name alone, and is not open by this mount,
     /// so that nobody needs what is cached of it when the name is gone. Makes sure that who has it
     /// open by path descriptor keeps it.
-    fn has_one_name_and_no_user(&self, node: &Arc<Node>, stat: &Stat) -> bool {
+    fn is_unused_with_one_name(&self, inode: &Arc<Inode>, stat: &Stat) -> bool {
         is_regular(stat)
             && stat.st_nlink == 1
-            && node.opens.lock().any_file().is_none()
-            && self.nodes.pin(node).is_ok()
+            && inode.opens.lock().any_file().is_none()
+            && self.inodes.pin(inode).is_ok()
     }
 
     /// The name of such a file is gone. Others may have linked or opened it meanwhile, or the name
     /// may have led to another one: then what is cached of this one is found again, or is not.
-    fn one_name_is_gone(&self, node: &Arc<Node>, before: &Before) {
-        if self.credentials.become_daemon().is_err() || self.service.let_go(node.id) {
+    fn only_name_removed(&self, inode: &Arc<Inode>, before: &Before) {
+        if self.credentials.become_daemon().is_err() || self.service.let_go(inode.id) {
             return;
         }
-        let held = self.nodes.pinned_already(node);
+        let held = self.inodes.pinned_already(inode);
         let stat = |held: Arc<OwnedFd>| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok();
         let Some(after) = held.and_then(stat) else { return };
         // Who has the file open goes on with what is cached.
-        self.carry(before, || Ok(after));
+        self.notify_metadata_change(before, || Ok(after));
         if after.st_nlink == 0 {
-            self.service.removed(node.id);
+            self.service.removed(inode.id);
         }
     }
 
     /// One name of a file is gone: other names keep what is cached, and the last one lets it go.
-    fn name_is_gone(&self, before: &Before, node: Option<&Arc<Node>>) {
+    fn name_removed(&self, before: &Before, inode: Option<&Arc<Inode>>) {
         if !is_regular(before) {
             return;
         }
-        let after = node.and_then(|node| {
-            let held = self.nodes.descriptor(node).ok()?;
+        let after = inode.and_then(|inode| {
+            let held = self.inodes.descriptor(inode).ok()?;
             rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok()
         });
         // Counted after the name went, because another may have come in between. Where links are
@@ -291,7 +305,7 @@ impl Filesystem {
         };
         if let Some(after) = after {
             // Who has the file open goes on with what is cached, also after its last name went.
-            self.carry(before, || Ok(after));
+            self.notify_metadata_change(before, || Ok(after));
         }
         if is_last && self.credentials.become_daemon().is_ok() {
             self.service.removed(id_of(before));

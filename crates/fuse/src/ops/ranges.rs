@@ -19,7 +19,7 @@ impl Filesystem {
         self.credentials.become_daemon()?;
         let FallocateIn { mode, offset, length, .. } = arguments;
         let outcome = handle.file.allocate(mode as i32, offset, length);
-        self.pages_changed(&handle.node, &*handle.file);
+        self.pages_changed(&handle.inode, &*handle.file);
         Ok(outcome?)
     }
 
@@ -28,10 +28,10 @@ impl Filesystem {
         let handle = self.files.get(arguments.handle)?;
         let offset = arguments.offset;
         // What programs stored to pages is data, also where it came to nobody else yet.
-        self.pages.write_back(handle.node.id, offset);
+        self.pages.write_back(handle.inode.id, offset);
         if self.service.has_memory_only()
             && let seen = rustix::fs::fstat(handle.file.lower())?.st_size.cast_unsigned()
-            && let Some(size) = self.service.memory_only_size(handle.node.id, seen)
+            && let Some(size) = self.service.memory_only_size(handle.inode.id, seen)
         {
             // What the PFS holds is a stub; in memory the file is all data.
             let found = match arguments.whence as i32 {
@@ -57,9 +57,9 @@ impl Filesystem {
             self.drop_privilege_bits(caller, &target.file.lower())?;
         }
         self.credentials.become_daemon()?;
-        let _serving = Serving::node(target.node.nodeid);
+        let _serving = Serving::inode(target.inode.nodeid);
         let mut length = arguments.length.min(COPY_BYTES_MAX);
-        if source.node.id == target.node.id {
+        if source.inode.id == target.inode.id {
             // The kernel knows files by their nodes, of which there may be several, and the length
             // that each was told last.
             let left = source.file.size()?.saturating_sub(arguments.offset_in);

@@ -11,22 +11,22 @@ use std::sync::Arc;
 use rustix::fs::{Access, Stat};
 
 use crate::inode::attributes::kind_of;
-use crate::inode::table::{Held, Node, look_at};
+use crate::inode::table::{Inode, InodeDescriptor, look_at};
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::EntryOut;
 use crate::protocol::request::Answer;
 
 /// Whether the kernel opens or connects to such a file without asking.
-pub(crate) fn meets_in_kernel(stat: &Stat) -> bool {
+pub(crate) fn bypasses_mount(stat: &Stat) -> bool {
     matches!(kind_of(stat), libc::S_IFIFO | libc::S_IFSOCK)
 }
 
 impl Filesystem {
     /// Counts a look-up of a FIFO or socket by the present identity, and describes it.
-    pub(crate) fn entry_of_meeting_point(
+    pub(crate) fn entry_of_special_file(
         &self,
-        parent: &Arc<Node>,
-        held: &Held,
+        parent: &Arc<Inode>,
+        held: &InodeDescriptor,
         name: &CStr,
     ) -> Answer<EntryOut> {
         // By one descriptor, so that the file whose rights are weighed is the one in the answer.
@@ -39,7 +39,7 @@ impl Filesystem {
         };
         match self.check_access(&file, wanted) {
             Ok(()) => Ok(self.entry(parent, name, &stat)),
-            Err(_) => Ok(self.entry_of(&self.nodes.enter_apart(parent, name, &stat), &stat)),
+            Err(_) => Ok(self.entry_of(&self.inodes.enter_private(parent, name, &stat), &stat)),
         }
     }
 }

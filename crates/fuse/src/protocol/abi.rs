@@ -7,7 +7,7 @@ pub const PROTOCOL_MAJOR: u32 = 7;
 pub const PROTOCOL_MINOR: u32 = 40;
 /// The oldest kernel protocol that has everything this mount cannot do without (Linux 4.20).
 pub const PROTOCOL_MINOR_MIN: u32 = 28;
-pub const ROOT_NODE: u64 = 1;
+pub const ROOT_NODEID: u64 = 1;
 
 macro_rules! numbers {
     ($type:ty: $($name:ident = $value:expr),+ $(,)?) => { $(pub const $name: $type = $value;)+ };
@@ -43,7 +43,7 @@ numbers!(u32: GETATTR_HANDLE = 1 << 0, LOCK_FLOCK = 1 << 0, SYNC_DATA_ONLY = 1 <
     OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
 
 /// Notice to the kernel, not an answer: drop pages of a node.
-pub const NOTIFY_DROP_PAGES: i32 = 2;
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// The same: bytes of a node, which has grown if they lie behind its end.
 pub const NOTIFY_STORE: i32 = 4;
 
@@ -114,7 +114,7 @@ incoming! {
         spare: [u32; 6] }
     GetxattrOut { size: u32, padding: u32 }
     LockOut { range: LockRange }
-    DropPagesOut { nodeid: u64, offset: i64, length: i64 }
+    InvalInodeOut { nodeid: u64, offset: i64, length: i64 }
     StoreOut { nodeid: u64, offset: u64, size: u32, padding: u32 }
     LseekOut { offset: u64 }
     /// Before each name of a directory reply; names are padded to 8 bytes.

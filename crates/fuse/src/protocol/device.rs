@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use zerocopy::IntoBytes;
 
-use crate::protocol::abi::{self, BackingMap, DropPagesOut, OutHeader, StoreOut};
+use crate::protocol::abi::{self, BackingMap, InvalInodeOut, OutHeader, StoreOut};
 use crate::protocol::reply_pipe::{self, Outcome};
 
 const DEVICE_PATH: &str = "/dev/fuse";
@@ -114,14 +114,14 @@ impl Device {
     /// Makes the kernel drop the pages of a node and what it knows of its length. Waits until
     /// stores to them are written and reads into them are done: not for threads that serve the
     /// kernel. A node that the kernel does not know any more is no error.
-    pub fn drop_pages(&self, nodeid: u64, offset: u64, length: u64) -> io::Result<()> {
+    pub fn invalidate_pages(&self, nodeid: u64, offset: u64, length: u64) -> io::Result<()> {
         // A length of 0 means to the end.
         let length = i64::try_from(length).unwrap_or(0);
         let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        let notice = DropPagesOut { nodeid, offset, length };
+        let notice = InvalInodeOut { nodeid, offset, length };
         let header = OutHeader {
-            length: (size_of::<OutHeader>() + size_of::<DropPagesOut>()) as u32,
-            error: abi::NOTIFY_DROP_PAGES,
+            length: (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32,
+            error: abi::NOTIFY_INVAL_INODE,
             unique: 0,
         };
         let slices = [IoSlice::new(header.as_bytes()), IoSlice::new(notice.as_bytes())];
@@ -137,7 +137,7 @@ impl Device {
     ///
     /// The kernel has a notice for bytes, none for a length. It takes the length first, so a last
     /// byte that cannot be read leaves it at that.
-    pub fn tell_length(&self, nodeid: u64, length: u64) -> io::Result<()> {
+    pub fn notify_length(&self, nodeid: u64, length: u64) -> io::Result<()> {
         let Some(offset) = length.checked_sub(1) else { return Ok(()) };
         let notice = StoreOut { nodeid, offset, size: 1, padding: 0 };
         let header = OutHeader {

@@ -1,5 +1,5 @@
 //! The reply to a request. A handler returns a [`Response`] or an errno, and the dispatcher sends
-//! it; only a handler that answers from elsewhere (reads, waiting locks) takes the [`Reply`] itself.
+//! it. Only handlers that answer from elsewhere (reads, waiting locks) take the [`Reply`].
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::callers::turns::{Asked, Later, Waiting};
+use crate::callers::turns::{Later, QueuedRequest, TurnOutcome};
 use crate::inode::file_handle::FileHandle;
 use crate::inode::pages::Serving;
 use crate::ops::filesystem::Filesystem;
@@ -20,7 +20,7 @@ use crate::protocol::request::{Answer, Arguments, Errno};
 /// The threads that read requests, as a handler knows them.
 pub trait Workers {
     /// Runs `work`, during which this thread may wait. Makes sure that another one listens.
-    fn wait_here(&self, work: impl FnOnce());
+    fn run_blocking(&self, work: impl FnOnce());
 }
 
 impl Filesystem {
@@ -115,12 +115,14 @@ impl Filesystem {
         let user = self.user_of(header, arguments);
         let is_interrupted = |unique| self.locks.was_interrupted(unique);
         match self.turns.ask(user, header.opcode, request, reply, is_interrupted) {
-            Asked::Queued => {}
-            Asked::Refused(reply) => reply.error(Errno(libc::EINTR)),
-            Asked::Instead(waiting) => workers.wait_here(|| self.work_off(Some(waiting))),
-            Asked::Turn(reply) => workers.wait_here(|| {
+            TurnOutcome::Queued => {}
+            TurnOutcome::Refused(reply) => reply.error(Errno(libc::EINTR)),
+            TurnOutcome::Instead(waiting) => {
+                workers.run_blocking(|| self.run_queued(Some(waiting)))
+            }
+            TurnOutcome::Turn(reply) => workers.run_blocking(|| {
                 self.handle_in_turn(user, request, reply, Duration::ZERO);
-                self.work_off(self.turns.give_back(user));
+                self.run_queued(self.turns.release(user));
             }),
         }
     }
@@ -141,11 +143,11 @@ impl Filesystem {
     }
 
     /// Handles a request that has a turn, then those that waited for it.
-    fn work_off(self: &Arc<Self>, waiting: Option<Waiting>) {
+    fn run_queued(self: &Arc<Self>, waiting: Option<QueuedRequest>) {
         let mut next = waiting;
-        while let Some(Waiting { user, request, reply, pause, .. }) = next {
+        while let Some(QueuedRequest { user, request, reply, pause, .. }) = next {
             self.handle_in_turn(user, &request, reply, pause);
-            next = self.turns.give_back(user);
+            next = self.turns.release(user);
         }
     }
 
@@ -154,7 +156,7 @@ impl Filesystem {
         let mut arguments = Arguments::new(request);
         let Ok(header) = arguments.take::<InHeader>() else { return };
         survive(header.opcode, || {
-            let _serving = Serving::node(header.nodeid);
+            let _serving = Serving::inode(header.nodeid);
             match header.opcode {
                 op::READ => self.handle_read(arguments, reply),
                 op::SETLK | op::SETLKW => match arguments.take() {
@@ -165,7 +167,7 @@ impl Filesystem {
                 },
                 _ => match self.respond(&header, arguments, reply.device()) {
                     Err(Errno::BLOCKED) => {
-                        let waiting = Waiting::new(user, header.opcode, request, reply);
+                        let waiting = QueuedRequest::new(user, header.opcode, request, reply);
                         self.try_later(waiting.again(pause));
                     }
                     answer => self.answer(reply, answer),
@@ -174,10 +176,10 @@ impl Filesystem {
         });
     }
 
-    fn try_later(self: &Arc<Self>, waiting: Waiting) {
+    fn try_later(self: &Arc<Self>, waiting: QueuedRequest) {
         match self.turns.try_later(waiting, |unique| self.locks.was_interrupted(unique)) {
             Later::Kept => {}
-            Later::GivenUp(waiting) => waiting.reply.error(Errno(libc::EINTR)),
+            Later::Cancelled(waiting) => waiting.reply.error(Errno(libc::EINTR)),
             Later::NeedsThread => {
                 let filesystem = self.clone();
                 let started = std::thread::Builder::new()
@@ -185,7 +187,7 @@ impl Filesystem {
                     .spawn(move || filesystem.try_what_is_due());
                 if let Err(error) = started {
                     tracing::warn!(%error, "starting the thread for later tries failed");
-                    for waiting in self.turns.no_thread() {
+                    for waiting in self.turns.take_stranded() {
                         waiting.reply.error(Errno(libc::EAGAIN));
                     }
                 }
@@ -199,7 +201,7 @@ impl Filesystem {
         }
         while let Some(waiting) = self.turns.due() {
             let filesystem = self.clone();
-            self.waiting.run(move || filesystem.work_off(Some(waiting)));
+            self.threads.run(move || filesystem.run_queued(Some(waiting)));
         }
     }
 
@@ -262,7 +264,7 @@ impl Filesystem {
             op::LOOKUP => Response::Entry(self.lookup(header, arguments.name()?)?),
             op::MKNOD => {
                 let make = arguments.take()?;
-                Response::Entry(self.make_node(header, make, arguments.name()?)?)
+                Response::Entry(self.make_special(header, make, arguments.name()?)?)
             }
             op::MKDIR => {
                 let make = arguments.take()?;

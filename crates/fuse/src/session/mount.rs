@@ -15,7 +15,7 @@ use tidepool_proto::{Error, ErrorKind, FileService, Result};
 use zerocopy::IntoBytes;
 
 use crate::callers::shares::Shares;
-use crate::inode::table::Nodes;
+use crate::inode::table::InodeTable;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{self, InHeader, InitIn, InitOut, init, op};
 use crate::protocol::device::Device;
@@ -44,7 +44,7 @@ const BUSY_CHECK: Duration = Duration::from_millis(20);
 
 const OPERATION: &str = "mounting";
 
-struct Session {
+struct MountSession {
     filesystem: Arc<Filesystem>,
     device: Arc<Device>,
     threads_base: usize,
@@ -57,7 +57,7 @@ struct Session {
 
 /// A live mount. Unmounts when dropped.
 pub struct Mount {
-    session: Arc<Session>,
+    session: Arc<MountSession>,
     mount_point: PathBuf,
     /// Before it is at its place.
     prepared: Option<OwnedFd>,
@@ -94,7 +94,7 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
             (attached.map_err(|error| cannot_mount(&config, error))?, None)
         }
     };
-    let session = Arc::new(Session {
+    let session = Arc::new(MountSession {
         filesystem,
         device: Arc::new(Device::new(descriptor)),
         threads_base: config.threads.clamp(1, config.turns_max + THREADS_BESIDE_TURNS),
@@ -111,14 +111,14 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
         device_number: None,
         unmounted: AtomicBool::new(false),
     };
-    session.filesystem.hear_of_changes(&session.device);
-    session.shake_hands(&config)?;
+    session.filesystem.subscribe_to_changes(&session.device);
+    session.handshake(&config)?;
     for _ in 0..session.threads_base {
         session.start_worker().map_err(|error| {
             Error::new(ErrorKind::LimitReached, OPERATION, "starting a thread").caused_by(error)
         })?;
     }
-    mount.come_to_place()?;
+    mount.move_into_place()?;
     if was_stale {
         session.filesystem.note("a mount whose daemon had died was removed".to_owned());
     }
@@ -151,8 +151,8 @@ fn new_filesystem(service: Arc<dyn FileService>, config: &MountConfig) -> Result
     let root = rustix::fs::openat(&config.pfs_root, c".", flags, rustix::fs::Mode::empty())
         .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&config.pfs_root, 0))
         .map_err(|error| fail(error.into()))?;
-    let nodes = Nodes::new(root, pinned_max).map_err(fail)?;
-    let filesystem = Filesystem::new(service, nodes, shares, config.turns_max).map_err(fail)?;
+    let inodes = InodeTable::new(root, pinned_max).map_err(fail)?;
+    let filesystem = Filesystem::new(service, inodes, shares, config.turns_max).map_err(fail)?;
     Ok(Arc::new(filesystem))
 }
 
@@ -195,7 +195,7 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
 
 impl Mount {
     /// Has the mount at its place, and known by its number there.
-    fn come_to_place(&mut self) -> Result<()> {
+    fn move_into_place(&mut self) -> Result<()> {
         let prepared = match self.prepared.take() {
             Some(prepared) => prepared,
             None => {
@@ -262,7 +262,7 @@ impl Mount {
             match self.detach(Force::No) {
                 Ok(()) if self.session.wait_for(BUSY_MAX) => return Ok(()),
                 Ok(()) => {
-                    self.leave_elsewhere();
+                    self.abandon();
                     return Ok(());
                 }
                 Err(error)
@@ -276,7 +276,7 @@ impl Mount {
         }
         self.session.filesystem.pages.write_back_all();
         if let Err(error) = self.detach(Force::Yes) {
-            self.session.give_up();
+            self.session.stop_waiting();
             return Err(fail(error).remedy("unmount it as root: umount --lazy"));
         }
         self.wait()
@@ -299,7 +299,7 @@ impl Mount {
 
     /// The mount is gone here and lives on: in a mount namespace that was made since, or in use
     /// after somebody detached it. It ends with this process.
-    fn leave_elsewhere(&self) {
+    fn abandon(&self) {
         let holders =
             self.device_number.map(crate::session::stale::held_elsewhere).unwrap_or_default();
         for (process_id, place) in &holders {
@@ -310,7 +310,7 @@ impl Mount {
             );
         }
         self.session.filesystem.pages.write_back_all();
-        self.session.give_up();
+        self.session.stop_waiting();
     }
 }
 
@@ -327,7 +327,7 @@ impl Drop for Mount {
     }
 }
 
-impl Session {
+impl MountSession {
     /// Waits for the end no longer than this; whether it came.
     fn wait_for(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
@@ -345,7 +345,7 @@ impl Session {
     }
 
     /// Agrees with the kernel on what both can do.
-    fn shake_hands(&self, config: &MountConfig) -> Result<()> {
+    fn handshake(&self, config: &MountConfig) -> Result<()> {
         let fail = |detail: &str| Error::new(ErrorKind::Unsupported, OPERATION, detail);
         let mut buffer = vec![0; REQUEST_HEADER_BYTES_MAX];
         let length = self
@@ -401,7 +401,7 @@ impl Session {
             wanted |= init::PASSTHROUGH;
         }
         let agreed = wanted & offered;
-        self.note_what_is_missing(agreed, config);
+        self.note_missing_features(agreed, config);
         InitOut {
             major: abi::PROTOCOL_MAJOR,
             minor: abi::PROTOCOL_MINOR.min(offer.minor),
@@ -420,7 +420,7 @@ impl Session {
         }
     }
 
-    fn note_what_is_missing(&self, agreed: u64, config: &MountConfig) {
+    fn note_missing_features(&self, agreed: u64, config: &MountConfig) {
         let filesystem = &self.filesystem;
         let privileged = rustix::process::geteuid().is_root();
         let possible = agreed & init::PASSTHROUGH != 0;
@@ -485,7 +485,7 @@ impl Session {
     }
 
     /// Nobody waits for the workers any more.
-    fn give_up(&self) {
+    fn stop_waiting(&self) {
         *self.ended.lock() = true;
         self.end.notify_all();
     }
@@ -505,22 +505,22 @@ impl Session {
 
 /// What handlers may know of the thread they run on.
 struct Worker<'a> {
-    session: &'a Arc<Session>,
+    session: &'a Arc<MountSession>,
 }
 
 /// Counts the thread as listening again even if the handler panics.
-struct Away<'a>(&'a Session);
+struct BusyWorker<'a>(&'a MountSession);
 
-impl Drop for Away<'_> {
+impl Drop for BusyWorker<'_> {
     fn drop(&mut self) {
         self.0.listening.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl Workers for Worker<'_> {
-    fn wait_here(&self, work: impl FnOnce()) {
+    fn run_blocking(&self, work: impl FnOnce()) {
         let nobody_listens = self.session.listening.fetch_sub(1, Ordering::SeqCst) == 1;
-        let _away = Away(self.session);
+        let _away = BusyWorker(self.session);
         if nobody_listens
             && self.session.threads.load(Ordering::Relaxed) < self.session.threads_max
             && let Err(error) = self.session.start_worker()

@@ -26,17 +26,17 @@ struct Shared {
 }
 
 /// The pool.
-pub struct WaitingThreads {
+pub struct ThreadPool {
     shared: Arc<Shared>,
 }
 
-impl std::fmt::Debug for WaitingThreads {
+impl std::fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WaitingThreads").finish_non_exhaustive()
     }
 }
 
-impl WaitingThreads {
+impl ThreadPool {
     /// A pool of at most `threads_max` threads.
     pub fn new(threads_max: usize) -> Self {
         let shared = Shared {
@@ -44,7 +44,7 @@ impl WaitingThreads {
             work: Condvar::new(),
             threads_max: threads_max.max(1),
         };
-        WaitingThreads { shared: Arc::new(shared) }
+        ThreadPool { shared: Arc::new(shared) }
     }
 
     /// Runs `job` on one of the threads.
