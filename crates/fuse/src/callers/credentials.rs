@@ -1,13 +1,13 @@
-//! Whose rights a thread uses on the PFS.
+//! [`Credentials`]: gives a thread the rights of the calling user on the PFS.
 //!
-//! Every worker thread takes the file system identity of the caller before it touches a name, and
-//! the daemon's own before it calls the node. The switch is per thread (raw system calls; the C
+//! A worker takes the file system identity of the caller before it touches a name, and the
+//! daemon's own before it calls the node. The switch is per thread (raw system calls; the C
 //! library's `setgroups` would change all threads) and lazy: nothing happens when the thread
-//! already has the right identity. Supplementary groups come from the calling thread's status
-//! file; a caller whose groups cannot be read is refused, never served with fewer groups.
+//! already has the right identity. Supplementary groups come from the status file of the calling
+//! thread. A caller whose groups cannot be read is refused, never served with fewer groups.
 //!
-//! Root is root by its capabilities, which the same file tells. Where they are not there (a
-//! container without them, another user name space) the thread gives its own up for the call.
+//! Root has the rights of its capabilities, which are in the same file. Where it lacks some (in a
+//! container, in another user name space) the thread gives up its own for the call.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use tidepool_proto::Identity;
 use crate::protocol::abi::InHeader;
 use crate::protocol::request::{Answer, Errno};
 
-/// How long the groups of a thread are taken as unchanged.
+/// For how long the groups of a thread are taken as unchanged.
 const GROUPS_AGE_MAX: Duration = Duration::from_millis(250);
 const GROUPS_ENTRIES_MAX: usize = 4_096;
 const ROOT: u32 = 0;
@@ -30,12 +30,12 @@ const ROOT: u32 = 0;
 /// `FSETID` and `MKNOD`.
 const ROOT_CAPABILITIES: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 27;
 const NONE: [u32; 2] = [0; 2];
-/// The right to write without set-id bits going.
+/// `CAP_FSETID`: set-id bits stay when a file is written.
 const CAP_FSETID: u32 = 1 << 4;
 
 type Groups = Arc<[u32]>;
 
-/// What a caller may do beside what his user and group may.
+/// What a caller may do beyond the rights of its user and group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rights {
     groups: Groups,
@@ -47,7 +47,7 @@ struct Rights {
 type Key = (u32, u32, u32);
 
 thread_local! {
-    /// The umask of this thread, where it has one of its own.
+    /// The umask of this thread, if it has one of its own.
     static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -60,7 +60,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Switching is possible for root only; any other user's mount serves that user alone.
+    /// Only root can switch; the mount of any other user serves that user alone.
     pub fn new() -> Self {
         let switching = rustix::process::geteuid().is_root();
         let user_name_space = std::fs::read_link("/proc/self/ns/user").ok();
@@ -74,7 +74,7 @@ impl Credentials {
         }
         let Rights { groups, capabilities } = self.rights_of(caller)?;
         if caller.uid == ROOT && capabilities[0] & ROOT_CAPABILITIES == ROOT_CAPABILITIES {
-            // It may do anything whatever its groups, so these stay until another user comes.
+            // Root with these capabilities passes whatever its groups, so they stay as they are.
             identity::take_group(caller.gid)?;
             return become_root(ALL);
         }
@@ -86,8 +86,8 @@ impl Credentials {
         }
     }
 
-    /// As [`Self::become_caller`], for a file that the kernel then writes with these rights whoever
-    /// uses the descriptor: set-id bits go with each write, also of root.
+    /// As [`Self::become_caller`], for a file that the kernel then writes with these rights for
+    /// everybody who uses the descriptor: set-id bits go with each write, also of root.
     pub fn become_writer(&self, caller: &InHeader) -> Answer {
         self.become_caller(caller)?;
         if !self.switching || caller.uid != ROOT {
@@ -97,13 +97,13 @@ impl Credentials {
         become_root([low & !CAP_FSETID, high])
     }
 
-    /// Takes the daemon's own identity. The groups stay: nothing is made with it.
+    /// Takes the daemon's own identity. The groups stay: nothing is created with it.
     pub fn become_daemon(&self) -> Answer {
         if self.switching { become_root(ALL) } else { Ok(()) }
     }
 
-    /// Applies `umask` to what this thread creates from now on. The PFS itself then weighs it
-    /// against default access control lists.
+    /// Applies `umask` to what this thread creates from now on. The PFS weighs it against default
+    /// access control lists.
     pub fn set_umask(&self, umask: u32) -> Answer {
         let present = UMASK.get();
         // The umask belongs to the process unless a thread takes its own copy.
@@ -118,12 +118,12 @@ impl Credentials {
         Ok(())
     }
 
-    /// Whether the node changes files as `user`, not as itself, for opens of his.
+    /// Whether the node changes files as `user` for opens of that user, not as itself.
     pub fn acts_for(&self, user: u32) -> bool {
         self.switching && user != ROOT
     }
 
-    /// As whom the node changes files for the caller; `None`: as itself.
+    /// The identity with which the node changes files for the caller; `None` is its own.
     pub fn changes_as(&self, caller: &InHeader) -> Answer<Option<Identity>> {
         if !self.acts_for(caller.uid) {
             return Ok(None);
@@ -147,7 +147,7 @@ impl Credentials {
             return Ok(rights.clone());
         }
         let mut rights = match read_rights(caller.pid) {
-            // Root outside of our name space of processes: it is the owner of its files, no more.
+            // Root outside of our pid name space: it owns its files and has no capabilities.
             Err(Errno(libc::EACCES)) if caller.uid == ROOT => {
                 Rights { groups: Arc::new([]), capabilities: NONE }
             }
@@ -164,7 +164,7 @@ impl Credentials {
         Ok(rights)
     }
 
-    /// Whether the capabilities of a thread hold here.
+    /// Whether the capabilities of a thread count in our user name space.
     fn shares_user_name_space(&self, pid: u32) -> bool {
         self.user_name_space.as_ref().is_none_or(|own| {
             std::fs::read_link(format!("/proc/{pid}/ns/user")).is_ok_and(|theirs| theirs == *own)
@@ -172,9 +172,8 @@ impl Credentials {
     }
 }
 
-/// Supplementary groups and capabilities of a thread. A caller that is not visible here (another
-/// pid name space) or gone is refused: with fewer groups it might be let in where its group is shut
-/// out.
+/// Supplementary groups and capabilities of a thread. A caller that is gone or not visible here
+/// (another pid name space) is refused: with fewer groups it might pass where its group is denied.
 fn read_rights(pid: u32) -> Answer<Rights> {
     let refused = || Errno(libc::EACCES);
     if pid == 0 {
@@ -182,7 +181,7 @@ fn read_rights(pid: u32) -> Answer<Rights> {
     }
     let status = std::fs::read(format!("/proc/{pid}/status")).map_err(|error| {
         match error.raw_os_error() {
-            // We are at a limit; the caller is not to blame.
+            // Our own limit was reached; the caller may well have the right.
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => Errno(libc::ENFILE),
             _ => refused(),
         }
@@ -204,9 +203,8 @@ fn become_root(capabilities: [u32; 2]) -> Answer {
     Ok(identity::limit_capabilities(capabilities)?)
 }
 
-/// To be called at the start of every thread of the mount: a new thread has the identity that the
-/// thread which started it had at that moment, which may be a caller's. Puts the daemon's own in
-/// its place.
+/// Takes the daemon's identity. Every thread of the mount calls this first: a new thread has the
+/// identity that its creator had at that moment, which may be a caller's.
 pub fn begin_thread() -> Answer {
     if rustix::process::geteuid().is_root() {
         identity::take_group(ROOT)?;

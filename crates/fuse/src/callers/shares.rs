@@ -1,8 +1,8 @@
-//! How many descriptors of the node one user may hold through the mount.
+//! [`Shares`]: the number of descriptors of the daemon that one user may hold through the mount.
 //!
-//! Every open of a file or directory costs the node a descriptor, and so do the record locks of a
-//! process on a file. A user may have three quarters of what others leave, so whoever opens without
-//! end is refused (`ENFILE`) before others are.
+//! Every open of a file or directory costs the daemon a descriptor, and so do the record locks of
+//! a process on a file. A user may have three quarters of what others leave, so a user that opens
+//! files without end is refused (`ENFILE`) before others are.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use crate::protocol::request::{Answer, Errno};
 
-/// Part of all descriptors that no open through the mount takes: the node needs them to look at
-/// callers and to let clients in.
+/// Divisor of the number of all descriptors: this part is not given to opens through the mount,
+/// because the node needs descriptors to read `/proc` and to accept clients.
 const RESERVE_PART: usize = 16;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct Counts {
     users: HashMap<u32, usize>,
 }
 
-/// The books of a mount.
+/// The descriptors that are held through a mount.
 #[derive(Debug)]
 pub struct Shares {
     opens_max: usize,
@@ -38,15 +38,15 @@ pub struct Share {
 }
 
 impl Shares {
-    /// `opens_max` shares in a process that may have `descriptors_max` descriptors.
+    /// At most `opens_max` shares, in a process that may have `descriptors_max` descriptors.
     pub fn new(opens_max: usize, descriptors_max: usize) -> Self {
         Shares { opens_max, descriptors_max, counts: Mutex::default() }
     }
 
-    /// One more of `user`.
+    /// Takes one more share for `user`.
     ///
     /// # Errors
-    /// `ENFILE` where the user has as many as he may.
+    /// `ENFILE` if the user has as many as it may have.
     pub fn take(self: &Arc<Self>, user: u32) -> Answer<Share> {
         let mut counts = self.counts.lock();
         let own = counts.users.get(&user).copied().unwrap_or(0);
@@ -59,17 +59,17 @@ impl Shares {
         Ok(Share { shares: self.clone(), user })
     }
 
-    /// Refuses a descriptor that is one of the last ones.
+    /// Refuses a descriptor out of the reserve.
     ///
     /// # Errors
-    /// `ENFILE` where it is.
+    /// `ENFILE` if it is one.
     pub fn check(&self, descriptor: &impl AsFd) -> Answer {
         if self.has_room(descriptor) { Ok(()) } else { Err(Errno(libc::ENFILE)) }
     }
 
-    /// Whether a descriptor is none of the last ones.
+    /// Whether a descriptor leaves the reserve untouched.
     pub fn has_room(&self, descriptor: &impl AsFd) -> bool {
-        // The kernel gives the lowest number that is free.
+        // The kernel gives out the lowest free number.
         let number = descriptor.as_fd().as_raw_fd() as usize;
         let reserve = self.descriptors_max / RESERVE_PART;
         number + reserve < self.descriptors_max
@@ -77,7 +77,7 @@ impl Shares {
 }
 
 impl Share {
-    /// Whose it is.
+    /// The user that holds it.
     pub fn user(&self) -> u32 {
         self.user
     }

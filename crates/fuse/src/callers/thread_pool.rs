@@ -1,4 +1,4 @@
-//! Threads that work off what was put off, so that the threads that read requests need not.
+//! [`ThreadPool`]: runs jobs that may wait, so that the threads that read requests need not.
 //!
 //! Threads start on demand up to a limit and end when idle. Jobs beyond the limit queue in order.
 
@@ -25,7 +25,7 @@ struct Shared {
     threads_max: usize,
 }
 
-/// The pool.
+/// A pool of threads. Queued jobs are run even after the pool is dropped.
 pub struct ThreadPool {
     shared: Arc<Shared>,
 }
@@ -65,7 +65,7 @@ impl ThreadPool {
             tracing::warn!(%error, "starting a waiting thread failed");
             let mut state = self.shared.state.lock();
             state.threads -= 1;
-            // With no thread at all nobody would ever take the job.
+            // Without any thread nothing would ever take the job.
             let left = if state.threads == 0 { state.jobs.pop_back() } else { None };
             drop(state);
             if let Some(job) = left {

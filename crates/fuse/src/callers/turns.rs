@@ -1,11 +1,11 @@
-//! Who may have how many of the threads that wait for the PFS.
+//! [`Turns`]: limits how many threads may wait for the PFS, in all and for one user.
 //!
 //! A request that may wait for the PFS takes a *turn* of its user. There are fewer turns than
-//! threads, so threads that read requests, and with them resident reads and forgets, go on however
-//! many wait. A user may have half of the turns that others leave, so one slow file, or one user
-//! who makes files slow, does not stop the rest. Requests without a turn wait in a queue of their
-//! user; who gives a turn back goes on with the next of them, the users taken in order. What would
-//! block elsewhere (a lease) gives its turn back and is tried again later.
+//! threads, so the threads that read requests, and with them resident reads and forgets, go on
+//! however many requests wait. A user may have half of the turns that others leave, so neither one
+//! slow file nor one user with slow files stops the rest. Requests without a turn wait in a queue
+//! of their user. A thread that releases a turn continues with the next queued request, users in
+//! order. A request that would block on a lease releases its turn and is tried again later.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use parking_lot::{Condvar, Mutex};
 use crate::protocol::abi::{InHeader, op};
 use crate::protocol::reply::Reply;
 
-/// Bytes of requests that wait for one user, at most.
+/// Bytes of requests that may wait for one user.
 const QUEUED_BYTES_MAX: usize = 512 << 20;
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_LAST: Duration = Duration::from_millis(200);
 
-/// A request that waits.
+/// A request that waits for a turn or for its next try.
 #[derive(Debug)]
 pub struct QueuedRequest {
-    /// Whose turn it takes.
+    /// The user whose turn it takes.
     pub user: u32,
     /// As it was read from the kernel.
     pub request: Box<[u8]>,
     /// The duty to answer it.
     pub reply: Reply,
-    /// How long it is kept before it is tried again.
+    /// The pause before the next try.
     pub pause: Duration,
     opcode: u32,
 }
@@ -40,19 +40,19 @@ impl QueuedRequest {
         QueuedRequest { user, request: request.into(), reply, opcode, pause: Duration::ZERO }
     }
 
-    /// One that would have blocked when it was tried, `pause` after the time before.
+    /// For a request that would have blocked when it was tried after a pause of `pause`.
     pub fn again(mut self, pause: Duration) -> Self {
         self.pause = (pause * 2).clamp(RETRY_FIRST, RETRY_LAST);
         self
     }
 
-    /// The end of an open must happen whether or not the program still waits.
+    /// Whether it ends an open, which must happen even if the program waits no longer.
     fn ends_an_open(&self) -> bool {
         matches!(self.opcode, op::FLUSH | op::RELEASE | op::RELEASEDIR)
     }
 
-    /// Whether nobody wants the answer any more. The kernel tells of all signals, and most leave
-    /// the program running: no PFS fails its reads for those. A wait for a lock ends by any.
+    /// Whether an interrupt ends it. The kernel reports all signals, and most leave the program
+    /// running: no PFS fails its reads for those. A wait for a lock ends with any signal.
     fn may_be_cancelled(&self) -> bool {
         let waits_for_lock = self.opcode == op::SETLKW;
         !self.ends_an_open() && (waits_for_lock || is_dying(pid_of(&self.request)))
@@ -64,8 +64,8 @@ fn pid_of(request: &[u8]) -> u32 {
     request.get(at..at + 4).map_or(0, |pid| u32::from_ne_bytes(pid.try_into().unwrap_or_default()))
 }
 
-/// Whether a thread is about to be ended by a signal; also where that cannot be seen. The kernel
-/// gives every thread of a program that ends its own `SIGKILL`.
+/// Whether a thread is being killed, or is not visible here. The kernel gives every thread of a
+/// program that ends its own `SIGKILL`.
 fn is_dying(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
@@ -73,16 +73,16 @@ fn is_dying(pid: u32) -> bool {
     pending.is_none_or(|bits| bits & 1 << (libc::SIGKILL - 1) != 0)
 }
 
-/// What became of a request that asked for a turn.
+/// The fate of a request that asked for a turn.
 #[derive(Debug)]
 pub enum TurnOutcome {
-    /// It has one and may be handled.
+    /// It has a turn and may be handled.
     Turn(Reply),
-    /// It waits behind others, of which this one has a turn.
+    /// It waits behind others, the first of which has this turn.
     Instead(QueuedRequest),
-    /// It waits, and is handled by somebody else later.
+    /// It waits; another thread handles it later.
     Queued,
-    /// So much waits for the user that it must be refused.
+    /// Too much waits for the user already.
     Refused(Reply),
 }
 
@@ -113,7 +113,7 @@ pub struct Turns {
 }
 
 impl State {
-    /// Whether the user may have one more: half of what the others leave.
+    /// Whether the user may have one more turn: half of what the others leave.
     fn has_room(&self, user: u32, turns_max: usize) -> bool {
         let own = self.users.get(&user).map_or(0, |user| user.taken);
         let others = self.taken - own;
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Takes the next request out of the queues whose user may have a turn, with that turn.
+    /// Takes the first queued request of a user that may have a turn, and that turn.
     fn next(&mut self, turns_max: usize) -> Option<QueuedRequest> {
         let position = self.order.iter().position(|user| self.has_room(*user, turns_max))?;
         let number = self.order.remove(position)?;
@@ -149,14 +149,14 @@ impl State {
         Some(waiting)
     }
 
-    /// Whether the request waits.
+    /// Whether the request waits here.
     fn keeps(&self, unique: u64) -> bool {
         let named = |waiting: &QueuedRequest| waiting.reply.unique() == unique;
         self.later.iter().any(|(_, waiting)| named(waiting))
             || self.users.values().any(|user| user.queue.iter().any(named))
     }
 
-    /// Takes out what an interrupt names.
+    /// Takes out the request that an interrupt names, if the interrupt ends it.
     fn remove(&mut self, unique: u64) -> Option<QueuedRequest> {
         let named = |waiting: &QueuedRequest| {
             waiting.reply.unique() == unique && waiting.may_be_cancelled()
@@ -179,13 +179,13 @@ impl State {
 }
 
 impl Turns {
-    /// `turns_max` turns.
+    /// At most `turns_max` turns.
     pub fn new(turns_max: usize) -> Self {
         Turns { turns_max: turns_max.max(2), state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Asks for a turn of `user` for `request`, which otherwise is kept until there is one.
-    /// `is_interrupted` tells whether the program gave the request up already.
+    /// Asks for a turn of `user` for `request`, which otherwise is queued until there is one.
+    /// `is_interrupted` tells whether an interrupt of it has come already.
     pub fn ask(
         &self,
         user: u32,
@@ -205,7 +205,7 @@ impl Turns {
         let waiting = QueuedRequest::new(user, opcode, request, reply);
         let full = queued + request.len() > QUEUED_BYTES_MAX;
         let refused = full && !waiting.ends_an_open();
-        // The interrupt is asked for first: it is there once, and rarely.
+        // `is_interrupted` first: it is nearly always false, and cheaper than a look at `/proc`.
         if refused || is_interrupted(waiting.reply.unique()) && waiting.may_be_cancelled() {
             return TurnOutcome::Refused(waiting.reply);
         }
@@ -213,8 +213,8 @@ impl Turns {
         state.next(self.turns_max).map_or(TurnOutcome::Queued, TurnOutcome::Instead)
     }
 
-    /// Gives a turn of `user` back. Whoever does goes on with the request that is returned, which
-    /// has a turn of its own.
+    /// Releases a turn of `user`. The caller handles the request that is returned, which has a turn
+    /// of its own.
     #[must_use]
     pub fn release(&self, user: u32) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
@@ -228,20 +228,20 @@ impl Turns {
         if state.order.is_empty() { None } else { state.next(self.turns_max) }
     }
 
-    /// Takes out the request `unique` if it waits and may be given up; `otherwise` runs if it does
-    /// not wait.
+    /// Takes out the request `unique` if it waits and an interrupt ends it. `otherwise` runs if it
+    /// does not wait.
     pub fn interrupt(&self, unique: u64, otherwise: impl FnOnce()) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         let found = state.remove(unique);
-        // A program that lives on waits on.
+        // A request of a program that lives on stays queued.
         if found.is_none() && !state.keeps(unique) {
             otherwise();
         }
         found
     }
 
-    /// Keeps a request that would have blocked until it is to be tried again. Answers whether a
-    /// thread has to be started that runs [`Turns::due`] until the end.
+    /// Keeps a request that would have blocked until its next try. Tells whether a thread has to be
+    /// started that calls [`Turns::due`] until the end.
     pub fn try_later(
         &self,
         waiting: QueuedRequest,
@@ -260,15 +260,15 @@ impl Turns {
         }
     }
 
-    /// Nobody could be started to look at what is to be tried again.
+    /// The thread for later tries could not be started. Returns what waits for it.
     pub fn take_stranded(&self) -> Vec<QueuedRequest> {
         let mut state = self.state.lock();
         state.thread_runs = false;
         state.later.drain(..).map(|(_, waiting)| waiting).collect()
     }
 
-    /// Waits for a request that is to be tried again, and returns it with a turn. `None` when
-    /// nothing is left to try; the caller then ends.
+    /// Waits for the next request that is due, and returns it with a turn. `None` ends the thread:
+    /// nothing is left to try.
     pub fn due(&self) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         loop {
@@ -279,7 +279,7 @@ impl Turns {
                     state.take(waiting.user);
                     return Some(waiting);
                 }
-                // Whoever gives a turn back goes on with it.
+                // The next thread that releases a turn continues with it.
                 state.enqueue(waiting);
             }
             let Some(next) = state.later.iter().map(|(at, _)| *at).min() else {
@@ -290,7 +290,7 @@ impl Turns {
         }
     }
 
-    /// The mount is gone: nobody waits any more.
+    /// The mount is gone: ends all waits.
     pub fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -300,19 +300,19 @@ impl Turns {
         let later = std::mem::take(&mut state.later);
         drop(state);
         self.changed.notify_all();
-        // Replies go out without the lock.
+        // Replies are sent without the lock.
         drop((queued, later));
     }
 }
 
-/// What became of a request that is to be tried again.
+/// The fate of a request that is to be tried again.
 #[derive(Debug)]
 pub enum Later {
-    /// It will be.
+    /// It is kept.
     Kept,
-    /// It will be once a thread was started.
+    /// It is kept; the thread for later tries has to be started.
     NeedsThread,
-    /// Nobody waits for it any more.
+    /// It was interrupted, or the mount is gone.
     Cancelled(QueuedRequest),
 }
 

@@ -1,5 +1,5 @@
 //! The kernel's message layouts (`linux/fuse.h`, protocol 7.40) as far as this mount uses them.
-//! Layouts and numbers only; nothing here does anything.
+//! Layouts and numbers only.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -42,9 +42,9 @@ numbers!(u32: GETATTR_HANDLE = 1 << 0, LOCK_FLOCK = 1 << 0, SYNC_DATA_ONLY = 1 <
     READ_LOCK_OWNER = 1 << 1, WRITE_FROM_PAGE = 1 << 0, WRITE_KILL_PRIVILEGES = 1 << 2,
     OPEN_KILL_PRIVILEGES = 1 << 0, RELEASE_FLOCK_UNLOCK = 1 << 1);
 
-/// Notice to the kernel, not an answer: drop pages of a node.
+/// Notification, not a reply: the kernel drops pages of an inode.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// The same: bytes of a node, which has grown if they lie behind its end.
+/// Notification of bytes of an inode, which grows if they lie behind its end.
 pub const NOTIFY_STORE: i32 = 4;
 
 macro_rules! incoming {

@@ -1,5 +1,5 @@
-//! The kernel's end of the mount: reading requests from `/dev/fuse`, writing replies, and
-//! registering files for passthrough. Knows descriptors and bytes, not what they mean.
+//! [`Device`]: a descriptor of `/dev/fuse`. Reads requests, writes replies and notifications, and
+//! registers files for passthrough. Knows bytes, not what they mean.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ const IOCTL_BACKING_CLOSE: u64 = 0x4004_e502;
 /// More slices than this are copied together; the kernel takes at most 1,024.
 const SLICES_MAX: usize = 1_000;
 
-/// Whether this error of an answer means that nobody waits for it any more.
+/// Whether a reply failed because the request was interrupted or the mount is gone.
 fn is_unheard(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENODEV))
 }
@@ -47,8 +47,8 @@ impl Device {
         Ok(rustix::fs::open(DEVICE_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Another descriptor of the same mount. Each worker has its own, so that they do not meet at
-    /// one queue of requests in progress.
+    /// Another descriptor of the same mount. Each worker has its own, and with it a queue of
+    /// requests in progress of its own.
     pub fn duplicate_connected(&self) -> io::Result<Device> {
         let descriptor = Self::open_unconnected()?;
         let source = self.descriptor.as_raw_fd();
@@ -72,7 +72,7 @@ impl Device {
     }
 
     /// Answers request `unique` with the given bytes, taken from where they are. Returns whether
-    /// anybody waited for the answer: the request may have been interrupted, the mount be gone.
+    /// the kernel took the answer: the request may have been interrupted, or the mount be gone.
     pub fn send(&self, unique: u64, errno: i32, payload: &[IoSlice<'_>]) -> io::Result<bool> {
         if payload.len() > SLICES_MAX {
             let joined: Vec<u8> = payload.iter().flat_map(|slice| slice.iter().copied()).collect();
@@ -111,11 +111,11 @@ impl Device {
         }
     }
 
-    /// Makes the kernel drop the pages of a node and what it knows of its length. Waits until
-    /// stores to them are written and reads into them are done: not for threads that serve the
-    /// kernel. A node that the kernel does not know any more is no error.
+    /// Makes the kernel drop the pages of an inode and what it knows of its length. The kernel
+    /// first waits for writes from these pages and reads into them, so a thread that serves
+    /// requests must not call this. An inode that the kernel no longer knows is no error.
     pub fn invalidate_pages(&self, nodeid: u64, offset: u64, length: u64) -> io::Result<()> {
-        // A length of 0 means to the end.
+        // 0 means up to the end.
         let length = i64::try_from(length).unwrap_or(0);
         let offset = i64::try_from(offset).unwrap_or(i64::MAX);
         let notice = InvalInodeOut { nodeid, offset, length };
@@ -132,11 +132,12 @@ impl Device {
         }
     }
 
-    /// Tells the kernel that a node is at least `length` bytes long; its pages stay as they are.
-    /// Waits for reads into the last one: not for threads that serve the kernel.
+    /// Tells the kernel that an inode is at least `length` bytes long; its pages stay as they are.
+    /// The kernel waits for reads into the last page, so a thread that serves requests must not
+    /// call this.
     ///
-    /// The kernel has a notice for bytes, none for a length. It takes the length first, so a last
-    /// byte that cannot be read leaves it at that.
+    /// There is a notification for bytes (`FUSE_NOTIFY_STORE`), none for a length. The kernel takes
+    /// the length first, so one last byte at an address that cannot be read sets the length alone.
     pub fn notify_length(&self, nodeid: u64, length: u64) -> io::Result<()> {
         let Some(offset) = length.checked_sub(1) else { return Ok(()) };
         let notice = StoreOut { nodeid, offset, size: 1, padding: 0 };
@@ -173,7 +174,7 @@ impl Device {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 
-    /// Forgets a file registered for passthrough; opens that use it go on using it.
+    /// Removes a file registered for passthrough; opens that use it keep it.
     pub fn unregister_backing(&self, backing_id: i32) -> io::Result<()> {
         // SAFETY: the argument of this ioctl is a pointer to the 32-bit number, which lives on
         // this stack frame during the call.

@@ -1,16 +1,16 @@
-//! Large replies by way of a pipe: the kernel then finds the pages of the reply in batches, where
-//! a plain write looks each of them up on its own. Nothing is copied more or less often.
+//! Sends large replies through a pipe: the kernel then finds the pages of the reply in batches,
+//! while it looks up each page of a plain write on its own. The number of copies is the same.
 //!
-//! Every thread has one pipe, empty between replies. Where pipes cannot be made large enough there
-//! is none, and replies are written plainly.
+//! Each thread has one pipe, empty between replies. If pipes cannot be made large enough, replies
+//! are written plainly.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Replies below this are quicker written plainly.
+/// Smaller replies are faster written plainly.
 pub const REPLY_BYTES_MIN: usize = 128 << 10;
-/// One page of a reply takes one of the pipe's, and a reply may start and end inside of a page.
+/// One page of a reply takes one page of the pipe; a reply may start and end inside of a page.
 const PIPE_BYTES: libc::c_int = 2 << 20;
 
 struct ReplyPipe {
@@ -30,9 +30,9 @@ thread_local! {
 
 /// What became of a reply.
 pub enum Outcome {
-    /// It was handed to the kernel, which answered this.
+    /// The kernel was given the reply and answered this.
     Sent(io::Result<usize>),
-    /// It was not, and nothing happened.
+    /// Nothing was sent.
     NotTried,
 }
 
@@ -46,7 +46,7 @@ pub fn send(device: BorrowedFd<'_>, header: &[u8], payload: &[IoSlice<'_>]) -> O
         let bytes = match pipe.fill(header, payload) {
             Ok(bytes) => bytes,
             Err(_) => {
-                // Something of the reply may be left in it.
+                // A part of the reply may be left in the pipe.
                 *present = Present::Untried;
                 return Outcome::NotTried;
             }

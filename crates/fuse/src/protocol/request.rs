@@ -5,12 +5,12 @@ use std::io;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// An errno that answers a request.
+/// The errno that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Something else is there by now: the kernel looks the name up and asks once more.
+    /// The name leads to another file now: the kernel looks it up and asks once more.
     pub const STALE: Errno = Errno(libc::ESTALE);
     /// The request would wait for the holder of a lease. Nothing has happened yet, and it is tried
     /// again later. Sent only where that is impossible, as `EAGAIN`.
@@ -31,13 +31,13 @@ impl From<rustix::io::Errno> for Errno {
 
 impl From<tidepool_proto::Error> for Errno {
     fn from(error: tidepool_proto::Error) -> Self {
-        // This is where an error of the node is handled: the caller sees a number only.
+        // The caller sees a number only, so the error is logged here.
         tracing::debug!(%error, "request failed");
         Errno(error.errno())
     }
 }
 
-/// What a handler returns: the errno answers the request.
+/// What a handler returns.
 pub type Answer<T = ()> = Result<T, Errno>;
 
 /// The arguments of a request, read from front to back.
