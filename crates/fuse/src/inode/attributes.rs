@@ -1,4 +1,4 @@
-//! From what the PFS says of a file to what the kernel and the node want to hear.
+//! Converts file attributes of the PFS to those of FUSE and to the [`Version`] of the node.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -11,7 +11,6 @@ use crate::protocol::request::Answer;
 
 const NANOSECONDS: i128 = 1_000_000_000;
 
-/// Identity of the file.
 pub fn id_of(stat: &Stat) -> FileId {
     stat.into()
 }
@@ -21,18 +20,18 @@ pub fn version_of(stat: &Stat) -> Version {
     stat.into()
 }
 
-/// Identity and file type bits of what is open. They never change, so the PFS is not asked.
+/// Identity and file type bits of an open file. They never change, so the PFS is not asked.
 pub fn identity_of(file: &impl AsFd) -> Answer<(FileId, u32)> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(file, c"", at, StatxFlags::TYPE | StatxFlags::INO)?;
     Ok((FileId::from(&stat), u32::from(stat.stx_mode) & libc::S_IFMT))
 }
 
-/// Attributes of a file of which the PFS was asked just now, so not once more.
+/// Attributes of a file that this machine has just asked the PFS for; it is not asked again.
 pub fn attributes_known(file: &impl AsFd) -> Answer<Stat> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let known = rustix::fs::statx(file, c"", at, StatxFlags::BASIC_STATS)?;
-    // SAFETY: it has integers only, for which zero is a value.
+    // SAFETY: the structure has integers only, for which zero is a value.
     let mut stat: Stat = unsafe { std::mem::zeroed() };
     stat.st_dev = rustix::fs::makedev(known.stx_dev_major, known.stx_dev_minor);
     stat.st_rdev = rustix::fs::makedev(known.stx_rdev_major, known.stx_rdev_minor);
@@ -53,7 +52,6 @@ pub fn attributes_known(file: &impl AsFd) -> Answer<Stat> {
     Ok(stat)
 }
 
-/// File type bits of the mode.
 pub fn kind_of(stat: &Stat) -> u32 {
     stat.st_mode & libc::S_IFMT
 }
@@ -63,21 +61,21 @@ pub fn is_regular(stat: &Stat) -> bool {
     kind_of(stat) == libc::S_IFREG
 }
 
-/// What a file was before a change of its metadata.
+/// The attributes of a file before a change of its metadata.
 #[derive(Clone, Copy)]
 pub struct Before {
-    /// When it was looked at.
+    /// When they were asked for.
     pub begin: ChangeBegin,
     stat: Stat,
 }
 
 impl Before {
-    /// As somebody saw it who began to look at `begin`.
+    /// For attributes that were asked for at `begin`.
     pub fn seen(begin: ChangeBegin, stat: Stat) -> Self {
         Before { begin, stat }
     }
 
-    /// Looks now.
+    /// Asks for the attributes now.
     pub fn look<E>(stat: impl FnOnce() -> Result<Stat, E>) -> Result<Self, E> {
         let begin = ChangeBegin::now();
         Ok(Before { begin, stat: stat()? })
@@ -92,7 +90,6 @@ impl Deref for Before {
     }
 }
 
-/// The kernel's form of the attributes.
 pub fn attributes_of(stat: &Stat) -> Attributes {
     Attributes {
         inode: stat.st_ino,
@@ -116,7 +113,7 @@ pub fn attributes_of(stat: &Stat) -> Attributes {
 }
 
 impl Attributes {
-    /// Takes length and time of content from `version`.
+    /// Takes length and modification time from `version`.
     pub fn show(&mut self, version: &Version) {
         self.size = version.size;
         self.mtime = version.modified_ns.div_euclid(NANOSECONDS) as i64;

@@ -14,7 +14,7 @@ const STREAM_BYTES: usize = 64 << 10;
 const LOWER_NAME_OFFSET: usize = 19;
 const ENTRY_ALIGNMENT: usize = 8;
 
-/// One open directory.
+/// One open of a directory.
 #[derive(Debug)]
 pub struct DirectoryHandle {
     descriptor: OwnedFd,
@@ -22,7 +22,7 @@ pub struct DirectoryHandle {
     _share: Share,
 }
 
-/// Entries read from the PFS and not yet passed on.
+/// Entries read from the PFS and not yet returned.
 #[derive(Debug, Default)]
 struct Stream {
     entries: Vec<u8>,
@@ -76,7 +76,7 @@ impl AsFd for DirectoryHandle {
 }
 
 impl DirectoryHandle {
-    /// For an open directory of the PFS and the share that its descriptor takes.
+    /// For an open directory of the PFS, with the share of its descriptor.
     pub fn new(descriptor: OwnedFd, share: Share) -> Self {
         DirectoryHandle { descriptor, stream: Mutex::default(), _share: share }
     }

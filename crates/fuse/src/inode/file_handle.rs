@@ -8,26 +8,25 @@ use tidepool_proto::{Access, Identity, OpenFile};
 use crate::callers::shares::Share;
 use crate::inode::table::Inode;
 
-/// One open of a file by a program.
 pub struct FileHandle {
-    /// What is open.
+    /// The inode that is open.
     pub inode: Arc<Inode>,
-    /// The node's side of it.
+    /// The same open in the node.
     pub file: Arc<dyn OpenFile>,
     /// What the program may do.
     pub access: Access,
-    /// The descriptor that it costs, and whose it is.
+    /// The descriptor that it costs, and the user that holds it.
     pub share: Share,
-    /// Lock owners that took record locks through this open and did not close it yet, as far as the
-    /// kernel tells. An open file that owns locks itself never closes: its locks end with it.
+    /// Owners that took record locks through this open and, as far as the kernel tells, did not
+    /// close it yet. Locks that belong to an open file end with it: its owner never closes.
     pub lock_owners: Mutex<Vec<u64>>,
     /// It was opened to append.
     pub append: bool,
-    /// Its writes go past pages that other opens use, and the kernel leaves those as they are.
+    /// Its writes bypass pages that other opens use, and the kernel leaves those as they are.
     pub is_past_cache: bool,
-    /// As whom what it writes is written.
+    /// The identity with which the node writes; `None` is its own.
     pub changes_as: Option<Identity>,
-    /// For bytes that go to their own offsets although it was opened to append, and the reverse:
-    /// of its shared mappings, and where the program changed the descriptor's flag.
+    /// A second open that appends if this one does not, and the reverse: for shared mappings of a
+    /// file opened to append, and for programs that change the flag of their descriptor.
     pub other_append_mode: OnceLock<(Arc<dyn OpenFile>, Share)>,
 }

@@ -1,4 +1,4 @@
-//! Numbers for open things, as the kernel hands them back to us.
+//! [`Handles`]: open files or directories by the number that the kernel names them by.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use crate::protocol::request::{Answer, Errno};
 
-/// Open things by number. Numbers are not used twice.
+/// Open files or directories by number. Numbers are not used twice.
 #[derive(Debug)]
 pub struct Handles<T> {
     open: RwLock<HashMap<u64, Arc<T>>>,
@@ -22,12 +22,12 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// A number for something about to be opened.
+    /// The number of the next open.
     pub fn reserve(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Files `thing` under a reserved number.
+    /// Keeps `thing` under a reserved number.
     pub fn insert(&self, handle: u64, thing: T) {
         self.open.write().insert(handle, Arc::new(thing));
     }
@@ -37,7 +37,7 @@ impl<T> Handles<T> {
         self.open.read().get(&handle).cloned().ok_or(Errno(libc::EBADF))
     }
 
-    /// Gives the number up.
+    /// Removes what has this number.
     pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
         self.open.write().remove(&handle)
     }

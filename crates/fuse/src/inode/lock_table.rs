@@ -1,8 +1,8 @@
 //! [`LockTable`]: the record locks that owners hold through the mount, and requests that wait.
 //!
 //! The record locks of one owner (a process, as the kernel names it) on one file belong to one
-//! descriptor of ours, as open-file-description locks. The PFS may take its time over a lock, or
-//! never answer: the table is locked over no call to it, only the owner's [`Calls`].
+//! descriptor of the daemon, as open-file-description locks. The PFS may answer a lock call late
+//! or never, so the table is locked over none: only the owner's [`Calls`] are.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,9 +22,9 @@ use crate::protocol::request::{Answer, Errno};
 /// The shortest pause between two tries of a lock that waits.
 pub const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
-/// How often owners whose closes the kernel does not report are looked for.
+/// How often owners are looked for whose closes the kernel does not report.
 const OWNER_CHECK: Duration = Duration::from_millis(100);
-/// Interrupts of requests that are no locks, or locks that nobody looked at yet.
+/// Interrupts kept for requests that have not begun; most are of requests that are no locks.
 const EARLY_INTERRUPTS_MAX: usize = 1024;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
@@ -40,14 +40,14 @@ struct Owned {
     /// Held over calls to the PFS: the owner's other calls wait, nobody else's.
     calls: Mutex<Calls>,
     ranges: Mutex<Vec<LockRange>>,
-    /// The process, watched where closes go unreported.
+    /// The process, watched if the kernel does not report its closes.
     watched: Option<OwnedFd>,
 }
 
 #[derive(Default)]
 struct Calls {
     descriptor: Option<(OwnedFd, Share)>,
-    /// Nothing is locked by it any more.
+    /// The owner has closed: this descriptor takes no locks any more.
     ended: bool,
 }
 
@@ -66,7 +66,7 @@ impl Calls {
 }
 
 impl Owned {
-    /// Drops all locks, after a call that is under way.
+    /// Drops all locks, after a call that is in progress.
     fn end(&self) {
         let mut calls = self.calls.lock();
         *calls = Calls { descriptor: None, ended: true };
@@ -83,13 +83,10 @@ impl Owned {
 
 /// A request for a lock that has to wait.
 pub struct Waiter {
-    /// The duty to answer it.
     pub reply: Reply,
-    /// The open that it is for.
     pub handle: Arc<FileHandle>,
-    /// The lock.
     pub wanted: LockIn,
-    /// The process to watch, where its end ends its locks untold.
+    /// The process to watch, if the kernel does not report its closes.
     pub process: Option<u32>,
 }
 
@@ -97,10 +94,10 @@ pub struct Waiter {
 struct State {
     owned: HashMap<Key, Arc<Owned>>,
     waiters: Vec<Waiter>,
-    /// Requests that may wait and are being tried, and whether they were interrupted meanwhile.
+    /// Requests that are being tried, and whether they were interrupted meanwhile.
     tried: HashMap<u64, bool>,
     early_interrupts: VecDeque<u64>,
-    /// Users for whom a thread is trying what waits.
+    /// Users for whom a thread tries waiting requests.
     at_work: HashSet<u32>,
     watching: usize,
     thread_runs: bool,
@@ -111,12 +108,12 @@ struct State {
 #[derive(Default)]
 pub struct Work {
     ended: Vec<(Key, Arc<Owned>)>,
-    /// What is to be tried again.
+    /// Requests to try again.
     pub waiters: Vec<Waiter>,
 }
 
 impl State {
-    /// Takes out what there is to do for users for whom nobody is at work.
+    /// Takes out the work for users for whom no thread is at work.
     fn take_work(&mut self) -> HashMap<u32, Work> {
         let mut work: HashMap<u32, Work> = HashMap::new();
         let waiters = std::mem::take(&mut self.waiters);
@@ -211,7 +208,7 @@ impl LockTable {
         self.changed.notify_one();
     }
 
-    /// What `key` has; where it has nothing, something new of `user` if it is to lock.
+    /// The locks that `key` has. If it has none and `locks` is set, a new entry for `user`.
     fn owned(&self, key: Key, locks: bool, user: u32, process: Option<u32>) -> Option<Arc<Owned>> {
         let mut state = self.state.lock();
         if let Some(owned) = state.owned.get(&key) {
@@ -228,7 +225,7 @@ impl LockTable {
         Some(owned)
     }
 
-    /// Forgets what has ended.
+    /// Removes an owner that has ended.
     fn remove(&self, key: &Key, ended: &Arc<Owned>) {
         let mut state = self.state.lock();
         if state.owned.get(key).is_some_and(|owned| Arc::ptr_eq(owned, ended)) {
@@ -237,7 +234,7 @@ impl LockTable {
         }
     }
 
-    /// The process that holds what stands in the way of `key`; 0 if none of ours does.
+    /// The process that holds the lock in conflict with `key`; 0 if it is not of this mount.
     fn holder(&self, key: &Key, range: &LockRange) -> u32 {
         let state = self.state.lock();
         let others = state.owned.iter().filter(|((id, owner), _)| *id == key.0 && *owner != key.1);
@@ -248,13 +245,14 @@ impl LockTable {
             .unwrap_or(0)
     }
 
-    /// Whether the interrupt of request `unique` came before the request was worked on; it counts
+    /// Whether an interrupt of request `unique` came before the request was handled. Tells it
     /// once.
     pub fn was_interrupted(&self, unique: u64) -> bool {
         self.state.lock().take_early(unique)
     }
 
-    /// A program stopped waiting for request `unique`. Never waits: who calls it may hold up all.
+    /// Ends the wait of request `unique`. Does not wait itself: no other thread may be left to read
+    /// requests.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         let found = state.waiters.iter().position(|waiter| waiter.reply.unique() == unique);
@@ -273,7 +271,7 @@ impl LockTable {
         state.early_interrupts.push_back(unique);
     }
 
-    /// From now on an interrupt of this request is remembered, whatever else is interrupted.
+    /// Remembers an interrupt of this request from now on, whatever else is interrupted.
     pub fn begin_try(&self, unique: u64) {
         let mut state = self.state.lock();
         let interrupted = state.take_early(unique);
@@ -285,7 +283,7 @@ impl LockTable {
         self.state.lock().tried.remove(&unique);
     }
 
-    /// Keeps what was tried in vain, unless its program does not want it any more.
+    /// Keeps a request that has to wait, unless it was interrupted meanwhile.
     pub fn wait(&self, waiter: Waiter) {
         let mut state = self.state.lock();
         let interrupted = state.tried.remove(&waiter.reply.unique()).unwrap_or(false);
@@ -359,7 +357,7 @@ impl LockTable {
         }
         let end = if lock.l_len == 0 { OFFSET_MAX } else { (lock.l_start + lock.l_len - 1) as u64 };
         let mut range = LockRange { start: lock.l_start as u64, end, kind, pid: 0 };
-        // The PFS names no process for locks of ours, so look for it here.
+        // The PFS names no process for locks of the daemon.
         range.pid = match lock.l_pid {
             pid if pid > 0 => pid as u32,
             _ => self.holder(&key, &range),
@@ -367,7 +365,7 @@ impl LockTable {
         Ok(range)
     }
 
-    /// A lock was given up: what waits is tried at once.
+    /// A lock was released: waiting requests are tried at once.
     pub fn unlocked(&self) {
         self.changed.notify_one();
     }
@@ -377,8 +375,8 @@ impl LockTable {
         self.state.lock().watching > 0
     }
 
-    /// Whether the thread that runs [`LockTable::next_work`] has to be started. The one that runs
-    /// is told that there is something to do.
+    /// Whether the thread that runs [`LockTable::next_work`] has to be started. One that runs is
+    /// woken.
     pub fn needs_thread(&self) -> bool {
         let mut state = self.state.lock();
         if state.thread_runs || state.stopped {
@@ -389,7 +387,7 @@ impl LockTable {
         true
     }
 
-    /// That thread could not be started. Returns what waits.
+    /// That thread could not be started. Returns the requests that wait.
     pub fn take_stranded(&self) -> Vec<Waiter> {
         let mut state = self.state.lock();
         state.thread_runs = false;
@@ -420,12 +418,12 @@ impl LockTable {
         }
     }
 
-    /// A thread is done with the work of a user.
+    /// The work of a user is done.
     pub fn end_work(&self, user: u32) {
         self.state.lock().at_work.remove(&user);
     }
 
-    /// The mount is gone: nobody waits any more.
+    /// The mount is gone: ends all waits.
     pub fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -433,12 +431,12 @@ impl LockTable {
         state.watching = 0;
         drop(state);
         self.changed.notify_all();
-        // Closes may take their time.
+        // Closing may take its time.
         drop(left);
     }
 }
 
-/// A descriptor that tells when the process has ended.
+/// A descriptor that becomes readable when the process has ended.
 fn watch_process(process_id: u32) -> Option<OwnedFd> {
     let process = rustix::process::Pid::from_raw(process_id as i32)?;
     rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).ok()
@@ -457,7 +455,7 @@ mod tests {
         let locks = LockTable::default();
         locks.begin_try(1);
         locks.interrupt(1);
-        // One that came before anybody looked at the request.
+        // One that came before the request began.
         locks.interrupt(2);
         locks.begin_try(2);
         locks.begin_try(3);

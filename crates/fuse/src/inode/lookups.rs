@@ -1,8 +1,8 @@
-//! What each thread that calls looked up last: `unlink` and `rmdir` come right after the look-up of
-//! their name, so they need not ask once more what they take away.
+//! [`Lookups`]: the last look-up of each calling thread. `unlink` and `rmdir` come right after the
+//! look-up of their name, so they need not ask once more what they remove.
 //!
-//! It is a hint. The name may lead elsewhere by now, so nobody may rely on it for more than what is
-//! true of any file.
+//! It is a hint: the name may lead elsewhere by now. It may only be used for what is harmless for
+//! any file.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::inode::attributes::Before;
 use crate::inode::table::Inode;
 
-/// Threads that are told apart; of two that share a place one has to ask.
+/// Number of places. Of two threads that share one, one has to ask again.
 const PLACES: usize = 64;
 
 struct Seen {
@@ -39,14 +39,14 @@ impl Lookups {
         &self.places[caller as usize % PLACES]
     }
 
-    /// Thread `caller` looks up again.
+    /// Thread `caller` begins another look-up.
     pub fn clear(&self, caller: u32) {
         *self.place(caller).lock() = None;
     }
 
-    /// Thread `caller` was told that `name` in directory `parent` is `node`.
+    /// Thread `caller` was told that `name` in directory `parent` is `inode`.
     pub fn note(&self, caller: u32, parent: u64, name: &CStr, inode: &Arc<Inode>, before: &Before) {
-        // All threads that have no number here.
+        // All threads outside of our pid name space.
         if caller == 0 {
             return;
         }
@@ -54,7 +54,7 @@ impl Lookups {
         *self.place(caller).lock() = Some(Seen { caller, parent, name, inode, before: *before });
     }
 
-    /// What it was told, if this was its last look-up; once.
+    /// What the thread was told, if this was its last look-up. Tells it once.
     pub fn take(&self, caller: u32, parent: u64, name: &CStr) -> Option<(Arc<Inode>, Before)> {
         let seen = self.place(caller).lock().take()?;
         let is_this = seen.caller == caller && seen.parent == parent && *seen.name == *name;

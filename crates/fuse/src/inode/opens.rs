@@ -1,14 +1,17 @@
-//! How a node is open, and what a new open of it may be.
+//! [`Opens`]: the opens of one inode, and the decision how the kernel may use a new one.
 //!
-//! The kernel's rule: while a node is open by passthrough, every other open of it must be
-//! passthrough with the same backing (a resident segment for readers, or the PFS file itself while
-//! a new file is written); and a node that was opened otherwise may have been mapped, which the
-//! kernel does not tell, so it takes no passthrough open until the last of those is closed. Who
-//! appends beside a passthrough writer is passthrough by name and asks us each time. The
-//! kernel keeps one set of pages for a node, so all who read only see the same bytes. Who appends
-//! past the page cache moves the length of the node at once, and a page that is just being read
-//! would show zeros up to it: those who have pages are on another node. An open that fits none of
-//! this needs another node for the same file (*split*).
+//! * While an inode is open by passthrough, the kernel takes further opens of it only by
+//!   passthrough with the same backing: a resident segment for readers, or the PFS file itself
+//!   while a new file is written. An open to append beside a passthrough writer is passthrough by
+//!   name and asks the mount at each write.
+//! * An inode that was opened otherwise may have been mapped, which the kernel does not report, so
+//!   it takes no passthrough open until the last of those opens is closed.
+//! * The kernel keeps one set of pages for an inode, so all its readers see the same version.
+//! * A write that appends past the page cache moves the length of the inode at once, and a page
+//!   that is being read at that moment would end in zeros. So such opens and opens that use pages
+//!   are on different inodes.
+//!
+//! An open that does not fit gets another inode for the same file (*split*).
 
 use std::fmt;
 use std::io;
@@ -53,30 +56,30 @@ impl fmt::Debug for Backing {
     }
 }
 
-/// What an open becomes.
+/// How the kernel uses an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenDecision {
-    /// Reads and writes come to us.
+    /// Reads and writes come to the mount.
     Direct,
     /// The kernel reads the registered file with this number.
     Passthrough(i32),
-    /// This node cannot have such an open now; another node for the file can.
+    /// Not on this inode: the file needs another one for this open.
     Split,
 }
 
-/// By which way the kernel reads and writes for an open that is not passthrough.
+/// How the kernel reads and writes for an open that is not passthrough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessPath {
-    /// It asks us each time.
+    /// It asks the mount each time.
     Direct,
     /// Through its page cache.
     PageCache,
-    /// It appends past its page cache, which others use.
+    /// It appends past its page cache, which other opens use.
     PastCache,
 }
 
 impl AccessPath {
-    /// Of an open on a mount where the kernel can map direct opens, or cannot.
+    /// For an open on a mount whose direct opens the kernel can map (`direct_io`), or cannot.
     pub fn of(direct_io: bool, append: bool) -> Self {
         match (direct_io, append) {
             (true, _) => AccessPath::Direct,
@@ -91,23 +94,22 @@ impl AccessPath {
 pub struct OpenMode {
     /// Nothing is written through it.
     pub reads_only: bool,
-    /// See [`AccessPath`].
     pub access_path: AccessPath,
-    /// At the end. The kernel would go on so when it writes by itself, also where the program
-    /// takes the flag from the descriptor.
+    /// With `O_APPEND`. A kernel that writes by itself would go on appending after the program has
+    /// taken the flag from its descriptor.
     pub appends: bool,
 }
 
-/// One open of the node.
+/// One open of the inode.
 struct Open {
     handle: u64,
     file: Arc<dyn OpenFile>,
     mode: OpenMode,
-    /// It read an earlier version by pages, and the kernel wrote a later one there.
+    /// It read an earlier version by pages, and the kernel has written a later one into them.
     is_excluded: bool,
 }
 
-/// The opens of one node.
+/// The opens of one inode.
 #[derive(Default)]
 pub struct Opens {
     reservation: Option<Reservation>,
@@ -115,17 +117,17 @@ pub struct Opens {
     files: Vec<Open>,
 }
 
-/// Whether what is read through one open and through the other is the same.
+/// Whether both opens read the same bytes.
 fn read_the_same(one: &dyn OpenFile, other: &dyn OpenFile) -> bool {
-    // What is read through an open may move between two questions: it is always like itself.
+    // What an open reads may change between the two questions below.
     if std::ptr::addr_eq(one, other) {
         return true;
     }
-    // Two without a content both read the file as it is at the moment.
+    // Two without a cached version both read the file as it is now.
     one.content_number() == other.content_number() || shown(one).agrees_with(&shown(other))
 }
 
-/// The version that is read through an open now. Asks the PFS where nothing is kept for it.
+/// The version that is read through an open now. Asks the PFS if none is cached for it.
 fn shown(file: &dyn OpenFile) -> Version {
     match (file.content_number(), rustix::fs::fstat(file.lower())) {
         (0, Ok(now)) => version_of(&now),
@@ -143,13 +145,13 @@ impl fmt::Debug for Opens {
 }
 
 impl Opens {
-    /// Of a new node; `reservation` is that of its file, if there is one.
+    /// Of a new inode; `reservation` is that of its file, if there is one.
     pub fn new(reservation: Option<Reservation>) -> Self {
         Opens { reservation, ..Opens::default() }
     }
 
-    /// Keeps the node from passthrough to a segment for the time of the reservation. Answers
-    /// whether it can: not while it is open so.
+    /// Keeps passthrough to a segment off the inode while the reservation lasts. Returns whether
+    /// that is possible: not while the inode is open so.
     pub fn reserve(&mut self, reservation: Reservation) -> bool {
         let fits = self.backing.as_ref().is_none_or(|backing| backing.pin.is_lower());
         if fits {
@@ -158,18 +160,18 @@ impl Opens {
         fits
     }
 
-    /// Whether the node is kept from new passthrough opens.
+    /// Whether new passthrough opens are kept off the inode.
     pub fn is_reserved(&self) -> bool {
         self.reservation.as_ref().is_some_and(Reservation::lasts)
     }
 
-    /// Those who only read and see what the node shows.
+    /// The opens that only read and see what the inode shows.
     fn readers(&self) -> impl Iterator<Item = &Open> {
         self.files.iter().filter(|open| open.mode.reads_only && !open.is_excluded)
     }
 
-    /// Whether the node can answer look-ups of the file at `version`; `has_pages` if the kernel
-    /// has bytes of it.
+    /// Whether the inode can answer look-ups of the file at `version`. `has_pages` tells that the
+    /// kernel has bytes of it.
     pub fn may_serve(&self, version: &Version, has_pages: bool) -> bool {
         let reads = || self.readers().next().is_some();
         let shows_another =
@@ -180,15 +182,16 @@ impl Opens {
         }
     }
 
-    /// Whether a write of ours that is under way may show in the file's attributes and not yet in
-    /// what `may_serve` goes by.
+    /// Whether a write in progress may show in the file's attributes before it shows in what
+    /// `may_serve` compares.
     pub fn may_follow(&self) -> bool {
         self.files
             .iter()
             .any(|open| open.mode.access_path == AccessPath::PageCache && !open.mode.reads_only)
     }
 
-    /// Whether the node is open and `file` would fit in; and with pages, if that has any.
+    /// Whether the inode is open and `file` would fit in. An open by pages needs another one by
+    /// pages.
     pub fn has_others_like(&self, file: &dyn OpenFile, mode: OpenMode) -> bool {
         let fits = match &self.backing {
             Some(backing) => backing.pin.serves(&file.version()),
@@ -211,8 +214,8 @@ impl Opens {
         self.files.first().map(|open| open.file.clone())
     }
 
-    /// What those who read see, where they do not read the file as it is at the moment. The page
-    /// cache ends there for writers as well, who follow the file from version to version.
+    /// The version that readers see, unless some read the file as it is now. With pages the kernel
+    /// ends the file there for writers too, which follow it to later versions.
     pub fn version_shown(&self) -> Option<Version> {
         let by_pages = self.files.iter().any(|open| open.mode.access_path == AccessPath::PageCache);
         let no_version =
@@ -227,12 +230,12 @@ impl Opens {
         self.readers().next().or(self.writer())
     }
 
-    /// The open that the node shows the bytes of.
+    /// The open whose bytes the inode shows.
     pub fn file_shown(&self) -> Option<Arc<dyn OpenFile>> {
         self.shown().map(|open| open.file.clone())
     }
 
-    /// Whether that is of bytes in memory, whose length the file on the PFS does not have.
+    /// Whether these bytes are in memory only, so that the PFS has another length.
     pub fn shows_memory_only(&self) -> bool {
         self.shown().is_some_and(|open| open.file.is_memory_only())
     }
@@ -241,7 +244,7 @@ impl Opens {
         self.files.iter().find(|open| !open.mode.reads_only)
     }
 
-    /// Who writes by pages, where nobody reads a version that has to stay.
+    /// A writer by pages, if no reader needs an earlier version.
     pub fn writer_by_pages(&self) -> Option<Arc<dyn OpenFile>> {
         let alone = self.backing.is_none() && self.readers().next().is_none();
         let writer =
@@ -249,7 +252,7 @@ impl Opens {
         writer.map(|open| open.file.clone())
     }
 
-    /// The content that is read from pages; 0: the file as it is at the moment.
+    /// The number of the content that is read from pages; 0 is the file as it is now.
     pub fn content_of_pages(&self) -> Option<u64> {
         let by_pages =
             |open: &&Open| open.mode.access_path == AccessPath::PageCache && !open.is_excluded;
@@ -263,8 +266,8 @@ impl Opens {
         self.readers().find(by_pages).or(self.files.iter().find(by_pages)).map(of)
     }
 
-    /// The kernel changed its pages of the node for `file`. Who read an earlier version there
-    /// cannot any more; whether there is any.
+    /// Excludes opens that read an earlier version from pages into which the kernel has put changes
+    /// made by `file`. Returns whether there are any.
     pub fn exclude_other_readers(&mut self, file: &dyn OpenFile) -> bool {
         let mut any = false;
         for open in self.files.iter_mut().filter(|open| open.mode.reads_only) {
@@ -277,25 +280,25 @@ impl Opens {
         any
     }
 
-    /// Whether this is such a reader.
+    /// Whether this open was excluded so.
     pub fn is_excluded(&self, file: &dyn OpenFile) -> bool {
         let is_this = |open: &&Open| std::ptr::addr_eq(&*open.file, file);
         self.files.iter().find(is_this).is_some_and(|open| open.is_excluded)
     }
 
-    /// Whether `file` and those who only read see the same bytes. They agree among themselves.
+    /// Whether `file` and all readers see the same bytes. Readers agree among themselves.
     pub fn readers_see_same(&self, file: &dyn OpenFile) -> bool {
         self.readers().next().is_none_or(|reader| read_the_same(&*reader.file, file))
     }
 
-    /// Whether opens of this manner stay off the node because of those that are there.
+    /// Whether opens in this mode may not share the inode with those that are there.
     fn conflicts_with(&self, mode: OpenMode) -> bool {
         let appends = mode.access_path == AccessPath::PastCache;
         self.files.iter().any(|open| (open.mode.access_path == AccessPath::PastCache) != appends)
     }
 
-    /// Decides what the open `handle` of `file` becomes and, unless it must split, counts it.
-    /// `register` registers a pin, where passthrough is possible at all.
+    /// Decides how the kernel uses the open `handle` of `file`, and counts it unless it must split.
+    /// `register` registers a pin, if passthrough is possible at all.
     pub fn admit(
         &mut self,
         handle: u64,
@@ -332,7 +335,7 @@ impl Opens {
         decision
     }
 
-    /// Counts an open that does not fit and cannot have another node, if that is possible at all.
+    /// Counts an open that does not fit and cannot have another inode, if the kernel allows that.
     pub fn admit_regardless(
         &mut self,
         handle: u64,
@@ -353,8 +356,8 @@ impl Opens {
         self.files.push(Open { handle, file: file.clone(), mode, is_excluded: false });
     }
 
-    /// The open `handle` is over. Returns what the last one leaves: to be dropped without locks,
-    /// for the node may have to ask the PFS then.
+    /// Ends the open `handle`. Returns the backing when that was the last one: the caller drops it
+    /// without locks, because the node may ask the PFS then.
     #[must_use = "its end may ask the PFS, and look-ups wait for the lock of these opens"]
     pub fn leave(&mut self, handle: u64) -> Option<Backing> {
         self.files.retain(|open| open.handle != handle);

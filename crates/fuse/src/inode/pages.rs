@@ -1,13 +1,13 @@
-//! The pages of files that the kernel keeps, and how it is told to drop them.
+//! [`Pages`]: the pages of files that the kernel keeps, and the notifications that drop them.
 //!
-//! The kernel keeps pages for each node: of mappings, and where opens go through its page cache. It
-//! brings them up to date for what it writes itself through the same node. All else that changes a
-//! file is told here: writes by the library, and by opens of another node for the same file.
+//! The kernel keeps pages for each inode: of mappings, and where opens go through its page cache.
+//! It updates them for what it writes itself through the same inode. It is notified of all other
+//! changes: writes by the client library, and by opens of another inode for the same file.
 //!
-//! The kernel writes what programs stored to a page before it drops it, and waits for reads into
-//! it. So it is told by threads that serve nobody, before a change (or the page would later be
-//! written over it) and after it. A change waits, but not without end. The kernel's own writes of
-//! pages never wait: the page that they come from stays locked meanwhile.
+//! Before the kernel drops a page it writes back what programs stored in it, and waits for reads
+//! into it. So threads that serve no request notify it, before a change (or the page would later be
+//! written over it) and after it. A change waits for that, within a limit. Writes of pages by the
+//! kernel never wait: their page is locked meanwhile.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,18 +27,18 @@ use crate::protocol::device::Device;
 
 /// Threads that wait for the kernel to drop pages.
 const THREADS_MAX: usize = 4;
-/// How long a change waits for pages to go.
+/// How long a change waits until pages are dropped.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Threads that ask for the pages of all files when the node stops, and how long that may take.
+/// Threads that have the pages of all files written when the node stops, and their time limit.
 const WRITING_THREADS_MAX: usize = 64;
 const WRITE_ALL_MAX: Duration = Duration::from_secs(10);
-/// How long a change of a file waits for an open of it that is under way, which may ask the PFS.
+/// How long a change of a file waits for an open in progress, which may ask the PFS.
 const OPENS_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What a thread serves at present.
+/// The request that a thread serves.
 #[derive(Clone, Copy, Default)]
 struct Served {
-    /// The node that the kernel changes by itself.
+    /// The inode whose pages the kernel updates by itself.
     nodeid: u64,
     /// The bytes come from a page, which is locked.
     from_page: bool,
@@ -48,20 +48,20 @@ thread_local! {
     static SERVED: Cell<Served> = const { Cell::new(Served { nodeid: 0, from_page: false }) };
 }
 
-/// While this lives, changes that the thread makes are those of a request.
+/// While this lives, changes that the thread makes belong to a request.
 pub struct Serving {
     before: Served,
-    /// Belongs to its thread.
+    // Belongs to its thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Serving {
-    /// The kernel brings the pages of `nodeid` up to date by itself.
+    /// The kernel updates the pages of `nodeid` by itself.
     pub fn inode(nodeid: u64) -> Self {
         Self::enter(Served { nodeid, from_page: false })
     }
 
-    /// The kernel keeps no pages up to date.
+    /// The kernel updates no pages.
     pub fn nobody() -> Self {
         Self::enter(Served::default())
     }
@@ -82,7 +82,7 @@ impl Drop for Serving {
     }
 }
 
-/// See the file's first lines.
+/// The inodes that the kernel has to be notified of.
 pub struct Pages {
     inodes: Mutex<HashMap<FileId, Vec<Arc<Inode>>>>,
     files: AtomicUsize,
@@ -91,7 +91,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// No node has pages yet.
+    /// No inode has pages yet.
     pub fn new() -> Self {
         Pages {
             inodes: Mutex::default(),
@@ -101,12 +101,13 @@ impl Pages {
         }
     }
 
-    /// Where the kernel is told.
+    /// Sets the device that takes the notifications.
     pub fn connect(&self, device: Arc<Device>) {
         let _ = self.device.set(device);
     }
 
-    /// The kernel ends what it reads of the node at the length that it heard last.
+    /// The inode was opened. Whether it has pages or not, the kernel ends reads at the length that
+    /// it knows, so it has to hear of changes.
     pub fn opened(&self, inode: &Arc<Inode>) {
         if inode.is_notified.load(Ordering::Acquire) {
             return;
@@ -118,13 +119,13 @@ impl Pages {
         }
     }
 
-    /// The kernel is about to get bytes for a page of the node.
+    /// The kernel is about to get bytes for a page of the inode.
     pub fn filled(&self, inode: &Arc<Inode>) {
         self.opened(inode);
         inode.has_pages.store(true, Ordering::Release);
     }
 
-    /// The kernel gave the node up, and its pages.
+    /// The kernel dropped the inode, and its pages.
     pub fn forgotten(&self, inode: &Inode) {
         if !inode.is_notified.load(Ordering::Acquire) {
             return;
@@ -139,7 +140,7 @@ impl Pages {
         self.files.store(inodes.len(), Ordering::Release);
     }
 
-    /// Tells the kernel of a change, unless it makes it itself.
+    /// Notifies the kernel of a change, unless it makes the change itself.
     pub fn changed(&self, change: &ChangedRange) {
         let served = SERVED.get();
         if self.files.load(Ordering::Acquire) == 0 || (served.from_page && !change.done) {
@@ -150,7 +151,7 @@ impl Pages {
         let (with_pages, without): (Vec<_>, Vec<_>) =
             inodes.into_iter().partition(|inode| inode.has_pages.load(Ordering::Acquire));
         if let Some(device) = self.device.get() {
-            without.iter().for_each(|inode| heard(notify_length(device, inode, change)));
+            without.iter().for_each(|inode| log_failure(notify_length(device, inode, change)));
         }
         let change = *change;
         let told = self.each(with_pages, move |device, inode: &Arc<Inode>| {
@@ -162,7 +163,7 @@ impl Pages {
         }
     }
 
-    /// Returns when the node has what programs stored to pages of the file behind `offset`.
+    /// Returns when the node has all that programs stored in pages of the file from `offset` on.
     pub fn write_back(&self, id: FileId, offset: u64) {
         if self.files.load(Ordering::Acquire) == 0 {
             return;
@@ -172,13 +173,13 @@ impl Pages {
         }));
     }
 
-    /// Returns when the node has what programs stored to pages of any file, or in the end without.
+    /// Returns when the node has all that programs stored in pages of any file, or after a limit.
     ///
-    /// `syncfs` would not do: the kernel only begins to write pages of FUSE then.
+    /// `syncfs` is not enough: the kernel only begins to write pages of FUSE then.
     pub fn write_back_all(&self) {
         let mut inodes: Vec<_> = self.inodes.lock().values().flatten().cloned().collect();
         inodes.retain(|inode| inode.has_pages.load(Ordering::Acquire));
-        // Threads of its own: files that hang in the PFS hold up few others.
+        // Threads of its own: files that hang in the PFS delay few others.
         let threads = ThreadPool::new(WRITING_THREADS_MAX);
         let told = self.each_on(&threads, inodes, |device, inode| {
             device.invalidate_pages(inode.nodeid, 0, u64::MAX)
@@ -188,12 +189,12 @@ impl Pages {
         }
     }
 
-    /// Returns when the kernel has dropped the pages of a node.
+    /// Returns when the kernel has dropped the pages of an inode.
     pub fn invalidate(&self, inode: &Inode) {
         await_all(&self.start_invalidation(inode));
     }
 
-    /// The same, some time later.
+    /// As [`Pages::invalidate`], without waiting.
     pub fn invalidate_later(&self, inode: &Inode) {
         let _not_awaited = self.start_invalidation(inode);
     }
@@ -208,7 +209,7 @@ impl Pages {
         })
     }
 
-    /// Tells the kernel something of each node; the channel closes when it heard all.
+    /// Notifies the kernel of each inode. The channel closes when all is done.
     fn each<T: Send + 'static>(
         &self,
         inodes: Vec<T>,
@@ -228,7 +229,7 @@ impl Pages {
         for inode in inodes {
             let (device, tell, told) = (device.clone(), tell.clone(), told.clone());
             threads.run(move || {
-                heard(tell(&device, &inode));
+                log_failure(tell(&device, &inode));
                 drop(told);
             });
         }
@@ -236,8 +237,8 @@ impl Pages {
     }
 }
 
-/// Tells the kernel where the node ends now, if the change may have moved that. Not while an open
-/// of it takes its time.
+/// Tells the kernel the length of the inode if the change may have moved it. Gives up if an open
+/// of the inode takes long.
 fn notify_length(device: &Device, inode: &Inode, change: &ChangedRange) -> io::Result<()> {
     let Some(opens) = change.done.then(|| inode.opens.try_lock_for(OPENS_WAIT_MAX)).flatten()
     else {
@@ -252,13 +253,13 @@ fn notify_length(device: &Device, inode: &Inode, change: &ChangedRange) -> io::R
     }
 }
 
-fn heard(outcome: io::Result<()>) {
+fn log_failure(outcome: io::Result<()>) {
     if let Err(error) = outcome {
         tracing::warn!(%error, "the kernel is not told that a file changed");
     }
 }
 
-/// Waits for the kernel to hear what it is told, not without end.
+/// Waits until the kernel has taken notifications, within a limit.
 fn await_all(told: &mpsc::Receiver<()>) {
     if told.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
         tracing::warn!("pages of a file that changes are not dropped in time");

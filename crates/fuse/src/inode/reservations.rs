@@ -1,22 +1,20 @@
-//! What is kept ready for a request that was answered with `ESTALE`: the kernel looks the name up
-//! and asks once more, and not a third time. Decides nothing; forgets by itself.
+//! [`Reservations`]: what is kept ready for a request that was answered with `ESTALE`. The kernel
+//! looks the name up and asks once more, and not a third time. Reservations end by themselves.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How long it is waited for that the kernel comes back. Longer than it is held up on a machine
-/// that has too much to do.
+/// How long the second request is waited for: longer than a busy machine delays it.
 const RESERVED: Duration = Duration::from_secs(5);
 
-/// Until when a request is waited for.
+/// The end of the wait for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation {
     until: Instant,
 }
 
 impl Reservation {
-    /// From now on.
     pub fn begin() -> Self {
         Reservation { until: Instant::now() + RESERVED }
     }
@@ -31,7 +29,7 @@ impl Reservation {
 #[derive(Debug)]
 pub struct Reservations<K> {
     by_key: HashMap<K, Reservation>,
-    /// Those that are over are dropped as seldom as they end.
+    /// When ended reservations are removed next.
     next_sweep: Reservation,
 }
 
@@ -42,7 +40,6 @@ impl<K> Default for Reservations<K> {
 }
 
 impl<K: Eq + Hash> Reservations<K> {
-    /// Adds one.
     pub fn add(&mut self, key: K, reservation: Reservation) {
         if !self.next_sweep.lasts() {
             self.by_key.retain(|_, earlier| earlier.lasts());
@@ -51,17 +48,16 @@ impl<K: Eq + Hash> Reservations<K> {
         self.by_key.insert(key, reservation);
     }
 
-    /// The one of `key`, if it lasts.
+    /// The reservation of `key`, if it lasts.
     pub fn get(&self, key: &K) -> Option<Reservation> {
         self.by_key.get(key).copied().filter(Reservation::lasts)
     }
 
-    /// Ends the one of `key`; whether it lasted.
+    /// Removes the reservation of `key`. Returns whether it lasted.
     pub fn take(&mut self, key: &K) -> bool {
         self.by_key.remove(key).is_some_and(|reservation| reservation.lasts())
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }

@@ -1,12 +1,12 @@
-//! The table of inodes that the kernel knows: node numbers, lower identities, and the descriptors
-//! that reach them.
+//! [`InodeTable`]: the inodes that the kernel knows, by node number and by lower file, with the
+//! descriptors that reach them.
 //!
-//! A node is found by the (device, inode) of the lower file and remembers the place where it was
+//! An inode is found by the (device, inode) of the lower file and remembers the place where it was
 //! seen last. A look-up leaves an `O_PATH` descriptor with it, by which the next requests reach the
-//! file without asking for its name again. Above a budget those not used lately are closed
-//! and taken again from the place when needed, with a check that it still leads to the same file
-//! (`ESTALE` otherwise). The table holds no attribute and no name for anybody to find: every
-//! look-up asks the PFS.
+//! file without asking for its name again. Above a budget, descriptors that were not used lately
+//! are closed, and opened again from the place when needed, with a check that it still leads to the
+//! same file (`ESTALE` otherwise). The table caches no attributes and no names: every look-up asks
+//! the PFS.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -25,23 +25,22 @@ use crate::inode::reservations::{Reservation, Reservations};
 use crate::protocol::abi::ROOT_NODEID;
 use crate::protocol::request::{Answer, Errno};
 
-/// File systems whose clients rename a file that somebody on this machine holds instead of removing
-/// it: NFS, and AFS by its two implementations.
+/// File systems whose clients rename a file that is held on this machine instead of removing it:
+/// NFS, and AFS by its two implementations.
 const HIDES_HELD: [u64; 3] = [0x6969, 0x5346_414F, 0x6B41_4653];
-/// Descriptors that one request looks at in search of those that are not used.
+/// Descriptors that one request looks at in search of unused ones.
 const SWEEP: usize = 256;
-/// Times that a node whose writers may be ahead of what it shows is looked at, and the pause.
+/// How often an inode is looked at whose writers may be ahead of what it shows, and the pause.
 const FOLLOW_ATTEMPTS: usize = 5;
 const FOLLOW_PAUSE: Duration = Duration::from_millis(1);
-/// Deeper than any path the kernel can walk; more means that places form a circle.
+/// More than any path that the kernel can walk: places that are deeper form a circle.
 const DEPTH_MAX: usize = 2_048;
 
-/// Where a node was seen last.
+/// Where an inode was seen last.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Directory.
     pub parent: Arc<Inode>,
-    /// Name in it: any bytes.
+    /// Its name in the directory: any bytes.
     pub name: CString,
 }
 
@@ -54,42 +53,42 @@ pub struct Inode {
     pub id: FileId,
     /// File type bits.
     pub kind: u32,
-    /// How it is open at present.
+    /// Its opens at present.
     pub opens: Mutex<Opens>,
-    /// Whether the kernel was given bytes to keep for it.
+    /// Whether the kernel got bytes to keep for it.
     pub has_pages: AtomicBool,
-    /// Whether the kernel is told of changes of the file that it does not make by this node.
+    /// Whether the kernel is notified of changes that it does not make by this inode.
     pub is_notified: AtomicBool,
-    /// What the kernel's pages are of. Kept where it reads through its page cache.
+    /// The version of the kernel's pages. Kept if the kernel reads through its page cache.
     pub kernel_view: Mutex<Option<KernelView>>,
-    /// Whether look-ups of others are never answered with it.
+    /// Whether look-ups by others are never answered with it.
     is_private: AtomicBool,
     place: Mutex<Option<Place>>,
     pin: Mutex<Option<Arc<OwnedFd>>>,
-    /// Whether the descriptor may be the last way to the file: one of its names was to go.
+    /// Whether the descriptor may be the only way left to the file: one of its names was to go.
     is_last_way: AtomicBool,
     last_use: AtomicU64,
     lookups: AtomicU64,
 }
 
-/// What the kernel was told of a file when it last had reason to drop its pages.
+/// What the kernel knew of a file when it last had reason to drop its pages.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelView {
-    /// It compares length and time.
+    /// The kernel compares its length and modification time.
     pub version: Version,
-    /// No later change could hide behind that.
+    /// Whether any later change shows in these (see `FileService::is_settled`).
     pub is_settled: bool,
-    /// The content that was read by pages; 0: the file as it was at the moment.
+    /// The number of the content that was read by pages; 0 is the file as it was at that moment.
     pub content: Option<u64>,
 }
 
 impl Inode {
-    /// The place where the node was seen last; none for the root and before a file has a name.
+    /// Where the inode was seen last; `None` for the root and for a file that has no name yet.
     pub fn place(&self) -> Option<Place> {
         self.place.lock().clone()
     }
 
-    /// Whether this is its file.
+    /// Whether these are attributes of its file.
     pub fn is(&self, stat: &Stat) -> bool {
         id_of(stat) == self.id && kind_of(stat) == self.kind
     }
@@ -117,7 +116,7 @@ impl Inode {
     }
 }
 
-/// A descriptor of a node, valid while this lives.
+/// A descriptor of an inode, valid while this lives.
 pub enum InodeDescriptor {
     /// An `O_PATH` descriptor.
     Pinned(Arc<OwnedFd>),
@@ -137,29 +136,29 @@ impl AsFd for InodeDescriptor {
 #[derive(Debug, Default)]
 struct Maps {
     by_nodeid: HashMap<u64, Arc<Inode>>,
-    /// For each lower file the node that look-ups answer with.
+    /// For each lower file the inode that answers look-ups.
     current: HashMap<FileId, Arc<Inode>>,
     /// Files whose open is expected, see [`InodeTable::reserve`]. The inode may be forgotten first.
     reserved: Reservations<FileId>,
-    /// Directories and names by which a request may come back, see [`InodeTable::expect_lookup`].
+    /// Directories and names that the kernel looks up again, see [`InodeTable::expect_lookup`].
     expected_lookups: Reservations<(u64, CString)>,
-    /// The same, and the thread whose open it was, see [`InodeTable::expect_retry`].
+    /// The same with the thread that retries an open, see [`InodeTable::expect_retry`].
     expected_retries: Reservations<(u64, CString, u32)>,
-    /// Those of them that looked the name up again.
+    /// Retries of which the look-up has come.
     retried_lookups: Reservations<(u64, CString, u32)>,
     last_nodeid: u64,
 }
 
-/// The table.
+/// The inodes of a mount.
 #[derive(Debug)]
 pub struct InodeTable {
     root: Arc<Inode>,
     maps: Mutex<Maps>,
     pinned: AtomicUsize,
     pinned_max: usize,
-    /// Whether files that are held here do not go when they are removed on the PFS itself.
+    /// Whether the PFS renames files that are held here instead of removing them.
     hides_held: bool,
-    /// Nodes in the order in which they got their descriptors, and their last use then.
+    /// Inodes in the order in which they got their descriptors, and their last use then.
     pins: Mutex<VecDeque<(Weak<Inode>, u64)>>,
     clock: AtomicU64,
 }
@@ -203,7 +202,7 @@ impl InodeTable {
         })
     }
 
-    /// The node with this number.
+    /// The inode with this number.
     pub fn get(&self, nodeid: u64) -> Answer<Arc<Inode>> {
         if nodeid == ROOT_NODEID {
             return Ok(self.root.clone());
@@ -211,15 +210,15 @@ impl InodeTable {
         self.maps.lock().by_nodeid.get(&nodeid).cloned().ok_or(Errno::STALE)
     }
 
-    /// The node that look-ups of this file answer with, if the kernel knows one.
+    /// The inode that answers look-ups of this file, if the kernel knows one.
     pub fn current(&self, id: FileId) -> Option<Arc<Inode>> {
         self.maps.lock().current.get(&id).cloned()
     }
 
-    /// Counts one look-up of the file `stat` seen as `name` in `parent`, and returns its node.
+    /// Counts one look-up of the file `stat` seen as `name` in `parent`, and returns its inode.
     ///
-    /// Where the kernel reads the file by passthrough from bytes of another version, the file gets
-    /// a new node, because one node cannot have two backings.
+    /// If the kernel reads the file by passthrough from bytes of another version, the file gets a
+    /// new inode, because one inode cannot have two backings.
     pub fn enter(
         &self,
         parent: &Arc<Inode>,
@@ -231,7 +230,7 @@ impl InodeTable {
         self.enter_at(Some(place), stat, version)
     }
 
-    /// The same for a new file without a name, reached by `file` until it gets one.
+    /// As [`InodeTable::enter`] for a new file without a name, reached by `file` until it gets one.
     pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Inode> {
         let inode = self.enter_at(None, stat, version);
         self.keep_as_last_way(&inode, file);
@@ -244,7 +243,7 @@ impl InodeTable {
         loop {
             let Some(known) = maps.current.get(&id).cloned() else { break };
             drop(maps);
-            // Not with the table locked: an open of the file that is under way may ask the PFS.
+            // Without the table's lock: an open of the file in progress may ask the PFS.
             let serves = known.kind == kind_of(stat) && known.may_serve(version);
             maps = self.maps.lock();
             if !maps.current.get(&id).is_some_and(|current| Arc::ptr_eq(current, &known)) {
@@ -264,8 +263,8 @@ impl InodeTable {
         inode
     }
 
-    /// Counts one look-up of a file by a caller who is to have nothing in common with others that
-    /// use it: the answer is a node that no other look-up is answered with.
+    /// Counts one look-up of a file by a caller that may share nothing with others: the answer is
+    /// an inode that no other look-up gets.
     pub fn enter_private(&self, parent: &Arc<Inode>, name: &CStr, stat: &Stat) -> Arc<Inode> {
         let place = Place { parent: parent.clone(), name: name.to_owned() };
         let inode = number(&mut self.maps.lock(), id_of(stat), kind_of(stat), Some(place));
@@ -274,30 +273,30 @@ impl InodeTable {
         inode
     }
 
-    /// Sees to it that the next look-up of the file answers with a node that has room for any open,
-    /// and that it keeps it until that open came. Opens that are there stay as they are: where one
-    /// leaves no room, look-ups find a new node from now on (*split*).
+    /// Makes the next look-up of the file answer with an inode that has room for any open, and
+    /// keeps that room until the open comes. Opens that are there stay as they are: if one leaves
+    /// no room, look-ups find a new inode from now on (*split*).
     pub fn reserve(&self, id: FileId, reservation: Reservation) {
         self.maps.lock().reserved.add(id, reservation);
         let Some(current) = self.current(id) else { return };
-        // Not with the table locked: an open of the file that is under way may ask the PFS.
+        // Without the table's lock: an open of the file in progress may ask the PFS.
         let fits = current.opens.lock().reserve(reservation);
         let mut maps = self.maps.lock();
-        // A node that came meanwhile was made with the reservation.
+        // An inode that came meanwhile was made with the reservation.
         if !fits && maps.current.get(&id).is_some_and(|now| Arc::ptr_eq(now, &current)) {
             add(&mut maps, id, current.kind, current.place());
         }
     }
 
-    /// Tells that a request for what was seen at `place` is answered with `ESTALE`: the kernel
+    /// Notes that a request for what was seen at `place` is answered with `ESTALE`: the kernel
     /// looks the name up again, and may find another file.
     pub fn expect_lookup(&self, place: &Place) {
         let key = (place.parent.nodeid, place.name.clone());
         self.maps.lock().expected_lookups.add(key, Reservation::begin());
     }
 
-    /// Tells the same of an open by thread `caller`. Nobody comes in between when it tries again:
-    /// it gets a node of its own, see [`InodeTable::publish`].
+    /// Notes the same of an open by thread `caller`. Its second try gets an inode of its own, so no
+    /// other open can get in between, see [`InodeTable::publish`].
     pub fn expect_retry(&self, place: &Place, caller: u32) {
         self.expect_lookup(place);
         let key = (place.parent.nodeid, place.name.clone(), caller);
@@ -306,8 +305,8 @@ impl InodeTable {
         maps.expected_retries.add(key, Reservation::begin());
     }
 
-    /// Whether this look-up is of such a second try. The kernel may look up twice: it gives the
-    /// first answer back where it knew the name by another node.
+    /// Whether this is the look-up of such a second try. The kernel may look up twice: it drops the
+    /// first answer if it knew the name by another inode.
     pub fn is_retried_lookup(&self, parent: &Inode, name: &CStr, caller: u32) -> bool {
         let key = (parent.nodeid, name.to_owned(), caller);
         let mut maps = self.maps.lock();
@@ -318,15 +317,15 @@ impl InodeTable {
         again.is_some()
     }
 
-    /// Whether this open is a second try without a look-up. It is one once.
+    /// Whether this open is such a second try without a look-up. Tells it once.
     pub fn is_retried_open(&self, place: &Place, caller: u32) -> bool {
         let key = (place.parent.nodeid, place.name.clone(), caller);
         let mut maps = self.maps.lock();
         maps.retried_lookups.get(&key).is_none() && maps.expected_retries.take(&key)
     }
 
-    /// A node was opened by `caller`. If nobody else knew it, look-ups answer with it from now on,
-    /// unless the node that they answer with will do as it is open.
+    /// The inode was opened by `caller`. If it was private, look-ups answer with it from now on,
+    /// unless the one that they answer with suits as well by `would_do`.
     pub fn publish(&self, inode: &Arc<Inode>, caller: u32, would_do: impl Fn(&Opens) -> bool) {
         if !inode.is_private.swap(false, Ordering::AcqRel) {
             return;
@@ -339,7 +338,7 @@ impl InodeTable {
         }
         let before = loop {
             let current = self.current(inode.id);
-            // Not with the table locked, as in `enter_at`.
+            // Without the table's lock, as in `enter_at`.
             if current.as_ref().is_some_and(|current| would_do(&current.opens.lock())) {
                 return;
             }
@@ -356,7 +355,7 @@ impl InodeTable {
         }
     }
 
-    /// Until when such a request may come back by this name.
+    /// The time for which this name is expected to be looked up again.
     pub fn expected_lookup(&self, parent: &Inode, name: &CStr) -> Option<Reservation> {
         let expected_lookups = &self.maps.lock().expected_lookups;
         if expected_lookups.is_empty() {
@@ -365,7 +364,7 @@ impl InodeTable {
         expected_lookups.get(&(parent.nodeid, name.to_owned()))
     }
 
-    /// The kernel dropped `lookups` references to the node. Returns it if those were the last.
+    /// The kernel dropped `lookups` references to the inode. Returns it if those were the last.
     pub fn forget(&self, nodeid: u64, lookups: u64) -> Option<Arc<Inode>> {
         if nodeid == ROOT_NODEID {
             return None;
@@ -377,7 +376,7 @@ impl InodeTable {
             return None;
         }
         let inode = maps.by_nodeid.remove(&nodeid)?;
-        // A successor that no look-up ever found goes with the node it was made for.
+        // A successor that no look-up found goes with the inode that it was made for.
         let successor = maps.current.get(&inode.id).cloned();
         if let Some(current) = successor
             && (current.nodeid == nodeid || current.lookups.load(Ordering::Relaxed) == 0)
@@ -392,7 +391,7 @@ impl InodeTable {
         Some(inode)
     }
 
-    /// Tells that the file is now seen at another place.
+    /// Notes that the file is now seen at another place.
     pub fn moved(&self, id: FileId, parent: &Arc<Inode>, name: &CStr) {
         if let Some(inode) = self.current(id)
             && inode.nodeid != ROOT_NODEID
@@ -401,8 +400,8 @@ impl InodeTable {
         }
     }
 
-    /// A descriptor of the node, with the rights of the thread's present identity if it has to be
-    /// opened.
+    /// A descriptor of the inode. If one has to be opened, this takes the rights of the thread's
+    /// present identity.
     pub fn descriptor(&self, inode: &Arc<Inode>) -> Answer<InodeDescriptor> {
         if let Some(file) = inode.opens.lock().any_file() {
             return Ok(InodeDescriptor::Open(file));
@@ -410,27 +409,27 @@ impl InodeTable {
         self.pinned_descriptor(inode, 0).map(InodeDescriptor::Pinned)
     }
 
-    /// The descriptor of the node if one is held.
+    /// The descriptor of the inode if one is held.
     pub fn pinned_already(&self, inode: &Inode) -> Option<Arc<OwnedFd>> {
         self.used(inode);
         inode.pin.lock().clone()
     }
 
-    /// Makes sure that the node can be reached although its name is about to go.
+    /// Makes sure that the inode can be reached although its name is about to go.
     pub fn pin(&self, inode: &Arc<Inode>) -> Answer {
         inode.is_last_way.store(true, Ordering::Relaxed);
         self.pinned_descriptor(inode, 0).map(|_| ())
     }
 
-    /// As [`InodeTable::renew`] for a file whose name may lead elsewhere by then.
+    /// As [`InodeTable::renew`] for a file whose name may soon lead elsewhere.
     pub fn keep_as_last_way(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
         let is_last_way = inode.is_last_way.swap(true, Ordering::Relaxed);
         self.replace(inode, descriptor, is_last_way);
     }
 
-    /// Keeps what a look-up found, instead of what an earlier one did: its server may have given
-    /// the number to another file, or the file another name, by whose directory its modes go. What
-    /// may be the last way to it stays.
+    /// Replaces the descriptor by that of the last look-up. The server may have given the number
+    /// of the old one to another file; or the file has another name now, and the PFS goes by the
+    /// modes of that name's directory. A descriptor that may be the only way to the file stays.
     pub fn renew(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
         if inode.nodeid == ROOT_NODEID || (self.hides_held && inode.kind != libc::S_IFDIR) {
             return;
@@ -445,14 +444,14 @@ impl InodeTable {
             self.keep(inode, descriptor);
             return;
         };
-        // One with a name left is the same file as what a look-up finds under its number.
+        // If it still has a name, a look-up finds the same file under its number.
         let has_name = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
         if is_last_way && !has_name(earlier) {
             return;
         }
         let earlier = std::mem::replace(earlier, Arc::new(descriptor));
         drop(pin);
-        // Not under the lock: closing may take its time.
+        // Without the lock: closing may take its time.
         drop(earlier);
         self.used(inode);
     }
@@ -480,7 +479,7 @@ impl InodeTable {
         }
     }
 
-    /// Keeps a descriptor of the node, unless it has one.
+    /// Keeps a descriptor of the inode, unless it has one.
     pub fn keep(&self, inode: &Arc<Inode>, descriptor: OwnedFd) -> Arc<OwnedFd> {
         let now = self.used(inode);
         let mut pin = inode.pin.lock();
@@ -494,7 +493,7 @@ impl InodeTable {
         let mut pins = self.pins.lock();
         pins.push_back((Arc::downgrade(inode), now));
         if pins.len() > 2 * self.pinned_max.max(pinned) {
-            // Most were closed by their nodes' ends.
+            // Most were closed when their inodes went.
             pins.retain(|(inode, _)| {
                 inode.upgrade().is_some_and(|inode| inode.pin.lock().is_some())
             });
@@ -506,7 +505,7 @@ impl InodeTable {
         descriptor
     }
 
-    /// Closes the descriptor of the node if it is `stale`; a request that needs one takes it again.
+    /// Closes the descriptor of the inode if it is `stale`. It is opened again when needed.
     pub fn unpin_stale(&self, inode: &Inode, stale: &Arc<OwnedFd>) {
         let closed = inode.pin.lock().take_if(|pin| Arc::ptr_eq(pin, stale));
         if closed.is_some() {
@@ -520,10 +519,10 @@ impl InodeTable {
         }
     }
 
-    /// Closes descriptors that were not used since they came to the end of the line.
+    /// Closes descriptors that were not used since they were queued.
     fn close_unused(&self) {
         let enough = self.pinned_max - (self.pinned_max / 8).max(1);
-        // Many may be in use or the last way to a file: then the next request looks on.
+        // Many may be in use or the only way to a file: then the next request goes on.
         for _ in 0..SWEEP {
             if self.pinned.load(Ordering::Relaxed) <= enough {
                 return;
@@ -542,8 +541,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether the file has no name any more, as far as that shows: some file systems count no
-    /// links, so the count alone does not tell.
+    /// Whether the file seems to have no name any more. Some file systems count no links, so the
+    /// count alone does not tell.
     fn is_nameless(&self, inode: &Inode) -> bool {
         let Some(place) = inode.place() else { return true };
         let Some(descriptor) = inode.pin.lock().clone() else { return false };
@@ -577,7 +576,7 @@ impl Inode {
     }
 }
 
-/// A descriptor of what `name` leads to now, and its attributes: both of the same file.
+/// A descriptor of what `name` leads to, and the attributes of that same file.
 pub fn look_at(parent: &impl AsFd, name: &CStr) -> Answer<(OwnedFd, Stat)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
@@ -585,7 +584,7 @@ pub fn look_at(parent: &impl AsFd, name: &CStr) -> Answer<(OwnedFd, Stat)> {
     Ok((descriptor, stat))
 }
 
-/// Makes a node that no look-up finds.
+/// Makes an inode that no look-up finds.
 fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inode> {
     maps.last_nodeid += 1;
     let opens = Opens::new(maps.reserved.get(&id));
@@ -604,7 +603,7 @@ fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inod
 mod tests {
     use super::*;
 
-    /// A table with the node of one file, and a place to look for it.
+    /// A table with the inode of one file, its directory and its attributes.
     fn table_of_one(directory: &std::path::Path) -> (Arc<InodeTable>, Arc<Inode>, Stat) {
         std::fs::write(directory.join("file"), b"bytes").unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
