@@ -1,5 +1,5 @@
-//! Opening files and moving their bytes. What the bytes are is the node's business; this module
-//! decides how the kernel gets at them.
+//! Opens files, decides how the kernel reads and writes them, and moves bytes between the kernel
+//! and the node.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,18 +28,18 @@ use crate::protocol::request::{Answer, Errno};
 
 /// The kernel's own flag of an open by `execve`; programs cannot set it.
 const OPENED_TO_RUN: i32 = 0x20;
-/// Times that a create meets a file that came or went in between before it gives up.
+/// How often a create tries again when the file is created or removed in between.
 const CREATE_ATTEMPTS: usize = 16;
 
-/// What a caller's open flags mean for the open on the PFS: everything about names and lengths is
-/// decided here, caching and appending by the node. No open waits for who holds a lease.
+/// The flags of the open on the PFS. The mount itself deals with names and lengths, the node with
+/// caching and appending. No open waits for the holder of a lease.
 pub(crate) fn lower_flags(flags: u32) -> OFlags {
     const KEPT: i32 = libc::O_ACCMODE | libc::O_NOATIME;
     const ADDED: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
     OFlags::from_bits_retain(flags & KEPT as u32) | ADDED
 }
 
-/// The errno of an open that does not wait.
+/// The errno of an open that does not wait for the holder of a lease.
 fn open_errno(error: rustix::io::Errno) -> Errno {
     match error {
         rustix::io::Errno::WOULDBLOCK => Errno::BLOCKED,
@@ -47,8 +47,8 @@ fn open_errno(error: rustix::io::Errno) -> Errno {
     }
 }
 
-/// As [`lower_flags`] for an open that writes only, with reading added: the kernel may then write
-/// the file by itself, and others read it the same way. What the program may do stays as it was.
+/// As [`lower_flags`] with reading added, for an open that writes only: so the kernel can write the
+/// file by itself, and later readers use the same backing. The program's rights stay as they are.
 pub(crate) fn lower_flags_with_read(flags: u32) -> OFlags {
     (lower_flags(flags) - OFlags::ACCMODE) | OFlags::RDWR
 }
@@ -66,8 +66,8 @@ pub(crate) fn has_flag(flags: u32, flag: i32) -> bool {
 }
 
 impl Filesystem {
-    /// `OPEN`. Answers `ESTALE` where another node must stand for the file now: the kernel then
-    /// looks the name up again and opens what it finds.
+    /// `OPEN`. Answers `ESTALE` if the open needs another inode: the kernel then looks the name up
+    /// again and opens what it finds.
     pub(crate) fn open(
         &self,
         caller: &InHeader,
@@ -103,7 +103,7 @@ impl Filesystem {
         let flags = arguments.flags;
         let access = access_of(flags);
         let truncate = has_flag(flags, libc::O_TRUNC);
-        // Truncating is writing, whatever the access mode says.
+        // Truncating is writing, whatever the access mode.
         let lower_for_size = (truncate && !access.writes())
             .then(|| self.open_lower(&inode, lower_flags(libc::O_WRONLY as u32)))
             .transpose()?;
@@ -113,13 +113,13 @@ impl Filesystem {
             both.then(|| self.open_lower(&inode, lower_flags_with_read(flags)).ok()).flatten();
         let runs = has_flag(flags, OPENED_TO_RUN);
         if runs {
-            // The kernel looks for any right to execute, not for the caller's.
+            // The kernel only checks that anybody may execute it, not the caller.
             let held = self.inodes.descriptor(&inode)?;
             self.check_access(&held, rustix::fs::Access::EXEC_OK)?;
         }
         let lower = both.map_or_else(|| self.open_lower(&inode, lower_flags(flags)), Ok);
         let lower = match lower {
-            // Who may run a program need not be allowed to read it.
+            // A caller that may run a program need not have the right to read it.
             Err(Errno(libc::EACCES)) if runs => {
                 self.credentials.become_daemon()?;
                 self.open_lower(&inode, lower_flags(flags))?
@@ -157,7 +157,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Opens the lower file of a node as the present identity: by descriptor, by place where stale.
+    /// Opens the lower file with the present identity: by descriptor, or by place if that is stale.
     fn open_lower(&self, inode: &Arc<Inode>, flags: OFlags) -> Answer<OwnedFd> {
         if let Some(held) = self.inodes.pinned_already(inode) {
             match self.reopen(&held, flags) {
@@ -179,14 +179,14 @@ impl Filesystem {
         self.reopen(&held, flags)
     }
 
-    /// Opens once more what a descriptor has open, as the present identity.
+    /// Opens the file of a descriptor once more, with the present identity.
     pub(crate) fn reopen(&self, held: &impl AsFd, flags: OFlags) -> Answer<OwnedFd> {
         let (directory, number) = self.by_descriptor(held);
         let flags = (flags - OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NONBLOCK;
         rustix::fs::openat(directory, number.as_str(), flags, Mode::empty()).map_err(open_errno)
     }
 
-    /// Files an open under a new handle and decides how the kernel reads it.
+    /// Adds an open under a new handle and decides how the kernel reads it.
     pub(crate) fn admit(
         &self,
         caller: &InHeader,
@@ -201,7 +201,7 @@ impl Filesystem {
         let access_path = AccessPath::of(self.direct_io.load(Ordering::Relaxed), append);
         let mode = opens::OpenMode { reads_only, access_path, appends: append };
         let register = |pin: Arc<dyn PassthroughPin>| {
-            // The kernel writes with the rights of whoever registers.
+            // The kernel writes with the rights of the thread that registers.
             let as_caller = pin.is_lower();
             if as_caller && (has_set_id(&pin) || self.credentials.become_writer(caller).is_err()) {
                 return None;
@@ -222,7 +222,7 @@ impl Filesystem {
             OpenDecision::Passthrough(backing_id) => {
                 out.open_flags = abi::OPEN_PASSTHROUGH;
                 if append && !reads_only {
-                    // By itself the kernel would go on to append when the flag is taken back.
+                    // By itself the kernel would go on to append after the flag was removed.
                     out.open_flags |= abi::OPEN_DIRECT_IO;
                 }
                 out.backing_id = backing_id;
@@ -256,8 +256,8 @@ impl Filesystem {
         Ok(out)
     }
 
-    /// For an open whose reads and writes come to us. Where they go through the page cache, it
-    /// drops what earlier opens left there. Appends never do: their place is for the PFS to say.
+    /// Flags of an open whose reads and writes come to the mount. An open by pages makes the kernel
+    /// drop what earlier opens left. Appends use no pages: the PFS decides where they go.
     fn flags_to_ask(&self, inode: &Arc<Inode>, append: bool) -> u32 {
         if self.direct_io.load(Ordering::Relaxed) {
             return abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_WRITES;
@@ -269,8 +269,8 @@ impl Filesystem {
         0
     }
 
-    /// Has the caller look the name up again, unless it opened without a name, by `/proc`: then it
-    /// shares the node, though not its pages. No such way leads around passthrough to a segment.
+    /// Makes the caller look the name up again. An open without a name, by `/proc`, shares the
+    /// inode instead, though not its pages; not if the kernel reads a segment by itself.
     fn split(&self, caller: &InHeader, inode: &Inode) -> Answer {
         let reads_segment = inode.opens.lock().reads_segment();
         if reads_segment {
@@ -284,8 +284,8 @@ impl Filesystem {
     pub(crate) fn forget_handle(&self, handle: u64) -> Option<Arc<FileHandle>> {
         let open = self.files.remove(handle)?;
         let backing = open.inode.opens.lock().leave(handle);
-        // Not under the lock: the node takes a file that was written by the kernel back now, and
-        // asks the PFS for it, while look-ups wait for the lock.
+        // Without the lock, for which look-ups wait: the node may ask the PFS now, about a file
+        // that the kernel has written.
         drop(backing);
         Some(open)
     }
@@ -315,13 +315,13 @@ impl Filesystem {
         device: &Arc<Device>,
     ) -> Answer<CreateOut> {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
-        // Before there is a file: who is refused leaves none behind.
+        // Before the file is created: a refused open leaves none behind.
         let share = self.shares.take(caller.uid)?;
         self.service.check_open()?;
         self.credentials.set_umask(arguments.umask)?;
         let (lower, created) = create_or_open(&held, name, arguments)?;
         if identity_of(&lower)?.1 != libc::S_IFREG {
-            // Something else took the name since the kernel looked; it will look again.
+            // The name leads to something else since the look-up; the kernel will look again.
             return Err(Errno::STALE);
         }
         let access = access_of(arguments.flags);
@@ -338,7 +338,7 @@ impl Filesystem {
                 self.drop_privilege_bits(caller, &file.lower())?;
             }
         }
-        // The node asked when it opened the file.
+        // The node has asked the PFS when it opened the file.
         let stat = attributes_known(&file.lower())?;
         let entry = self.entry(&parent, name, &stat);
         let opened = self
@@ -354,7 +354,7 @@ impl Filesystem {
         }
     }
 
-    /// `READ`, when its bytes are at hand or the thread may wait. Answers from where they are.
+    /// `READ`, once its bytes are resident or the thread may wait. Answers without a copy.
     pub(crate) fn read(&self, handle: &FileHandle, range: (u64, usize), mut reply: Reply) {
         let (offset, size) = range;
         match handle.file.read_with(offset, size, &mut |slices| reply.data(slices)) {
@@ -367,9 +367,9 @@ impl Filesystem {
         }
     }
 
-    /// The kernel is about to read a page through `handle`; only programs that read name an owner
-    /// of locks. Refused where others see the file as it was before another program changed it, and
-    /// would see the page.
+    /// Prepares for a read of a page through `handle`; reads by programs name an owner of locks,
+    /// reads of pages do not. Refused if other opens see the file before a change by another
+    /// program: they would see the page as well.
     pub(crate) fn begin_page(&self, handle: &FileHandle) -> Answer {
         self.pages.filled(&handle.inode);
         let opens = handle.inode.opens.lock();
@@ -379,12 +379,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The kernel put into its pages of the node what it just changed by `file`. If another program
-    /// changed the file before that, who read the version before would see both.
+    /// The kernel has put a change made by `file` into its pages of the inode. If another program
+    /// changed the file before, readers of the version before that would see both versions.
     pub(crate) fn pages_changed(&self, inode: &Inode, file: &dyn OpenFile) {
         let by_pages = !self.direct_io.load(Ordering::Relaxed);
         if by_pages && inode.opens.lock().exclude_other_readers(file) {
-            // The kernel keeps the pages locked until it is answered.
+            // Not now: the kernel keeps the pages locked until the request is answered.
             self.pages.invalidate_later(inode);
         }
     }
@@ -397,7 +397,7 @@ impl Filesystem {
         data: &[u8],
     ) -> Answer<WriteOut> {
         let handle = self.files.get(arguments.handle)?;
-        // Bytes that go to the PFS as the user's take the bits along.
+        // A write to the PFS as the user clears the bits there.
         let by_pfs =
             || self.credentials.acts_for(handle.share.user()) && !handle.file.may_be_lost();
         if arguments.transfer_flags & abi::WRITE_KILL_PRIVILEGES != 0 && !by_pfs() {
@@ -408,7 +408,7 @@ impl Filesystem {
         let nodeid = handle.inode.nodeid;
         let _serving = match from_page {
             true => Some(Serving::page_of(nodeid)),
-            // Kernels before 6.6 leave pages as they are at such writes.
+            // Kernels before 6.6 do not update pages at such writes.
             false => handle.is_past_cache.then(Serving::nobody),
         };
         let appends = has_flag(arguments.flags, libc::O_APPEND) && !from_page;
@@ -417,11 +417,11 @@ impl Filesystem {
             false => self.other_append_mode(&handle)?,
         };
         let written = if from_page {
-            // Nobody hears of a short count there.
+            // Writes of pages ignore a short count.
             file.write_at(arguments.offset, data).map(|_| data.len())
         } else {
             file.write_part(arguments.offset, data).map(|(at, bytes)| {
-                // Through its pages the kernel put them where it believed the end.
+                // The kernel has put them into its pages at the end that it knew.
                 if at != arguments.offset && !handle.is_past_cache {
                     self.pages.invalidate_later(&handle.inode);
                 }
@@ -492,18 +492,19 @@ impl Filesystem {
     }
 }
 
-/// Whether writes may have to take set-id bits from the file. The node asked when it opened it.
+/// Whether a write may have to clear set-id bits. The node has asked the PFS when it opened the
+/// file.
 fn has_set_id(pin: &Arc<dyn PassthroughPin>) -> bool {
     attributes_known(&pin.descriptor()).is_ok_and(|stat| stat.st_mode & 0o6000 != 0)
 }
 
-/// Creates the file, or opens it where it exists and the caller did not ask for a new one. Tells
-/// which, because a new name is not durable yet.
+/// Creates the file, or opens it if it exists and the caller does not insist on a new one. Returns
+/// whether it was created, because a new name is not durable yet.
 fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answer<(OwnedFd, bool)> {
     let flags = lower_flags(arguments.flags);
     let mode = Mode::from_raw_mode(arguments.mode & 0o7777);
     for _ in 0..CREATE_ATTEMPTS {
-        // Whoever creates a file may read it, whatever its mode.
+        // The creator of a file may read it, whatever its mode.
         let create = match access_of(arguments.flags) {
             Access::Write if !has_flag(arguments.flags, libc::O_APPEND) => {
                 lower_flags_with_read(arguments.flags)
@@ -518,12 +519,12 @@ fn create_or_open(parent: &impl AsFd, name: &CStr, arguments: CreateIn) -> Answe
         }
         match rustix::fs::openat(parent, name, flags, Mode::empty()) {
             Ok(lower) => return Ok((lower, false)),
-            // The kernel holds the directory during a create. It opens what it finds without.
+            // The kernel locks the directory during a create, and not when it opens what it finds.
             Err(rustix::io::Errno::WOULDBLOCK) if !has_flag(arguments.flags, libc::O_NONBLOCK) => {
                 return Err(Errno::STALE);
             }
             Err(rustix::io::Errno::NOENT) => continue,
-            // A symbolic link took the name; the kernel follows it when it looks again.
+            // The name is a symbolic link now; the kernel follows it when it looks again.
             Err(rustix::io::Errno::LOOP) => return Err(Errno::STALE),
             Err(error) => return Err(error.into()),
         }

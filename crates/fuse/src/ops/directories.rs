@@ -1,8 +1,8 @@
-//! Reading directories, straight from the PFS.
+//! Reads directories straight from the PFS.
 //!
-//! Names come in the order and with the offsets of the PFS, so a program may stop and go on
-//! anywhere. There is no reading with attributes (`READDIRPLUS`): the kernel may keep no attribute
-//! here, so it would ask for each of them again.
+//! Names come in the order and with the offsets of the PFS, so a program may stop and resume
+//! anywhere. Reading with attributes (`READDIRPLUS`) is not offered: the kernel may cache no
+//! attributes here, so it would ask for each of them again.
 
 use rustix::fs::{Mode, OFlags};
 
@@ -17,7 +17,7 @@ impl Filesystem {
         let (_, held) = self.directory_for(caller, caller.nodeid)?;
         let share = self.shares.take(caller.uid)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Not `openat(".")`, which wants the right to search on top of the right to read.
+        // Not `openat(".")`, which asks for the right to search as well as the right to read.
         let (directory, number) = self.by_descriptor(&held);
         let descriptor = rustix::fs::openat(directory, number.as_str(), flags, Mode::empty())?;
         self.shares.check(&descriptor)?;

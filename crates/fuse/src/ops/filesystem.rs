@@ -1,5 +1,5 @@
-//! What all handlers of requests share: the node, the tables, and the rules that several of them
-//! follow. The handlers themselves are in `names`, `metadata`, `data`, `directories` and `locks`.
+//! [`Filesystem`]: the state that all operations share (the node, the tables) and helpers that
+//! several of them use. The operations are in the other files of this folder.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -45,19 +45,19 @@ pub struct Filesystem {
     descriptors: OwnedFd,
 }
 
-/// What an open does with the file's content.
+/// What an open does to the content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// It made the file.
+    /// It creates the file.
     Created,
-    /// It cuts the file to nothing, by `set_size` next.
+    /// It cuts the file to length 0, by the `set_size` that follows.
     Truncates,
     /// Neither.
     Plain,
 }
 
 impl Filesystem {
-    /// Over the PFS directory of `nodes`.
+    /// Over the PFS directory that is the root of `inodes`.
     pub fn new(
         service: Arc<dyn FileService>,
         inodes: InodeTable,
@@ -76,7 +76,7 @@ impl Filesystem {
             lookups: Lookups::default(),
             shares: Arc::new(shares),
             turns: Turns::new(turns_max),
-            // Whoever comes here has a turn.
+            // Only requests that have a turn come here.
             threads: ThreadPool::new(turns_max),
             pages: Pages::new(),
             passthrough: AtomicBool::new(false),
@@ -86,8 +86,8 @@ impl Filesystem {
         })
     }
 
-    /// Has the kernel told of changes that do not come from it, and asked for what programs stored
-    /// to its pages before the node stops, as long as the mount lives.
+    /// While the mount lives: notifies the kernel of changes that it does not make itself, and has
+    /// the kernel write back pages before the node stops.
     pub(crate) fn subscribe_to_changes(self: &Arc<Self>, device: &Arc<Device>) {
         self.pages.connect(device.clone());
         let filesystem = Arc::downgrade(self);
@@ -104,7 +104,7 @@ impl Filesystem {
         }));
     }
 
-    /// Adds a line on what does not work here, once.
+    /// Adds a line on what this machine lacks, once.
     pub(crate) fn note(&self, line: String) {
         let mut notes = self.notes.lock();
         if !notes.contains(&line) {
@@ -113,8 +113,8 @@ impl Filesystem {
         }
     }
 
-    /// The directory in which every open descriptor of this process has its number as a name, and
-    /// the name of `descriptor` there. System calls that need a path reach any file by it.
+    /// The directory that has every open descriptor of this process by its number, and the name of
+    /// `descriptor` there. System calls that need a path reach any file by it.
     pub(crate) fn by_descriptor(&self, descriptor: &impl AsFd) -> (BorrowedFd<'_>, String) {
         (self.descriptors.as_fd(), descriptor.as_fd().as_raw_fd().to_string())
     }
@@ -124,13 +124,13 @@ impl Filesystem {
         format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd())
     }
 
-    /// Whether the PFS lets the present identity use a file so; the error is the PFS's.
+    /// Whether the PFS grants `access` to the present identity. The errno is that of the PFS.
     pub(crate) fn check_access(&self, file: &impl AsFd, access: rustix::fs::Access) -> Answer {
         let (directory, number) = self.by_descriptor(file);
         Ok(rustix::fs::accessat(directory, number.as_str(), access, AtFlags::EACCESS)?)
     }
 
-    /// The kernel's view of attributes; memory-only files show the size of their memory.
+    /// The attributes for the kernel; memory-only files have the size of their bytes in memory.
     pub(crate) fn attributes(&self, stat: &Stat) -> Attributes {
         let mut attributes = attributes_of(stat);
         if is_regular(stat)
@@ -143,23 +143,23 @@ impl Filesystem {
         attributes
     }
 
-    /// Attributes of `name` in `parent` on the PFS, as the present identity.
+    /// Attributes of `name` in `parent` on the PFS, with the present identity.
     pub(crate) fn stat_at(&self, parent: &impl AsFd, name: &CStr) -> Answer<Stat> {
         Ok(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Counts a look-up of the file and describes it.
+    /// Counts a look-up of the file and returns its entry.
     pub(crate) fn entry(&self, parent: &Arc<Inode>, name: &CStr, stat: &Stat) -> EntryOut {
         self.entry_of(&self.inodes.enter(parent, name, stat, &version_of(stat)), stat)
     }
 
-    /// Describes a node that a look-up was counted of.
+    /// The entry of an inode of which a look-up was counted.
     pub(crate) fn entry_of(&self, inode: &Inode, stat: &Stat) -> EntryOut {
         let attributes = self.attributes_shown(inode, stat, false);
         EntryOut {
             nodeid: inode.nodeid,
             generation: 0,
-            // Nothing is kept: a change behind our back shows at the next open or stat.
+            // Nothing is cached: changes on the PFS show at the next open or stat.
             entry_valid_s: 0,
             attr_valid_s: 0,
             entry_valid_ns: 0,
@@ -168,7 +168,7 @@ impl Filesystem {
         }
     }
 
-    /// The kernel dropped `lookups` references to a node.
+    /// The kernel dropped `lookups` references to an inode.
     pub(crate) fn forget(&self, nodeid: u64, lookups: u64) {
         if let Some(inode) = self.inodes.forget(nodeid, lookups) {
             self.pages.forgotten(&inode);
@@ -187,8 +187,8 @@ impl Filesystem {
         Ok((inode, held))
     }
 
-    /// Tells the node that metadata alone changed, where the look of before and `after`, which is
-    /// asked for only where it matters, can tell.
+    /// Notifies the node that only metadata of a regular file changed, so that it can keep what is
+    /// cached. `after` is called only if the attributes before and after can prove that.
     pub(crate) fn notify_metadata_change(
         &self,
         before: &Before,
@@ -204,7 +204,7 @@ impl Filesystem {
         }
     }
 
-    /// Hands an open descriptor to the node.
+    /// Opens a descriptor in the node.
     pub(crate) fn open_in_node(
         &self,
         caller: &InHeader,
@@ -232,7 +232,7 @@ impl Filesystem {
         Ok(self.service.open(request)?)
     }
 
-    /// Registers a pinned file for passthrough; on failure says why and goes on without.
+    /// Registers a pinned file for passthrough. If that fails, notes why and returns `None`.
     pub(crate) fn register(
         &self,
         pin: Arc<dyn tidepool_proto::PassthroughPin>,

@@ -1,11 +1,10 @@
-//! Record locks and whole-file locks, held on the PFS, so that they also hold against programs that
-//! do not use the mount.
+//! Record locks and whole-file locks. They are held on the PFS, so that they also hold against
+//! programs that do not use the mount.
 //!
 //! Record locks belong to descriptors of their owners (see [`LockTable`]), whole-file locks to the
-//! descriptor of the open itself. A lock that has to wait waits in a list of which one thread has
-//! all tried again and again: no worker blocks, and an interrupted program gets its `EINTR`. Of
-//! each user one thread at most tries what waits, so a PFS that does not answer holds up its own
-//! callers.
+//! descriptor of the open. Requests that wait are in a list, which one thread has tried again and
+//! again: no worker blocks, and an interrupt ends the wait with `EINTR`. For each user one thread
+//! at most tries them, so a PFS that does not answer holds up only its own callers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -74,10 +73,10 @@ impl Filesystem {
         self.locks.set(handle, wanted, process, || self.open_to_lock(handle))
     }
 
-    /// A descriptor of the file of its own, so that its locks are nobody else's.
+    /// Opens the file once more, so that the locks belong to this descriptor alone.
     fn open_to_lock(&self, handle: &FileHandle) -> Answer<(OwnedFd, Share)> {
-        // Which kinds of lock the caller may take was checked by the kernel on the caller's own
-        // open; a descriptor for both serves all opens of this owner.
+        // The kernel has checked by the caller's own open which kinds of lock it may take. One
+        // descriptor for both kinds serves all opens of this owner.
         self.credentials.become_daemon()?;
         let share = self.shares.take(handle.share.user())?;
         let lower = handle.file.lower();
@@ -91,7 +90,7 @@ impl Filesystem {
         Ok((descriptor, share))
     }
 
-    /// Starts the thread that tries waiting locks and looks for owners that are gone.
+    /// Starts the thread that tries waiting requests and looks for owners that have ended.
     fn start_lock_thread(self: &Arc<Self>) {
         if !self.locks.needs_thread() {
             return;
@@ -108,7 +107,7 @@ impl Filesystem {
         }
     }
 
-    /// Watches for the end of owners whose closes the kernel does not report.
+    /// Has that thread run if there are owners whose closes the kernel does not report.
     fn watch_lock_owners(self: &Arc<Self>) {
         if self.locks.watches_owners() {
             self.start_lock_thread();
@@ -128,7 +127,7 @@ impl Filesystem {
         }
     }
 
-    /// Tries what waits for one user, and closes what is over.
+    /// Tries what waits for one user, and drops the locks of owners that have ended.
     fn work_for(&self, user: u32, mut work: Work) {
         self.locks.close_ended(&mut work);
         for waiter in work.waiters {
@@ -152,8 +151,8 @@ impl Filesystem {
     }
 }
 
-/// Whether the thread is asking for a lock that an open file owns, not a process. Requests of both
-/// kinds are alike, but the thread waits in its system call.
+/// Whether the thread asks for a lock that an open file owns, not a process. The requests look
+/// alike, so this looks at the system call in which the thread waits.
 fn is_for_open_file(thread: u32) -> bool {
     const OPEN_FILE: [i32; 2] = [libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
     const LOOKS_MAX: usize = 100;
@@ -163,7 +162,7 @@ fn is_for_open_file(thread: u32) -> bool {
         if let Some(command) = command.and_then(|word| i32::from_str_radix(word, 16).ok()) {
             return OPEN_FILE.contains(&command);
         }
-        // It is about to wait.
+        // It has not begun to wait yet.
         std::thread::sleep(Duration::from_micros(100));
     }
     false

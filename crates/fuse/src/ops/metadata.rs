@@ -17,7 +17,7 @@ use crate::protocol::abi::{
 use crate::protocol::reply::Response;
 use crate::protocol::request::{Answer, Errno};
 
-/// Attributes by which the product keeps its own notes on the PFS; nobody sees them here.
+/// Prefix of Tidepool's own attributes on the PFS, which are hidden here.
 const OWN_ATTRIBUTES: &[u8] = b"user.tidepool.";
 
 const NO_ATTRIBUTE: Errno = Errno(libc::ENODATA);
@@ -40,8 +40,8 @@ impl Filesystem {
         }
         let inode = self.inodes.get(caller.nodeid)?;
         let stat = match self.stat_inode(&inode) {
-            // The caller's path was walked with the caller's rights already; an open descriptor
-            // shows its attributes whatever became of the path.
+            // The kernel has walked the path with the caller's rights, and an open descriptor shows
+            // its attributes whatever became of the path.
             Err(Errno(libc::EACCES)) => {
                 self.credentials.become_daemon()?;
                 self.stat_inode(&inode)
@@ -51,11 +51,11 @@ impl Filesystem {
         Ok(self.attr_shown(&inode, &stat?, true))
     }
 
-    /// By pages, the kernel asks before each read. It drops pages by itself where length or
-    /// modification time moved; not where another program set the time back or wrote within its
-    /// tick, which matters to who reads the file as it is at the moment, and where opens went on
-    /// with another version. (It takes no attributes from an answer that comes when it dropped
-    /// pages: so none may be dropped where the length moved.)
+    /// Drops pages that the kernel would keep, when it asks before a read by pages. The kernel
+    /// drops them if length or modification time moved. It does not notice that another program set
+    /// the time back or wrote within its granularity, which matters to opens that read the file as
+    /// it is now, nor that opens went on to another version. (The kernel ignores the attributes of
+    /// a reply during which pages were dropped, so none are dropped here if the length moved.)
     fn invalidate_outdated(&self, inode: &Inode, told: &KernelView, now: &KernelView) {
         let is_outdated = match (told.content, now.content) {
             (_, Some(0)) => !(told.is_settled && told.version.agrees_with(&now.version)),
@@ -67,7 +67,7 @@ impl Filesystem {
         }
     }
 
-    /// Notes what the kernel is told of the file; `reads` if it is about to read pages.
+    /// Notes what the kernel is told of the file. `reads` if it is about to read pages.
     fn note_kernel_view(&self, inode: &Inode, version: Version, reads: bool) {
         if self.direct_io.load(Ordering::Relaxed) || !inode.has_pages.load(Ordering::Acquire) {
             return;
@@ -81,7 +81,7 @@ impl Filesystem {
         });
         match seen {
             Some(told) if reads => self.invalidate_outdated(inode, &told, &now),
-            // The next read finds out.
+            // The next read compares.
             Some(_) => return,
             None => {}
         }
@@ -94,7 +94,7 @@ impl Filesystem {
         }
         if let Some(held) = self.inodes.pinned_already(inode) {
             match rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH) {
-                // Its server does not know it any more: what has the name now decides.
+                // The server does not know it any more: the name decides.
                 Err(rustix::io::Errno::STALE) => self.inodes.unpin_stale(inode, &held),
                 stat => return Ok(stat?),
             }
@@ -111,17 +111,17 @@ impl Filesystem {
         }
     }
 
-    /// Pages show the version that was opened. They end where it ends, so the kernel is not told
-    /// the length of another; nor its time, at which the kernel would drop them. Where nobody but
-    /// writers have pages, these go on with what another program made of the file. `reads` if the
-    /// kernel is about to read.
+    /// The attributes that the kernel is told. If it has pages, these have the version that is
+    /// open: it must not end the file at another length, nor drop the pages for another time. If
+    /// only writers have pages, they follow changes by other programs. `reads` if the kernel is
+    /// about to read.
     pub(crate) fn attributes_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> Attributes {
         let mut attributes = self.attributes(stat);
         let mut told = version_of(stat);
         if inode.has_pages.load(Ordering::Acquire) && !inode.opens.lock().shows_memory_only() {
             let writer = inode.opens.lock().writer_by_pages();
             if let Some(writer) = writer.filter(|writer| !writer.version().agrees_with(&told)) {
-                // Not with the opens locked: it asks the PFS.
+                // Without the lock of the opens: it asks the PFS.
                 writer.follow();
             }
             if let Some(shown) = inode.opens.lock().version_shown()
@@ -131,7 +131,7 @@ impl Filesystem {
                 told = shown;
             }
         }
-        // Of bytes in memory the file on the PFS does not have the length.
+        // The PFS does not have the length of bytes that are in memory only.
         told.size = attributes.size;
         self.note_kernel_view(inode, told, reads);
         attributes
@@ -156,7 +156,7 @@ impl Filesystem {
             let stat = || Ok(rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH)?);
             let before = Before::look(stat)?;
             let changed = self.set_metadata(&held, set);
-            // Part of it may have happened even if the whole failed.
+            // A part of it may have happened even if the whole failed.
             self.notify_metadata_change(&before, stat);
             changed?;
         }
@@ -198,7 +198,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Lengths change through the node, which holds bytes of the file.
+    /// Changes the length through the node, which caches bytes of the file.
     fn set_size(
         &self,
         caller: &InHeader,
@@ -221,7 +221,7 @@ impl Filesystem {
                 outcome?;
             }
             None => {
-                // `truncate` by name: what the caller may write is for the PFS to say.
+                // `truncate` by name: the PFS decides whether the caller may write.
                 let lower = self.reopen(held, rustix::fs::OFlags::WRONLY)?;
                 let disposition =
                     if set.size == 0 { Disposition::Truncates } else { Disposition::Plain };
@@ -238,10 +238,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What the PFS does when a user without the right to keep them changes a file: the set-id
-    /// bits go. The node writes with its own rights, so the PFS would keep them.
+    /// Clears set-id bits as the PFS does when a user without `CAP_FSETID` changes a file. The node
+    /// writes with its own rights, so the PFS would keep them.
     pub(crate) fn drop_privilege_bits(&self, caller: &InHeader, held: &impl AsFd) -> Answer {
-        // Before each write of theirs: as this machine knows the mode, without a message.
+        // Asked before each write of such a user, so from this machine's cache, without a message.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let mode = rustix::fs::statx(held, c"", flags, StatxFlags::MODE)?.stx_mode;
         if u32::from(mode) & (libc::S_ISUID | libc::S_ISGID) == 0 {
@@ -250,7 +250,7 @@ impl Filesystem {
         let stat = Before::look(|| rustix::fs::statat(held, c"", AtFlags::EMPTY_PATH))?;
         let mut mode = stat.st_mode & 0o7777;
         mode &= !libc::S_ISUID;
-        // Without that right for the group it is kept by those who belong to the group.
+        // Without that bit, members of the group keep the bit for the group.
         if mode & libc::S_IXGRP != 0 || !self.credentials.is_in_group(caller, stat.st_gid) {
             mode &= !libc::S_ISGID;
         }
@@ -267,7 +267,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// `ACCESS`, by the rights of the caller's file system identity.
+    /// `ACCESS`, by the file system identity of the caller.
     pub(crate) fn access(&self, caller: &InHeader, mask: u32) -> Answer {
         self.credentials.become_caller(caller)?;
         let inode = self.inodes.get(caller.nodeid)?;
@@ -301,7 +301,7 @@ impl Filesystem {
         }
         let (_held, path) = self.xattr_path(caller)?;
         if size == 0 {
-            // A read into an empty buffer is no question for the size.
+            // A read into an empty buffer does not ask for the size.
             let length = rustix::fs::getxattr_query(path.as_str(), name)?;
             return Ok(xattr_size(length));
         }

@@ -1,5 +1,5 @@
-//! Files that are made without a name (`O_TMPFILE`): on the PFS, as the caller. Their node has no
-//! place and keeps a descriptor, until a link gives them a name.
+//! Files without a name (`O_TMPFILE`), created on the PFS as the caller. Their inode has no place
+//! and keeps a descriptor until a link gives the file a name.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Filesystem {
     }
 }
 
-/// Creates a file without a name. Where the PFS has none, directories cannot be written to.
+/// Creates a file without a name. A PFS that has none answers as if a directory were written to.
 fn open_nameless(directory: &impl AsFd, arguments: CreateIn) -> Answer<OwnedFd> {
     let append = has_flag(arguments.flags, libc::O_APPEND);
     let flags = match access_of(arguments.flags) {

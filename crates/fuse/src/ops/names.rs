@@ -1,4 +1,4 @@
-//! Operations on names: they happen on the PFS directory, with the caller's rights.
+//! Operations on names. They happen in the PFS directory, with the caller's rights.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -41,8 +41,7 @@ impl Filesystem {
         Ok(self.entry_of(&inode, &stat))
     }
 
-    /// A descriptor of what has the name, by which the next requests reach it, and its attributes.
-    /// There is no descriptor where few are left.
+    /// The attributes of `name`, and a descriptor for the next requests unless few are left.
     fn look_up(&self, parent: &InodeDescriptor, name: &CStr) -> Answer<(Option<OwnedFd>, Stat)> {
         match look_at(parent, name) {
             Ok((file, stat)) => Ok((Some(file).filter(|file| self.shares.has_room(file)), stat)),
@@ -51,8 +50,8 @@ impl Filesystem {
         }
     }
 
-    /// As [`Filesystem::entry`] for a name whose last request was answered with `ESTALE`: the next
-    /// one finds the file of this answer, whatever has its name by then, and room for an open.
+    /// As [`Filesystem::entry`] for a name that a request was answered for with `ESTALE`. The next
+    /// request finds the file of this answer, whatever has its name by then, and room for an open.
     fn entry_kept(
         &self,
         parent: &Arc<Inode>,
@@ -70,8 +69,8 @@ impl Filesystem {
         Ok(self.entry_of(&inode, &stat))
     }
 
-    /// As [`Filesystem::entry`] for a caller whose open is about to come again: nobody else is
-    /// given its node, so it has room.
+    /// As [`Filesystem::entry`] for the second try of an open: no other look-up gets this inode, so
+    /// it has room.
     fn entry_of_retry(
         &self,
         parent: &Arc<Inode>,
@@ -238,14 +237,14 @@ impl Filesystem {
         Ok(self.entry(parent, name, &stat))
     }
 
-    /// Takes a descriptor of a file whose name may go: who has it open by path descriptor or as a
-    /// working directory keeps it, as on the PFS.
+    /// Keeps a descriptor of a file whose name may go: a program that has it open with `O_PATH` or
+    /// as its working directory can go on, as on the PFS.
     fn pin_current(&self, stat: &Stat) -> Option<Arc<Inode>> {
         let inode = self.inodes.current(id_of(stat))?;
         self.inodes.pin(&inode).is_ok().then_some(inode)
     }
 
-    /// The same by its name, with one look at it.
+    /// As [`Filesystem::pin_current`] by name, with one look at it.
     fn pin_by_name(
         &self,
         held: &InodeDescriptor,
@@ -262,9 +261,9 @@ impl Filesystem {
         Ok((Before::seen(begin, stat), inode))
     }
 
-    /// Whether the file that was just looked up has this name alone, and is not open by this mount,
-    /// so that nobody needs what is cached of it when the name is gone. Makes sure that who has it
-    /// open by path descriptor keeps it.
+    /// Whether the file that was just looked up has this name only and is not open through the
+    /// mount, so that what is cached of it can go with the name. Keeps a descriptor for programs
+    /// that have it open with `O_PATH`.
     fn is_unused_with_one_name(&self, inode: &Arc<Inode>, stat: &Stat) -> bool {
         is_regular(stat)
             && stat.st_nlink == 1
@@ -272,8 +271,8 @@ impl Filesystem {
             && self.inodes.pin(inode).is_ok()
     }
 
-    /// The name of such a file is gone. Others may have linked or opened it meanwhile, or the name
-    /// may have led to another one: then what is cached of this one is found again, or is not.
+    /// The name of such a file was removed. If the file was linked or opened meanwhile, or the name
+    /// led to another file, the node keeps what is cached of this one if it is still right.
     fn only_name_removed(&self, inode: &Arc<Inode>, before: &Before) {
         if self.credentials.become_daemon().is_err() || self.service.let_go(inode.id) {
             return;
@@ -281,14 +280,14 @@ impl Filesystem {
         let held = self.inodes.pinned_already(inode);
         let stat = |held: Arc<OwnedFd>| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok();
         let Some(after) = held.and_then(stat) else { return };
-        // Who has the file open goes on with what is cached.
+        // Opens of the file go on with what is cached.
         self.notify_metadata_change(before, || Ok(after));
         if after.st_nlink == 0 {
             self.service.removed(inode.id);
         }
     }
 
-    /// One name of a file is gone: other names keep what is cached, and the last one lets it go.
+    /// One name of a file was removed. What is cached stays for other names and goes with the last.
     fn name_removed(&self, before: &Before, inode: Option<&Arc<Inode>>) {
         if !is_regular(before) {
             return;
@@ -297,14 +296,14 @@ impl Filesystem {
             let held = self.inodes.descriptor(inode).ok()?;
             rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok()
         });
-        // Counted after the name went, because another may have come in between. Where links are
-        // not counted, one name is all a file can have.
+        // Counted after the removal, because another name may have come in between. Where links
+        // are not counted, a file can have one name only.
         let is_last = match &after {
             Some(after) if before.st_nlink > 0 => after.st_nlink == 0,
             _ => before.st_nlink <= 1,
         };
         if let Some(after) = after {
-            // Who has the file open goes on with what is cached, also after its last name went.
+            // Opens of the file go on with what is cached, also after its last name went.
             self.notify_metadata_change(before, || Ok(after));
         }
         if is_last && self.credentials.become_daemon().is_ok() {

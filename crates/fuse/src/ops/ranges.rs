@@ -1,11 +1,12 @@
-//! Requests about ranges of open files that bring no bytes: allocation, holes, copies.
+//! Operations on ranges of open files that move no bytes to or from programs: allocation, holes,
+//! copies.
 
 use crate::inode::pages::Serving;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{CopyIn, FallocateIn, InHeader, LseekIn, LseekOut, WriteOut};
 use crate::protocol::request::{Answer, Errno};
 
-/// Bytes that one request copies between files at most; the kernel asks again for the rest.
+/// Bytes that one request copies at most; the kernel asks again for the rest.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const COPY_STEP_BYTES: usize = 1 << 20;
 
@@ -23,17 +24,17 @@ impl Filesystem {
         Ok(outcome?)
     }
 
-    /// `LSEEK`, for holes and data only: the kernel knows the other kinds.
+    /// `LSEEK`, for holes and data only: the kernel handles the other kinds.
     pub(crate) fn seek(&self, arguments: LseekIn) -> Answer<LseekOut> {
         let handle = self.files.get(arguments.handle)?;
         let offset = arguments.offset;
-        // What programs stored to pages is data, also where it came to nobody else yet.
+        // What programs stored in pages is data, even if it was not written back yet.
         self.pages.write_back(handle.inode.id, offset);
         if self.service.has_memory_only()
             && let seen = rustix::fs::fstat(handle.file.lower())?.st_size.cast_unsigned()
             && let Some(size) = self.service.memory_only_size(handle.inode.id, seen)
         {
-            // What the PFS holds is a stub; in memory the file is all data.
+            // The PFS has a stub; in memory the file is all data.
             let found = match arguments.whence as i32 {
                 _ if offset >= size => return Err(Errno(libc::ENXIO)),
                 libc::SEEK_DATA => offset,
@@ -60,8 +61,8 @@ impl Filesystem {
         let _serving = Serving::inode(target.inode.nodeid);
         let mut length = arguments.length.min(COPY_BYTES_MAX);
         if source.inode.id == target.inode.id {
-            // The kernel knows files by their nodes, of which there may be several, and the length
-            // that each was told last.
+            // The kernel compares inodes, of which the file may have several, and cuts the range at
+            // the length that it knows of each.
             let left = source.file.size()?.saturating_sub(arguments.offset_in);
             if arguments.offset_in.abs_diff(arguments.offset_out) < arguments.length.min(left) {
                 return Err(Errno(libc::EINVAL));
