@@ -1,13 +1,13 @@
-//! The mount: a directory of the parallel file system, seen through the node.
+//! The mount: shows a directory of the parallel file system, with file data served by the node.
 //!
 //! Names, permissions, attributes and locks go straight to the PFS directory with the credentials
 //! of the calling user; file data goes through [`tidepool_proto::FileService`]. Resident files are
 //! opened by FUSE passthrough where the kernel and our privileges allow it.
 //!
-//! This crate caches no name, no attribute and no byte: the kernel is told to ask every time, and
-//! to drop the pages of mappings when their bytes change elsewhere. What may be kept in memory is
-//! the node's business. It speaks the kernel protocol itself; the
-//! reasons are in `docs/design/mount.md`.
+//! This crate caches no name, no attribute and no byte. The kernel is told to ask every time, and
+//! to drop the pages of mappings when their bytes change elsewhere. What is kept in memory is
+//! decided by the node. The crate speaks the kernel protocol itself, for the reasons in
+//! `docs/design/mount.md`.
 
 mod callers;
 mod inode;

@@ -1,10 +1,11 @@
 //! Record locks and whole-file locks. They are held on the PFS, so that they also hold against
 //! programs that do not use the mount.
 //!
-//! Record locks belong to descriptors of their owners (see [`LockTable`]), whole-file locks to the
-//! descriptor of the open. Requests that wait are in a list, which one thread has tried again and
-//! again: no worker blocks, and an interrupt ends the wait with `EINTR`. For each user one thread
-//! at most tries them, so a PFS that does not answer holds up only its own callers.
+//! Record locks belong to descriptors of their owners (see [`crate::inode::lock_table`]),
+//! whole-file locks to the descriptor of the open. Requests that wait are in a list, which one
+//! thread has tried again and again: no worker blocks, and an interrupt ends the wait with `EINTR`.
+//! For each user one thread at most tries them, so a PFS that does not answer holds up only its own
+//! callers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

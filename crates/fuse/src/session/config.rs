@@ -1,5 +1,5 @@
-//! What a mount is told at its start. Values are taken as given: they were checked where the
-//! configuration was read.
+//! [`MountConfig`]: how and where to mount. The values were checked where the configuration was
+//! read.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ pub struct MountConfig {
     pub read_only: bool,
     /// Let other users in. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Let the kernel read resident files without us where it can.
+    /// Let the kernel read resident files by itself where it can.
     pub passthrough: bool,
-    /// Let reads and writes go past the kernel's page cache, where files can be mapped even so.
+    /// Let reads and writes bypass the kernel's page cache, if the kernel can map such files.
     pub direct_io: bool,
-    /// Largest number of descriptors held to remember inodes; `None` takes a quarter of what the
+    /// Largest number of descriptors held to reach inodes; `None` takes a quarter of what the
     /// process may open, and 32,768 at most: each keeps an inode of the PFS in the kernel's memory.
     pub inode_descriptors_max: Option<usize>,
     /// Largest number of files, directories and locks that are open through the mount, of which

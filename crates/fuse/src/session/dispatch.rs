@@ -1,8 +1,8 @@
-//! From an operation code to its handler.
+//! Handles requests: finds the handler of an operation code, and sends what it returns.
 //!
-//! A handler that panics answers `EIO`; the mount goes on. Requests of kinds that this mount does
-//! not have answer `ENOSYS`, after which the kernel does not ask again. Whatever may wait for the
-//! PFS takes a turn first (`turns`).
+//! A handler that panics answers `EIO`; the mount goes on. Operations that this mount does not have
+//! answer `ENOSYS`, after which the kernel does not ask again. All requests that may wait for the
+//! PFS take a turn first (see [`crate::callers::turns`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::protocol::device::Device;
 use crate::protocol::reply::{Reply, Response};
 use crate::protocol::request::{Answer, Arguments, Errno};
 
-/// The threads that read requests, as a handler knows them.
+/// The threads that read requests.
 pub trait Workers {
-    /// Runs `work`, during which this thread may wait. Makes sure that another one listens.
+    /// Runs `work`, which may wait, on this thread. Makes sure first that another thread listens.
     fn run_blocking(&self, work: impl FnOnce());
 }
 
@@ -98,12 +98,12 @@ impl Filesystem {
         if read.transfer_flags & abi::READ_LOCK_OWNER == 0 {
             self.begin_page(&handle)?;
         }
-        // The node may start threads, which get the identity that this one has then.
+        // The node may start threads, which inherit the identity of this one.
         self.credentials.become_daemon()?;
         Ok((handle, (read.offset, read.size as usize)))
     }
 
-    /// Handles a request that may wait for the PFS: here if its user may have a thread for it.
+    /// Handles a request that may wait for the PFS: at once if its user has a turn.
     fn ask_for_turn(
         self: &Arc<Self>,
         header: &InHeader,
@@ -127,8 +127,8 @@ impl Filesystem {
         }
     }
 
-    /// Whose turn a request takes. What the kernel does by itself is nobody's by its header; it
-    /// counts to who opened the file.
+    /// The user whose turn a request takes. What the kernel does by itself has no user in its
+    /// header; it counts for the user that opened the file.
     fn user_of(&self, header: &InHeader, mut arguments: Arguments<'_>) -> u32 {
         let by_kernel = header.uid == 0 && header.pid == 0;
         let has_handle = matches!(header.opcode, op::READ | op::WRITE | op::FLUSH | op::RELEASE);
@@ -142,7 +142,7 @@ impl Filesystem {
         header.uid
     }
 
-    /// Handles a request that has a turn, then those that waited for it.
+    /// Handles a request that has a turn, then those that were queued for it.
     fn run_queued(self: &Arc<Self>, waiting: Option<QueuedRequest>) {
         let mut next = waiting;
         while let Some(QueuedRequest { user, request, reply, pause, .. }) = next {
@@ -151,7 +151,7 @@ impl Filesystem {
         }
     }
 
-    /// Handles a request that was tried `pause` ago, if ever.
+    /// Handles a request that has a turn. `pause` is the time since it was tried last, or zero.
     fn handle_in_turn(self: &Arc<Self>, user: u32, request: &[u8], reply: Reply, pause: Duration) {
         let mut arguments = Arguments::new(request);
         let Ok(header) = arguments.take::<InHeader>() else { return };
@@ -205,7 +205,7 @@ impl Filesystem {
         }
     }
 
-    /// Sends an answer. If the kernel does not want it any more, takes back what it stands for.
+    /// Sends an answer. If the kernel does not take it, undoes what it stands for.
     fn answer(&self, reply: Reply, answer: Answer<Response>) {
         if reply.answer(&answer) {
             return;
@@ -235,7 +235,7 @@ impl Filesystem {
                 let create = arguments.take()?;
                 Response::Created(self.create(header, create, arguments.name()?, device)?)
             }
-            // Its name is the kernel's own and leads nowhere.
+            // The name in the request is made up by the kernel.
             op::TMPFILE => {
                 Response::Created(self.create_nameless(header, arguments.take()?, device)?)
             }

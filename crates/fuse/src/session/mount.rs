@@ -1,8 +1,8 @@
-//! The life of a mount: handshake, worker threads, end.
+//! [`Mount`] and [`MountSession`]: handshake with the kernel, worker threads, unmounting.
 //!
-//! A few threads listen for requests. Whoever is about to wait for the PFS makes sure that another
-//! one still listens, and starts one if need be. There are more threads than turns to wait for the
-//! PFS, so resident bytes are served at once however slow the PFS is and however many wait.
+//! A few threads listen for requests. A thread that is about to wait for the PFS makes sure that
+//! another one listens, and starts one if need be. There are more threads than turns to wait for
+//! the PFS, so resident bytes are served at once however slow the PFS is and however many wait.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -27,18 +27,18 @@ use crate::session::mounting::{self, Force};
 /// Largest read and write of one request.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4 << 10;
-/// Room beside the bytes of a write for its headers.
+/// Room for the headers of a write beside its bytes.
 const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
-/// The kernel shares these between all users and holds further ones back, so one user who makes
-/// them wait must not use them up.
+/// The kernel shares these between all users and delays further ones, so one user who makes them
+/// wait must not use them up.
 const BACKGROUND_REQUESTS_MAX: u16 = 1024;
-/// Descriptors held to remember inodes, where the process may open many.
+/// Descriptors held to reach inodes, if the process may open many.
 const PINNED_MAX: usize = 32 << 10;
-/// Threads that listen beyond the configured number before they end.
+/// Listening threads beyond the configured number; more end.
 const SPARE_THREADS_MAX: usize = 6;
 /// Threads beyond those that may wait for the PFS.
 const THREADS_BESIDE_TURNS: usize = 8;
-/// How long programs may go on using the mount after it was asked to go.
+/// How long programs may go on using the mount once it is to be unmounted.
 const BUSY_MAX: Duration = Duration::from_secs(2);
 const BUSY_CHECK: Duration = Duration::from_millis(20);
 
@@ -59,9 +59,9 @@ struct MountSession {
 pub struct Mount {
     session: Arc<MountSession>,
     mount_point: PathBuf,
-    /// Before it is at its place.
+    /// The mount before it was moved to its place.
     prepared: Option<OwnedFd>,
-    /// By which it is found where it is now; unknown at first.
+    /// Finds the mount wherever it is now; unknown at first.
     device_number: Option<(u32, u32)>,
     unmounted: AtomicBool,
 }
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// Mounts; returns once the kernel and we agree and somebody answers.
+/// Mounts. Returns once the handshake with the kernel is done and threads answer.
 ///
 /// A dead mount on the mount point is removed (see [`crate::recover_stale`]), and not before the
 /// new one is there: what programs write into the bare directory would be hidden by the mount.
@@ -122,12 +122,12 @@ pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<M
     if was_stale {
         session.filesystem.note("a mount whose daemon had died was removed".to_owned());
     }
-    // Not tried out here: a process that is killed while it asks its own mount waits for itself.
+    // Not tried out here: a process that is killed during a request to its own mount hangs.
     Ok(mount)
 }
 
-/// The node reaches files below the PFS directory by system calls; one that led back into the
-/// mount would wait for itself.
+/// Refuses a mount point below the PFS directory: the node opens files there by system calls, and
+/// one that leads back into the mount would wait for itself.
 fn refuse_mount_inside(config: &MountConfig) -> Result<()> {
     let pfs_path = config.pfs_path.canonicalize().unwrap_or_else(|_| config.pfs_path.clone());
     if config.mount_point.starts_with(&pfs_path) && config.mount_point != pfs_path {
@@ -188,13 +188,14 @@ fn cannot_mount(config: &MountConfig, error: std::io::Error) -> Error {
     };
     match error.raw_os_error() {
         Some(_) => failed(place).caused_by(error),
-        // What the helper said: a cause without a number does not reach the starting process.
+        // The words of the helper, because a cause without an errno does not reach the parent
+        // process.
         None => failed(format!("{place}: {error}")),
     }
 }
 
 impl Mount {
-    /// Has the mount at its place, and known by its number there.
+    /// Moves the mount to its place and notes its device number.
     fn move_into_place(&mut self) -> Result<()> {
         let prepared = match self.prepared.take() {
             Some(prepared) => prepared,
@@ -210,7 +211,7 @@ impl Mount {
         crate::session::stale::replace(&self.mount_point, &prepared).map(drop)
     }
 
-    /// Unmounts wherever it is, however its place is called by now.
+    /// Unmounts at every place where the mount is now.
     fn detach(&self, force: Force) -> std::io::Result<()> {
         let places = self.device_number.map(crate::session::stale::places_of);
         let Some(Ok(places)) = places else { return mounting::detach(&self.mount_point, force) };
@@ -223,13 +224,13 @@ impl Mount {
         }
     }
 
-    /// Waits until the mount is gone, whoever unmounted it.
+    /// Waits until the mount is gone, by [`Mount::unmount`] or from outside.
     pub fn wait(&self) -> Result<()> {
         self.session.wait();
         Ok(())
     }
 
-    /// Calls `tell`, in a thread of its own, once the mount is gone, whoever unmounted it.
+    /// Calls `tell` in a thread of its own once the mount is gone, however it was unmounted.
     pub fn when_gone(&self, tell: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let session = self.session.clone();
         let watch = move || {
@@ -241,11 +242,11 @@ impl Mount {
 
     /// Unmounts and waits until no thread of the mount answers any more.
     ///
-    /// Programs that use the mount get two seconds to end; then their requests and open files fail
-    /// with `ENOTCONN`, also in other mount namespaces, such as a container that began after the
-    /// mount. Bytes of shared mappings are written first. Does nothing if the mount is
-    /// gone already. A mount that cannot be unmounted is no longer waited for: it fails with
-    /// `ENOTCONN` when this process ends.
+    /// Programs that use the mount have two seconds to end. Then their requests and open files fail
+    /// with `ENOTCONN`, also in other mount namespaces, such as a container that was started after
+    /// the mount. Bytes of shared mappings are written first. Does nothing if the mount is gone
+    /// already. A mount that cannot be unmounted is not waited for: it fails with `ENOTCONN` when
+    /// this process ends.
     pub fn unmount(&self) -> Result<()> {
         if self.unmounted.swap(true, Ordering::SeqCst) {
             return self.wait();
@@ -282,7 +283,7 @@ impl Mount {
         self.wait()
     }
 
-    /// What this machine lacks, one line each.
+    /// What does not work on this machine, one line each.
     pub fn notes(&self) -> Vec<String> {
         self.session.filesystem.notes.lock().clone()
     }
@@ -292,13 +293,13 @@ impl Mount {
         self.session.filesystem.passthrough.load(Ordering::Relaxed)
     }
 
-    /// Whether reads and writes go past the kernel's page cache.
+    /// Whether reads and writes bypass the kernel's page cache.
     pub fn has_direct_io(&self) -> bool {
         self.session.filesystem.direct_io.load(Ordering::Relaxed)
     }
 
-    /// The mount is gone here and lives on: in a mount namespace that was made since, or in use
-    /// after somebody detached it. It ends with this process.
+    /// Leaves a mount that is gone here and still held: in a mount namespace that was made since,
+    /// or in use after a detach. It ends with this process.
     fn abandon(&self) {
         let holders =
             self.device_number.map(crate::session::stale::held_elsewhere).unwrap_or_default();
@@ -317,7 +318,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.prepared.take().is_some() {
-            // It never came to a place.
+            // It was never moved to its place.
             self.session.wait();
             return;
         }
@@ -328,7 +329,7 @@ impl Drop for Mount {
 }
 
 impl MountSession {
-    /// Waits for the end no longer than this; whether it came.
+    /// Waits for the end, no longer than `patience`. Returns whether it came.
     fn wait_for(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut ended = self.ended.lock();
@@ -344,7 +345,7 @@ impl MountSession {
         while !self.wait_for(BUSY_MAX) {}
     }
 
-    /// Agrees with the kernel on what both can do.
+    /// Negotiates with the kernel what both can do.
     fn handshake(&self, config: &MountConfig) -> Result<()> {
         let fail = |detail: &str| Error::new(ErrorKind::Unsupported, OPERATION, detail);
         let mut buffer = vec![0; REQUEST_HEADER_BYTES_MAX];
@@ -414,7 +415,7 @@ impl MountSession {
             max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
             map_alignment: 0,
             flags_high: (agreed >> 32) as u32,
-            // Passthrough files may not lie on a stacked file system themselves.
+            // Files for passthrough may not be on a stacked file system themselves.
             max_stack_depth: u32::from(agreed & init::PASSTHROUGH != 0),
             unused: [0; 6],
         }
@@ -461,7 +462,7 @@ impl MountSession {
             tracing::error!("a worker could not take the daemon's identity and ended");
             return;
         }
-        // A descriptor of its own saves the worker a shared queue; without one it works as well.
+        // A descriptor of its own spares the worker a shared queue; it works without one as well.
         let device = self.device.duplicate_connected().map(Arc::new);
         let device = device.unwrap_or_else(|_| self.device.clone());
         let mut buffer = vec![0; TRANSFER_BYTES_MAX + REQUEST_HEADER_BYTES_MAX];
@@ -484,7 +485,7 @@ impl MountSession {
         self.listening.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Nobody waits for the workers any more.
+    /// Ends all waits for the workers.
     fn stop_waiting(&self) {
         *self.ended.lock() = true;
         self.end.notify_all();
@@ -503,12 +504,12 @@ impl MountSession {
     }
 }
 
-/// What handlers may know of the thread they run on.
+/// The thread that a request is handled on.
 struct Worker<'a> {
     session: &'a Arc<MountSession>,
 }
 
-/// Counts the thread as listening again even if the handler panics.
+/// A thread that may wait. Counts it as listening again when dropped, also after a panic.
 struct BusyWorker<'a>(&'a MountSession);
 
 impl Drop for BusyWorker<'_> {

@@ -1,8 +1,8 @@
-//! Mounting and unmounting: by system call as root, by the system's helper as any other user.
+//! Mounts and unmounts: by system call as root, by `fusermount3` as any other user.
 //!
-//! Where the kernel can, a mount is made beside the tree of files and comes to its place once it is
-//! served: below a dead mount that is there, which goes only then. So at no moment does the mount
-//! point lead to the bare directory.
+//! If the kernel can, a mount is made detached and moved to its place once threads serve it: below
+//! a dead mount that is there, which is unmounted then. So the mount point never leads to the bare
+//! directory.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -28,7 +28,7 @@ const SUBTYPE: &str = "tidepool";
 const HELPER: &str = "fusermount3";
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts and returns the descriptor that the kernel sends its requests to.
+/// Mounts, and returns the descriptor from which requests are read.
 pub fn attach(config: &MountConfig) -> io::Result<OwnedFd> {
     match attach_as_root(config) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => attach_by_helper(config),
@@ -36,7 +36,7 @@ pub fn attach(config: &MountConfig) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a mount that is nowhere yet. Returns the descriptor of requests and the mount.
+/// Makes a detached mount. Returns the descriptor from which requests are read, and the mount.
 pub fn prepare(config: &MountConfig) -> io::Result<(OwnedFd, OwnedFd)> {
     let device = Device::open_unconnected()?;
     let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -62,7 +62,7 @@ pub fn prepare(config: &MountConfig) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((device, mount))
 }
 
-/// Brings a prepared mount to its place: on top of what is there, or below it.
+/// Moves a detached mount to its place: on top of what is there, or below it.
 pub fn place(prepared: &OwnedFd, mount_point: &Path, below: bool) -> io::Result<()> {
     let mut flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     if below {
@@ -99,10 +99,10 @@ fn attach_as_root(config: &MountConfig) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// The helper mounts in our name and passes the descriptor back over a socket.
+/// The helper mounts and passes the descriptor back over a socket.
 fn attach_by_helper(config: &MountConfig) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // Options are separated by commas, which a backslash protects.
+    // Commas separate options; a backslash protects them.
     let source = config.pfs_path.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
     let mut options = format!("nosuid,nodev,fsname={source},subtype={SUBTYPE}");
     if config.allow_other {
@@ -124,7 +124,7 @@ fn attach_by_helper(config: &MountConfig) -> io::Result<OwnedFd> {
     }
     let spawned = command.stderr(std::process::Stdio::piped()).spawn();
     let child = spawned.map_err(|error| {
-        // Without the number of the system call, which would be taken for that of the device.
+        // Without an errno, which would be taken for that of the device.
         let why = match error.kind() {
             io::ErrorKind::NotFound => "is not installed".to_owned(),
             io::ErrorKind::PermissionDenied => "this user may not run".to_owned(),
@@ -161,14 +161,15 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other(format!("{HELPER} passed no descriptor")))
 }
 
-/// The device number of a mount, by any descriptor of it. Asks nobody: the caller may serve it.
+/// The device number of a mount, by any descriptor of it. Asks only the kernel, because the
+/// caller may be the one that serves the mount.
 pub fn device_number(mount: &OwnedFd) -> io::Result<(u32, u32)> {
     let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let facts = rustix::fs::statx(mount, c"", at, StatxFlags::TYPE)?;
     Ok((facts.stx_dev_major, facts.stx_dev_minor))
 }
 
-/// The device number of what is mounted at `place`; `None` where nothing is. Asks nobody.
+/// The device number of what is mounted at `place`; `None` if nothing is. Asks only the kernel.
 pub fn mounted_device(place: &Path) -> Option<(u32, u32)> {
     let at = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
     let facts = rustix::fs::statx(CWD, place, at, StatxFlags::TYPE).ok()?;
@@ -181,7 +182,7 @@ pub fn mounted_device(place: &Path) -> Option<(u32, u32)> {
 pub enum Force {
     /// Only if nobody uses the mount.
     No,
-    /// End every request first, then detach: whoever uses the mount gets errors, and none hangs.
+    /// End every request first, then detach: programs that use the mount get errors, none hangs.
     Yes,
 }
 
@@ -198,7 +199,7 @@ pub fn detach(mount_point: &Path, force: Force) -> io::Result<()> {
     }
 }
 
-/// Unmounts by the system's helper, as the user who mounted.
+/// Unmounts by the helper, as the user who mounted.
 pub fn unmount_by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new(HELPER);
     command.arg("-u").arg("-q");
@@ -209,7 +210,7 @@ pub fn unmount_by_helper(mount_point: &Path, lazy: bool) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    // In use is what it nearly always means; where a forced one fails as well, its words say more.
+    // It is nearly always in use. If a forced unmount fails as well, the helper's words say more.
     let said = String::from_utf8_lossy(&output.stderr);
     match said.trim() {
         said if lazy && !said.is_empty() => Err(io::Error::other(said.to_owned())),

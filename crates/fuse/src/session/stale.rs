@@ -1,7 +1,6 @@
-//! Mounts whose daemon died, and mount points that belong to somebody else.
+//! Mounts whose daemon died, and mount points that are in use otherwise.
 //!
-//! Only what the mount table says is believed; a mount that may still have a daemon is never
-//! removed.
+//! Only the mount table is trusted. A mount that may still have a daemon is never removed.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,10 +11,10 @@ use rustix::mount::UnmountFlags;
 use tidepool_proto::mounts::{Mount, MountTable};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-/// How long a mount may take to answer before its daemon counts as stuck.
+/// How long a mount may take to answer before its daemon is taken for stuck.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const OPERATION: &str = "looking at the mount point";
-/// Dead mounts may be stacked, but not without end.
+/// Dead mounts that may be stacked on one mount point.
 const STACKED_MAX: usize = 64;
 
 /// Removes a dead mount from `mount_point` (several, if they are stacked) and returns whether there
@@ -38,8 +37,8 @@ pub fn recover_stale(mount_point: &Path) -> Result<bool> {
     Err(Error::new(ErrorKind::InUse, OPERATION, "dead mounts are stacked on it without end"))
 }
 
-/// Whether a dead mount is on `mount_point`, which is left as it is: while it is there, nobody
-/// takes the bare directory for the file system.
+/// Whether a dead mount is on `mount_point`. It is left in place, where it hides the bare directory
+/// from programs.
 ///
 /// # Errors
 /// As [`recover_stale`].
@@ -60,14 +59,15 @@ fn remove_top(mount_point: &Path) -> Result<()> {
     })
 }
 
-/// Puts a prepared mount where only dead ones may be, which go; whether there were any.
+/// Moves a detached mount to a place that has only dead mounts on it, and removes these. Returns
+/// whether there were any.
 pub(crate) fn replace(mount_point: &Path, prepared: &OwnedFd) -> Result<bool> {
     let fail = |error: std::io::Error| {
         Error::new(ErrorKind::Unsupported, "mounting", describe(mount_point)).caused_by(error)
     };
     let place = |below| crate::session::mounting::place(prepared, mount_point, below);
     let is_stale = is_stale(mount_point)?;
-    // Below several it would stay below.
+    // Placed below several, it would stay below.
     if is_stale && count_at(mount_point)? == 1 && place(true).is_ok() {
         remove_top(mount_point)?;
         return Ok(true);
@@ -77,8 +77,8 @@ pub(crate) fn replace(mount_point: &Path, prepared: &OwnedFd) -> Result<bool> {
     Ok(is_stale)
 }
 
-/// The mount point without symbolic links. Its last component is not touched: on a dead mount
-/// every system call on it fails.
+/// The mount point without symbolic links. Its last component is not resolved: on a dead mount
+/// every system call fails.
 pub(crate) fn resolve(mount_point: &Path) -> Result<PathBuf> {
     let fail = |error: std::io::Error| {
         Error::new(ErrorKind::InvalidInput, OPERATION, describe(mount_point))
@@ -114,8 +114,8 @@ fn in_use(mount_point: &Path, mounted: &Mount<'_>) -> Error {
         .remedy("stop the node that serves it, unmount it, or choose another mount point")
 }
 
-/// Whether every call on the mount fails because its daemon is gone. Asked from another thread, in
-/// case the daemon lives and is stuck.
+/// Whether every call on the mount fails because its daemon is gone. Another thread asks, in case
+/// the daemon is alive and stuck.
 fn is_dead(mount_point: &Path) -> Result<bool> {
     let (sender, receiver) = mpsc::channel();
     let path = mount_point.to_owned();
@@ -140,7 +140,8 @@ fn read_table() -> Result<MountTable> {
     })
 }
 
-/// The mount of a node that `path` lies in. The path need not exist; a mount on it is not meant.
+/// The mount of a node that contains `path`, which need not exist. A mount on `path` itself does
+/// not count.
 ///
 /// # Errors
 /// As reading the mount table.
@@ -159,7 +160,7 @@ fn count_at(mount_point: &Path) -> Result<usize> {
     Ok(read_table()?.mounts().filter(|mount| mount.is_at(mount_point)).count())
 }
 
-/// Where the file system of a device number is mounted now, whatever was renamed meanwhile.
+/// The places where the mount with a device number is now.
 pub(crate) fn places_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
     Ok(places_in(&read_table()?, device))
 }
@@ -168,14 +169,14 @@ fn places_in(table: &MountTable, device: (u32, u32)) -> Vec<PathBuf> {
     table.mounts().filter(|mount| mount.device == device).map(|mount| mount.point()).collect()
 }
 
-/// Where a process sees the mount of this device. A mount namespace of its own, as containers have,
-/// may call it otherwise, and may hold it when it is gone here. Empty for processes that the caller
-/// may not look at.
+/// The places where a process sees the mount with this device number. In a mount namespace of its
+/// own, as containers have, they may differ, and may outlast the mount here. Empty for processes
+/// that the caller may not look at.
 pub fn places_for(process_id: u32, device: (u32, u32)) -> Vec<PathBuf> {
     places_in(&MountTable::of_process(process_id).unwrap_or_default(), device)
 }
 
-/// A process in each other mount namespace that holds the mount of this device, and where it is.
+/// A process in each other mount namespace that holds the mount with this device number, and where.
 pub(crate) fn held_elsewhere(device: (u32, u32)) -> Vec<(u32, PathBuf)> {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let mut seen = vec![namespace("self")];
