@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tidepool_proto::{Access, Identity, OpenFile};
 
 use crate::callers::shares::Share;
-use crate::inode::table::Inode;
+use crate::inode::state::Inode;
 
 pub struct FileHandle {
     /// The inode that is open.

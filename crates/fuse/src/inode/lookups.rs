@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::inode::attributes::Before;
-use crate::inode::table::Inode;
+use crate::inode::state::Inode;
 
 /// Number of places. Of two threads that share one, one has to ask again.
 const PLACES: usize = 64;

@@ -8,5 +8,7 @@ pub(crate) mod lock_table;
 pub(crate) mod lookups;
 pub(crate) mod opens;
 pub(crate) mod pages;
+pub(crate) mod pins;
 pub(crate) mod reservations;
+pub(crate) mod state;
 pub(crate) mod table;

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tidepool_proto::{ChangedRange, FileId};
 
 use crate::callers::thread_pool::ThreadPool;
-use crate::inode::table::Inode;
+use crate::inode::state::Inode;
 use crate::protocol::device::Device;
 
 /// Threads that wait for the kernel to drop pages.

@@ -1,137 +1,30 @@
-//! [`InodeTable`]: the inodes that the kernel knows, by node number and by lower file, with the
-//! descriptors that reach them.
+//! [`InodeTable`]: the inodes that the kernel knows, by node number and by lower file.
 //!
 //! An inode is found by the (device, inode) of the lower file and remembers the place where it was
-//! seen last. A look-up leaves an `O_PATH` descriptor with it, by which the next requests reach the
-//! file without asking for its name again. Above a budget, descriptors that were not used lately
-//! are closed, and opened again from the place when needed, with a check that it still leads to the
-//! same file (`ESTALE` otherwise). The table caches no attributes and no names: every look-up asks
-//! the PFS.
+//! seen last. If its descriptor was closed, it is opened again from the place, with a check that it
+//! still leads to the same file (`ESTALE` otherwise). The table caches no attributes and no names:
+//! every look-up asks the PFS.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
-use tidepool_proto::{FileId, OpenFile, Version};
+use rustix::fs::{AtFlags, Stat};
+use tidepool_proto::{FileId, Version};
 
-use crate::inode::attributes::{id_of, kind_of, version_of};
+use crate::inode::attributes::{id_of, kind_of};
 use crate::inode::opens::Opens;
+use crate::inode::pins::{Pins, look_at};
 use crate::inode::reservations::{Reservation, Reservations};
+use crate::inode::state::{Inode, InodeDescriptor, Place};
 use crate::protocol::abi::ROOT_NODEID;
 use crate::protocol::request::{Answer, Errno};
 
-/// File systems whose clients rename a file that is held on this machine instead of removing it:
-/// NFS, and AFS by its two implementations.
-const HIDES_HELD: [u64; 3] = [0x6969, 0x5346_414F, 0x6B41_4653];
-/// Descriptors that one request looks at in search of unused ones.
-const SWEEP: usize = 256;
-/// How often an inode is looked at whose writers may be ahead of what it shows, and the pause.
-const FOLLOW_ATTEMPTS: usize = 5;
-const FOLLOW_PAUSE: Duration = Duration::from_millis(1);
 /// More than any path that the kernel can walk: places that are deeper form a circle.
 const DEPTH_MAX: usize = 2_048;
-
-/// Where an inode was seen last.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub parent: Arc<Inode>,
-    /// Its name in the directory: any bytes.
-    pub name: CString,
-}
-
-/// One inode as the kernel knows it.
-#[derive(Debug)]
-pub struct Inode {
-    /// The kernel's number. Several may stand for one lower file, see [`InodeTable::reserve`].
-    pub nodeid: u64,
-    /// Identity of the lower file.
-    pub id: FileId,
-    /// File type bits.
-    pub kind: u32,
-    /// Its opens at present.
-    pub opens: Mutex<Opens>,
-    /// Whether the kernel got bytes to keep for it.
-    pub has_pages: AtomicBool,
-    /// Whether the kernel is notified of changes that it does not make by this inode.
-    pub is_notified: AtomicBool,
-    /// The version of the kernel's pages. Kept if the kernel reads through its page cache.
-    pub kernel_view: Mutex<Option<KernelView>>,
-    /// Whether look-ups by others are never answered with it.
-    is_private: AtomicBool,
-    place: Mutex<Option<Place>>,
-    pin: Mutex<Option<Arc<OwnedFd>>>,
-    /// Whether the descriptor may be the only way left to the file: one of its names was to go.
-    is_last_way: AtomicBool,
-    last_use: AtomicU64,
-    lookups: AtomicU64,
-}
-
-/// What the kernel knew of a file when it last had reason to drop its pages.
-#[derive(Clone, Copy, Debug)]
-pub struct KernelView {
-    /// The kernel compares its length and modification time.
-    pub version: Version,
-    /// Whether any later change shows in these (see `FileService::is_settled`).
-    pub is_settled: bool,
-    /// The number of the content that was read by pages; 0 is the file as it was at that moment.
-    pub content: Option<u64>,
-}
-
-impl Inode {
-    /// Where the inode was seen last; `None` for the root and for a file that has no name yet.
-    pub fn place(&self) -> Option<Place> {
-        self.place.lock().clone()
-    }
-
-    /// Whether these are attributes of its file.
-    pub fn is(&self, stat: &Stat) -> bool {
-        id_of(stat) == self.id && kind_of(stat) == self.kind
-    }
-
-    /// Whether look-ups of its file at `version` may be answered with it.
-    fn may_serve(&self, version: &Version) -> bool {
-        let mut seen = *version;
-        for _ in 0..FOLLOW_ATTEMPTS {
-            let opens = self.opens.lock();
-            if opens.may_serve(&seen, self.has_pages.load(Ordering::Acquire)) {
-                return true;
-            }
-            let Some(file) = opens.may_follow().then(|| opens.any_file()).flatten() else { break };
-            drop(opens);
-            std::thread::sleep(FOLLOW_PAUSE);
-            let Ok(now) = rustix::fs::fstat(file.lower()) else { break };
-            seen = version_of(&now);
-        }
-        false
-    }
-
-    /// Whether this is a regular file.
-    pub fn is_regular(&self) -> bool {
-        self.kind == libc::S_IFREG
-    }
-}
-
-/// A descriptor of an inode, valid while this lives.
-pub enum InodeDescriptor {
-    /// An `O_PATH` descriptor.
-    Pinned(Arc<OwnedFd>),
-    /// The descriptor of an open of the file.
-    Open(Arc<dyn OpenFile>),
-}
-
-impl AsFd for InodeDescriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            InodeDescriptor::Pinned(descriptor) => descriptor.as_fd(),
-            InodeDescriptor::Open(file) => file.lower(),
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Maps {
@@ -154,52 +47,22 @@ struct Maps {
 pub struct InodeTable {
     root: Arc<Inode>,
     maps: Mutex<Maps>,
-    pinned: AtomicUsize,
-    pinned_max: usize,
-    /// Whether the PFS renames files that are held here instead of removing them.
-    hides_held: bool,
-    /// Inodes in the order in which they got their descriptors, and their last use then.
-    pins: Mutex<VecDeque<(Weak<Inode>, u64)>>,
-    clock: AtomicU64,
-}
-
-fn new_inode(nodeid: u64, id: FileId, kind: u32, place: Option<Place>, opens: Opens) -> Arc<Inode> {
-    Arc::new(Inode {
-        nodeid,
-        id,
-        kind,
-        opens: Mutex::new(opens),
-        has_pages: AtomicBool::new(false),
-        is_notified: AtomicBool::new(false),
-        kernel_view: Mutex::default(),
-        is_private: AtomicBool::new(false),
-        place: Mutex::new(place),
-        pin: Mutex::new(None),
-        is_last_way: AtomicBool::new(false),
-        last_use: AtomicU64::new(0),
-        lookups: AtomicU64::new(0),
-    })
+    /// The descriptors that inodes hold.
+    pub pins: Pins,
 }
 
 impl InodeTable {
     /// A table whose root is `root`, holding up to `pinned_max` descriptors.
     pub fn new(root: OwnedFd, pinned_max: usize) -> std::io::Result<Self> {
         let stat = rustix::fs::statat(&root, c"", AtFlags::EMPTY_PATH)?;
-        let hides_held = HIDES_HELD.contains(&(rustix::fs::fstatfs(&root)?.f_type as u64));
-        let inode = new_inode(ROOT_NODEID, id_of(&stat), kind_of(&stat), None, Opens::default());
+        let pins = Pins::new(&root, pinned_max)?;
+        let inode = Inode::new(ROOT_NODEID, id_of(&stat), kind_of(&stat), None, Opens::default());
+        let inode = Arc::new(inode);
         *inode.pin.lock() = Some(Arc::new(root));
         let mut maps = Maps { last_nodeid: ROOT_NODEID, ..Maps::default() };
         maps.by_nodeid.insert(ROOT_NODEID, inode.clone());
         maps.current.insert(inode.id, inode.clone());
-        Ok(InodeTable {
-            root: inode,
-            maps: Mutex::new(maps),
-            pinned: AtomicUsize::new(0),
-            pinned_max,
-            hides_held,
-            pins: Mutex::default(),
-            clock: AtomicU64::new(1),
-        })
+        Ok(InodeTable { root: inode, maps: Mutex::new(maps), pins })
     }
 
     /// The inode with this number.
@@ -233,7 +96,7 @@ impl InodeTable {
     /// As [`InodeTable::enter`] for a new file without a name, reached by `file` until it gets one.
     pub fn enter_nameless(&self, file: OwnedFd, stat: &Stat, version: &Version) -> Arc<Inode> {
         let inode = self.enter_at(None, stat, version);
-        self.keep_as_last_way(&inode, file);
+        self.pins.keep_as_last_way(&inode, file);
         inode
     }
 
@@ -351,7 +214,7 @@ impl InodeTable {
             }
         };
         if let Some(before) = before {
-            self.unpin(&before);
+            self.pins.remove(&before);
         }
     }
 
@@ -383,11 +246,11 @@ impl InodeTable {
         {
             maps.current.remove(&inode.id);
             if let Some(unseen) = maps.by_nodeid.remove(&current.nodeid) {
-                self.unpin(&unseen);
+                self.pins.remove(&unseen);
             }
         }
         drop(maps);
-        self.unpin(&inode);
+        self.pins.remove(&inode);
         Some(inode)
     }
 
@@ -409,68 +272,20 @@ impl InodeTable {
         self.pinned_descriptor(inode, 0).map(InodeDescriptor::Pinned)
     }
 
-    /// The descriptor of the inode if one is held.
-    pub fn pinned_already(&self, inode: &Inode) -> Option<Arc<OwnedFd>> {
-        self.used(inode);
-        inode.pin.lock().clone()
-    }
-
     /// Makes sure that the inode can be reached although its name is about to go.
     pub fn pin(&self, inode: &Arc<Inode>) -> Answer {
         inode.is_last_way.store(true, Ordering::Relaxed);
         self.pinned_descriptor(inode, 0).map(|_| ())
     }
 
-    /// As [`InodeTable::renew`] for a file whose name may soon lead elsewhere.
-    pub fn keep_as_last_way(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
-        let is_last_way = inode.is_last_way.swap(true, Ordering::Relaxed);
-        self.replace(inode, descriptor, is_last_way);
-    }
-
-    /// Replaces the descriptor by that of the last look-up. The server may have given the number
-    /// of the old one to another file; or the file has another name now, and the PFS goes by the
-    /// modes of that name's directory. A descriptor that may be the only way to the file stays.
-    pub fn renew(&self, inode: &Arc<Inode>, descriptor: OwnedFd) {
-        if inode.nodeid == ROOT_NODEID || (self.hides_held && inode.kind != libc::S_IFDIR) {
-            return;
-        }
-        self.replace(inode, descriptor, inode.is_last_way.load(Ordering::Relaxed));
-    }
-
-    fn replace(&self, inode: &Arc<Inode>, descriptor: OwnedFd, is_last_way: bool) {
-        let mut pin = inode.pin.lock();
-        let Some(earlier) = &mut *pin else {
-            drop(pin);
-            self.keep(inode, descriptor);
-            return;
-        };
-        // If it still has a name, a look-up finds the same file under its number.
-        let has_name = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
-        if is_last_way && !has_name(earlier) {
-            return;
-        }
-        let earlier = std::mem::replace(earlier, Arc::new(descriptor));
-        drop(pin);
-        // Without the lock: closing may take its time.
-        drop(earlier);
-        self.used(inode);
-    }
-
-    fn used(&self, inode: &Inode) -> u64 {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        inode.last_use.store(now, Ordering::Relaxed);
-        now
-    }
-
     fn pinned_descriptor(&self, inode: &Arc<Inode>, depth: usize) -> Answer<Arc<OwnedFd>> {
-        self.used(inode);
-        if let Some(descriptor) = &*inode.pin.lock() {
-            return Ok(descriptor.clone());
+        if let Some(descriptor) = self.pins.get(inode) {
+            return Ok(descriptor);
         }
         let place = inode.place().filter(|_| depth < DEPTH_MAX).ok_or(Errno::STALE)?;
         let parent = self.pinned_descriptor(&place.parent, depth + 1)?;
         match look_at(&parent, &place.name) {
-            Ok((descriptor, stat)) if inode.is(&stat) => Ok(self.keep(inode, descriptor)),
+            Ok((descriptor, stat)) if inode.is(&stat) => Ok(self.pins.keep(inode, descriptor)),
             Ok(_) | Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
                 self.expect_lookup(&place);
                 Err(Errno::STALE)
@@ -478,117 +293,13 @@ impl InodeTable {
             Err(errno) => Err(errno),
         }
     }
-
-    /// Keeps a descriptor of the inode, unless it has one.
-    pub fn keep(&self, inode: &Arc<Inode>, descriptor: OwnedFd) -> Arc<OwnedFd> {
-        let now = self.used(inode);
-        let mut pin = inode.pin.lock();
-        if let Some(earlier) = &*pin {
-            return earlier.clone();
-        }
-        let descriptor = Arc::new(descriptor);
-        *pin = Some(descriptor.clone());
-        drop(pin);
-        let pinned = self.pinned.fetch_add(1, Ordering::Relaxed);
-        let mut pins = self.pins.lock();
-        pins.push_back((Arc::downgrade(inode), now));
-        if pins.len() > 2 * self.pinned_max.max(pinned) {
-            // Most were closed when their inodes went.
-            pins.retain(|(inode, _)| {
-                inode.upgrade().is_some_and(|inode| inode.pin.lock().is_some())
-            });
-        }
-        drop(pins);
-        if pinned >= self.pinned_max {
-            self.close_unused();
-        }
-        descriptor
-    }
-
-    /// Closes the descriptor of the inode if it is `stale`. It is opened again when needed.
-    pub fn unpin_stale(&self, inode: &Inode, stale: &Arc<OwnedFd>) {
-        let closed = inode.pin.lock().take_if(|pin| Arc::ptr_eq(pin, stale));
-        if closed.is_some() {
-            self.pinned.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn unpin(&self, inode: &Inode) {
-        if inode.pin.lock().take().is_some() {
-            self.pinned.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Closes descriptors that were not used since they were queued.
-    fn close_unused(&self) {
-        let enough = self.pinned_max - (self.pinned_max / 8).max(1);
-        // Many may be in use or the only way to a file: then the next request goes on.
-        for _ in 0..SWEEP {
-            if self.pinned.load(Ordering::Relaxed) <= enough {
-                return;
-            }
-            let Some((inode, used)) = self.pins.lock().pop_front() else { return };
-            let Some(inode) = inode.upgrade().filter(|inode| inode.pin.lock().is_some()) else {
-                continue;
-            };
-            let used_since = inode.last_use.load(Ordering::Relaxed);
-            // A file without a name can be reached by its descriptor alone.
-            if used_since == used && !self.is_nameless(&inode) {
-                self.unpin(&inode);
-            } else {
-                self.pins.lock().push_back((Arc::downgrade(&inode), used_since));
-            }
-        }
-    }
-
-    /// Whether the file seems to have no name any more. Some file systems count no links, so the
-    /// count alone does not tell.
-    fn is_nameless(&self, inode: &Inode) -> bool {
-        let Some(place) = inode.place() else { return true };
-        let Some(descriptor) = inode.pin.lock().clone() else { return false };
-        let mut at = AtFlags::EMPTY_PATH;
-        if !inode.is_last_way.load(Ordering::Relaxed) {
-            // No name of it went by this mount: what this machine knows is enough.
-            at |= AtFlags::STATX_DONT_SYNC;
-        }
-        let links = rustix::fs::statx(&*descriptor, c"", at, StatxFlags::NLINK);
-        if links.is_ok_and(|stat| stat.stx_nlink > 0) {
-            return false;
-        }
-        let Some(parent) = place.parent.pin.lock().clone() else { return false };
-        rustix::fs::statat(&*parent, &place.name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_or(true, |stat| id_of(&stat) != inode.id)
-    }
-}
-
-impl Inode {
-    fn remember(&self, place: Option<Place>) {
-        let mut present = self.place.lock();
-        let same = match (&*present, &place) {
-            (Some(now), Some(then)) => {
-                Arc::ptr_eq(&now.parent, &then.parent) && now.name == then.name
-            }
-            _ => false,
-        };
-        if !same {
-            *present = place;
-        }
-    }
-}
-
-/// A descriptor of what `name` leads to, and the attributes of that same file.
-pub fn look_at(parent: &impl AsFd, name: &CStr) -> Answer<(OwnedFd, Stat)> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    let stat = rustix::fs::statat(&descriptor, c"", AtFlags::EMPTY_PATH)?;
-    Ok((descriptor, stat))
 }
 
 /// Makes an inode that no look-up finds.
 fn number(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inode> {
     maps.last_nodeid += 1;
     let opens = Opens::new(maps.reserved.get(&id));
-    let inode = new_inode(maps.last_nodeid, id, kind, place, opens);
+    let inode = Arc::new(Inode::new(maps.last_nodeid, id, kind, place, opens));
     maps.by_nodeid.insert(inode.nodeid, inode.clone());
     inode
 }
@@ -601,7 +312,10 @@ fn add(maps: &mut Maps, id: FileId, kind: u32, place: Option<Place>) -> Arc<Inod
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{Mode, OFlags};
+
     use super::*;
+    use crate::inode::attributes::version_of;
 
     /// A table with the inode of one file, its directory and its attributes.
     fn table_of_one(directory: &std::path::Path) -> (Arc<InodeTable>, Arc<Inode>, Stat) {
@@ -610,7 +324,7 @@ mod tests {
         let root = rustix::fs::open(directory, flags, Mode::empty()).unwrap();
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         let inodes = Arc::new(InodeTable::new(root, 8).unwrap());
-        let version = crate::inode::attributes::version_of(&stat);
+        let version = version_of(&stat);
         let inode = inodes.enter(&inodes.get(ROOT_NODEID).unwrap(), c"file", &stat, &version);
         (inodes, inode, stat)
     }
@@ -656,7 +370,7 @@ mod tests {
         let stat = rustix::fs::statat(&root, c"file", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         let inodes = InodeTable::new(root, 8).unwrap();
         let look_up = || {
-            let version = crate::inode::attributes::version_of(&stat);
+            let version = version_of(&stat);
             inodes.enter(&inodes.get(ROOT_NODEID).unwrap(), c"file", &stat, &version)
         };
         let first = look_up();
@@ -675,15 +389,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (inodes, inode, _) = table_of_one(directory.path());
         let again = || look_at(&inodes.root.pin.lock().clone().unwrap(), c"file").unwrap().0;
-        let first = inodes.keep(&inode, again());
-        inodes.renew(&inode, again());
-        let second = inodes.pinned_already(&inode).unwrap();
-        inodes.unpin_stale(&inode, &first);
-        assert!(Arc::ptr_eq(&inodes.pinned_already(&inode).unwrap(), &second));
-        assert_eq!(inodes.pinned.load(Ordering::Relaxed), 1);
-        inodes.unpin_stale(&inode, &second);
-        assert!(inodes.pinned_already(&inode).is_none());
-        assert_eq!(inodes.pinned.load(Ordering::Relaxed), 0);
+        let first = inodes.pins.keep(&inode, again());
+        inodes.pins.renew(&inode, again());
+        let second = inodes.pins.get(&inode).unwrap();
+        inodes.pins.remove_stale(&inode, &first);
+        assert!(Arc::ptr_eq(&inodes.pins.get(&inode).unwrap(), &second));
+        assert_eq!(inodes.pins.pinned.load(Ordering::Relaxed), 1);
+        inodes.pins.remove_stale(&inode, &second);
+        assert!(inodes.pins.get(&inode).is_none());
+        assert_eq!(inodes.pins.pinned.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -691,19 +405,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (inodes, file, stat) = table_of_one(directory.path());
         let mut inodes = Arc::into_inner(inodes).unwrap();
-        assert!(!inodes.hides_held, "a local file system");
-        inodes.hides_held = true;
+        assert!(!inodes.pins.hides_held, "a local file system");
+        inodes.pins.hides_held = true;
         std::fs::create_dir(directory.path().join("below")).unwrap();
         let root = inodes.get(ROOT_NODEID).unwrap();
         let (descriptor, of_below) = look_at(&inodes.descriptor(&root).unwrap(), c"below").unwrap();
         let below = inodes.enter(&root, c"below", &of_below, &version_of(&of_below));
-        inodes.renew(&below, descriptor);
-        assert!(inodes.pinned_already(&below).is_some(), "directories are removed all the same");
-        inodes.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
-        assert!(inodes.pinned_already(&file).is_none());
+        inodes.pins.renew(&below, descriptor);
+        assert!(inodes.pins.get(&below).is_some(), "directories are removed all the same");
+        inodes.pins.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(inodes.pins.get(&file).is_none());
         assert!(file.is(&stat));
-        inodes.hides_held = false;
-        inodes.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
-        assert!(inodes.pinned_already(&file).is_some());
+        inodes.pins.hides_held = false;
+        inodes.pins.renew(&file, look_at(&inodes.descriptor(&root).unwrap(), c"file").unwrap().0);
+        assert!(inodes.pins.get(&file).is_some());
     }
 }

@@ -16,7 +16,7 @@ use crate::inode::file_handle::FileHandle;
 use crate::inode::opens::{self, AccessPath, OpenDecision};
 use crate::inode::pages::Serving;
 use crate::inode::reservations::Reservation;
-use crate::inode::table::{Inode, Place};
+use crate::inode::state::{Inode, Place};
 use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{
     self, CreateIn, CreateOut, FlushIn, FsyncIn, InHeader, OpenIn, OpenOut, ReleaseIn, TransferIn,
@@ -159,9 +159,11 @@ impl Filesystem {
 
     /// Opens the lower file with the present identity: by descriptor, or by place if that is stale.
     fn open_lower(&self, inode: &Arc<Inode>, flags: OFlags) -> Answer<OwnedFd> {
-        if let Some(held) = self.inodes.pinned_already(inode) {
+        if let Some(held) = self.inodes.pins.get(inode) {
             match self.reopen(&held, flags) {
-                Err(Errno(libc::ESTALE | libc::ENOENT)) => self.inodes.unpin_stale(inode, &held),
+                Err(Errno(libc::ESTALE | libc::ENOENT)) => {
+                    self.inodes.pins.remove_stale(inode, &held)
+                }
                 opened => return opened,
             }
         }

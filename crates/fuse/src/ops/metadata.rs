@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid
 use tidepool_proto::{Access, Version};
 
 use crate::inode::attributes::{Before, version_of};
-use crate::inode::table::{Inode, InodeDescriptor, KernelView};
+use crate::inode::state::{Inode, InodeDescriptor, KernelView};
 use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{
     self, AttrOut, Attributes, GetattrIn, GetxattrOut, InHeader, SetattrIn, SetxattrIn, StatfsOut,
@@ -92,10 +92,10 @@ impl Filesystem {
         if let Some(file) = inode.opens.lock().any_file() {
             return Ok(rustix::fs::fstat(file.lower())?);
         }
-        if let Some(held) = self.inodes.pinned_already(inode) {
+        if let Some(held) = self.inodes.pins.get(inode) {
             match rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH) {
                 // The server does not know it any more: the name decides.
-                Err(rustix::io::Errno::STALE) => self.inodes.unpin_stale(inode, &held),
+                Err(rustix::io::Errno::STALE) => self.inodes.pins.remove_stale(inode, &held),
                 stat => return Ok(stat?),
             }
         }

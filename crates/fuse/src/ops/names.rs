@@ -8,8 +8,9 @@ use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
 use tidepool_proto::ChangeBegin;
 
 use crate::inode::attributes::{Before, decode_device, id_of, is_regular, version_of};
+use crate::inode::pins::look_at;
 use crate::inode::reservations::Reservation;
-use crate::inode::table::{Inode, InodeDescriptor, look_at};
+use crate::inode::state::{Inode, InodeDescriptor};
 use crate::ops::filesystem::Filesystem;
 use crate::ops::special_files::bypasses_mount;
 use crate::protocol::abi::{EntryOut, InHeader, LinkIn, MkdirIn, MknodIn};
@@ -35,7 +36,7 @@ impl Filesystem {
         }
         let inode = self.inodes.enter(&parent, name, &stat, &version_of(&stat));
         if let Some(file) = file {
-            self.inodes.renew(&inode, file);
+            self.inodes.pins.renew(&inode, file);
         }
         self.lookups.note(caller.pid, parent.nodeid, name, &inode, &Before::seen(begin, stat));
         Ok(self.entry_of(&inode, &stat))
@@ -65,7 +66,7 @@ impl Filesystem {
         }
         self.inodes.reserve(id_of(&stat), reservation);
         let inode = self.inodes.enter(parent, name, &stat, &version_of(&stat));
-        self.inodes.keep_as_last_way(&inode, file);
+        self.inodes.pins.keep_as_last_way(&inode, file);
         Ok(self.entry_of(&inode, &stat))
     }
 
@@ -82,7 +83,7 @@ impl Filesystem {
             return Err(Errno::STALE);
         }
         let inode = self.inodes.enter_private(parent, name, &stat);
-        self.inodes.keep_as_last_way(&inode, file);
+        self.inodes.pins.keep_as_last_way(&inode, file);
         Ok(self.entry_of(&inode, &stat))
     }
 
@@ -256,7 +257,7 @@ impl Filesystem {
         };
         let inode = self.inodes.current(id_of(&stat)).filter(|inode| inode.is(&stat));
         if let Some(inode) = &inode {
-            self.inodes.keep_as_last_way(inode, file);
+            self.inodes.pins.keep_as_last_way(inode, file);
         }
         Ok((Before::seen(begin, stat), inode))
     }
@@ -277,7 +278,7 @@ impl Filesystem {
         if self.credentials.become_daemon().is_err() || self.service.let_go(inode.id) {
             return;
         }
-        let held = self.inodes.pinned_already(inode);
+        let held = self.inodes.pins.get(inode);
         let stat = |held: Arc<OwnedFd>| rustix::fs::statat(&held, c"", AtFlags::EMPTY_PATH).ok();
         let Some(after) = held.and_then(stat) else { return };
         // Opens of the file go on with what is cached.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::fs::{Access, Stat};
 
 use crate::inode::attributes::kind_of;
-use crate::inode::table::{Inode, InodeDescriptor, look_at};
+use crate::inode::pins::look_at;
+use crate::inode::state::{Inode, InodeDescriptor};
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::EntryOut;
 use crate::protocol::request::Answer;
