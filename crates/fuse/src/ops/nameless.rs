@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 use tidepool_proto::Access;
 
 use crate::inode::attributes::version_of;
-use crate::ops::data::{access_of, has_flag, lower_flags, lower_flags_with_read};
 use crate::ops::filesystem::{Disposition, Filesystem};
+use crate::ops::open::{access_of, has_flag, lower_flags, lower_flags_with_read};
 use crate::protocol::abi::{CreateIn, CreateOut, InHeader};
 use crate::protocol::device::Device;
 use crate::protocol::request::{Answer, Errno};
