@@ -20,6 +20,8 @@ use tidepool_proto::{
 const SLOW: u64 = 1;
 /// Length of files whose reads panic.
 const PANIC: u64 = 2;
+/// Length of files of which the question whether bytes are resident panics.
+const PANIC_EARLY: u64 = 5;
 /// Length of files whose close fails.
 const FULL: u64 = 3;
 /// Length of files that end early, as if they had been cut just now, and are read only once the
@@ -81,6 +83,7 @@ impl OpenFile for MoodyFile {
     }
 
     fn is_resident(&self, _offset: u64, _length: usize) -> bool {
+        assert!(self.kind != PANIC_EARLY, "a question of this file panics");
         ![SLOW, CUT].contains(&self.kind)
     }
 
@@ -210,9 +213,11 @@ fn reads_that_wait_for_the_pfs_hold_up_nobody_else() {
 fn a_panic_is_an_error_of_one_request() {
     let Some((_, mount)) = moody() else { return };
     let (lower, upper) = mount.both("file");
-    fs::write(&lower, vec![0; PANIC as usize]).unwrap();
-    for _ in 0..20 {
-        assert_eq!(errno(fs::read(&upper)), Some(libc::EIO));
+    for length in [PANIC, PANIC_EARLY] {
+        fs::write(&lower, vec![0; length as usize]).unwrap();
+        for _ in 0..20 {
+            assert_eq!(errno(fs::read(&upper)), Some(libc::EIO));
+        }
     }
     fs::write(&lower, b"long enough").unwrap();
     assert_eq!(fs::read(&upper).unwrap(), b"long enough");

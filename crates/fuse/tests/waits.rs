@@ -1,4 +1,4 @@
-//! Who waits for the PFS, or for somebody who holds a lease there, holds up nobody else.
+//! Requests that wait for the PFS, or for the holder of a lease there, hold up no others.
 
 mod support;
 
