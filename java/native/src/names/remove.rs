@@ -5,9 +5,6 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use jni::EnvUnowned;
-use jni::objects::{JClass, JString};
-use jni::sys::{jboolean, jlong};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tidepool_client::Client;
@@ -15,7 +12,7 @@ use tidepool_proto::Result;
 
 use super::descent::Descent;
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, at_place, failed};
+use super::{Doing, Place, failed};
 
 /// How often one delete empties a directory once more in which somebody made new names meanwhile.
 const AGAIN_MAX: u32 = 64;
@@ -27,7 +24,7 @@ const DOING: &str = "deleting";
 /// Deletes a name; false if it is not there. The root stays, as in HDFS: false if it is empty or
 /// all of it was to go. All is done from the descriptor of the directory that the name is in, so
 /// that nothing elsewhere goes, whoever changes names meanwhile.
-pub(super) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
+pub(crate) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
     if place.is_root {
         return keep_root(place, recursive);
     }
@@ -218,18 +215,6 @@ fn unlink(
     client.changing_metadata(file.as_ref().map(AsFd::as_fd), || {
         rustix::fs::unlinkat(directory, name, AtFlags::empty())
     })
-}
-
-/// Deletes; false if there was nothing.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_remove<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    recursive: jboolean,
-) -> jboolean {
-    at_place(&mut env, client, &path, |_, client, place| remove(&client.client, place, recursive))
 }
 
 #[cfg(test)]

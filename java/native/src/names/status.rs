@@ -3,14 +3,15 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use jni::EnvUnowned;
-use jni::objects::{JByteArray, JClass, JString};
-use jni::sys::{jboolean, jint, jlong};
+use jni::Env;
+use jni::objects::JByteArray;
+use jni::sys::{jboolean, jint};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use tidepool_client::Client;
 use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, marked_length};
 
-use super::{Doing, at_place};
+use super::{Doing, Place};
 use crate::bridge::Failure;
 
 /// Bytes of the fixed part of a record; `NativeNames.java` reads the same fields.
@@ -118,25 +119,21 @@ fn marked(path: &Path, size: u64) -> Option<u64> {
 }
 
 /// Writes the record of `path` into `record`; returns 0, or the errno that says it is not there.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_status<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+pub(crate) fn status(
+    env: &mut Env<'_>,
+    _: &Client,
+    place: &Place,
     follow: jboolean,
-    record: JByteArray<'local>,
-) -> jint {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let facts = match facts(&place.lower, follow) {
-            Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(errno.raw_os_error()),
-            other => other.doing("looking at", place)?,
-        };
-        let mut packed = Vec::with_capacity(RECORD_BYTES);
-        facts.pack(b"", &mut packed);
-        record.set_region(env, 0, signed(&packed))?;
-        Ok::<_, Failure>(0)
-    })
+    record: JByteArray<'_>,
+) -> Result<jint, Failure> {
+    let facts = match facts(&place.lower, follow) {
+        Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(errno.raw_os_error()),
+        other => other.doing("looking at", place)?,
+    };
+    let mut packed = Vec::with_capacity(RECORD_BYTES);
+    facts.pack(b"", &mut packed);
+    record.set_region(env, 0, signed(&packed))?;
+    Ok(0)
 }
 
 /// Bytes as Java has them.
