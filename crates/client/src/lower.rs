@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use tidepool_proto::stub::{
-    Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
-};
+use tidepool_proto::stub::{self, Found, STUB_ATTRIBUTE};
 use tidepool_proto::{Access, Error, ErrorKind, Result, Version};
 
 use crate::options::OpenOptions;
@@ -125,28 +123,14 @@ pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
 /// Whether a file of this size is the stub of bytes that a node has in memory. A descriptor that
 /// cannot read cannot tell.
 pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
-    let mut mark = [0; STUB_HEAD_BYTES];
-    let attributes_work = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
-        Ok(length) => return mark_of_attribute(&mark[..length], size).is_some(),
-        Err(error) => !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY),
-    };
-    if !head_may_hold_mark(size, attributes_work) {
-        return false;
-    }
-    let read = read_at(&file, 0, &mut mark).unwrap_or(0);
-    mark_of_head(&mark[..read], size).is_some()
+    matches!(stub::find_by_descriptor(file, size), Found::Stub(_))
 }
 
 /// Whether another program wrote over the stub of bytes that a node had in memory, as far as that
 /// left the mark.
 pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
     let Ok(status) = rustix::fs::fstat(&file) else { return false };
-    let mut mark = [0; STUB_HEAD_BYTES];
-    let length = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
-        Ok(length) => length,
-        Err(_) => read_at(&file, 0, &mut mark).unwrap_or(0),
-    };
-    Mark::parse(&mark[..length]).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
+    stub::any_mark(&file).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
 }
 
 /// Takes the mark off a stub that is written anew.
@@ -154,7 +138,8 @@ pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
     // In this order: half of a file that was being written down must not lose its mark.
     rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))?;
     match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
-        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
+        Err(error) if stub::is_without_attributes(error) => Ok(()),
         Err(error) => Err(Error::pfs("taking the mark off a stub", error)),
     }
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 use jni::Env;
 use jni::objects::JByteArray;
 use jni::sys::{jboolean, jint};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 use tidepool_client::Client;
-use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, marked_length};
+use tidepool_proto::stub::{self, Found};
 
 use super::{Doing, Place};
 use crate::bridge::Failure;
@@ -99,23 +99,18 @@ pub(super) fn facts_at(
 
 fn length_of(stat: &Stat, marked: impl FnOnce() -> Option<u64>) -> u64 {
     let size = stat.st_size.cast_unsigned();
-    if is_regular(stat) && (size == 0 || size == STUB_BYTES) {
+    if is_regular(stat) && stub::is_size_of_stub(size) {
         return marked().unwrap_or(size);
     }
     if is_directory(stat) { 0 } else { size }
 }
 
-/// The length that the mark of a stub of this size tells.
+/// The length that a file of `size` bytes has for readers, if it is a stub.
 fn marked(path: &Path, size: u64) -> Option<u64> {
-    let mut mark = [0; STUB_BYTES as usize];
-    let length = if size == 0 {
-        rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut mark).ok()?
-    } else {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        rustix::io::pread(&file, &mut mark, 0).ok()?
-    };
-    marked_length(&mark[..length])
+    match stub::find_by_path(path, size) {
+        Found::Stub(mark) => Some(mark.length),
+        Found::Nothing | Found::Remains => None,
+    }
 }
 
 /// Writes the record of `path` into `record`; returns 0, or the errno that says it is not there.
@@ -145,6 +140,7 @@ pub(super) fn signed(bytes: &[u8]) -> &[i8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidepool_proto::stub::STUB_BYTES;
 
     #[test]
     fn stubs_tell_the_length_of_what_is_in_memory() {
