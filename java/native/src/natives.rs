@@ -62,7 +62,9 @@ macro_rules! natives {
             fn = $module::$name, error_policy = Throw)
     };
     (@raw $module:ident $name:ident $arguments:tt $(-> $returned:tt)?) => {
-        method!(static raw fn $name $arguments $(-> $returned)?, fn = $module::$name)
+        // The check would cost each read; a test finds what Java does not declare as static.
+        method!(static raw fn $name $arguments $(-> $returned)?, fn = $module::$name,
+            abi_check = UnsafeNever)
     };
     (@place $module:ident $name:ident ($($argument:ident: $type:tt),*) $(-> $returned:tt)?) => {
         natives!(@through $name(client: ClientRef, name: JString $(, $argument: $type)*)
