@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::mm::ProtFlags;
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, ReadOutcome};
 
 use crate::binding::Binding;
 use crate::connection::{Brief, CallError, Connection, GoOn};
-use crate::segment::Mapping;
+use crate::segment;
 
 /// Time for the node to lend what could be copied as well, before it is; with the copy, nobody
 /// waits for 100 ms.
@@ -95,10 +95,11 @@ impl Borrowed {
     /// address: until the value drops the range reads as zeros instead of being a fault.
     /// `None` for a copy, which is simply freed.
     pub fn retire(self) -> Option<Retired> {
-        let Bytes::Lent { mapping, loan, .. } = self.bytes else { return None };
-        let retired = mapping.retire();
+        let Bytes::Lent { mut mapping, loan, .. } = self.bytes else { return None };
+        // Where it fails, the node's pages stay.
+        let _ = mapping.replace_by_zeros();
         drop(loan);
-        Some(Retired { _mapping: retired })
+        Some(Retired { _mapping: mapping })
     }
 
     /// How much it is and which levels it came from.
@@ -120,7 +121,7 @@ fn map(
     let mapped = start.checked_add(length).ok_or_else(|| {
         Error::new(ErrorKind::InvalidInput, "borrowing", "longer than memory can be")
     })?;
-    let mapping = Mapping::new(segment, first, mapped, ProtFlags::READ)?;
+    let mapping = segment::map(segment, first, mapped, Access::Read)?;
     Ok(Borrowed { bytes: Bytes::Lent { mapping, start, length, loan }, levels })
 }
 

@@ -13,6 +13,7 @@ pub mod files;
 pub mod habit;
 pub mod hadoop;
 pub mod level;
+pub mod mapping;
 pub mod metric;
 pub mod mode;
 pub mod mounts;

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Number of `cachestat` on all architectures that share the table of new calls (Linux 6.5).
@@ -95,16 +95,12 @@ fn by_mincore(file: &File, start: u64, length: u64) -> Result<Residency, Errno> 
     while from < end {
         let window = (end - from).min(WINDOW_BYTES) as usize;
         let mut pages = vec![0_u8; window.div_ceil(page)];
-        let null = std::ptr::null_mut();
-        // SAFETY: a new mapping without access, whose pages are never touched, unmapped below.
-        let address = unsafe {
-            rustix::mm::mmap(null, window, ProtFlags::empty(), MapFlags::SHARED, file, from)?
-        };
+        let mapping = Mapping::shared(file, from, window, Access::Nothing)?;
+        let address = mapping.base().cast();
         // SAFETY: the mapping has `window` bytes, and the vector a byte for each of its pages.
         let result = unsafe { libc::mincore(address, window, pages.as_mut_ptr()) };
         let error = last_error();
-        // SAFETY: the mapping from above, which nothing refers to.
-        unsafe { rustix::mm::munmap(address, window)? };
+        drop(mapping);
         if result != 0 {
             return Err(error);
         }
