@@ -1,8 +1,8 @@
 //! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
 //!
 //! Every other crate speaks in these types, so this crate depends on none of them. Its only input
-//! and output are frames ([`wire::socket`]), the table of mounts ([`mounts`]) and the marks of stubs
-//! ([`stub`]). It starts no thread and holds no state.
+//! and output are frames ([`wire::socket`]), the table of mounts ([`mounts`]), the marks of stubs
+//! ([`stub`]) and mappings of memory ([`mapping`]). It starts no thread and holds no state.
 
 pub mod admin;
 pub mod config;

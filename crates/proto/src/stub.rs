@@ -1,5 +1,5 @@
 //! How a memory-only file looks on the parallel file system: a stub whose mark is an extended
-//! attribute, or its content where attributes are not to be had; and the test for it ([`find`]).
+//! attribute, or its content where attributes are not to be had; and the test for it ([`find()`]).
 //!
 //! A mark says how long the file is and which node holds its bytes. While the node writes them
 //! down the mark says so, and then the file is a stub whatever its length: a node that ends half

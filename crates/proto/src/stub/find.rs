@@ -27,8 +27,8 @@ pub enum Found {
 pub enum Attribute<V> {
     /// The file has it, with this value.
     Value(V),
-    /// The file does not have it, or the caller may not read it: no process makes a stub with a mark
-    /// that it cannot read.
+    /// The file does not have it, or the caller may not read it: no process makes a stub with a
+    /// mark that it cannot read.
     Missing,
     /// The file system has no attributes.
     Unsupported,
@@ -62,13 +62,13 @@ pub fn is_without_attributes(error: Errno) -> bool {
     matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)
 }
 
-/// [`find`] for an open file. A descriptor that cannot read the file cannot tell.
+/// [`find()`] for an open file. A descriptor that cannot read the file cannot tell.
 pub fn find_by_descriptor(file: impl AsFd, size: u64) -> Found {
     let asked = |value: &mut _| rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, value);
     find_or_nothing(size, asked, |head| read_head(&file, head))
 }
 
-/// [`find`] for the file that a path leads to.
+/// [`find()`] for the file that a path leads to.
 pub fn find_by_path(path: &Path, size: u64) -> Found {
     let asked = |value: &mut _| rustix::fs::getxattr(path, STUB_ATTRIBUTE, value);
     find_or_nothing(size, asked, |head| {
