@@ -1,6 +1,6 @@
-//! A flag that says whether a connection is of use, and that is off in a process made by `fork`:
-//! a child shares the socket with its parent, so it must not speak on it. The page of the flag is
-//! wiped by the kernel at the fork, so that asking costs one load and no system call.
+//! [`Alive`]: a flag that says whether a connection is of use, and that is off in a process made by
+//! `fork`: a child shares the socket with its parent, so it must not send on it. The kernel wipes
+//! the page of the flag at the fork, so asking costs one load and no system call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

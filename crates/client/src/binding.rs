@@ -1,5 +1,5 @@
-//! An open file on one connection: its handle, its segment, or its bytes. When the connection ends
-//! the binding is of no use but for bytes that came whole; another takes its place.
+//! [`Binding`]: a file that is open at a node over one connection, with its handle, its segment or
+//! its bytes. It ends with the connection, but for bytes that came whole; another one replaces it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::segment::Segment;
 /// Longest file that is sent along with its open in bytes.
 const INLINE_BYTES_MAX: u32 = 256 << 10;
 
-/// Time for the node to answer before an open goes on without it; with what else an open takes,
-/// nobody waits for 2 s.
+/// Time for the node to answer before an open goes on without it; with its other steps an open
+/// takes less than 2 s.
 const OPEN_PATIENCE: Duration = Duration::from_millis(1900);
 
 /// A small file that came with its open, as of that time.

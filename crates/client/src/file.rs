@@ -1,5 +1,5 @@
-//! An open file: reads from the segment, the node or the parallel file system, whichever is nearest
-//! and right. One open reads one version; where that is gone, reads fail with `Changed`.
+//! [`File`]: an open file, read from its segment, from the node or from the parallel file system.
+//! One open reads one version; where that is gone, reads fail with `Changed`.
 
 mod memory_only;
 mod read;
@@ -23,9 +23,9 @@ use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
 
-/// Time for a message that nobody waits for, when a file is closed that was open for writing.
+/// Time to send the close of a file that was open for writing; its reply is not waited for.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where it was open for reading alone, and may as well be closed later.
+/// The same for a file that was open for reading alone, and may as well be closed later.
 const READER_CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An open file. All methods may be called from several threads at once.
@@ -358,7 +358,7 @@ impl File {
         let timeout = if writes { CLOSE_TIMEOUT } else { READER_CLOSE_TIMEOUT };
         binding.connection.close(binding.handle, mapped_bytes, timeout);
         if binding.written_by_client.is_some() {
-            // The node then tells the kernel what was written past it. Who reads next must find
+            // The node then tells the kernel what was written past it. The next reader must find
             // that done: while it goes on, the kernel does not learn of a new length. An answer,
             // that the file is not open any more, comes after it.
             let _ = binding.connection.call(&Request::Facts { handle: binding.handle }, &[], &[]);
@@ -374,7 +374,7 @@ impl File {
         }
     }
 
-    /// Length of the file in bytes when it was opened; asks nobody.
+    /// Length of the file in bytes when it was opened. Sends no message.
     pub fn size_at_open(&self) -> u64 {
         self.origin.size
     }
@@ -382,7 +382,7 @@ impl File {
     /// Length of the file in bytes.
     pub fn size(&self) -> Result<u64> {
         let size = self.size_while(&mut || true)?;
-        // Never without a size: nobody gave it up.
+        // Never without a size: the wait is not given up.
         Ok(size.unwrap_or_default())
     }
 

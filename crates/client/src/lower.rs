@@ -1,5 +1,5 @@
-//! Files of the parallel file system as the caller's own credentials open them: what a client falls
-//! back to, and what it compares versions with. Keeps nothing.
+//! System calls on files of the parallel file system, with the caller's own credentials: what a
+//! client falls back to without a node, and what it compares versions with.
 
 use std::io;
 use std::num::NonZero;
@@ -14,8 +14,8 @@ use tidepool_proto::{Access, Error, ErrorKind, Result, Version};
 
 use crate::options::OpenOptions;
 
-/// How long an open waits for somebody who holds a lease of the file, with a pause before each next
-/// try. The kernel takes the lease away after 45 s unless it was told otherwise.
+/// How long an open waits for a process that holds a lease of the file, with a pause before each
+/// next try. The kernel takes the lease away after 45 s unless it was told otherwise.
 const LEASE_PATIENCE: Duration = Duration::from_secs(60);
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// Largest unit that the page cache gives up as a whole, in bytes.
@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)
                     access = OFlags::WRONLY;
                 }
                 Err(Errno::INTR) => continue,
-                // Who has the lease was told and gives it back.
+                // The holder of the lease was told and gives it back.
                 Err(Errno::AGAIN) if begun.elapsed() < LEASE_PATIENCE => {
                     std::thread::sleep(LEASE_PAUSE);
                     continue;
@@ -64,7 +64,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)
                 return Ok((file, true));
             }
             Err(Errno::INTR) => {}
-            // Somebody else created it in between.
+            // Another process created it in between.
             Err(Errno::EXIST) if !options.create_new && !is_dangling(path) => {}
             Err(error) => return Err(Error::pfs(operation(), error)),
         }
@@ -110,11 +110,10 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     Ok(Version::from(&status))
 }
 
-/// Whether two versions are of equal content, for a reader that has no bytes of his own and reads
-/// by his descriptor. The change time is left out: it moves with names, links, modes and
-/// attributes, whoever changes them, and nobody is there who could tell that from a change of
-/// content. Device numbers are left out: they have several encodings, and both versions are of the
-/// same descriptor.
+/// Whether two versions are of equal content, for a reader that has no bytes of its own and reads
+/// by its descriptor. The change time is left out: it moves with names, links, modes and
+/// attributes, and no node is there that could tell that from a change of content. Device numbers
+/// are left out: they have several encodings, and both versions are of the same descriptor.
 pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
     let key = |version: &Version| (version.id.inode, version.size, version.modified_ns);
     key(one) == key(other)

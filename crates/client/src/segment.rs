@@ -1,6 +1,6 @@
-//! A segment that the node handed out, with its residency table and touch marks: reading resident
-//! bytes without a message, a lock or an allocation. Serves nothing that the table does not vouch
-//! for, before and after the bytes were read.
+//! [`Segment`]: the memory of a file that the node handed out, with its residency table and touch
+//! marks. Resident bytes are read without a message, a lock or an allocation, and only while the
+//! table vouches for them, before and after.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
-//! The one wrapper around every native method: errors of the product become the exceptions that
-//! Hadoop's callers expect, panics become exceptions too, and nothing unwinds into the JVM.
+//! How native methods fail: [`Throw`], the policy of all of them, throws errors and panics as the
+//! exceptions that callers of Hadoop expect. Nothing unwinds into the JVM.
 //!
-//! Which exception an error becomes is decided in `NativeFailure.java`, where the classes are.
+//! `NativeFailure.java` decides which exception an error becomes.
 
 use std::any::Any;
 use std::ffi::CString;

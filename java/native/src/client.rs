@@ -1,5 +1,5 @@
-//! Native methods of `NativeClient.java`: connecting, the directory that `tide:///` stands for,
-//! and what the settings of an open are. Notices of the library go to Java's log.
+//! Native methods of `NativeClient.java`: connections, the directory that `tide:///` stands for,
+//! and the sizes that an open has by its options. Notices of the library go to Java's log.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -131,7 +131,7 @@ fn make(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<ClientH
     let socket = settings.socket.clone();
     let environment = || std::env::var_os("TIDEPOOL_SOCKET").filter(|name| !name.is_empty());
     let named = socket.or_else(|| environment().map(PathBuf::from)).or(file.socket);
-    // Whoever names a socket means the node there, whichever user runs it.
+    // A socket that is named stands for the node there, whichever user runs it.
     let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
     let client = Client::connect(ClientOptions {
         socket: Some(named.unwrap_or_else(socket_to_ask)),

@@ -1,5 +1,5 @@
-//! Native methods of `NativeFile.java`: an open file, its length and its end, and writing.
-//! Reading is in `reads.rs`, lending in `loans.rs`.
+//! Native methods of `NativeFile.java` other than reads (`reads.rs`): open, close, length, writes
+//! and hints.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) struct FileHandle {
 }
 
 impl FileHandle {
-    /// Whether nobody is to wait for bytes any more.
+    /// Whether no thread is to wait for bytes any more.
     pub(crate) fn waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! Native methods of `NativeLoan.java`: bytes of the node's memory lent to Java without a copy.
+//! Native methods of `NativeLoan.java`: buffers over bytes of the node's memory, without a copy.
 //!
-//! Java may hold on to a buffer that it gave back. The addresses stay mapped, to zeros, until Java
-//! holds no buffer on them any more, so that a late read is a wrong answer and not a crash.
+//! Java may keep a buffer whose bytes were given back. Its addresses stay mapped, to zeros, until
+//! no buffer refers to them any more: a late read gets zeros and does not end the JVM.
 
 use jni::Env;
 use jni::objects::{JByteBuffer, JClass, JLongArray};
@@ -26,8 +26,8 @@ enum State {
     Returned(#[expect(dead_code, reason = "held for what its drop does")] Option<Retired>),
 }
 
-/// Borrows up to `length` bytes at `offset`; `null` where the node cannot lend, or nobody waits for
-/// it any more: what reads instead says why. The handle of the loan goes into `loan`. `file_class`
+/// Borrows up to `length` bytes at `offset`; `null` where the node cannot lend, or the wait for it
+/// was ended: the read that follows says why. The handle of the loan goes into `loan`. `file_class`
 /// is `NativeFile`, which knows of interrupts.
 pub(crate) fn lend<'local>(
     env: &mut Env<'local>,

@@ -1,9 +1,9 @@
 //! Native methods of `NativeFile.java` that read: one call a read, whatever its kind.
 //!
-//! A read first takes what this process holds itself and never waits, which is why it may hold on
-//! to an array of Java's; where there is nothing, it says so. One that `waits` then asks the node
-//! or the parallel file system, and says the same when its thread is interrupted or the file closed
-//! meanwhile.
+//! A read first copies what this process holds itself. It does not wait, so an array of Java's may
+//! be held in place meanwhile; where nothing is held, it answers [`MUST_WAIT`]. A second call that
+//! `waits` asks the node or the parallel file system, and answers the same when its thread is
+//! interrupted or the file is closed meanwhile.
 
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
 use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};

@@ -1,7 +1,9 @@
-//! Writing, and what is owed afterwards: an error of a write that the node took is reported by the
-//! next write, sync or close. A node that ends while writes are owed leaves what it wrote to the
-//! parallel file system with this machine's kernel, and this side syncs it; what the node had in
-//! its memory alone is lost, and the next write, sync or close says so.
+//! Writes, syncs and the close of an open file.
+//!
+//! An error of a write that the node took is reported by the next write, sync or close. Where the
+//! node ends before it made writes durable, those that it passed on are with this machine's kernel,
+//! and this process syncs them; those that it had in its memory alone are lost, and the next write,
+//! sync or close says so.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -37,7 +39,7 @@ impl File {
     }
 
     /// Writes all of `data` at the end of the file; returns where it went. The file must have been
-    /// opened to append. Up to 1 MiB stay together whoever else appends.
+    /// opened to append. Up to 1 MiB stay together while others append.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         self.check_writable()?;
         if !self.options.append {
@@ -90,7 +92,7 @@ impl File {
                     return Err(lost().caused_by(std::io::Error::other(error.to_string())));
                 }
                 Err(CallError::Gone(_)) => {
-                    // It must not be carried out when somebody else has written there since.
+                    // It must not be carried out when another process has written there since.
                     self.await_end_of(&binding.connection)?;
                     // What it took before is looked at when the file is bound anew.
                     self.note_lost_writes();
@@ -146,7 +148,7 @@ impl File {
     }
 
     /// Whether what is written may live in the memory of a node alone, so that no sync makes it
-    /// durable: what the open got, whoever decided it.
+    /// durable. It is what the open got, by its options or by a rule of the node.
     pub fn may_be_lost(&self) -> bool {
         self.writes.may_be_lost.load(Ordering::Acquire)
     }

@@ -1,5 +1,5 @@
-//! Extended attributes, access checks, totals, links and the names of users and groups.
-//! The attributes by which the product keeps its own notes are nobody's to see or change.
+//! Extended attributes, access checks, totals, targets of links, names of users and groups. The
+//! product's own attributes can be neither seen nor changed.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;

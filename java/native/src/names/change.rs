@@ -51,8 +51,8 @@ pub(crate) fn set_mode(client: &Client, place: &Place, mode: jint) -> Result<()>
 }
 
 /// Sets the mode. The set-group-id bit of a directory stays: Hadoop cannot name it, and the groups
-/// of what is made below depend on it. What has the bit and what gets it is one file, whoever
-/// changes names meanwhile.
+/// of what is made below depend on it. The file whose bit is read is the one whose mode is
+/// set, also where names change meanwhile.
 fn change_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;

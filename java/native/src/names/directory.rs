@@ -1,5 +1,5 @@
-//! Lists: the entries of a directory with their facts, packed, one call for all of a directory of
-//! usual size, and in pieces for huge ones. Entries come in no order.
+//! Lists the entries of a directory with their status, packed: in one call where it has a usual
+//! size, in pieces where it is huge. Entries come in no order.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,6 @@
-//! Making directories. What is made gets the mode that was asked for, whatever the umask of the
-//! process. All is done from the descriptor of the directory above, and the mode is set where a
-//! descriptor leads: in a directory of somebody else's a name may be another thing from one call to
-//! the next.
+//! Makes directories, with the mode that was asked for whatever the umask of the process. All is
+//! done from the descriptor of the parent, and the mode is set by a descriptor, because in a
+//! directory of another user a name may change its meaning from one call to the next.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -35,7 +34,7 @@ fn make_all(place: &Place, mode: u32) -> Result<()> {
         }
     };
     loop {
-        // Whoever makes directories below must get in, as in HDFS.
+        // The caller must get in to make the directories below, as in HDFS.
         let mode = if missing.is_empty() { mode } else { mode | 0o300 };
         above = make_or_find(&above, &next, mode).doing(DOING, &next)?;
         let Some(inner) = missing.pop() else { return Ok(()) };
@@ -150,7 +149,7 @@ mod tests {
         let above = open(directory.path());
         for target in [&secret, &private] {
             set_mode(target, 0o600);
-            // It was made, and somebody exchanged it for this link.
+            // It was made, and another program exchanged it for this link.
             let name = Path::new("made");
             std::os::unix::fs::symlink(target, directory.path().join(name)).unwrap();
             assert_eq!(settle(&above, name, 0o777).unwrap_err(), Errno::NOTDIR);

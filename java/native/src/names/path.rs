@@ -1,5 +1,5 @@
-//! From Hadoop's names to those of the parallel file system. Java's strings cannot hold every name:
-//! a byte that is not part of UTF-8 is a lone surrogate there, from U+DC80 to U+DCFF (as in
+//! Converts names of Hadoop to paths of the parallel file system. Java's strings cannot hold every
+//! name: a byte that is not part of UTF-8 is a lone surrogate there, from U+DC80 to U+DCFF (as in
 //! Python's `surrogateescape`), and comes back as that byte. Touches no file.
 
 use std::ffi::{OsStr, OsString};

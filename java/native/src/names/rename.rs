@@ -1,4 +1,4 @@
-//! Renames: one atomic call on the parallel file system, after the questions that Hadoop's rules
+//! Renames: one atomic call on the parallel file system, after the checks that Hadoop's rules
 //! need. Hadoop's plain rename answers false where HDFS does, and never replaces a file.
 
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! What a name is: the facts of `stat`, packed for Java in one form for one name and for lists.
+//! The status of a name: the facts of `stat`, packed for Java, in one form for one name and for
+//! lists.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Sums over a tree in one call: files, directories and bytes. Symbolic links to directories are
-//! not entered, so nothing is counted twice and no circle is walked.
+//! Counts files, directories and bytes of a tree in one call. Symbolic links to directories are not
+//! entered, so nothing is counted twice and the walk ends.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
