@@ -35,7 +35,7 @@ macro_rules! method {
     };
 }
 
-/// The Rust type of a Java type in a line of [`natives`].
+/// The Rust type of a Java type in a line of `natives!`.
 macro_rules! java {
     () => { () };
     ([JString]) => { JObjectArray<'local, JString<'local>> };
