@@ -36,6 +36,15 @@ pub(crate) struct Manner {
     pub(crate) truncate: bool,
 }
 
+/// Which process writes to an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// The node: changes are messages to it.
+    Node,
+    /// This process, past the node, in this mode.
+    Client(WriteMode),
+}
+
 /// An open file of a node.
 #[derive(Debug)]
 pub(crate) struct Binding {
@@ -47,8 +56,7 @@ pub(crate) struct Binding {
     pub(crate) may_be_lost: bool,
     pub(crate) segment: Option<Segment>,
     pub(crate) inline: Option<Inline>,
-    /// The node leaves writing to this client, in this mode.
-    pub(crate) written_by_client: Option<WriteMode>,
+    pub(crate) writer: Writer,
 }
 
 impl Binding {
@@ -109,7 +117,7 @@ impl Binding {
             may_be_lost,
             segment,
             inline,
-            written_by_client,
+            writer: written_by_client.map_or(Writer::Node, Writer::Client),
         }))
     }
 
@@ -129,7 +137,7 @@ impl Binding {
             may_be_lost: self.may_be_lost,
             segment,
             inline: None,
-            written_by_client: self.written_by_client,
+            writer: self.writer,
         })
     }
 
