@@ -44,6 +44,8 @@ pub struct Mapping {
     base: NonNull<u8>,
     length: usize,
     access: Access,
+    /// Bytes that may be read: all or none.
+    readable: usize,
 }
 
 // SAFETY: a range of addresses has no thread affinity; see the top of the file for access to it.
@@ -86,7 +88,9 @@ impl Mapping {
     }
 
     fn of(base: *mut c_void, length: usize, access: Access) -> Result<Mapping> {
-        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, length, access })
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        let readable = if access == Access::Nothing { 0 } else { length };
+        Ok(Mapping { base, length, access, readable })
     }
 
     /// The first address. It is aligned to a page.
@@ -106,8 +110,9 @@ impl Mapping {
 
     /// The address of bytes that may be read.
     fn readable(&self, at: usize, length: usize) -> *mut u8 {
-        self.check_range(at, length);
-        assert!(self.access != Access::Nothing, "a mapping without access");
+        // One comparison: readers of resident bytes come here.
+        let end = at.checked_add(length);
+        assert!(end.is_some_and(|end| end <= self.readable), "bytes that may not be read");
         // SAFETY: within the mapping.
         unsafe { self.base().add(at) }
     }
@@ -151,6 +156,7 @@ impl Mapping {
         // SAFETY: the range is this mapping's own, and `self` is borrowed exclusively.
         unsafe { mmap_anonymous(base, self.length, read.flags(), flags) }?;
         self.access = read;
+        self.readable = self.length;
         Ok(())
     }
 
