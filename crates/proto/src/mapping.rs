@@ -20,7 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 /// What this process may do with the bytes of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only ask about the pages; see `mincore(2)`.
+    /// Only ask about the pages.
     Nothing,
     /// Read.
     Read,
@@ -180,6 +180,19 @@ impl Mapping {
         self.advise(0, self.length, Advice::LinuxWipeOnFork)
     }
 
+    /// Bytes of the mapping that are in the page cache, in whole pages. Of a file that the caller
+    /// neither owns nor may write, the kernel says that all are.
+    pub fn cached_bytes(&self) -> Result<usize> {
+        let page = rustix::param::page_size();
+        let mut pages = vec![0_u8; self.length.div_ceil(page)];
+        // SAFETY: `mincore` writes a byte for each page of the range, and the vector is as long.
+        let result = unsafe { libc::mincore(self.base().cast(), self.length, pages.as_mut_ptr()) };
+        if result != 0 {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok(pages.iter().filter(|page| **page & 1 == 1).count() * page)
+    }
+
     fn advise(&self, start: usize, length: usize, advice: Advice) -> Result<()> {
         self.check_range(start, length);
         // SAFETY: within the mapping; none of the advice given here changes bytes of this process.
@@ -275,6 +288,9 @@ mod tests {
         }
         assert!(catch_unwind(|| mapping.populate(4096, LENGTH)).is_err());
         let closed = Mapping::shared(&file, 0, LENGTH, Access::Nothing).unwrap();
+        assert_eq!(closed.cached_bytes().unwrap(), 0, "nothing was written");
+        rustix::io::pwrite(&file, &[1], 5000).unwrap();
+        assert_eq!(closed.cached_bytes().unwrap(), 4096);
         assert!(catch_unwind(|| closed.byte(0).load(Relaxed)).is_err());
         assert_eq!(Mapping::shared(&file, 0, 0, Access::Read).unwrap_err(), Errno::INVAL);
     }
