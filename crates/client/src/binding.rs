@@ -1,5 +1,5 @@
-//! An open file on one connection: its handle, its segment, or its bytes. When the connection ends
-//! the binding is of no use but for bytes that came whole; another takes its place.
+//! [`Binding`]: a file that is open at a node over one connection, with its handle, its segment or
+//! its bytes. It ends with the connection, but for bytes that came whole; another one replaces it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::segment::Segment;
 /// Longest file that is sent along with its open in bytes.
 const INLINE_BYTES_MAX: u32 = 256 << 10;
 
-/// Time for the node to answer before an open goes on without it; with what else an open takes,
-/// nobody waits for 2 s.
+/// Time for the node to answer before an open goes on without it; with its other steps an open
+/// takes less than 2 s.
 const OPEN_PATIENCE: Duration = Duration::from_millis(1900);
 
 /// A small file that came with its open, as of that time.
@@ -36,6 +36,15 @@ pub(crate) struct Manner {
     pub(crate) truncate: bool,
 }
 
+/// Which process writes to an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// The node: changes are messages to it.
+    Node,
+    /// This process, past the node, in this mode.
+    Client(WriteMode),
+}
+
 /// An open file of a node.
 #[derive(Debug)]
 pub(crate) struct Binding {
@@ -47,8 +56,7 @@ pub(crate) struct Binding {
     pub(crate) may_be_lost: bool,
     pub(crate) segment: Option<Segment>,
     pub(crate) inline: Option<Inline>,
-    /// The node leaves writing to this client, in this mode.
-    pub(crate) written_by_client: Option<WriteMode>,
+    pub(crate) writer: Writer,
 }
 
 impl Binding {
@@ -109,7 +117,7 @@ impl Binding {
             may_be_lost,
             segment,
             inline,
-            written_by_client,
+            writer: written_by_client.map_or(Writer::Node, Writer::Client),
         }))
     }
 
@@ -129,7 +137,7 @@ impl Binding {
             may_be_lost: self.may_be_lost,
             segment,
             inline: None,
-            written_by_client: self.written_by_client,
+            writer: self.writer,
         })
     }
 

@@ -1,21 +1,21 @@
-//! Bytes lent by the node. A loan is a pin: the node keeps the bytes where they are until it is
-//! given back or the client ends.
+//! [`Borrowed`]: bytes of a file that the node lends without a copy. It pins them, so they stay
+//! where they are until the loan is given back or the client ends.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::mm::ProtFlags;
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, ReadOutcome};
 
 use crate::binding::Binding;
 use crate::connection::{Brief, CallError, Connection, GoOn};
-use crate::segment::Mapping;
+use crate::segment;
 
-/// Time for the node to lend what could be copied as well, before it is; with the copy, nobody
-/// waits for 100 ms.
+/// Time for the node to lend bytes before they are copied instead; with the copy, a borrow takes
+/// less than 100 ms.
 const PATIENCE: Duration = Duration::from_millis(40);
 /// Time for the message that gives a loan back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,14 +91,15 @@ impl Borrowed {
         matches!(self.bytes, Bytes::Lent { .. })
     }
 
-    /// Gives the bytes back while somebody out of reach of Rust's checks may still hold their
-    /// address: until the value drops the range reads as zeros instead of being a fault.
-    /// `None` for a copy, which is simply freed.
+    /// Gives the bytes back while code that Rust does not check may still hold their address: until
+    /// the value drops the range reads as zeros instead of being a fault. `None` for a copy, which
+    /// is simply freed.
     pub fn retire(self) -> Option<Retired> {
-        let Bytes::Lent { mapping, loan, .. } = self.bytes else { return None };
-        let retired = mapping.retire();
+        let Bytes::Lent { mut mapping, loan, .. } = self.bytes else { return None };
+        // Where it fails, the node's pages stay.
+        let _ = mapping.replace_by_zeros();
         drop(loan);
-        Some(Retired { _mapping: retired })
+        Some(Retired { _mapping: mapping })
     }
 
     /// How much it is and which levels it came from.
@@ -120,7 +121,7 @@ fn map(
     let mapped = start.checked_add(length).ok_or_else(|| {
         Error::new(ErrorKind::InvalidInput, "borrowing", "longer than memory can be")
     })?;
-    let mapping = Mapping::new(segment, first, mapped, ProtFlags::READ)?;
+    let mapping = segment::map(segment, first, mapped, Access::Read)?;
     Ok(Borrowed { bytes: Bytes::Lent { mapping, start, length, loan }, levels })
 }
 

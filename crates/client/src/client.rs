@@ -1,7 +1,7 @@
-//! The client: the way to a node, and to files with and without one.
+//! [`Client`]: connects to a node, and opens files with and without one.
 //!
 //! Without a node everything goes to the parallel file system; the absence is reported once, and
-//! the node is looked for again now and then. Only the command line needs a node to answer.
+//! the node is looked for again now and then. Only the command line needs a node that answers.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ impl Link {
         let connection = match self.any() {
             Some(connection) => connection,
             None => {
-                // Somebody else is at it: do not wait, the parallel file system is there.
+                // Another thread connects: do not wait, the parallel file system is there.
                 let mut attempts = self.attempts.try_lock()?;
                 if attempts.next.is_some_and(|next| Instant::now() < next) {
                     return None;
@@ -169,7 +169,7 @@ impl Link {
     }
 
     /// As `connection`, but waits for a node that is there and does not answer; `None` where
-    /// `go_on` gave it up. Fails where nobody is there, or the node is of no use.
+    /// `go_on` gave it up. Fails where no node is there, or it is of no use.
     pub(crate) fn awaited_connection(&self, go_on: GoOn<'_>) -> Result<Option<Arc<Connection>>> {
         loop {
             if let Some(connection) = self.any() {
@@ -296,7 +296,7 @@ impl Client {
         client
     }
 
-    /// Whether a node answers at the moment, as far as is known; asks nobody.
+    /// Whether a node answers at the moment, as far as is known. Sends no message.
     pub fn is_connected(&self) -> bool {
         self.link.living().is_some()
     }
@@ -380,7 +380,7 @@ impl Client {
     /// `file` is the file that changes, open in any way but by path alone; without it, or without
     /// a node, this is `change` alone. What the node thinks of it changes no result.
     ///
-    /// What the node has is read again unless a lease tells that nobody had the file open for
+    /// What the node has is read again unless a lease tells that no process had the file open for
     /// writing meanwhile, which takes a `file` that is open for reading alone and is the caller's.
     /// `change` must not open the file for writing: that would wait for the lease.
     pub fn changing_metadata<T>(
@@ -406,7 +406,7 @@ impl Client {
         let leased = lease.as_ref().is_some_and(ReadLease::holds);
         drop(lease);
         let times = times.map(|(before_ns, after_ns)| ChangeTimes { before_ns, after_ns, leased });
-        // Waited for so that who opens the file next finds what the node has of it.
+        // Waited for, so that the next open finds what the node has of the file.
         let request = Request::MetadataChanged { note, times };
         let _ = connection.call_briefly(Brief::Note, &request, &[], NOTE_PATIENCE);
         outcome

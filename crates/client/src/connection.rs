@@ -1,8 +1,8 @@
 //! One connection to a node: requests of many threads over one socket.
 //!
-//! Threads that wait for replies take turns at reading the socket: whoever reads hands replies of
-//! others to them. A thread of its own only watches for the node's end, so that readers of
-//! resident bytes, who send nothing, hear of it. A connection that failed is never used again.
+//! Threads that wait for replies take turns at reading the socket: the one that reads hands the
+//! replies of others to them. One more thread watches for the end of the node, so that readers of
+//! resident bytes, which send nothing, learn of it. A connection that failed is never used again.
 
 mod inbox;
 
@@ -88,7 +88,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
-    /// Somebody is there and does not answer.
+    /// A node is there and does not answer.
     pub(crate) is_silence: bool,
     /// The directory of the parallel file system that a node serves which turned this client away.
     pub(crate) root: Option<PathBuf>,
@@ -222,12 +222,12 @@ impl Connection {
     ) -> Result<Answer, CallError> {
         let deadline = Instant::now() + timeout;
         let answer = self.exchange(request, payload, descriptors, deadline, None)?;
-        // Never without an answer: only who was asked whether to go on gives up.
+        // Never without an answer: the wait is not given up.
         answer.ok_or_else(|| CallError::Gone(timed_out()))
     }
 
     /// As `call`, for a request without payload; `None` where `go_on`, if there is one, gave it up.
-    /// The connection goes on for others, and for whoever gave up.
+    /// The connection goes on for all threads, also for the one that gave up.
     pub(crate) fn call_while(
         &self,
         request: &Request,
@@ -352,13 +352,13 @@ impl Connection {
         }
     }
 
-    /// Sends a request that has no answer, if the socket takes it within `timeout`; whether it did.
-    /// Without a time it waits for nobody: where another thread sends, it is dropped.
+    /// Sends a request that has no answer, if the socket takes it within `timeout`; whether it
+    /// did. Without a time it does not wait: where another thread sends, it is dropped.
     pub(crate) fn tell(&self, request: &Request, timeout: Duration) -> bool {
         self.inbox.tell(request, timeout)
     }
 
-    /// Has the node close a file that nobody uses any more: now, or else with what is sent next.
+    /// Has the node close a file that is not used any more: now, or else with what is sent next.
     pub(crate) fn close(&self, handle: u64, mapped_bytes: u64, timeout: Duration) {
         let message = Request::Close { handle, mapped_bytes };
         if !self.inbox.tell(&message, timeout) && self.is_alive() {

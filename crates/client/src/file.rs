@@ -1,10 +1,11 @@
-//! An open file: reads from the segment, the node or the parallel file system, whichever is nearest
-//! and right. One open reads one version; where that is gone, reads fail with `Changed`.
+//! [`File`]: an open file, read from its segment, from the node or from the parallel file system.
+//! One open reads one version; where that is gone, reads fail with `Changed`.
 
 mod memory_only;
 mod read;
 mod traced;
 mod write;
+mod writes;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,20 +14,20 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, MutexGuard};
-use tidepool_pfs::{Hearing, Unsynced};
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{Advice, Error, ErrorKind, Result, Version, WriteMode};
+use tidepool_proto::{Advice, Error, ErrorKind, Result, Version};
 
-use crate::binding::{Binding, Manner};
+use crate::binding::{Binding, Manner, Writer};
 use crate::client::Link;
 use crate::connection::{CallError, GIVING_UP_INTERVAL, GoOn};
 use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;
+use writes::Writes;
 
-/// Time for a message that nobody waits for, when a file is closed that was open for writing.
+/// Time to send the close of a file that was open for writing; its reply is not waited for.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where it was open for reading alone, and may as well be closed later.
+/// The same for a file that was open for reading alone, and may as well be closed later.
 const READER_CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An open file. All methods may be called from several threads at once.
@@ -65,48 +66,6 @@ struct Origin {
     size: u64,
     /// Bytes live in the memory of the node alone, so the parallel file system cannot help.
     memory_only: bool,
-}
-
-/// Which writes are owed.
-#[derive(Debug)]
-struct Writes {
-    /// Writes that the node took.
-    taken: AtomicU64,
-    /// Of those, how many it made durable or reported on.
-    settled: AtomicU64,
-    /// Writes past the node, and the name of a new file, that this process has to sync.
-    bare: Unsynced,
-    /// Which of these syncs failed and were told of.
-    hearing: Hearing,
-    /// Some of them went to the memory of a node alone.
-    may_be_lost: AtomicBool,
-    /// The node ended while writes were owed that it alone had.
-    lost: AtomicBool,
-}
-
-impl Writes {
-    /// Of a new open; `direct`: what it changes goes past the node.
-    fn new(created: bool, truncated: bool, direct: bool, may_be_lost: bool) -> Self {
-        let bare = Unsynced::default();
-        if truncated && direct {
-            bare.changed(1);
-        }
-        if created {
-            bare.named();
-        }
-        Writes {
-            taken: AtomicU64::new(u64::from(truncated && !direct)),
-            settled: AtomicU64::new(0),
-            hearing: bare.listen(),
-            bare,
-            may_be_lost: AtomicBool::new(may_be_lost),
-            lost: AtomicBool::new(false),
-        }
-    }
-
-    fn are_owed(&self) -> bool {
-        self.taken.load(Ordering::Acquire) > self.settled.load(Ordering::Acquire)
-    }
 }
 
 /// Whether an open may go on without the node after it refused for this reason.
@@ -192,8 +151,8 @@ impl File {
         if truncate && bound.is_none() && origin.version.size > 0 {
             lower::set_size(&lower, 0)?;
         }
-        let direct = bound.as_ref().is_none_or(|binding| binding.written_by_client.is_some());
-        let writes = Writes::new(created, truncate, direct, may_be_lost);
+        let past_node = bound.as_ref().is_none_or(|binding| binding.writer != Writer::Node);
+        let writes = Writes::new(created, truncate, past_node, may_be_lost);
         let file = File {
             link: Arc::clone(link),
             lower,
@@ -277,8 +236,8 @@ impl File {
         if let Some(binding) = self.binding_alive() {
             return Ok(Some(binding));
         }
-        self.note_lost_writes();
-        if self.without_node || self.writes.lost.load(Ordering::Acquire) {
+        self.note_end_of_node();
+        if self.without_node || self.writes.are_lost() {
             return Ok(None);
         }
         let Some(mut refused_until) = self.turn_to_bind(go_on) else { return Ok(None) };
@@ -310,10 +269,10 @@ impl File {
                     self.forget(&binding);
                     return Err(changed());
                 }
-                self.writes.may_be_lost.fetch_or(binding.may_be_lost, Ordering::AcqRel);
+                self.writes.go_to_another_node(binding.may_be_lost);
                 if self.created {
                     // This node does not know that the name is new: it is synced here.
-                    self.writes.bare.changed(1);
+                    self.writes.went_past_node(1);
                 }
                 self.advise(&binding);
                 let binding = Arc::new(binding);
@@ -342,11 +301,12 @@ impl File {
         }
     }
 
-    /// The mode in which this process writes by itself, if the node left the file to it.
-    fn written_here(&self) -> Option<WriteMode> {
+    /// Which process writes to the file. Without a node that is this one too, but the node is asked
+    /// first, for it may be back.
+    fn writer(&self) -> Writer {
         let guard = self.binding.load();
-        let binding = guard.as_ref().filter(|binding| binding.connection.is_alive())?;
-        binding.written_by_client
+        let alive = guard.as_ref().filter(|binding| binding.connection.is_alive());
+        alive.map_or(Writer::Node, |binding| binding.writer)
     }
 
     fn binding_alive(&self) -> Option<Arc<Binding>> {
@@ -360,8 +320,8 @@ impl File {
         // Afterwards the node does not know the file by its number.
         binding.connection.tracing().send(&binding.connection);
         binding.connection.close(binding.handle, mapped_bytes, timeout);
-        if binding.written_by_client.is_some() {
-            // The node then tells the kernel what was written past it. Who reads next must find
+        if binding.writer != Writer::Node {
+            // The node then tells the kernel what was written past it. The next reader must find
             // that done: while it goes on, the kernel does not learn of a new length. An answer,
             // that the file is not open any more, comes after it.
             let _ = binding.connection.call(&Request::Facts { handle: binding.handle }, &[], &[]);
@@ -377,7 +337,7 @@ impl File {
         }
     }
 
-    /// Length of the file in bytes when it was opened; asks nobody.
+    /// Length of the file in bytes when it was opened. Sends no message.
     pub fn size_at_open(&self) -> u64 {
         self.origin.size
     }
@@ -385,7 +345,7 @@ impl File {
     /// Length of the file in bytes.
     pub fn size(&self) -> Result<u64> {
         let size = self.size_while(&mut || true)?;
-        // Never without a size: nobody gave it up.
+        // Never without a size: the wait is not given up.
         Ok(size.unwrap_or_default())
     }
 
@@ -410,7 +370,7 @@ impl File {
     }
 
     fn facts(&self, go_on: GoOn<'_>) -> Result<Option<(Version, u64)>> {
-        if self.written_here().is_some() {
+        if self.writer() != Writer::Node {
             return Ok(None);
         }
         if let Some(binding) = &*self.binding.load()

@@ -1,6 +1,6 @@
-//! Leases of files: proof that nobody has a file open for writing, for the moment in which its
-//! metadata is changed. Time stamps alone cannot tell such a change from a write in the same moment
-//! whose writer sets the time back.
+//! [`ReadLease`]: proof that no process has a file open for writing while its metadata is changed.
+//! Time stamps alone cannot tell such a change from a write in the same moment whose writer sets
+//! the time back.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ const F_SETSIG: c_int = 10;
 const PATIENCE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A lease for reading, given back with the value. Who opens the file for writing or cuts it
-/// meanwhile waits for that, or is answered `EWOULDBLOCK` if he does not want to wait.
+/// A lease for reading, given back with the value. An open for writing or a truncate waits for
+/// that, or answers `EWOULDBLOCK` where it must not wait.
 #[derive(Debug)]
 pub(crate) struct ReadLease<'a>(BorrowedFd<'a>);
 
 impl<'a> ReadLease<'a> {
-    /// Takes it of a file that is open for reading alone; `None` where somebody has it open for
+    /// Takes it of a file that is open for reading alone; `None` where a process has it open for
     /// writing, where the file is another user's, and where the file system knows no leases.
     pub(crate) fn take(file: BorrowedFd<'a>) -> Option<ReadLease<'a>> {
-        // Whoever breaks it has us sent a signal. The one that is usual would end this process.
+        // Breaking it sends this process a signal. The usual one would end the process.
         control(file, F_SETSIG, libc::SIGURG)?;
         let begun = Instant::now();
         while control(file, F_SETLEASE, F_RDLCK).is_none() {
@@ -36,7 +36,7 @@ impl<'a> ReadLease<'a> {
         Some(ReadLease(file))
     }
 
-    /// Whether nobody wanted to write since it was taken.
+    /// Whether no process wanted to write since it was taken.
     pub(crate) fn holds(&self) -> bool {
         control(self.0, F_GETLEASE, 0) == Some(F_RDLCK)
     }

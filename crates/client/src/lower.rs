@@ -1,5 +1,5 @@
-//! Files of the parallel file system as the caller's own credentials open them: what a client falls
-//! back to, and what it compares versions with. Keeps nothing.
+//! System calls on files of the parallel file system, with the caller's own credentials: what a
+//! client falls back to without a node, and what it compares versions with.
 
 use std::io;
 use std::num::NonZero;
@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use tidepool_pfs::cost;
-use tidepool_proto::stub::{
-    Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
-};
+use tidepool_proto::stub::{self, Found, STUB_ATTRIBUTE};
 use tidepool_proto::{Access, Error, ErrorKind, Result, Version};
 
 use crate::options::OpenOptions;
 
-/// How long an open waits for somebody who holds a lease of the file, with a pause before each next
-/// try. The kernel takes the lease away after 45 s unless it was told otherwise.
+/// How long an open waits for a process that holds a lease of the file, with a pause before each
+/// next try. The kernel takes the lease away after 45 s unless it was told otherwise.
 const LEASE_PATIENCE: Duration = Duration::from_secs(60);
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// Largest unit that the page cache gives up as a whole, in bytes.
@@ -53,7 +51,7 @@ fn open_waiting(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
                     access = OFlags::WRONLY;
                 }
                 Err(Errno::INTR) => continue,
-                // Who has the lease was told and gives it back.
+                // The holder of the lease was told and gives it back.
                 Err(Errno::AGAIN) if begun.elapsed() < LEASE_PATIENCE => {
                     std::thread::sleep(LEASE_PAUSE);
                     continue;
@@ -71,7 +69,7 @@ fn open_waiting(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool)> {
                 return Ok((file, true));
             }
             Err(Errno::INTR) => {}
-            // Somebody else created it in between.
+            // Another process created it in between.
             Err(Errno::EXIST) if !options.create_new && !is_dangling(path) => {}
             Err(error) => return Err(Error::pfs(operation(), error)),
         }
@@ -117,11 +115,10 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     Ok(Version::from(&status))
 }
 
-/// Whether two versions are of equal content, for a reader that has no bytes of his own and reads
-/// by his descriptor. The change time is left out: it moves with names, links, modes and
-/// attributes, whoever changes them, and nobody is there who could tell that from a change of
-/// content. Device numbers are left out: they have several encodings, and both versions are of the
-/// same descriptor.
+/// Whether two versions are of equal content, for a reader that has no bytes of its own and reads
+/// by its descriptor. The change time is left out: it moves with names, links, modes and
+/// attributes, and no node is there that could tell that from a change of content. Device numbers
+/// are left out: they have several encodings, and both versions are of the same descriptor.
 pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
     let key = |version: &Version| (version.id.inode, version.size, version.modified_ns);
     key(one) == key(other)
@@ -130,28 +127,14 @@ pub(crate) fn is_same_content(one: &Version, other: &Version) -> bool {
 /// Whether a file of this size is the stub of bytes that a node has in memory. A descriptor that
 /// cannot read cannot tell.
 pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
-    let mut mark = [0; STUB_HEAD_BYTES];
-    let attributes_work = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
-        Ok(length) => return mark_of_attribute(&mark[..length], size).is_some(),
-        Err(error) => !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY),
-    };
-    if !head_may_hold_mark(size, attributes_work) {
-        return false;
-    }
-    let read = read_at(&file, 0, &mut mark).unwrap_or(0);
-    mark_of_head(&mark[..read], size).is_some()
+    matches!(stub::find_by_descriptor(file, size), Found::Stub(_))
 }
 
 /// Whether another program wrote over the stub of bytes that a node had in memory, as far as that
 /// left the mark.
 pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
     let Ok(status) = rustix::fs::fstat(&file) else { return false };
-    let mut mark = [0; STUB_HEAD_BYTES];
-    let length = match rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut mark) {
-        Ok(length) => length,
-        Err(_) => read_at(&file, 0, &mut mark).unwrap_or(0),
-    };
-    Mark::parse(&mark[..length]).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
+    stub::any_mark(&file).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
 }
 
 /// Takes the mark off a stub that is written anew.
@@ -159,7 +142,8 @@ pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
     // In this order: half of a file that was being written down must not lose its mark.
     rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))?;
     match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
-        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
+        Err(error) if stub::is_without_attributes(error) => Ok(()),
         Err(error) => Err(Error::pfs("taking the mark off a stub", error)),
     }
 }

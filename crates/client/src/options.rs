@@ -1,4 +1,4 @@
-//! What a caller may choose: how to find the node, and how to open a file. Holds no state.
+//! Options of a client ([`ClientOptions`]) and of an open ([`OpenOptions`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct ClientOptions {
     /// Directory of the parallel file system that `tide:///` stands for; `None` takes the
     /// environment variable `TIDEPOOL_PFS`, and without that asks the node.
     pub pfs_root: Option<PathBuf>,
-    /// The same directory where nobody said it and no node answers.
+    /// The same directory where it was not given and no node answers.
     pub pfs_root_without_node: Option<PathBuf>,
     /// User whose node is trusted beside root's and the caller's own. Another user's node would be
     /// handed descriptors of the caller's files, so it is not used.
@@ -67,7 +67,7 @@ impl std::fmt::Debug for ClientOptions {
     }
 }
 
-/// How a file will be read, as far as who opens it knows.
+/// How a file will be read, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadPattern {
     /// It shows as it is read.

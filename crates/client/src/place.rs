@@ -1,4 +1,4 @@
-//! Where a node puts its socket if nobody says so, and which of those is asked.
+//! Default paths of the socket: where a node puts it, and which one a client asks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use tidepool_proto::wire::socket::connect_at_once;
 /// Where root's node puts its socket, which serves every user of the machine.
 pub const MACHINE_SOCKET: &str = "/run/tidepool/node.sock";
 
-/// Socket to ask where none is named: that of a node of this user, or of root where he runs none.
+/// Socket to ask where none is named: that of a node of this user, or else that of root's node.
 pub fn socket_to_ask() -> PathBuf {
     let own = default_socket();
     let of_machine = Path::new(MACHINE_SOCKET);
     if is_left_over(&own) && of_machine.exists() { of_machine.to_owned() } else { own }
 }
 
-/// Whether nobody listens at a path: it is not there, as far as this user can see, or a node that
-/// was killed left it.
+/// Whether no process listens at a path: it is not there, as far as this user can see, or a node
+/// that was killed left it.
 fn is_left_over(socket: &Path) -> bool {
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     !socket.exists() || connect_at_once(socket).is_err_and(is_refused)

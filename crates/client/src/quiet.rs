@@ -1,5 +1,5 @@
-//! Stretches in which a thread must wait for nobody, and so send no message: a runtime may stand
-//! still until they end. Debug builds check it.
+//! [`Quiet`]: marks a stretch in which a thread must not wait, and so sends no message, because a
+//! language runtime may stand still until it ends. Debug builds check it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

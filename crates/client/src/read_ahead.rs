@@ -1,19 +1,19 @@
-//! Notices sequential reading and says which range to ask the node for. Sends nothing itself, and
-//! costs a reader of resident bytes two loads and a store.
+//! Recognises sequential reading of one open file and says which range to ask the node for. Sends
+//! nothing itself, and costs a reader of resident bytes two loads and a store.
 //!
-//! Who begins inside of the file reads one block first, for a sample may be all that he wants; who
-//! begins at its head does where the latest readers of other heads went no further.
+//! A reader that begins inside of the file reads one block first, for a sample may be all that it
+//! wants; one that begins at the head does where the latest readers of other heads went no further
+//! (`tidepool_proto::habit`).
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidepool_proto::Habit;
+use tidepool_proto::habit::grown_window;
 
 use crate::options::{ReadPattern, ReadPlan};
 
-/// First step of read-ahead in blocks.
-const WINDOW_BLOCKS_MIN: u64 = 2;
 /// Most bytes asked for ahead of the reader: sixteen transfers of the default block size.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
@@ -76,17 +76,19 @@ impl ReadAhead {
 
     /// Whether a reader that got to `end` may want no more.
     fn may_be_a_sample(&self, end: u64, block_bytes: u64) -> bool {
+        if self.asked_bytes_max.load(Ordering::Relaxed) != u64::MAX {
+            return false;
+        }
         let run_start = self.run_start.load(Ordering::Relaxed);
-        let goes_on = run_start == self.start && self.habit.goes_on();
-        let asked = self.asked_bytes_max.load(Ordering::Relaxed) != u64::MAX;
-        !goes_on && !asked && end.saturating_sub(run_start) <= block_bytes
+        let run_bytes = end.saturating_sub(run_start);
+        self.habit.may_be_sample(run_start == self.start, run_bytes, block_bytes)
     }
 
     /// Tells other opens whether this one went on from the head of the file.
     fn end_run(&self, end: u64, block_bytes: u64) {
         let run_start = self.run_start.load(Ordering::Relaxed);
-        if run_start == self.start && end > run_start {
-            self.habit.note(end - run_start > block_bytes);
+        if run_start == self.start {
+            self.habit.note_run(end.saturating_sub(run_start), block_bytes);
         }
     }
 
@@ -132,7 +134,7 @@ impl ReadAhead {
             u64::MAX => self.planned_bytes_max,
             asked => asked,
         };
-        let grown = (2 * window_bytes).max(WINDOW_BLOCKS_MIN * block_bytes).min(most);
+        let grown = grown_window(window_bytes, block_bytes, most);
         self.window_bytes.store(grown, Ordering::Relaxed);
         let target = (end + grown).min(self.end).max(reached);
         self.reached.store(target, Ordering::Relaxed);
@@ -176,7 +178,7 @@ mod tests {
         let random = plan(ReadPattern::Random, 0, None);
         assert_eq!((reached(&random, 0), random.advised_bytes_max()), (0, Some(0)));
         random.set_bytes_max(Some(8 * MIB));
-        assert!(reached(&random, 0) > 4 * MIB, "who asks for it gets it");
+        assert!(reached(&random, 0) > 4 * MIB, "what is asked for goes before the plan");
         let part = plan(ReadPattern::Sequential, 100 * MIB, Some(103 * MIB));
         assert!(part.note(100 * MIB, 10, 4 * MIB).is_some(), "the first read is the first of many");
         assert!(reached(&part, 100 * MIB) <= 103 * MIB);
@@ -207,7 +209,7 @@ mod tests {
             asked
         };
         assert!(!asks(3, 4), "one block inside of a file");
-        assert!(asks(3, 5), "who goes on");
+        assert!(asks(3, 5), "more than a block");
         assert!(asks(0, 4), "the head of a file, as far as is known");
         (0..20).for_each(|_| _ = asks(0, 4));
         assert!(!asks(0, 4), "when nobody went on");

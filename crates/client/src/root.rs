@@ -1,5 +1,5 @@
-//! Directories that nodes say they serve: what a process keeps of it, and whether a node serves the
-//! one that a client uses.
+//! Directories that nodes serve: what a process remembers of them, and whether the directory of a
+//! node is the one that a client uses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) fn kept(socket: &Path) -> Option<PathBuf> {
     KEPT.lock().get(socket).cloned()
 }
 
-/// Whether a node that serves `theirs` is of use to whoever uses `ours`, a directory of another
+/// Whether a node that serves `theirs` is of use to a client of `ours`, a directory of another
 /// name. What a node said before must be that directory again. What a user stated may have a name
 /// of its own here, in a container say, or lie below it: the same file system will do.
 pub(crate) fn is_same_place(ours: &Path, theirs: &Path, stated: bool) -> bool {

@@ -1,111 +1,32 @@
-//! A segment that the node handed out, with its residency table and touch marks: reading resident
-//! bytes without a message, a lock or an allocation. Serves nothing that the table does not vouch
-//! for, before and after the bytes were read.
+//! [`Segment`]: the memory of a file that the node handed out, with its residency table and touch
+//! marks. Resident bytes are read without a message, a lock or an allocation, and only while the
+//! table vouches for them, before and after.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::table::{
     HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_SUPERSEDED_OFFSET, TABLE_MAGIC, Word, read_if_resident,
 };
 use tidepool_proto::wire::SegmentLayout;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-/// Shared memory of another process, mapped for as long as the value lives.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    address: *mut u8,
-    length_bytes: usize,
-}
-
-// SAFETY: the mapping is plain memory; all shared access to it goes through atomics, or through
-// `bytes`, whose caller promises that nobody changes them.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
 fn unusable(detail: &str) -> Error {
     Error::new(ErrorKind::Protocol, "mapping memory of the node", detail)
 }
 
-impl Mapping {
-    /// Maps `length_bytes` at `offset` (a multiple of the page size), which must lie within the
-    /// file: beyond its end an access would be a fault.
-    pub(crate) fn new(
-        file: impl AsFd,
-        offset: u64,
-        length_bytes: usize,
-        protection: ProtFlags,
-    ) -> Result<Mapping> {
-        let status = rustix::fs::fstat(&file)
-            .map_err(|error| unusable("its size is unknown").caused_by(error))?;
-        let end = offset.checked_add(length_bytes as u64);
-        if length_bytes == 0
-            || end.is_none_or(|end| end > u64::try_from(status.st_size).unwrap_or(0))
-        {
-            return Err(unusable("it is shorter than the node said"));
-        }
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
-        let address = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length_bytes,
-                protection,
-                MapFlags::SHARED,
-                &file,
-                offset,
-            )
-        }
-        .map_err(|error| unusable("mmap fails").caused_by(error))?;
-        Ok(Mapping { address: address.cast(), length_bytes })
+/// Maps `length` bytes of what the node handed out from `offset`, a multiple of the page size. They
+/// must lie within the file: beyond its end an access would be a fault.
+pub(crate) fn map(file: impl AsFd, offset: u64, length: usize, access: Access) -> Result<Mapping> {
+    let status = rustix::fs::fstat(&file)
+        .map_err(|error| unusable("its size is unknown").caused_by(error))?;
+    let end = offset.checked_add(length as u64);
+    if length == 0 || end.is_none_or(|end| end > u64::try_from(status.st_size).unwrap_or(0)) {
+        return Err(unusable("it is shorter than the node said"));
     }
-
-    /// The mapped bytes.
-    ///
-    /// # Safety
-    /// Nobody may change the bytes while the slice lives.
-    pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is mapped and readable; the caller answers for the rest.
-        unsafe { std::slice::from_raw_parts(self.address, self.length_bytes) }
-    }
-
-    /// Puts pages of zeros in the place of the file's.
-    pub(crate) fn retire(self) -> Mapping {
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the range is this mapping's own, and nobody holds a reference into it.
-        let _ = unsafe {
-            rustix::mm::mmap_anonymous(
-                self.address.cast(),
-                self.length_bytes,
-                ProtFlags::READ,
-                flags,
-            )
-        };
-        self
-    }
-
-    /// A word of shared memory.
-    #[inline]
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes, "within the mapping");
-        // SAFETY: the eight bytes are mapped (checked above) and aligned (a mapping is page
-        // aligned); other processes access them as atomics too.
-        unsafe { &*self.address.add(offset).cast::<AtomicU64>() }
-    }
-
-    fn byte(&self, offset: usize) -> &AtomicU8 {
-        assert!(offset < self.length_bytes, "within the touch marks");
-        // SAFETY: the byte is mapped (checked above); other processes access it as an atomic too.
-        unsafe { &*self.address.add(offset).cast::<AtomicU8>() }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new`, and borrows of it end before the value does.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), self.length_bytes) };
-    }
+    Mapping::shared(file, offset, length, access)
+        .map_err(|error| unusable("mmap fails").caused_by(error))
 }
 
 /// A segment that can be read without asking.
@@ -141,9 +62,8 @@ impl Segment {
         if layout.block_bytes == 0 || blocks == 0 {
             return Err(unusable("there are no blocks"));
         }
-        let table = Mapping::new(&table, 0, table_bytes, ProtFlags::READ)?;
-        let writable = ProtFlags::READ | ProtFlags::WRITE;
-        let touches = Mapping::new(&touches, 0, blocks, writable)?;
+        let table = map(&table, 0, table_bytes, Access::Read)?;
+        let touches = map(&touches, 0, blocks, Access::ReadWrite)?;
         let header = [0, 8, 16].map(|offset| table.word(offset).load(Ordering::Relaxed));
         if header != [TABLE_MAGIC, layout.block_bytes, layout.blocks] {
             return Err(unusable("the table is not of the layout that the node said"));

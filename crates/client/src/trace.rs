@@ -11,7 +11,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::mm::ProtFlags;
 use tidepool_pfs::cost;
 use tidepool_proto::trace::{
     Front, LibraryRecord, Operation, ServedBy, TRACE_DELAY_MAX, TRACE_PAGE_BYTES, TRACE_PAGE_MAGIC,
@@ -21,7 +20,8 @@ use tidepool_proto::wire::Request;
 use tidepool_proto::{BytesByLevel, Result};
 
 use crate::connection::Connection;
-use crate::segment::Mapping;
+use crate::segment::map;
+use tidepool_proto::mapping::{Access, Mapping};
 
 /// Records that wait to be sent, at most.
 const RECORDS_MAX: usize = 16 << 10;
@@ -83,9 +83,8 @@ pub(crate) struct Asked {
 impl Tracing {
     /// By the descriptor of the page that the node sent, if it is one.
     pub(crate) fn new(page: Option<OwnedFd>, front: Front) -> Tracing {
-        let page = page.and_then(|page| {
-            Mapping::new(&page, 0, TRACE_PAGE_BYTES as usize, ProtFlags::READ).ok()
-        });
+        let page =
+            page.and_then(|page| map(&page, 0, TRACE_PAGE_BYTES as usize, Access::Read).ok());
         let page = page.filter(|page| page.word(0).load(Ordering::Acquire) == TRACE_PAGE_MAGIC);
         Tracing { page, front, kept: Mutex::default(), sending: Mutex::default() }
     }

@@ -1,6 +1,5 @@
 //! The transfer buffer of a connection: memory of the client that the node reads long writes from.
-//! Made when the first long write needs it. Holds no bytes that anybody else may see: the node
-//! alone gets its descriptor.
+//! Made when the first long write needs it. The node alone gets its descriptor.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Number of `cachestat` on all architectures that share the table of new calls (Linux 6.5).
@@ -89,26 +89,12 @@ fn by_mincore(file: &File, start: u64, length: u64) -> Result<Residency, Errno> 
     }
     let size = facts.st_size as u64;
     let end = start.saturating_add(length).min(size);
-    let page = rustix::param::page_size();
     let mut resident_bytes = 0;
     let mut from = start;
     while from < end {
         let window = (end - from).min(WINDOW_BYTES) as usize;
-        let mut pages = vec![0_u8; window.div_ceil(page)];
-        let null = std::ptr::null_mut();
-        // SAFETY: a new mapping without access, whose pages are never touched, unmapped below.
-        let address = unsafe {
-            rustix::mm::mmap(null, window, ProtFlags::empty(), MapFlags::SHARED, file, from)?
-        };
-        // SAFETY: the mapping has `window` bytes, and the vector a byte for each of its pages.
-        let result = unsafe { libc::mincore(address, window, pages.as_mut_ptr()) };
-        let error = last_error();
-        // SAFETY: the mapping from above, which nothing refers to.
-        unsafe { rustix::mm::munmap(address, window)? };
-        if result != 0 {
-            return Err(error);
-        }
-        resident_bytes += pages.iter().filter(|page| **page & 1 == 1).count() as u64 * page as u64;
+        let mapping = Mapping::shared(file, from, window, Access::Nothing)?;
+        resident_bytes += mapping.cached_bytes()? as u64;
         from += window as u64;
     }
     Ok(Residency { resident_bytes, dirty_bytes: 0 })

@@ -1,8 +1,8 @@
 //! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
 //!
-//! Every other crate speaks in these types, so this crate depends on none of them. It does no
-//! input or output but moving frames ([`wire::socket`]) and reading the table of mounts
-//! ([`mounts`]), starts no thread and holds no state.
+//! Every other crate speaks in these types, so this crate depends on none of them. Its only input
+//! and output are frames ([`wire::socket`]), the table of mounts ([`mounts`]), the marks of stubs
+//! ([`stub`]) and mappings of memory ([`mapping`]). It starts no thread and holds no state.
 
 pub mod admin;
 pub mod config;
@@ -13,6 +13,7 @@ pub mod files;
 pub mod habit;
 pub mod hadoop;
 pub mod level;
+pub mod mapping;
 pub mod metric;
 pub mod mode;
 pub mod mounts;

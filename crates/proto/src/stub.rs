@@ -1,10 +1,16 @@
 //! How a memory-only file looks on the parallel file system: a stub whose mark is an extended
-//! attribute, or its content where attributes are not to be had. Reads no file.
+//! attribute, or its content where attributes are not to be had; and the test for it ([`find()`]).
 //!
 //! A mark says how long the file is and which node holds its bytes. While the node writes them
 //! down the mark says so, and then the file is a stub whatever its length: a node that ends half
 //! way leaves no file that looks whole. Otherwise it is one only while it has the length of a stub,
 //! so that a file which another program wrote in its place is an ordinary one.
+
+mod find;
+
+pub use find::{
+    Attribute, Found, any_mark, find, find_by_descriptor, find_by_path, is_without_attributes,
+};
 
 /// Extended attribute of a stub without content.
 pub const STUB_ATTRIBUTE: &str = "user.tidepool.memory";
@@ -106,6 +112,12 @@ pub fn head_may_hold_mark(size: u64, attributes_work: bool) -> bool {
         true => size == STUB_BYTES || size == STUB_HEAD_BYTES as u64,
         false => size >= STUB_BYTES,
     }
+}
+
+/// Whether a file of `size` bytes can be a stub of bytes that are held in memory, or one whose last
+/// step of being written down is missing: what a list of files looks at more closely.
+pub fn is_size_of_stub(size: u64) -> bool {
+    size == 0 || head_may_hold_mark(size, true)
 }
 
 /// The length in bytes that a mark tells: that of the file which is in memory alone.

@@ -1,5 +1,6 @@
 //! Whether a machine was quiet enough for what was measured on it: the load against its processors
-//! at the start and at the end, and who else used the processors meanwhile. Reads `/proc` only.
+//! at the start and at the end, and what other programs used of the processors meanwhile. Reads
+//! `/proc` only.
 
 use std::fs;
 

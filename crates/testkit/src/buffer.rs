@@ -5,18 +5,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 
 /// A mapped anonymous file.
 #[derive(Debug)]
 pub struct SharedBuffer {
     descriptor: OwnedFd,
-    address: *mut u8,
-    bytes: usize,
+    mapping: Mapping,
 }
-
-// SAFETY: the mapping belongs to this value alone, like the memory of a `Vec`.
-unsafe impl Send for SharedBuffer {}
 
 impl SharedBuffer {
     /// New memory of `bytes` bytes.
@@ -30,13 +26,8 @@ impl SharedBuffer {
     /// The memory behind a descriptor.
     pub fn map(descriptor: OwnedFd) -> io::Result<Self> {
         let bytes = rustix::fs::fstat(&descriptor)?.st_size as usize;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a whole file at an address of the kernel's choice.
-        let address = unsafe {
-            let start = std::ptr::null_mut();
-            rustix::mm::mmap(start, bytes, protection, MapFlags::SHARED, &descriptor, 0)?
-        };
-        Ok(SharedBuffer { descriptor, address: address.cast(), bytes })
+        let mapping = Mapping::shared(&descriptor, 0, bytes, Access::ReadWrite)?;
+        Ok(SharedBuffer { descriptor, mapping })
     }
 
     /// Another descriptor of the same memory.
@@ -46,21 +37,13 @@ impl SharedBuffer {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as this lives; the other process keeps its hands off in
-        // between turns, see the top of the file.
-        unsafe { std::slice::from_raw_parts(self.address, self.bytes) }
+        // SAFETY: the other process keeps its hands off in between turns, see the top of the file.
+        unsafe { self.mapping.bytes() }
     }
 
     /// The bytes, to change them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.address, self.bytes) }
-    }
-}
-
-impl Drop for SharedBuffer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, unmapped once.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), self.bytes) };
+        unsafe { self.mapping.bytes_mut() }
     }
 }

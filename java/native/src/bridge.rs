@@ -1,7 +1,7 @@
-//! The one wrapper around every native method: errors of the product become the exceptions that
-//! Hadoop's callers expect, panics become exceptions too, and nothing unwinds into the JVM.
+//! How native methods fail: [`Throw`], the policy of all of them, throws errors and panics as the
+//! exceptions that callers of Hadoop expect. Nothing unwinds into the JVM.
 //!
-//! Which exception an error becomes is decided in `NativeFailure.java`, where the classes are.
+//! `NativeFailure.java` decides which exception an error becomes.
 
 use std::any::Any;
 use std::ffi::CString;
@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use jni::errors::ErrorPolicy;
 use jni::objects::{JObjectArray, JString, JThrowable, JValue};
-use jni::sys::jlong;
 use jni::{Env, EnvUnowned, jni_sig, jni_str};
 use tidepool_proto::{Error, ErrorKind};
 
@@ -65,8 +64,8 @@ impl<T> AtPath<T> for Result<T, Error> {
     }
 }
 
-/// Runs the body of a native method. What it fails with, and what it panics with, is thrown; the
-/// value returned then is never seen by Java.
+/// Runs the body of a `raw` native method as `native_method!` does it for others: what it fails
+/// with, and what it panics with, is thrown; the value returned then is never seen by Java.
 pub(crate) fn run<'local, T: Default>(
     env: &mut EnvUnowned<'local>,
     body: impl FnOnce(&mut Env<'local>) -> Result<T, Failure>,
@@ -87,7 +86,8 @@ pub(crate) fn run_swiftly<T: Default>(
     }
 }
 
-struct Throw;
+/// How a native method ends that has no value: by an exception.
+pub(crate) struct Throw;
 
 impl<T: Default> ErrorPolicy<T, Failure> for Throw {
     type Captures<'outer: 'method, 'method> = ();
@@ -232,28 +232,4 @@ pub(crate) fn pairs(
         env.delete_local_ref(element);
     }
     Ok(texts.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
-}
-
-/// Gives a value to Java, which returns it by [`free`].
-pub(crate) fn handle<T>(value: T) -> jlong {
-    Box::into_raw(Box::new(value)) as jlong
-}
-
-/// The value behind a handle.
-///
-/// # Safety
-/// The handle comes from [`handle`] with the same type and is not freed while the value is used:
-/// `NativeHandle.java` counts the threads inside native methods and frees after the last one left.
-pub(crate) unsafe fn borrow<'a, T>(handle: jlong) -> &'a T {
-    // SAFETY: the caller answers for it.
-    unsafe { &*(handle as *const T) }
-}
-
-/// Takes a value back.
-///
-/// # Safety
-/// As [`borrow`]; and this is the last use of the handle.
-pub(crate) unsafe fn free<T>(handle: jlong) -> T {
-    // SAFETY: the caller answers for it.
-    *unsafe { Box::from_raw(handle as *mut T) }
 }

@@ -1,5 +1,5 @@
-//! Native methods of `NativeClient.java`: connecting, the directory that `tide:///` stands for,
-//! and what the settings of an open are. Notices of the library go to Java's log.
+//! Native methods of `NativeClient.java`: connections, the directory that `tide:///` stands for,
+//! and the sizes that an open has by its options. Notices of the library go to Java's log.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use jni::objects::{JClass, JLongArray, JObjectArray, JString, JValue};
 use jni::refs::Global;
 use jni::sys::{jboolean, jlong};
-use jni::{Env, EnvUnowned, JavaVM, jni_sig, jni_str};
+use jni::{Env, JavaVM, jni_sig, jni_str};
 use parking_lot::Mutex;
 use tidepool_client::{Client, ClientOptions, Notice, socket_to_ask};
 use tidepool_pfs::layout::apply_to_new_file;
@@ -20,11 +20,12 @@ use tidepool_proto::trace::Front;
 use tidepool_proto::{Error, ErrorKind};
 
 use crate::bridge::{self, Failure};
+use crate::handle::{self, Handle};
 use crate::node_file;
 use crate::panics;
 use crate::settings::{self, OpenSettings, Settings};
 
-/// What a handle of `NativeClient` stands for, alone or with others.
+/// What a handle of `NativeClient` stands for; several handles may share one.
 pub(crate) struct ClientHandle {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
@@ -76,12 +77,7 @@ impl ClientHandle {
     }
 }
 
-/// # Safety
-/// See [`bridge::borrow`].
-pub(crate) unsafe fn of<'a>(handle: jlong) -> &'a ClientHandle {
-    // SAFETY: handles of `NativeClient` are made by `connect` alone.
-    unsafe { bridge::borrow::<Arc<ClientHandle>>(handle) }
-}
+pub(crate) type ClientRef = Handle<Arc<ClientHandle>>;
 
 type Pairs = Vec<(String, String)>;
 
@@ -107,30 +103,27 @@ fn share(options: Pairs, client: ClientHandle) -> Arc<ClientHandle> {
 }
 
 /// Connects; options are keys and values in turn. Those that share get one client.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_connect<'local>(
-    mut env: EnvUnowned<'local>,
-    class: JClass<'local>,
-    options: JObjectArray<'local, JString<'local>>,
+pub(crate) fn connect(
+    env: &mut Env<'_>,
+    class: JClass<'_>,
+    options: JObjectArray<'_, JString<'_>>,
     shares: jboolean,
-) -> jlong {
-    bridge::run(&mut env, |env| {
-        let mut pairs = bridge::pairs(env, &options)?;
-        pairs.sort();
-        let there = if shares { shared(&pairs) } else { None };
-        let client = match there {
-            Some(client) => {
-                client.check_node()?;
-                client
-            }
-            None if shares => share(pairs.clone(), connect(env, &class, pairs)?),
-            None => Arc::new(connect(env, &class, pairs)?),
-        };
-        Ok(bridge::handle(client))
-    })
+) -> Result<jlong, Failure> {
+    let mut pairs = bridge::pairs(env, &options)?;
+    pairs.sort();
+    let there = if shares { shared(&pairs) } else { None };
+    let client = match there {
+        Some(client) => {
+            client.check_node()?;
+            client
+        }
+        None if shares => share(pairs.clone(), make(env, &class, pairs)?),
+        None => Arc::new(make(env, &class, pairs)?),
+    };
+    Ok(handle::give(client))
 }
 
-fn connect(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<ClientHandle, Failure> {
+fn make(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<ClientHandle, Failure> {
     let (settings, warnings) = settings::understand(options)?;
     let notice = log_of(env, class)?;
     panics::tell(&notice);
@@ -139,7 +132,7 @@ fn connect(env: &mut Env<'_>, class: &JClass<'_>, options: Pairs) -> Result<Clie
     let socket = settings.socket.clone();
     let environment = || std::env::var_os("TIDEPOOL_SOCKET").filter(|name| !name.is_empty());
     let named = socket.or_else(|| environment().map(PathBuf::from)).or(file.socket);
-    // Whoever names a socket means the node there, whichever user runs it.
+    // A socket that is named stands for the node there, whichever user runs it.
     let owner = named.as_ref().and_then(|path| std::fs::metadata(path).ok());
     let client = Client::connect(ClientOptions {
         socket: Some(named.unwrap_or_else(socket_to_ask)),
@@ -176,44 +169,33 @@ fn log_of(env: &mut Env<'_>, class: &JClass<'_>) -> Result<Notice, Failure> {
 }
 
 /// Ends the client where no other handle has it; files that are open stay so.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_disconnect<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` frees each handle once, after its last use.
-        drop(unsafe { bridge::free::<Arc<ClientHandle>>(handle) });
-        Ok(())
-    })
+pub(crate) fn disconnect(
+    _env: &mut Env<'_>,
+    _class: JClass<'_>,
+    client: ClientRef,
+) -> Result<(), Failure> {
+    // SAFETY: this is the end of the handle.
+    drop(unsafe { client.free() });
+    Ok(())
 }
 
 /// Whether a node answers, as far as is known.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_isConnected<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> jboolean {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        Ok(unsafe { of(handle) }.client.is_connected())
-    })
+pub(crate) fn is_connected(
+    _env: &mut Env<'_>,
+    _class: JClass<'_>,
+    client: ClientRef,
+) -> Result<jboolean, Failure> {
+    Ok(client.client.is_connected())
 }
 
 /// The directory that `tide:///` stands for.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_pfsRoot<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> JString<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let root = unsafe { of(handle) }.client.pfs_root().map_err(with_option)?;
-        Ok(env.new_string(root.to_string_lossy())?)
-    })
+pub(crate) fn pfs_root<'local>(
+    env: &mut Env<'local>,
+    _class: JClass<'_>,
+    client: ClientRef,
+) -> Result<JString<'local>, Failure> {
+    let root = client.client.pfs_root().map_err(with_option)?;
+    Ok(env.new_string(root.to_string_lossy())?)
 }
 
 /// An unknown root, with the words that a user of Hadoop has for it.
@@ -229,22 +211,18 @@ fn with_option(error: Error) -> Error {
 
 /// Sizes of an open with these options on top of the client's: read buffer, write buffer, split, in
 /// bytes.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeClient_sizes<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    options: JObjectArray<'local, JString<'local>>,
-) -> JLongArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let open = unsafe { of(handle) }.open_settings(env, &options)?;
-        let sizes = [open.read_buffer_bytes, open.write_buffer_bytes, open.split_bytes];
-        let array = env.new_long_array(sizes.len())?;
-        // Bounded by the grammar of the options.
-        array.set_region(env, 0, &sizes.map(u64::cast_signed))?;
-        Ok(array)
-    })
+pub(crate) fn sizes<'local>(
+    env: &mut Env<'local>,
+    _class: JClass<'_>,
+    client: ClientRef,
+    options: JObjectArray<'_, JString<'_>>,
+) -> Result<JLongArray<'local>, Failure> {
+    let open = client.open_settings(env, &options)?;
+    let sizes = [open.read_buffer_bytes, open.write_buffer_bytes, open.split_bytes];
+    let array = env.new_long_array(sizes.len())?;
+    // Bounded by the grammar of the options.
+    array.set_region(env, 0, &sizes.map(u64::cast_signed))?;
+    Ok(array)
 }
 
 impl ClientHandle {

@@ -1,8 +1,8 @@
-//! The classes by which the `jni` crate tells exceptions apart, looked up before one is thrown.
+//! Looks up, at the start, the classes by which the `jni` crate tells exceptions apart.
 //!
-//! It looks a class up when it first needs it, which makes objects of Java's. Where the heap is
-//! full that fails with an exception, which is to be told apart by the same class, and so on until
-//! the stack is used up: the JVM is gone without a word. Once it has them, nothing more is made.
+//! The crate looks a class up when it first needs it, which allocates on Java's heap. Where the
+//! heap is full, that throws an exception for which the crate needs the same class, and so on until
+//! the stack is used up and the JVM ends without a message. A class that it has costs nothing more.
 
 use jni::Env;
 use jni::exceptions::{

@@ -1,5 +1,5 @@
-//! Native methods of `NativeFile.java`: an open file, its length and its end, and writing.
-//! Reading is in `reads.rs`, lending in `loans.rs`.
+//! Native methods of `NativeFile.java` other than reads (`reads.rs`): open, close, length, writes
+//! and hints.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +10,8 @@ use tidepool_client::{File, OpenOptions, ReadPattern, ReadPlan};
 use tidepool_proto::{Access, BytesByLevel, Error, Level};
 
 use crate::bridge::{self, AtPath, Failure};
-use crate::client;
+use crate::client::ClientRef;
+use crate::handle::{self, Handle};
 use crate::names::Place;
 use crate::reads::{MUST_WAIT, at_offset, direct, is_interrupted};
 
@@ -39,7 +40,7 @@ pub(crate) struct FileHandle {
 }
 
 impl FileHandle {
-    /// Whether nobody is to wait for bytes any more.
+    /// Whether no thread is to wait for bytes any more.
     pub(crate) fn waits_ended(&self) -> bool {
         self.waits_ended.load(Ordering::Acquire)
     }
@@ -55,24 +56,14 @@ impl FileHandle {
     }
 }
 
-/// # Safety
-/// See [`bridge::borrow`].
-pub(crate) unsafe fn of<'a>(handle: jlong) -> &'a FileHandle {
-    // SAFETY: handles of `NativeFile` are made by `open` alone.
-    unsafe { bridge::borrow(handle) }
-}
+pub(crate) type FileRef = Handle<FileHandle>;
 
-/// Runs `body` with the file of a handle; errors carry its path.
-fn with<T: Default>(
-    env: &mut EnvUnowned<'_>,
-    handle: jlong,
+/// Runs `body` with an open file; errors carry its path.
+pub(crate) fn with_file<T>(
+    file: &FileHandle,
     body: impl FnOnce(&FileHandle) -> Result<T, Error>,
-) -> T {
-    bridge::run(env, |_| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        body(file).at(&file.path)
-    })
+) -> Result<T, Failure> {
+    body(file).at(&file.path)
 }
 
 /// What is known of the reads to come: a pattern, a first offset, and an end, negative for none.
@@ -89,203 +80,136 @@ fn plan(env: &Env<'_>, numbers: &JLongArray<'_>) -> Result<ReadPlan, Failure> {
 
 /// Opens `path`, Hadoop's name of a file; `reads` is what is known of the reads to come. 0 where
 /// the thread was interrupted while it waited for a node that alone has the bytes.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_open<'local>(
-    mut env: EnvUnowned<'local>,
-    class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+#[expect(clippy::too_many_arguments, reason = "those of the Java method")]
+pub(crate) fn open(
+    env: &mut Env<'_>,
+    class: JClass<'_>,
+    client: ClientRef,
+    path: JString<'_>,
     flags: jint,
     mode_bits: jint,
-    options: JObjectArray<'local, JString<'local>>,
-    reads: JLongArray<'local>,
-) -> jlong {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, &path)?;
-        let (path, lower) = (place.name, place.lower);
-        let open = client.open_settings(env, &options)?;
-        client.check_node().at(&path)?;
-        let has = |flag| flags & flag != 0;
-        let options = OpenOptions {
-            access: match (has(READS), has(WRITES)) {
-                (true, true) => Access::ReadWrite,
-                (false, true) => Access::Write,
-                (_, false) => Access::Read,
-            },
-            create: has(CREATE),
-            create_new: has(CREATE_NEW),
-            truncate: has(TRUNCATE),
-            append: has(APPEND),
-            mode_bits: mode_bits.cast_unsigned(),
-            mode_is_exact: true,
-            read_mode: open.read_mode,
-            write_mode: open.write_mode,
-            plan: plan(env, &reads)?,
-        };
-        let mut go_on = || !is_interrupted(env, &class);
-        let opened = client.client.open_while(&lower, options, &mut go_on).at(&path)?;
-        let Some(file) = opened else { return Ok(0) };
-        // It may have gone on without a node that did not answer.
-        client.check_node().at(&path)?;
-        if has(CREATE) || has(CREATE_NEW) {
-            client.stripe(file.descriptor(), &open.stripe).at(&path)?;
-        }
-        let (levels, waits_ended) = Default::default();
-        Ok(bridge::handle(FileHandle { file, path, levels, waits_ended }))
-    })
+    options: JObjectArray<'_, JString<'_>>,
+    reads: JLongArray<'_>,
+) -> Result<jlong, Failure> {
+    let place = Place::of(env, &client.client, &path)?;
+    let (path, lower) = (place.name, place.lower);
+    let open = client.open_settings(env, &options)?;
+    client.check_node().at(&path)?;
+    let has = |flag| flags & flag != 0;
+    let options = OpenOptions {
+        access: match (has(READS), has(WRITES)) {
+            (true, true) => Access::ReadWrite,
+            (false, true) => Access::Write,
+            (_, false) => Access::Read,
+        },
+        create: has(CREATE),
+        create_new: has(CREATE_NEW),
+        truncate: has(TRUNCATE),
+        append: has(APPEND),
+        mode_bits: mode_bits.cast_unsigned(),
+        mode_is_exact: true,
+        read_mode: open.read_mode,
+        write_mode: open.write_mode,
+        plan: plan(env, &reads)?,
+    };
+    let mut go_on = || !is_interrupted(env, &class);
+    let opened = client.client.open_while(&lower, options, &mut go_on).at(&path)?;
+    let Some(file) = opened else { return Ok(0) };
+    // It may have gone on without a node that did not answer.
+    client.check_node().at(&path)?;
+    if has(CREATE) || has(CREATE_NEW) {
+        client.stripe(file.descriptor(), &open.stripe).at(&path)?;
+    }
+    let (levels, waits_ended) = Default::default();
+    Ok(handle::give(FileHandle { file, path, levels, waits_ended }))
 }
 
 /// Keeps the promise of the write mode and closes; the handle stays until it is freed.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_finish<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
-    with(&mut env, handle, |file| file.file.finish())
+pub(crate) fn finish(file: &FileHandle) -> Result<(), Error> {
+    file.file.finish()
 }
 
 /// Ends the waits of threads that read, and of those to come.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_endWaits<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
+pub(crate) fn end_waits(mut env: EnvUnowned<'_>, _class: JClass<'_>, file: FileRef) {
     bridge::run_swiftly(&mut env, || {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        unsafe { of(handle) }.waits_ended.store(true, Ordering::Release);
+        file.waits_ended.store(true, Ordering::Release);
         Ok(())
     });
 }
 
 /// Frees the file, closing it if that did not happen yet.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_release<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `NativeHandle` frees each handle once, after its last use.
-        drop(unsafe { bridge::free::<FileHandle>(handle) });
-        Ok(())
-    })
+pub(crate) fn release(
+    _env: &mut Env<'_>,
+    _class: JClass<'_>,
+    file: FileRef,
+) -> Result<(), Failure> {
+    // SAFETY: this is the end of the handle.
+    drop(unsafe { file.free() });
+    Ok(())
 }
 
 /// Length of the file in bytes; [`MUST_WAIT`] where the thread was interrupted, or the file closed,
 /// while it waited for the node.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_size<'local>(
-    mut env: EnvUnowned<'local>,
-    class: JClass<'local>,
-    handle: jlong,
-) -> jlong {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        let mut go_on = || !file.waits_ended() && !is_interrupted(env, &class);
-        let size = file.file.size_while(&mut go_on).at(&file.path)?;
-        Ok(size.map_or(jlong::from(MUST_WAIT), u64::cast_signed))
-    })
+pub(crate) fn size(env: &mut Env<'_>, class: JClass<'_>, file: FileRef) -> Result<jlong, Failure> {
+    let mut go_on = || !file.waits_ended() && !is_interrupted(env, &class);
+    let size = file.file.size_while(&mut go_on).at(&file.path)?;
+    Ok(size.map_or(jlong::from(MUST_WAIT), u64::cast_signed))
 }
 
 /// Length of the file in bytes when it was opened.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_sizeAtOpen<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> jlong {
-    with(&mut env, handle, |file| Ok(file.file.size_at_open().cast_signed()))
+pub(crate) fn size_at_open(file: &FileHandle) -> Result<jlong, Error> {
+    Ok(file.file.size_at_open().cast_signed())
 }
 
 /// Bytes by level that were not read from a segment held here, in the order of `Level::ALL`.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_levels<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> JLongArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let levels = &unsafe { of(handle) }.levels;
-        let array = env.new_long_array(levels.len())?;
-        let counts: Vec<jlong> =
-            levels.iter().map(|level| level.load(Ordering::Relaxed).cast_signed()).collect();
-        array.set_region(env, 0, &counts)?;
-        Ok(array)
-    })
+pub(crate) fn levels<'local>(
+    env: &mut Env<'local>,
+    _class: JClass<'_>,
+    file: FileRef,
+) -> Result<JLongArray<'local>, Failure> {
+    let levels = &file.levels;
+    let array = env.new_long_array(levels.len())?;
+    let counts: Vec<jlong> =
+        levels.iter().map(|level| level.load(Ordering::Relaxed).cast_signed()).collect();
+    array.set_region(env, 0, &counts)?;
+    Ok(array)
 }
 
 /// Has the node bring a range in, without waiting.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_prefetch<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    offset: jlong,
-    length: jlong,
-) {
-    with(&mut env, handle, |file| {
-        file.file.prefetch(at_offset(offset)?, length.max(0).cast_unsigned());
-        Ok(())
-    })
+pub(crate) fn prefetch(file: &FileHandle, offset: jlong, length: jlong) -> Result<(), Error> {
+    file.file.prefetch(at_offset(offset)?, length.max(0).cast_unsigned());
+    Ok(())
 }
 
 /// Reads ahead this many bytes at most; negative for as many as the open said.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setReadAhead<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    bytes_max: jlong,
-) {
-    with(&mut env, handle, |file| {
-        file.file.set_read_ahead(u64::try_from(bytes_max).ok());
-        Ok(())
-    })
+pub(crate) fn set_read_ahead(file: &FileHandle, bytes_max: jlong) -> Result<(), Error> {
+    file.file.set_read_ahead(u64::try_from(bytes_max).ok());
+    Ok(())
 }
 
 /// Says whether what is read and written is worth keeping.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_setKeep<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    keep: jboolean,
-) {
-    with(&mut env, handle, |file| {
-        file.file.set_keep(keep);
-        Ok(())
-    })
+pub(crate) fn set_keep(file: &FileHandle, keep: jboolean) -> Result<(), Error> {
+    file.file.set_keep(keep);
+    Ok(())
 }
 
 /// Whether what is written may end with the node.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_mayBeLost<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) -> jboolean {
-    with(&mut env, handle, |file| Ok(file.file.may_be_lost()))
+pub(crate) fn may_be_lost(file: &FileHandle) -> Result<jboolean, Error> {
+    Ok(file.file.may_be_lost())
 }
 
 /// Writes from a direct buffer at `offset`; where the file is open to append, at its end.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_write<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
+pub(crate) fn write(
+    env: &mut Env<'_>,
+    _class: JClass<'_>,
+    file: FileRef,
     offset: jlong,
-    buffer: JByteBuffer<'local>,
+    buffer: JByteBuffer<'_>,
     position: jint,
     length: jint,
-) {
-    let raw = env.as_raw();
-    with(&mut env, handle, |file| {
+) -> Result<(), Failure> {
+    let raw = env.get_raw();
+    with_file(&file, |file| {
         // SAFETY: `NativeFile` takes position and length from the buffer itself.
         let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }?;
         file.file.write_at(at_offset(offset)?, bytes)
@@ -293,11 +217,6 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_write<'local>(
 }
 
 /// Makes what was written durable.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_sync<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-) {
-    with(&mut env, handle, |file| file.file.sync())
+pub(crate) fn sync(file: &FileHandle) -> Result<(), Error> {
+    file.file.sync()
 }

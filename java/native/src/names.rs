@@ -5,24 +5,24 @@
 //! serves on. Names are never resolved above the directory that `tide:///` stands for by `..`;
 //! symbolic links lead where they lead on the parallel file system.
 
-mod attributes;
-mod change;
+pub(crate) mod attributes;
+pub(crate) mod change;
 mod descent;
-mod directory;
-mod make;
+pub(crate) mod directory;
+pub(crate) mod make;
 mod path;
-mod remove;
-mod rename;
-mod status;
-mod walk;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod status;
+pub(crate) mod walk;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
 use tidepool_proto::{Error, Result};
 
-use path::at_place;
-pub(crate) use path::{Place, bytes_of};
+pub(crate) use directory::ListingRef;
+pub(crate) use path::{Place, at_place, bytes_of};
 
 /// The error of a system call on a name.
 pub(crate) fn failed(doing: &str, place: &Place, errno: rustix::io::Errno) -> Error {

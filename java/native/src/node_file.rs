@@ -1,5 +1,5 @@
-//! What the configuration file of the node says of where it is, for the time when no node answers.
-//! A file that is missing or cannot be read says nothing: the node itself reports its mistakes.
+//! Socket and directory of the node from its configuration file, for the time when no node answers.
+//! A file that is missing or cannot be read gives neither: the node itself reports its mistakes.
 
 use std::path::{Path, PathBuf};
 

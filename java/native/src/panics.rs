@@ -1,6 +1,6 @@
-//! Where panics are told. Rust prints them to the standard error, where nobody of a cluster looks:
-//! those of Java's threads become exceptions, which say where they were; those of threads of the
-//! library go to Java's log.
+//! The panic hook. Rust prints panics to the standard error, which is not read on a cluster. Here
+//! panics of Java's threads become exceptions that say where they happened, and those of threads of
+//! the library go to Java's log.
 
 use std::cell::RefCell;
 use std::panic::{self, PanicHookInfo};

@@ -1,9 +1,9 @@
 //! Native methods of `NativeFile.java` that read: one call a read, whatever its kind.
 //!
-//! A read first takes what this process holds itself and never waits, which is why it may hold on
-//! to an array of Java's; where there is nothing, it says so. One that `waits` then asks the node
-//! or the parallel file system, and says the same when its thread is interrupted or the file closed
-//! meanwhile.
+//! A read first copies what this process holds itself. It does not wait, so an array of Java's may
+//! be held in place meanwhile; where nothing is held, it answers [`MUST_WAIT`]. A second call that
+//! `waits` asks the node or the parallel file system, and answers the same when its thread is
+//! interrupted or the file is closed meanwhile.
 
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
 use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};
@@ -13,7 +13,7 @@ use tidepool_client::Quiet;
 use tidepool_proto::{Error, ErrorKind, ReadOutcome};
 
 use crate::bridge::{self, AtPath, Failure};
-use crate::file::{FileHandle, of};
+use crate::file::{FileHandle, FileRef};
 
 /// There is nothing without waiting, or no more waiting. Never a number of bytes.
 pub(crate) const MUST_WAIT: jint = -2;
@@ -109,53 +109,49 @@ pub(crate) unsafe fn direct<'a>(
 }
 
 /// Reads into a direct buffer.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readDirect<'local>(
-    mut env: EnvUnowned<'local>,
-    class: JClass<'local>,
-    handle: jlong,
+#[expect(clippy::too_many_arguments, reason = "those of the Java method")]
+pub(crate) fn read_direct(
+    mut env: EnvUnowned<'_>,
+    class: JClass<'_>,
+    file: FileRef,
     offset: jlong,
-    buffer: JByteBuffer<'local>,
+    buffer: JByteBuffer<'_>,
     position: jint,
     length: jint,
     waits: jboolean,
 ) -> jint {
     let raw = env.as_raw();
-    // SAFETY: `NativeHandle` keeps the handle while this runs.
-    let file = unsafe { of(handle) };
     // SAFETY: `NativeFile` takes position and length from the buffer itself.
     let bytes = || unsafe { direct(raw, buffer.as_raw(), position, length) };
     if waits {
         return bridge::run(&mut env, |env| {
-            let read = bytes().and_then(|bytes| read_waiting(env, &class, file, offset, bytes));
+            let read = bytes().and_then(|bytes| read_waiting(env, &class, &file, offset, bytes));
             read.at(&file.path)
         });
     }
     bridge::run_swiftly(&mut env, || {
-        let read = bytes().and_then(|bytes| read_held(file, offset, bytes)).at(&file.path)?;
-        Ok(told(file, offset, read))
+        let read = bytes().and_then(|bytes| read_held(&file, offset, bytes)).at(&file.path)?;
+        Ok(told(&file, offset, read))
     })
 }
 
 /// Reads into an array.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readArray<'local>(
-    mut env: EnvUnowned<'local>,
-    class: JClass<'local>,
-    handle: jlong,
+#[expect(clippy::too_many_arguments, reason = "those of the Java method")]
+pub(crate) fn read_array(
+    mut env: EnvUnowned<'_>,
+    class: JClass<'_>,
+    file: FileRef,
     offset: jlong,
-    array: JByteArray<'local>,
+    array: JByteArray<'_>,
     position: jint,
     length: jint,
     waits: jboolean,
 ) -> jint {
     let raw = env.as_raw();
-    // SAFETY: `NativeHandle` keeps the handle while this runs.
-    let file = unsafe { of(handle) };
     if waits {
         return bridge::run(&mut env, |env| {
             staged(length as usize, |stage| {
-                let read = read_waiting(env, &class, file, offset, stage).at(&file.path)?;
+                let read = read_waiting(env, &class, &file, offset, stage).at(&file.path)?;
                 let bytes = usize::try_from(read).unwrap_or(0);
                 array.set_region(env, position, as_signed(&stage[..bytes]))?;
                 Ok(read)
@@ -164,7 +160,7 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readArray<'local>(
     }
     bridge::run_swiftly(&mut env, || {
         // SAFETY: the environment is this thread's; `NativeFile` checked the bounds.
-        unsafe { read_held_array(raw, file, offset, &array, position, length) }
+        unsafe { read_held_array(raw, &file, offset, &array, position, length) }
     })
 }
 
@@ -271,50 +267,44 @@ fn as_signed(bytes: &[u8]) -> &[i8] {
 /// Reads many ranges of what is held in one call, and has the node bring in the rest. Each target
 /// is a direct buffer or an array; `places` has a position and a length for each. What came of a
 /// range replaces its length: bytes, or that it must wait.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeFile_readRangesHeld<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    handle: jlong,
-    offsets: JLongArray<'local>,
-    targets: JObjectArray<'local, JObject<'local>>,
-    places: JIntArray<'local>,
-) {
-    let raw = env.as_raw();
-    bridge::run(&mut env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let file = unsafe { of(handle) };
-        let ranges = offsets.len(env)?;
-        let mut starts = vec![0; ranges];
-        offsets.get_region(env, 0, &mut starts)?;
-        let mut numbers = vec![0; 2 * ranges];
-        places.get_region(env, 0, &mut numbers)?;
-        for (offset, place) in starts.iter().zip(numbers.chunks_exact(2)) {
-            file.file.prefetch_missing(at_offset(*offset).at(&file.path)?, place[1] as u64);
-        }
-        for index in 0..ranges {
-            let (position, length) = (numbers[2 * index], numbers[2 * index + 1]);
-            let target = targets.get_element(env, index)?;
-            // SAFETY: a local reference of this frame, used under its true type below.
-            let array = unsafe { JByteArray::from_raw(env, target.as_raw()) };
-            // SAFETY: as above.
-            let buffer = unsafe { JByteBuffer::from_raw(env, target.as_raw()) };
-            // SAFETY: the environment is this thread's, the object a live local reference.
-            let address = unsafe { ((**raw).v1_4.GetDirectBufferAddress)(raw, buffer.as_raw()) };
-            numbers[2 * index + 1] = if address.is_null() {
-                // SAFETY: `VectoredRead.java` passes arrays where buffers are not direct, and
-                // places within them.
-                unsafe { read_held_array(raw, file, starts[index], &array, position, length) }?
-            } else {
-                // SAFETY: `VectoredRead.java` passes places within the buffers.
-                let bytes =
-                    unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
-                let read = read_held(file, starts[index], bytes).at(&file.path)?;
-                told(file, starts[index], read)
-            };
-            env.delete_local_ref(target);
-        }
-        places.set_region(env, 0, &numbers)?;
-        Ok(())
-    })
+pub(crate) fn read_ranges_held(
+    env: &mut Env<'_>,
+    _class: JClass<'_>,
+    file: FileRef,
+    offsets: JLongArray<'_>,
+    targets: JObjectArray<'_, JObject<'_>>,
+    places: JIntArray<'_>,
+) -> Result<(), Failure> {
+    let raw = env.get_raw();
+    let ranges = offsets.len(env)?;
+    let mut starts = vec![0; ranges];
+    offsets.get_region(env, 0, &mut starts)?;
+    let mut numbers = vec![0; 2 * ranges];
+    places.get_region(env, 0, &mut numbers)?;
+    for (offset, place) in starts.iter().zip(numbers.chunks_exact(2)) {
+        file.file.prefetch_missing(at_offset(*offset).at(&file.path)?, place[1] as u64);
+    }
+    for index in 0..ranges {
+        let (position, length) = (numbers[2 * index], numbers[2 * index + 1]);
+        let target = targets.get_element(env, index)?;
+        // SAFETY: a local reference of this frame, used under its true type below.
+        let array = unsafe { JByteArray::from_raw(env, target.as_raw()) };
+        // SAFETY: as above.
+        let buffer = unsafe { JByteBuffer::from_raw(env, target.as_raw()) };
+        // SAFETY: the environment is this thread's, the object a live local reference.
+        let address = unsafe { ((**raw).v1_4.GetDirectBufferAddress)(raw, buffer.as_raw()) };
+        numbers[2 * index + 1] = if address.is_null() {
+            // SAFETY: `VectoredRead.java` passes arrays where buffers are not direct, and
+            // places within them.
+            unsafe { read_held_array(raw, &file, starts[index], &array, position, length) }?
+        } else {
+            // SAFETY: `VectoredRead.java` passes places within the buffers.
+            let bytes = unsafe { direct(raw, buffer.as_raw(), position, length) }.at(&file.path)?;
+            let read = read_held(&file, starts[index], bytes).at(&file.path)?;
+            told(&file, starts[index], read)
+        };
+        env.delete_local_ref(target);
+    }
+    places.set_region(env, 0, &numbers)?;
+    Ok(())
 }

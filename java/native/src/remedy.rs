@@ -1,4 +1,4 @@
-//! What a user can do about the errors of the parallel file system, for those that have a cure.
+//! Remedies of errors of the parallel file system, by error number.
 
 use rustix::io::Errno;
 use tidepool_proto::Error;

@@ -1,5 +1,5 @@
-//! Options of the Hadoop front end, out of the string map that Java hands over. What they are is
-//! in the table of `tidepool_proto::hadoop`; here they become values. Reads no file.
+//! Parses the options of the Hadoop front end, which Java passes as strings. The table of
+//! `tidepool_proto::hadoop` defines them.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,7 +1,8 @@
-//! Both directions of a connection: whose turn it is to send, and whose reply came in.
+//! Sending requests on a connection and handing replies to the threads that wait for them.
 //!
-//! Whoever waits only for a time leaves its reply to whoever reads the socket. A node that did not
-//! answer in such a time is silent, and is asked nothing of that kind until it says something.
+//! A thread that waits only for a time leaves its reply to the thread that reads the socket then. A
+//! node that did not answer in time is silent: it gets no request of that kind until it says
+//! something.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,14 +20,14 @@ use super::{GoOn, timed_out, unreachable};
 use crate::alive::Alive;
 use crate::quiet::Quiet;
 
-/// Time from the first to the last byte of a reply that nobody waits for.
+/// Time from the first to the last byte of a reply that no thread waits for.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a wait that may be given up asks whether it shall go on.
 pub(crate) const GIVING_UP_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time for which a node that did not answer is not asked.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// What a node is asked that nobody waits for long.
+/// Requests whose reply is waited for only a short time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Brief {
     /// To open a file, or whether it is there.
@@ -52,11 +53,11 @@ pub(crate) fn longer_silence(lasts: Duration, lasts_min: Duration) -> Duration {
 /// A request under way.
 #[derive(Debug)]
 enum Awaited {
-    /// Somebody waits for its reply.
+    /// A thread waits for its reply.
     Coming,
-    /// The reply, for whom it was meant.
+    /// The reply, for the thread that asked.
     Here(Frame),
-    /// Nobody waits any more; the reply is thrown away.
+    /// No thread waits any more; the reply is thrown away.
     GivenUp,
 }
 
@@ -64,12 +65,12 @@ enum Awaited {
 struct Replies {
     /// A thread reads the socket.
     reading: bool,
-    /// A thread takes replies off the socket that nobody waits for.
+    /// A thread takes replies off the socket that no other waits for.
     clearing: bool,
     /// The node has closed the connection: it works on no request of it any more.
     ended: bool,
     awaited: HashMap<u64, Awaited>,
-    /// Messages that give back what the node keeps for nobody.
+    /// Messages that give back what the node keeps and nothing uses.
     strays: Vec<Request>,
     /// By kind of question.
     silences: [Silence; 3],
@@ -86,8 +87,8 @@ impl Replies {
 pub(super) struct Inbox {
     pub(super) socket: OwnedFd,
     pub(super) alive: Arc<Alive>,
-    /// Whoever holds it sends; false where the last message was not sent whole, so that no other
-    /// may follow.
+    /// Held while a message is sent; false where the last message was not sent whole, so that no
+    /// other may follow.
     pub(super) sending: Mutex<bool>,
     requests_sent: AtomicU64,
     replies: Mutex<Replies>,
@@ -117,13 +118,13 @@ impl Inbox {
         request_id
     }
 
-    /// Nobody will wait for the reply to a request that was not sent, or on a dead connection.
+    /// No thread will wait for the reply to a request that was not sent, or on a dead connection.
     pub(super) fn expect_no_more(&self, request_id: u64) {
         self.replies.lock().awaited.remove(&request_id);
     }
 
     /// Sends a request that has no answer, if the socket takes it within `timeout`; whether it did.
-    /// Without a time it waits for nobody: where another thread sends, it is not sent.
+    /// Without a time it does not wait: where another thread sends, it is not sent.
     pub(super) fn tell(&self, request: &Request, timeout: Duration) -> bool {
         let Ok(body) = encode(request) else { return false };
         matches!(self.send(self.next_request_id(), &body, &[], &[], timeout), Ok(true))
@@ -199,7 +200,7 @@ impl Inbox {
         self.replies.lock().strays.push(message);
     }
 
-    /// Nobody takes what came with this reply: has the node give it back, at once if it can be.
+    /// Nothing uses what came with this reply: gives it back to the node, at once if it can be.
     pub(super) fn decline(&self, reply: &Reply) {
         if let Some(message) = giving_back(reply) {
             self.stray(message);
@@ -207,7 +208,7 @@ impl Inbox {
         }
     }
 
-    /// Has the node give back what it keeps for nobody, as far as the socket takes it at once.
+    /// Gives back what the node keeps and nothing uses, as far as the socket takes it at once.
     pub(super) fn close_strays(&self) {
         let strays = std::mem::take(&mut self.replies.lock().strays);
         for message in strays {
@@ -243,7 +244,7 @@ impl Inbox {
             if Instant::now() >= deadline {
                 return Err(timed_out());
             }
-            // Whoever may give up looks up in between.
+            // A thread that may give up looks up in between.
             let upto = match &go_on {
                 Some(_) => deadline.min(Instant::now() + GIVING_UP_INTERVAL),
                 None => deadline,
@@ -340,7 +341,7 @@ impl Inbox {
         }
     }
 
-    /// Sees to it that replies that nobody waits for are taken: the node would end a connection
+    /// Sees to it that replies that no thread waits for are taken: the node would end a connection
     /// that leaves them. Needs no thread as long as others wait for theirs, but they may not.
     pub(super) fn clear(inbox: &Arc<Inbox>) {
         let mut replies = inbox.replies.lock();

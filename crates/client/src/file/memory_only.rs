@@ -1,5 +1,5 @@
-//! Files whose bytes are in the memory of a node alone. The parallel file system has a stub in
-//! their place, so it cannot stand in for a node that does not answer: that is waited for.
+//! Open files whose bytes are in the memory of a node alone. The parallel file system has a stub in
+//! their place and cannot stand in for the node, so a node that does not answer is waited for.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -51,14 +51,14 @@ pub(super) fn open(
     if is_given_up { Ok(None) } else { Err(silent()) }
 }
 
-/// Nobody is there who has the bytes.
+/// The error where the node that had the bytes is gone.
 pub(super) fn gone() -> Error {
     let detail = "its bytes are, or were, in the memory of a node that is not there any more";
     Error::new(ErrorKind::Lost, "using a file without the node", detail)
         .remedy("start the node, or write the file again in mode `through`")
 }
 
-/// Somebody is there who has the bytes, and does not answer.
+/// The error where the node that has the bytes does not answer.
 fn silent() -> Error {
     let detail = "the node that has its bytes in memory does not answer; nothing of it is lost";
     Error::new(ErrorKind::TimedOut, "using a file that is in memory alone", detail)

@@ -1,4 +1,5 @@
-//! Reading: the segment first, then the node, then the parallel file system.
+//! Reads of an open file: from its segment first, then from the node, then from the parallel file
+//! system.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,7 @@ enum Asked {
     Step(Step),
     /// The block went away again before it was read.
     WentAway,
-    /// Whoever asked waits no more.
+    /// The caller waits no more.
     GivenUp,
 }
 
@@ -45,7 +46,7 @@ impl File {
     /// Reads at `offset` into `buffer`, short only at the end of the file.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
         let outcome = self.read_by(offset, buffer, |at, rest| self.read_asking(at, rest, None))?;
-        // Never without an outcome: nobody gave it up.
+        // Never without an outcome: the wait is not given up.
         let outcome = outcome.unwrap_or_default();
         self.read_on(offset, &outcome);
         Ok(outcome)
@@ -70,7 +71,7 @@ impl File {
 
     /// Reads at `offset` what this process holds itself, up to the first byte that it does not.
     /// `None` if it holds nothing there, so that the node or the parallel file system has to be
-    /// asked: then [`File::read_at`] is the call to make. Sends no message and waits for nobody.
+    /// asked: then [`File::read_at`] is the call to make. Sends no message and never waits.
     /// No bytes mean the end of the file. What was read is told by [`File::read_on`] afterwards.
     pub fn read_held_at(&self, offset: u64, buffer: &mut [u8]) -> Result<Option<ReadOutcome>> {
         self.read_by(offset, buffer, |_, _| Ok(None))

@@ -1,7 +1,5 @@
-//! Writing, and what is owed afterwards: an error of a write that the node took is reported by the
-//! next write, sync or close. A node that ends while writes are owed leaves what it wrote to the
-//! parallel file system with this machine's kernel, and this side syncs it; what the node had in
-//! its memory alone is lost, and the next write, sync or close says so.
+//! Writes, syncs and the close of an open file. An error of a write that the node took is reported
+//! by the next write, sync or close. What becomes of writes when the node ends: [`super::writes`].
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -13,6 +11,8 @@ use tidepool_proto::{Error, ErrorKind, Result, WriteMode};
 
 use super::File;
 use super::traced::{NO_RANGE, range};
+use super::writes::lost;
+use crate::binding::Writer;
 use crate::connection::{CallError, Connection};
 use crate::lower;
 
@@ -44,7 +44,7 @@ impl File {
     }
 
     /// Writes all of `data` at the end of the file; returns where it went. The file must have been
-    /// opened to append. Up to 1 MiB stay together whoever else appends.
+    /// opened to append. Up to 1 MiB stay together while others append.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let (append, length) = (|| self.append_whole(data), data.len() as u64);
         self.traced(Operation::Write, (None, Some(length)), append, |_| length)
@@ -75,7 +75,7 @@ impl File {
             return Err(Error::new(ErrorKind::PermissionDenied, "writing", "not open for writing")
                 .caused_by(rustix::io::Errno::BADF));
         }
-        self.check_nothing_lost()
+        self.writes.check()
     }
 
     /// Writes a part of `data`; where it went and how much it was.
@@ -83,33 +83,33 @@ impl File {
         let data = &data[..data.len().min(TRANSFER_WRITE_BYTES_MAX as usize)];
         for _ in 0..WRITE_ATTEMPTS {
             let Some(binding) = self.bound()? else { break };
-            if binding.written_by_client.is_some() {
+            if binding.writer != Writer::Node {
                 return self.write_bare(offset, data);
             }
             match binding.connection.write(binding.handle, offset, data) {
                 Ok(done) => {
-                    self.writes.taken.fetch_add(1, Ordering::SeqCst);
+                    self.writes.took();
                     // A thread that noticed the node's end before this write was counted may have
                     // gone on with another node. One that notices it later sees the count.
                     if !binding.connection.is_alive() {
-                        self.note_lost_writes();
+                        self.note_end_of_node();
                     }
                     return Ok(done);
                 }
                 Err(CallError::Failed(error)) => return Err(error),
                 Err(CallError::Gone(error)) if !repeatable => {
-                    self.writes.lost.store(true, Ordering::Release);
+                    self.writes.lose();
                     return Err(lost().caused_by(std::io::Error::other(error.to_string())));
                 }
                 Err(CallError::Gone(_)) => {
-                    // It must not be carried out when somebody else has written there since.
+                    // It must not be carried out when another process has written there since.
                     self.await_end_of(&binding.connection)?;
                     // What it took before is looked at when the file is bound anew.
-                    self.note_lost_writes();
+                    self.note_end_of_node();
                 }
             }
         }
-        self.check_nothing_lost()?;
+        self.writes.check()?;
         self.check_not_memory_only()?;
         self.write_bare(offset, data)
     }
@@ -120,7 +120,7 @@ impl File {
         if connection.wait_for_end() {
             return Ok(());
         }
-        self.writes.lost.store(true, Ordering::Release);
+        self.writes.lose();
         let detail = "the node did not answer, and may still carry a change out";
         Err(Error::new(ErrorKind::Lost, "writing", detail).remedy("write the file again"))
     }
@@ -132,39 +132,23 @@ impl File {
             false => lower::write_at(&self.lower, offset, data).map(|()| (offset, data.len())),
         };
         // A failed write may have left a part.
-        self.writes.bare.changed(data.len() as u64);
+        self.writes.went_past_node(data.len() as u64);
         done
     }
 
     /// Called when the node is gone. It answers a write when the parallel file system has taken it,
     /// so a sync of our own descriptor, open since before, makes it durable and tells its errors.
-    /// What went to the node's memory alone is lost.
     ///
     /// What was settled in memory alone is there as long as the stub is; a stub that another
     /// program wrote over is the only word that it is not.
-    pub(super) fn note_lost_writes(&self) {
-        let may_be_lost = self.writes.may_be_lost.load(Ordering::Acquire);
-        let is_lost = if self.writes.are_owed() {
-            self.writes.bare.changed(1);
-            may_be_lost
-        } else {
-            may_be_lost
-                && self.writes.taken.load(Ordering::Acquire) > 0
-                && lower::is_overwritten_stub(&self.lower)
-        };
-        if is_lost {
-            self.writes.lost.store(true, Ordering::Release);
-        }
+    pub(super) fn note_end_of_node(&self) {
+        self.writes.node_ended(|| lower::is_overwritten_stub(&self.lower));
     }
 
     /// Whether what is written may live in the memory of a node alone, so that no sync makes it
-    /// durable: what the open got, whoever decided it.
+    /// durable. It is what the open got, by its options or by a rule of the node.
     pub fn may_be_lost(&self) -> bool {
-        self.writes.may_be_lost.load(Ordering::Acquire)
-    }
-
-    fn check_nothing_lost(&self) -> Result<()> {
-        if self.writes.lost.load(Ordering::Acquire) { Err(lost()) } else { Ok(()) }
+        self.writes.may_be_lost()
     }
 
     /// Makes everything written so far durable, as the write mode promises.
@@ -179,25 +163,32 @@ impl File {
 
     fn sync_with(&self, data_only: bool) -> Result<()> {
         let need = Need::All { data_only };
-        let sync = || self.settle(&|handle| Request::Sync { handle, data_only }, Some(need));
+        let sync = || self.settle(&|handle| Request::Sync { handle, data_only }, |_| Some(need));
         self.traced(Operation::Sync, NO_RANGE, sync, |()| 0)
     }
 
     /// What a close would do, without closing: keeps the promise of the write mode.
     pub fn flush(&self) -> Result<()> {
-        let asked = self.options.write_mode.unwrap_or_default();
-        let promised = self.written_here().unwrap_or(asked) != WriteMode::Bypass;
-        let need = promised.then_some(Need::Counted);
+        let need = |mode| (mode != WriteMode::Bypass).then_some(Need::Counted);
         let flush = || self.settle(&|handle| Request::Flush { handle }, need);
         self.traced(Operation::Flush, NO_RANGE, flush, |()| 0)
     }
 
-    fn settle(&self, request: &dyn Fn(u64) -> Request, need: Option<Need>) -> Result<()> {
-        self.check_nothing_lost()?;
-        if self.written_here().is_some() {
-            return need.map_or(Ok(()), |need| self.sync_bare(need));
-        }
-        let taken = self.writes.taken.load(Ordering::Acquire);
+    /// Has the node settle what it took, by `request`, and syncs what went past it as `need` says
+    /// for the mode of the writes.
+    fn settle(
+        &self,
+        request: &dyn Fn(u64) -> Request,
+        need: impl FnOnce(WriteMode) -> Option<Need>,
+    ) -> Result<()> {
+        self.writes.check()?;
+        let need = match self.writer() {
+            Writer::Client(mode) => {
+                return need(mode).map_or(Ok(()), |need| self.sync_bare(need));
+            }
+            Writer::Node => need(self.options.write_mode.unwrap_or_default()),
+        };
+        let taken = self.writes.taken();
         let settled = match self.ask(request, &mut || true)? {
             Some(Reply::Done) => true,
             Some(_) => {
@@ -206,14 +197,14 @@ impl File {
             None => false,
         };
         // A node that ended in between had nothing made durable, nor did one that came after it.
-        self.check_nothing_lost()?;
+        self.writes.check()?;
         match need {
             Some(_) if !settled => self.sync_bare(Need::All { data_only: false }),
             None if !settled => Ok(()),
             need => {
-                self.writes.settled.fetch_max(taken, Ordering::AcqRel);
+                self.writes.settle(taken);
                 // The node synced the name as well, if nothing went past it.
-                let owed = self.writes.bare.owed_bytes() > 0;
+                let owed = self.writes.are_owed_past_node();
                 need.filter(|_| owed).map_or(Ok(()), |_| self.sync_bare(Need::Counted))
             }
         }
@@ -222,7 +213,7 @@ impl File {
     /// Returns when what this process wrote past the node is durable: by a sync of its own, or by
     /// that of another thread which began late enough.
     fn sync_bare(&self, need: Need) -> Result<()> {
-        self.writes.bare.settle(&self.writes.hearing, need, |work| {
+        self.writes.sync_past_node(need, |work| {
             let synced = cost::wait(|| match work.data_only {
                 true => rustix::fs::fdatasync(&self.lower),
                 false => rustix::fs::fsync(&self.lower),
@@ -252,7 +243,7 @@ impl File {
             return Ok(());
         }
         let done = lower::set_size(&self.lower, size);
-        self.writes.bare.changed(1);
+        self.writes.went_past_node(1);
         done
     }
 
@@ -272,7 +263,7 @@ impl File {
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode_bits.cast_unsigned());
         let done = cost::wait(|| rustix::fs::fallocate(&self.lower, flags, offset, length))
             .map_err(|error| Error::pfs("allocating space", error));
-        self.writes.bare.changed(1);
+        self.writes.went_past_node(1);
         done
     }
 
@@ -280,13 +271,13 @@ impl File {
     /// that is made twice comes to the same.
     fn change(&self, request: &dyn Fn(u64) -> Request, repeatable: bool) -> Result<bool> {
         self.bound()?;
-        if self.written_here().is_some() {
+        if self.writer() != Writer::Node {
             return Ok(false);
         }
         let done = self.ask_to_change(request, repeatable)?;
-        self.check_nothing_lost()?;
+        self.writes.check()?;
         if done {
-            self.writes.taken.fetch_add(1, Ordering::AcqRel);
+            self.writes.took();
         } else {
             self.check_not_memory_only()?;
         }
@@ -302,10 +293,10 @@ impl File {
                 Err(CallError::Failed(error)) => return Err(error),
                 Err(CallError::Gone(_)) if repeatable => {
                     self.await_end_of(&binding.connection)?;
-                    self.note_lost_writes();
+                    self.note_end_of_node();
                 }
                 Err(CallError::Gone(error)) => {
-                    self.writes.lost.store(true, Ordering::Release);
+                    self.writes.lose();
                     return Err(lost().caused_by(std::io::Error::other(error.to_string())));
                 }
             }
@@ -325,10 +316,7 @@ impl File {
             return Ok(());
         }
         let flush = || {
-            let untouched = !self.created
-                && self.writes.taken.load(Ordering::Acquire) == 0
-                && self.writes.bare.owed_bytes() == 0
-                && !self.writes.lost.load(Ordering::Acquire);
+            let untouched = !self.created && self.writes.are_none();
             if untouched || !self.options.access.writes() { Ok(()) } else { self.flush() }
         };
         let flushed = self.traced(Operation::Close, NO_RANGE, flush, |()| 0);
@@ -338,9 +326,4 @@ impl File {
         }
         flushed
     }
-}
-
-fn lost() -> Error {
-    let detail = "the node ended before it made earlier writes durable";
-    Error::new(ErrorKind::Lost, "writing", detail).remedy("write the file again")
 }

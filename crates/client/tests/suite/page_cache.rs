@@ -1,37 +1,21 @@
 //! What the kernel keeps of files that are read and written without a node.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use tidepool_client::OpenOptions;
 use tidepool_proto::Access;
+use tidepool_proto::mapping::{self, Mapping};
 
 use crate::scene::{Scene, pattern};
 
 const LENGTH: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Pages of the file that are in the page cache.
-fn cached_pages(path: &Path) -> usize {
+/// Bytes of the file that are in the page cache.
+fn cached_bytes(path: &Path) -> usize {
     let file = File::open(path).unwrap();
-    let mut seen = vec![0_u8; LENGTH / PAGE];
-    // SAFETY: a new mapping at an address of the kernel's choice, unmapped below; `mincore` writes
-    // one byte for each page of it into `seen`, which is as long.
-    unsafe {
-        let map = libc::mmap(
-            std::ptr::null_mut(),
-            LENGTH,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        );
-        assert_ne!(map, libc::MAP_FAILED);
-        assert_eq!(libc::mincore(map, LENGTH, seen.as_mut_ptr()), 0);
-        libc::munmap(map, LENGTH);
-    }
-    seen.iter().filter(|page| *page & 1 == 1).count()
+    Mapping::shared(&file, 0, LENGTH, mapping::Access::Nothing).unwrap().cached_bytes().unwrap()
 }
 
 /// Whether files of the directory leave the page cache on request: those of a tmpfs do not.
@@ -41,7 +25,7 @@ fn drops_pages(directory: &Path) -> bool {
     let file = File::open(&path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    cached_pages(&path) == 0
+    cached_bytes(&path) == 0
 }
 
 #[test]
@@ -58,15 +42,15 @@ fn what_is_not_worth_keeping_leaves_the_page_cache() {
     let bytes = pattern(LENGTH, 1);
     file.write_at(0, &bytes).unwrap();
     file.sync().unwrap();
-    assert_eq!(cached_pages(&path), LENGTH / PAGE, "by default it stays");
+    assert_eq!(cached_bytes(&path), LENGTH, "by default it stays");
     file.set_keep(false);
     let mut buffer = vec![0; 3 * PAGE + 100];
     for offset in (0..LENGTH).step_by(buffer.len()) {
         let read = file.read_at(offset as u64, &mut buffer).unwrap().bytes;
         assert!(buffer[..read] == bytes[offset..offset + read]);
     }
-    assert_eq!(cached_pages(&path), 0, "what was read is gone");
+    assert_eq!(cached_bytes(&path), 0, "what was read is gone");
     file.write_at(0, &bytes).unwrap();
     file.sync().unwrap();
-    assert_eq!(cached_pages(&path), 0, "what was written is gone with the sync");
+    assert_eq!(cached_bytes(&path), 0, "what was written is gone with the sync");
 }

@@ -1,13 +1,13 @@
 //! Memory that a node shares with its controller, mapped and checked. What the words mean is for
 //! `tidepool_proto::control_page`.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::control_page::{CONTROL_PAGE_BYTES, ControlPage, HEARTBEAT_BYTES, Heartbeat};
+use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "mapping what the node shares with its controller";
@@ -22,28 +22,23 @@ pub(super) unsafe trait Words {
     /// Length of the memory file.
     const BYTES: u64;
     /// What this process may do with the words.
-    const ACCESS: ProtFlags;
+    const ACCESS: Access;
 }
 
 // SAFETY: atomics only; the length is asserted where it is declared.
 unsafe impl Words for ControlPage {
     const BYTES: u64 = CONTROL_PAGE_BYTES;
-    const ACCESS: ProtFlags = ProtFlags::READ;
+    const ACCESS: Access = Access::Read;
 }
 
 // SAFETY: as above.
 unsafe impl Words for Heartbeat {
     const BYTES: u64 = HEARTBEAT_BYTES;
-    const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+    const ACCESS: Access = Access::ReadWrite;
 }
 
 /// A memory file of a node, mapped.
-pub(super) struct Page<W: Words>(NonNull<W>);
-
-// SAFETY: the mapping has no thread affinity and is only ever used through atomics.
-unsafe impl<W: Words> Send for Page<W> {}
-// SAFETY: as above.
-unsafe impl<W: Words> Sync for Page<W> {}
+pub(super) struct Page<W: Words>(Mapping, PhantomData<W>);
 
 impl<W: Words> Page<W> {
     /// Maps the file behind `descriptor`.
@@ -64,35 +59,16 @@ impl<W: Words> Page<W> {
             return Err(Error::new(ErrorKind::Protocol, OPERATION, detail)
                 .remedy("use the same release on both sides"));
         }
-        // SAFETY: the kernel chooses an unused range, so no memory of the process is replaced.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                W::BYTES as usize,
-                W::ACCESS,
-                MapFlags::SHARED,
-                descriptor.as_fd(),
-                0,
-            )
-        };
-        let base = base.map_err(failed)?.cast::<W>();
-        Ok(Page(NonNull::new(base).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?))
+        let mapping = Mapping::shared(descriptor, 0, W::BYTES as usize, W::ACCESS);
+        Ok(Page(mapping.map_err(failed)?, PhantomData))
     }
 
     /// The words. Those of a page that may only be read must not be written.
     pub(super) fn words(&self) -> &W {
-        // SAFETY: mapped by `map` for as long as `self` lives, long enough by its check, aligned
-        // as every mapping is; the file cannot shrink. All words are atomics, so whatever the node
-        // writes is a valid value.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl<W: Words> Drop for Page<W> {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, unmapped only here; references do not outlive `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), W::BYTES as usize) };
-        debug_assert!(unmapped.is_ok(), "unmapping a page that is mapped");
+        // SAFETY: mapped for as long as `self` lives, long enough by the check in `map`, aligned to
+        // a page; the file cannot shrink. All words are atomics, so whatever the node writes is a
+        // valid value.
+        unsafe { &*self.0.base().cast::<W>() }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use tidepool_control::actuator::Actuator;
 use tidepool_proto::ErrorKind;
+use tidepool_proto::mapping::{Access, Mapping};
 
 use crate::support::{DEADLINE, MIB, figure, open_store, refusal, skip};
 
@@ -39,16 +40,8 @@ fn file(directory: &Path, name: &str, bytes: u64, hours: u64) -> PathBuf {
 fn resident_bytes(path: &Path) -> u64 {
     let file = File::open(path).unwrap();
     let length = file.metadata().unwrap().len() as usize;
-    let mut pages = vec![0_u8; length.div_ceil(4096)];
-    let (protection, flags) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::SHARED);
-    // SAFETY: a mapping whose pages are not touched, and a vector with a byte for each of them.
-    unsafe {
-        let null = std::ptr::null_mut();
-        let address = rustix::mm::mmap(null, length, protection, flags, &file, 0).unwrap();
-        assert_eq!(libc::mincore(address, length, pages.as_mut_ptr()), 0);
-        rustix::mm::munmap(address, length).unwrap();
-    }
-    pages.iter().filter(|page| **page & 1 == 1).count() as u64 * 4096
+    let mapping = Mapping::shared(&file, 0, length, Access::Nothing).unwrap();
+    mapping.cached_bytes().unwrap() as u64
 }
 
 fn store(directory: &Path, more: &str) -> Box<dyn Actuator> {

@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rustix::fs::OFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 
 use super::Check;
 use super::ground::{Ground, Verdict};
@@ -31,51 +32,16 @@ const NO_DIRECT: &str = "blocks are read through the page cache and dropped from
 const STALE: &str = "fills could read old bytes: start nodes with direct I/O off";
 const SYNCFS: &str = "the whole file system is synced where a directory cannot be: slower closes";
 
-/// A mapping that ends with its value.
-struct Mapping {
-    address: *mut std::ffi::c_void,
-    length: usize,
-}
-
-impl Mapping {
-    fn new(file: &File, length: usize, flags: MapFlags) -> io::Result<Mapping> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
-        let address =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, file, 0)? };
-        Ok(Mapping { address, length })
-    }
-
-    fn read(&self, at: usize) -> u8 {
-        assert!(at < self.length);
-        // SAFETY: inside the mapping, and the file is as long; volatile because others write it.
-        unsafe { self.address.cast::<u8>().add(at).read_volatile() }
-    }
-
-    fn write(&self, at: usize, byte: u8) {
-        assert!(at < self.length);
-        // SAFETY: as in `read`.
-        unsafe { self.address.cast::<u8>().add(at).write_volatile(byte) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: made by `new` with this length; no reference into it is ever handed out.
-        let _cannot_fail = unsafe { rustix::mm::munmap(self.address, self.length) };
-    }
-}
-
 fn shared_mapping(ground: &Ground) -> io::Result<Verdict> {
     let file = ground.create("a")?;
     file.write_all_at(&[1; 8192], 0)?;
-    let mapping = match Mapping::new(&file, 8192, MapFlags::SHARED) {
+    let mapping = match Mapping::shared(&file, 0, 8192, Access::ReadWrite) {
         Ok(mapping) => mapping,
         Err(error) => return Ok(Verdict::degraded(error.to_string(), NO_MMAP)),
     };
     file.write_all_at(&[2], 5000)?;
-    let sees_writes = mapping.read(5000) == 2;
-    mapping.write(100, 3);
+    let sees_writes = mapping.byte(5000).load(Relaxed) == 2;
+    mapping.byte(100).store(3, Relaxed);
     let mut byte = [0];
     File::open(ground.path("a"))?.read_exact_at(&mut byte, 100)?;
     let measured = format!("sees writes: {sees_writes}, is seen by reads: {}", byte == [3]);
@@ -85,14 +51,14 @@ fn shared_mapping(ground: &Ground) -> io::Result<Verdict> {
 fn private_mapping(ground: &Ground) -> io::Result<Verdict> {
     let file = ground.create("a")?;
     file.write_all_at(&[1; 8192], 0)?;
-    let mapping = match Mapping::new(&file, 8192, MapFlags::PRIVATE) {
+    let mapping = match Mapping::private(&file, 0, 8192, Access::ReadWrite) {
         Ok(mapping) => mapping,
         Err(error) => return Ok(Verdict::degraded(error.to_string(), NO_MMAP)),
     };
-    mapping.write(100, 3);
+    mapping.byte(100).store(3, Relaxed);
     let kept_out = fs::read(ground.path("a"))?[100] == 1;
     Ok(Verdict::ok_or_failed(
-        kept_out && mapping.read(8191) == 1,
+        kept_out && mapping.byte(8191).load(Relaxed) == 1,
         "programs can be mapped",
         NO_MMAP,
     ))

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags};
+use tidepool_proto::mapping::{Access, Mapping};
 
 use super::clock::{Comparison, Reading};
 use super::direct::reopen;
@@ -262,18 +263,11 @@ fn probe_direct(file: BorrowedFd<'_>) -> Option<DirectIo> {
 }
 
 fn probe_mmap(file: BorrowedFd<'_>, content: &[u8]) -> bool {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let length = PAGE_BYTES as usize;
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
-    let mapped =
-        unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-    let Ok(address) = mapped else { return false };
-    // SAFETY: the mapping is `length` bytes long, the file is longer, and only we have it open.
-    let equal =
-        unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) } == &content[..length];
-    // SAFETY: the mapping was made above with this length and no reference to it is left.
-    let unmapped = unsafe { munmap(address, length) };
-    equal && unmapped.is_ok()
+    let Ok(mapping) = Mapping::shared(file, 0, length, Access::Read) else { return false };
+    // SAFETY: the file is longer, and only we have it open.
+    let mapped = unsafe { mapping.bytes() };
+    mapped == &content[..length]
 }
 
 fn probe_metadata(file: BorrowedFd<'_>, nameless: bool, features: &mut Features) {

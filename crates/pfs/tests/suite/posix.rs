@@ -6,10 +6,12 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
-use crate::support::{AlignedBuffer, cached_pages, on_every_file_system, open_store, pattern};
+use crate::support::{AlignedBuffer, cached_bytes, on_every_file_system, open_store, pattern};
 use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::ErrorKind;
+use tidepool_proto::mapping::{Access, Mapping};
 
 fn open(path: &Path, flags: i32) -> OwnedFd {
     let access = flags & libc::O_ACCMODE;
@@ -34,7 +36,7 @@ fn blocks_are_read_whole_and_leave_no_copy() {
         for length in [u64::MAX >> 1, u64::MAX, content.len() as u64] {
             std::fs::read(&path).unwrap();
             file.drop_cached(0, length);
-            assert!(cached_pages(&path) == 0 || fs_type == "tmpfs", "{fs_type} {length}");
+            assert!(cached_bytes(&path) == 0 || fs_type == "tmpfs", "{fs_type} {length}");
         }
         for (offset, length) in [(0, 8192), (8192, 8192), (0, 65_536), (4096, 5000), (100, 5000)] {
             let mut buffer = AlignedBuffer::new(length);
@@ -47,7 +49,7 @@ fn blocks_are_read_whole_and_leave_no_copy() {
         assert_eq!(file.read_block(1 << 30, beyond.bytes()).unwrap(), 0);
         assert_eq!(file.read_block(16_384, beyond.bytes()).unwrap(), 0);
         if fs_type != "tmpfs" {
-            assert_eq!(cached_pages(&path), 0, "{fs_type} keeps a second copy");
+            assert_eq!(cached_bytes(&path), 0, "{fs_type} keeps a second copy");
         }
     });
 }
@@ -66,7 +68,7 @@ fn buffered_blocks_leave_no_copy_either() {
         assert_eq!(file.read_block(0, buffer.bytes()).unwrap(), 1 << 20);
         assert!(buffer.bytes() == content);
         if fs_type != "tmpfs" {
-            assert_eq!(cached_pages(&path), 0, "{fs_type}");
+            assert_eq!(cached_bytes(&path), 0, "{fs_type}");
         }
     });
 }
@@ -88,8 +90,9 @@ fn direct_reads_see_dirty_pages_of_others() {
             assert!(buffer.bytes()[4000..900_000] == fresh[4000..900_000], "{fs_type} {round}");
         }
         // Also what was stored through a shared memory mapping.
-        let mut mapped = crate::support::SharedMapping::new(&path, 1 << 20);
-        mapped.bytes()[12_345] = 0xAB;
+        let other = File::options().read(true).write(true).open(&path).unwrap();
+        let mapped = Mapping::shared(&other, 0, 1 << 20, Access::ReadWrite).unwrap();
+        mapped.byte(12_345).store(0xAB, Ordering::Relaxed);
         assert_eq!(file.read_block(0, buffer.bytes()).unwrap(), 1 << 20);
         assert_eq!(buffer.bytes()[12_345], 0xAB, "{fs_type}");
     });

@@ -2,12 +2,12 @@
 //! look into the page cache. Mounts need root; without it only the plain directory is used.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use tidepool_pfs::{PosixOptions, PosixStore};
+use tidepool_proto::mapping::{Access, Mapping};
 
 pub fn open_store(root: &Path) -> Arc<PosixStore> {
     PosixStore::open(root, PosixOptions::default()).unwrap()
@@ -39,57 +39,11 @@ impl AlignedBuffer {
     }
 }
 
-/// A shared mapping of a file, for stores that no write call announces.
-pub struct SharedMapping {
-    address: *mut libc::c_void,
-    length: usize,
-}
-
-impl SharedMapping {
-    pub fn new(path: &Path, length: usize) -> Self {
-        let file = File::options().read(true).write(true).open(path).unwrap();
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        assert_ne!(address, libc::MAP_FAILED);
-        SharedMapping { address, length }
-    }
-
-    pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping lives as long as `self`, and the file is at least as long.
-        unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.length) }
-    }
-
-    /// Pages of the mapped file that are in the page cache.
-    fn resident_pages(&self) -> usize {
-        let mut pages = vec![0u8; self.length.div_ceil(4096)];
-        // SAFETY: the vector has one byte a page of the mapping.
-        let result = unsafe { libc::mincore(self.address, self.length, pages.as_mut_ptr()) };
-        assert_eq!(result, 0);
-        pages.iter().filter(|page| **page & 1 == 1).count()
-    }
-}
-
-impl Drop for SharedMapping {
-    fn drop(&mut self) {
-        // SAFETY: made by `new` with this length.
-        unsafe { libc::munmap(self.address, self.length) };
-    }
-}
-
-/// Pages of a file that the page cache holds.
-pub fn cached_pages(path: &Path) -> usize {
-    let length = std::fs::metadata(path).unwrap().len() as usize;
-    SharedMapping::new(path, length).resident_pages()
+/// Bytes of a file that the page cache holds.
+pub fn cached_bytes(path: &Path) -> usize {
+    let file = File::open(path).unwrap();
+    let length = file.metadata().unwrap().len() as usize;
+    Mapping::shared(&file, 0, length, Access::Nothing).unwrap().cached_bytes().unwrap()
 }
 
 fn is_root() -> bool {

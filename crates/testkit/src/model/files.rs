@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_client::{Client, ClientOptions, OpenOptions};
 use tidepool_proto::Error;
 use tidepool_proto::admin::AdminRequest;
+use tidepool_proto::mapping::{Access, Mapping};
 
 use super::wire::{Answer, Opening};
 
@@ -138,18 +138,9 @@ impl Files for SystemFiles {
         let start = offset / 4096 * 4096;
         let skipped = (offset - start) as usize;
         let length = skipped + buffer.len();
-        // SAFETY: a new mapping at an address of the kernel's choice, unmapped below. The range
-        // lies within the file, and the driver lets nobody truncate it meanwhile.
-        let address = unsafe {
-            let anywhere = std::ptr::null_mut();
-            rustix::mm::mmap(anywhere, length, ProtFlags::READ, MapFlags::SHARED, file, start)?
-        };
-        // SAFETY: `length` bytes are mapped readable at `address`, and `skipped` is less.
-        unsafe {
-            let from = address.cast::<u8>().add(skipped);
-            std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len());
-            rustix::mm::munmap(address, length)?;
-        }
+        let mapping = Mapping::shared(file, start, length, Access::Read)?;
+        // SAFETY: the driver lets nobody change the file meanwhile.
+        buffer.copy_from_slice(&unsafe { mapping.bytes() }[skipped..]);
         Ok(buffer.len() as u64)
     }
 

@@ -1,20 +1,21 @@
-//! Extended attributes, access checks, totals, links and the names of users and groups.
-//! The attributes by which the product keeps its own notes are nobody's to see or change.
+//! Extended attributes, access checks, totals, targets of links, names of users and groups. The
+//! product's own attributes can be neither seen nor changed.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use jni::EnvUnowned;
+use jni::Env;
 use jni::objects::{JByteArray, JClass, JLongArray, JObjectArray, JString};
 use jni::sys::{jboolean, jint, jlong};
 use rustix::fs::{Access, AtFlags, CWD, XattrFlags};
 use rustix::io::Errno;
+use tidepool_client::Client;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::change::telling;
 use super::status::signed;
-use super::{Doing, Place, at_place};
+use super::{Doing, Place};
 use crate::bridge::{self, Failure};
 
 /// Attributes of the product's own.
@@ -56,189 +57,146 @@ fn whole(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::R
 }
 
 /// The value of an attribute; `null` if there is none.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attribute<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    name: JString<'local>,
-) -> JByteArray<'local> {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let name = bridge::text(env, &name)?;
-        check_own(&name, place)?;
-        let value = whole(|buffer| rustix::fs::getxattr(&place.lower, name.as_str(), buffer));
-        match value {
-            Ok(value) => {
-                let array = env.new_byte_array(value.len())?;
-                array.set_region(env, 0, signed(&value))?;
-                Ok(array)
-            }
-            Err(Errno::NODATA) => Ok(JByteArray::null()),
-            Err(errno) => {
-                Err(Failure::from(super::failed("reading an attribute of", place, errno)))
-            }
+pub(crate) fn attribute<'local>(
+    env: &mut Env<'local>,
+    _: &Client,
+    place: &Place,
+    attribute: JString<'_>,
+) -> std::result::Result<JByteArray<'local>, Failure> {
+    let name = bridge::text(env, &attribute)?;
+    check_own(&name, place)?;
+    let value = whole(|buffer| rustix::fs::getxattr(&place.lower, name.as_str(), buffer));
+    match value {
+        Ok(value) => {
+            let array = env.new_byte_array(value.len())?;
+            array.set_region(env, 0, signed(&value))?;
+            Ok(array)
         }
-    })
+        Err(Errno::NODATA) => Ok(JByteArray::null()),
+        Err(errno) => Err(Failure::from(super::failed("reading an attribute of", place, errno))),
+    }
 }
 
 /// The names of all attributes, but for the product's own.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_attributes<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-) -> JObjectArray<'local, JString<'local>> {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let list = match whole(|buffer| rustix::fs::listxattr(&place.lower, buffer)) {
-            Err(Errno::OPNOTSUPP) => Vec::new(),
-            other => other.doing("listing attributes of", place)?,
-        };
-        let names: Vec<String> = list
-            .split(|byte| *byte == 0)
-            .filter(|name| !name.is_empty() && !name.starts_with(OWN_ATTRIBUTES.as_bytes()))
-            .map(|name| String::from_utf8_lossy(name).into_owned())
-            .collect();
-        let array = JObjectArray::<JString<'local>>::new(env, names.len(), JString::null())?;
-        for (index, name) in names.iter().enumerate() {
-            let name = env.new_string(name)?;
-            array.set_element(env, index, &name)?;
-            env.delete_local_ref(name);
-        }
-        Ok::<_, Failure>(array)
-    })
+pub(crate) fn attributes<'local>(
+    env: &mut Env<'local>,
+    _: &Client,
+    place: &Place,
+) -> std::result::Result<JObjectArray<'local, JString<'local>>, Failure> {
+    let list = match whole(|buffer| rustix::fs::listxattr(&place.lower, buffer)) {
+        Err(Errno::OPNOTSUPP) => Vec::new(),
+        other => other.doing("listing attributes of", place)?,
+    };
+    let names: Vec<String> = list
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty() && !name.starts_with(OWN_ATTRIBUTES.as_bytes()))
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
+    let array = JObjectArray::<JString<'local>>::new(env, names.len(), JString::null())?;
+    for (index, name) in names.iter().enumerate() {
+        let name = env.new_string(name)?;
+        array.set_element(env, index, &name)?;
+        env.delete_local_ref(name);
+    }
+    Ok(array)
 }
 
 /// Sets an attribute, or removes it if `value` is `null`.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setAttribute<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    name: JString<'local>,
-    value: JByteArray<'local>,
+pub(crate) fn set_attribute(
+    env: &mut Env<'_>,
+    client: &Client,
+    place: &Place,
+    attribute: JString<'_>,
+    value: JByteArray<'_>,
     how: jint,
-) {
-    at_place(&mut env, client, &path, |env, client, place| {
-        let name = bridge::text(env, &name)?;
-        check_own(&name, place)?;
-        let lower = &place.lower;
-        let changed = if value.is_null() {
-            telling(&client.client, place, true, || rustix::fs::removexattr(lower, name.as_str()))
-        } else {
-            let value = env.convert_byte_array(&value)?;
-            let flags = match how {
-                CREATE => XattrFlags::CREATE,
-                REPLACE => XattrFlags::REPLACE,
-                _ => XattrFlags::empty(),
-            };
-            telling(&client.client, place, true, || {
-                rustix::fs::setxattr(lower, name.as_str(), &value, flags)
-            })
+) -> std::result::Result<(), Failure> {
+    let name = bridge::text(env, &attribute)?;
+    check_own(&name, place)?;
+    let lower = &place.lower;
+    let changed = if value.is_null() {
+        telling(client, place, true, || rustix::fs::removexattr(lower, name.as_str()))
+    } else {
+        let value = env.convert_byte_array(&value)?;
+        let flags = match how {
+            CREATE => XattrFlags::CREATE,
+            REPLACE => XattrFlags::REPLACE,
+            _ => XattrFlags::empty(),
         };
-        changed.doing("changing an attribute of", place).map_err(Failure::from)
-    })
+        telling(client, place, true, || rustix::fs::setxattr(lower, name.as_str(), &value, flags))
+    };
+    changed.doing("changing an attribute of", place).map_err(Failure::from)
 }
 
 /// Fails unless the user of this process may do to `path` what the bits of `access(2)` say.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_access<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    bits: jint,
-) {
-    at_place(&mut env, client, &path, |_, _, place| {
-        let access = Access::from_bits_retain(bits.cast_unsigned());
-        rustix::fs::accessat(CWD, &place.lower, access, AtFlags::EACCESS)
-            .doing("checking the access to", place)
-    })
+pub(crate) fn access(_: &Client, place: &Place, bits: jint) -> Result<()> {
+    let access = Access::from_bits_retain(bits.cast_unsigned());
+    rustix::fs::accessat(CWD, &place.lower, access, AtFlags::EACCESS)
+        .doing("checking the access to", place)
 }
 
 /// Bytes of the file system of `path`: in all, used, and free for this user.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_totals<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-) -> JLongArray<'local> {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let totals = rustix::fs::statvfs(&place.lower);
-        let totals = totals.doing("asking for the space of", place)?;
-        let bytes = |blocks: u64| blocks.saturating_mul(totals.f_frsize).cast_signed();
-        let used = totals.f_blocks.saturating_sub(totals.f_bfree);
-        let values = [bytes(totals.f_blocks), bytes(used), bytes(totals.f_bavail)];
-        let array = env.new_long_array(values.len())?;
-        array.set_region(env, 0, &values)?;
-        Ok::<_, Failure>(array)
-    })
+pub(crate) fn totals<'local>(
+    env: &mut Env<'local>,
+    _: &Client,
+    place: &Place,
+) -> std::result::Result<JLongArray<'local>, Failure> {
+    let totals = rustix::fs::statvfs(&place.lower);
+    let totals = totals.doing("asking for the space of", place)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(totals.f_frsize).cast_signed();
+    let used = totals.f_blocks.saturating_sub(totals.f_bfree);
+    let values = [bytes(totals.f_blocks), bytes(used), bytes(totals.f_bavail)];
+    let array = env.new_long_array(values.len())?;
+    array.set_region(env, 0, &values)?;
+    Ok(array)
 }
 
 /// The target of a symbolic link. One below the directory that `tide:///` stands for comes as its
 /// path there, another absolute one with `file:` before it. `null` if it is not a link.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_linkTarget<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-) -> JByteArray<'local> {
-    at_place(&mut env, client, &path, |env, client, place| {
-        let target = match rustix::fs::readlink(&place.lower, Vec::new()) {
-            Err(Errno::INVAL) => return Ok(JByteArray::null()),
-            other => other.doing("reading the link", place)?,
-        };
-        let target = Path::new(std::ffi::OsStr::from_bytes(target.as_bytes()));
-        let root = client.client.pfs_root()?;
-        let (before, name) = match target.strip_prefix(root) {
-            Ok(below) => ("/", below),
-            Err(_) if target.is_absolute() => ("file:", target),
-            Err(_) => ("", target),
-        };
-        let bytes = [before.as_bytes(), name.as_os_str().as_bytes()].concat();
-        let array = env.new_byte_array(bytes.len())?;
-        array.set_region(
-            env,
-            0,
-            &bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>(),
-        )?;
-        Ok::<_, Failure>(array)
-    })
+pub(crate) fn link_target<'local>(
+    env: &mut Env<'local>,
+    client: &Client,
+    place: &Place,
+) -> std::result::Result<JByteArray<'local>, Failure> {
+    let target = match rustix::fs::readlink(&place.lower, Vec::new()) {
+        Err(Errno::INVAL) => return Ok(JByteArray::null()),
+        other => other.doing("reading the link", place)?,
+    };
+    let target = Path::new(std::ffi::OsStr::from_bytes(target.as_bytes()));
+    let root = client.pfs_root()?;
+    let (before, name) = match target.strip_prefix(root) {
+        Ok(below) => ("/", below),
+        Err(_) if target.is_absolute() => ("file:", target),
+        Err(_) => ("", target),
+    };
+    let bytes = [before.as_bytes(), name.as_os_str().as_bytes()].concat();
+    let array = env.new_byte_array(bytes.len())?;
+    array.set_region(env, 0, &bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>())?;
+    Ok(array)
 }
 
 /// The name of a user or group; its number where it has none.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_nameOf<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
+pub(crate) fn name_of<'local>(
+    env: &mut Env<'local>,
+    _class: JClass<'_>,
     number: jint,
     is_group: jboolean,
-) -> JString<'local> {
-    bridge::run(&mut env, |env| {
-        let number = number.cast_unsigned();
-        let name = entry_name(number, is_group).unwrap_or_else(|| number.to_string());
-        Ok(env.new_string(name)?)
-    })
+) -> std::result::Result<JString<'local>, Failure> {
+    let number = number.cast_unsigned();
+    let name = entry_name(number, is_group).unwrap_or_else(|| number.to_string());
+    Ok(env.new_string(name)?)
 }
 
 /// The number of a user or group, also of one that is given as a number; -1 if there is none.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_numberOf<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    name: JString<'local>,
+pub(crate) fn number_of(
+    env: &mut Env<'_>,
+    _class: JClass<'_>,
+    name: JString<'_>,
     is_group: jboolean,
-) -> jlong {
-    bridge::run(&mut env, |env| {
-        let name = bridge::text(env, &name)?;
-        let Ok(searched) = CString::new(name.as_str()) else { return Ok(-1) };
-        let found = entry_number(&searched, is_group).or_else(|| name.parse().ok());
-        Ok::<_, Failure>(found.map_or(-1, i64::from))
-    })
+) -> std::result::Result<jlong, Failure> {
+    let name = bridge::text(env, &name)?;
+    let Ok(searched) = CString::new(name.as_str()) else { return Ok(-1) };
+    let found = entry_number(&searched, is_group).or_else(|| name.parse().ok());
+    Ok(found.map_or(-1, i64::from))
 }
 
 /// Longest entry of a user or group in bytes; groups list their members.

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use jni::EnvUnowned;
+use jni::Env;
 use jni::objects::{JClass, JString};
 use jni::sys::{jboolean, jint, jlong};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid};
@@ -14,6 +14,7 @@ use tidepool_proto::{Access, Error, ErrorKind, Result};
 use super::status::{is_directory, is_regular};
 use super::{Doing, Place, at_place, itself};
 use crate::bridge::Failure;
+use crate::client::ClientRef;
 
 /// A descriptor by which the node is told of a change of this file; `None` where there is no node,
 /// no regular file, or no right to open it, all of which cost warmth at most.
@@ -44,24 +45,15 @@ pub(super) fn telling<T>(
 }
 
 /// Sets the mode.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setMode<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, client, place| {
-        telling(&client.client, place, true, || set_mode(&place.lower, mode.cast_unsigned()))
-            .doing("setting the mode of", place)
-    })
+pub(crate) fn set_mode(client: &Client, place: &Place, mode: jint) -> Result<()> {
+    telling(client, place, true, || change_mode(&place.lower, mode.cast_unsigned()))
+        .doing("setting the mode of", place)
 }
 
 /// Sets the mode. The set-group-id bit of a directory stays: Hadoop cannot name it, and the groups
-/// of what is made below depend on it. What has the bit and what gets it is one file, whoever
-/// changes names meanwhile.
-fn set_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
+/// of what is made below depend on it. The file whose bit is read is the one whose mode is
+/// set, also where names change meanwhile.
+fn change_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
     let kept = if is_directory(&stat) { stat.st_mode & libc::S_ISGID } else { 0 };
@@ -69,59 +61,45 @@ fn set_mode(path: &Path, mode: u32) -> rustix::io::Result<()> {
 }
 
 /// Sets owner and group; -1 leaves one of them.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setOwner<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+pub(crate) fn set_owner(
+    client: &Client,
+    place: &Place,
     user_id: jlong,
     group_id: jlong,
-) {
-    at_place(&mut env, client, &path, |_, client, place| {
-        let user = u32::try_from(user_id).ok().map(Uid::from_raw);
-        let group = u32::try_from(group_id).ok().map(Gid::from_raw);
-        telling(&client.client, place, true, || rustix::fs::chown(&place.lower, user, group))
-            .doing("setting the owner of", place)
-    })
+) -> Result<()> {
+    let user = u32::try_from(user_id).ok().map(Uid::from_raw);
+    let group = u32::try_from(group_id).ok().map(Gid::from_raw);
+    telling(client, place, true, || rustix::fs::chown(&place.lower, user, group))
+        .doing("setting the owner of", place)
 }
 
 /// Sets the times, in milliseconds since 1970; what is negative stays.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_setTimes<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+pub(crate) fn set_times(
+    client: &Client,
+    place: &Place,
     modified_ms: jlong,
     accessed_ms: jlong,
-) {
-    at_place(&mut env, client, &path, |_, client, place| {
-        let time = |milliseconds: i64| match milliseconds {
-            ..0 => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            _ => {
-                Timespec { tv_sec: milliseconds / 1000, tv_nsec: (milliseconds % 1000) * 1_000_000 }
-            }
-        };
-        let times =
-            Timestamps { last_access: time(accessed_ms), last_modification: time(modified_ms) };
-        let directory = rustix::fs::CWD;
-        let change = || rustix::fs::utimensat(directory, &place.lower, &times, AtFlags::empty());
-        telling(&client.client, place, true, change).doing("setting the times of", place)
-    })
+) -> Result<()> {
+    let time = |milliseconds: i64| match milliseconds {
+        ..0 => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        _ => Timespec { tv_sec: milliseconds / 1000, tv_nsec: (milliseconds % 1000) * 1_000_000 },
+    };
+    let times = Timestamps { last_access: time(accessed_ms), last_modification: time(modified_ms) };
+    let directory = rustix::fs::CWD;
+    let change = || rustix::fs::utimensat(directory, &place.lower, &times, AtFlags::empty());
+    telling(client, place, true, change).doing("setting the times of", place)
 }
 
 /// Makes a symbolic link. An absolute target below `tide:///` becomes its path on the PFS.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeLink<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    target: JString<'local>,
+pub(crate) fn make_link(
+    env: &mut Env<'_>,
+    _class: JClass<'_>,
+    client: ClientRef,
+    target: JString<'_>,
     target_is_tide: jboolean,
-    link: JString<'local>,
-) {
-    at_place(&mut env, client, &link, |env, client, place| {
+    link: JString<'_>,
+) -> std::result::Result<(), Failure> {
+    at_place(env, &client, &link, |env, client, place| {
         use std::os::unix::ffi::OsStrExt;
         let lower = if target_is_tide {
             Place::of(env, client, &target)?.lower
@@ -134,7 +112,8 @@ pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeLink<'local>(
 }
 
 /// Sets the length of a file that is longer, through the node that may hold bytes of it.
-fn truncate(client: &Client, place: &Place, length: u64) -> Result<()> {
+pub(crate) fn truncate(client: &Client, place: &Place, length: jlong) -> Result<()> {
+    let length = length.cast_unsigned();
     let operation = || format!("truncating {}", place.lower.display());
     let options = OpenOptions { access: Access::Write, ..OpenOptions::read() };
     let file = client.open(&place.lower, options)?;
@@ -146,20 +125,6 @@ fn truncate(client: &Client, place: &Place, length: u64) -> Result<()> {
     }
     file.set_size(length)?;
     file.close()
-}
-
-/// Shortens a file.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_truncate<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    length: jlong,
-) {
-    at_place(&mut env, client, &path, |_, client, place| {
-        truncate(&client.client, place, length.cast_unsigned())
-    })
 }
 
 #[cfg(test)]
@@ -176,7 +141,7 @@ mod tests {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         for path in [&inner, &file] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o2755)).unwrap();
-            set_mode(path, 0o775).unwrap();
+            change_mode(path, 0o775).unwrap();
         }
         assert_eq!((mode(&inner), mode(&file)), (0o2775, 0o775));
     }

@@ -1,5 +1,5 @@
-//! The way down into a tree of any depth: one entry a level on the heap, and few descriptors. The
-//! stack of a thread of Java's is small, and its end would be the end of the JVM.
+//! [`Descent`]: a walk down a tree of any depth, with one entry a level on the heap and few
+//! descriptors. No recursion: the stack of a Java thread is small, and its end that of the JVM.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -1,20 +1,21 @@
-//! Lists: the entries of a directory with their facts, packed, one call for all of a directory of
-//! usual size, and in pieces for huge ones. Entries come in no order.
+//! Lists the entries of a directory with their status, packed: in one call where it has a usual
+//! size, in pieces where it is huge. Entries come in no order.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use jni::objects::{JByteArray, JClass, JString};
+use jni::Env;
+use jni::objects::{JByteArray, JClass};
 use jni::sys::{jint, jlong};
-use jni::{Env, EnvUnowned};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use tidepool_proto::Result;
+use tidepool_client::Client;
 
 use super::status::{RECORD_BYTES, facts, facts_at, signed};
-use super::{Doing, Place, at_place};
-use crate::bridge::{self, AtPath, Failure};
+use super::{Doing, Place};
+use crate::bridge::{AtPath, Failure};
+use crate::handle::{self, Handle};
 
 /// Bytes before the records: handle of the rest or 0, number of records, and whether it is a list.
 const HEADER_BYTES: usize = 16;
@@ -23,7 +24,7 @@ const NAMES_BYTES: usize = 32 << 10;
 
 /// A directory of which a part is listed.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(crate) struct Listing {
     directory: OwnedFd,
     place: Place,
     /// Names that were read and whose facts were not asked for yet, each closed by NUL.
@@ -31,6 +32,8 @@ pub(super) struct Listing {
     at: usize,
     ended: bool,
 }
+
+pub(crate) type ListingRef = Handle<Mutex<Listing>>;
 
 impl Listing {
     pub(super) fn open(place: &Place) -> rustix::io::Result<Listing> {
@@ -108,75 +111,64 @@ fn array<'local>(env: &mut Env<'local>, bytes: &[u8]) -> Result<JByteArray<'loca
 
 /// Lists `path`: a header and records. What `path` itself is, if it is no directory. A handle in
 /// the header, which the caller owns, stands for the entries beyond `entries_max`.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_list<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+pub(crate) fn list<'local>(
+    env: &mut Env<'local>,
+    _: &Client,
+    place: &Place,
     entries_max: jint,
-) -> JByteArray<'local> {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let mut bytes = vec![0; HEADER_BYTES];
-        let mut listing = match Listing::open(place) {
-            Ok(listing) => listing,
-            Err(Errno::NOTDIR) => {
-                let facts = facts(&place.lower, true).doing("listing", place)?;
-                facts.pack(b"", &mut bytes);
-                bytes[..HEADER_BYTES].copy_from_slice(&header(0, 1, false));
-                return array(env, &bytes);
-            }
-            Err(errno) => return Err(super::failed("listing", place, errno).into()),
-        };
-        bytes.reserve(1024 * (RECORD_BYTES + 32));
-        let entries_max = entries_max.max(1).cast_unsigned() as usize;
-        let packed = listing.pack(entries_max, &mut bytes);
-        let (more, count) = packed.doing("listing", place)?;
-        let array = env.new_byte_array(bytes.len())?;
-        let rest = if more { bridge::handle(Mutex::new(listing)) } else { 0 };
-        bytes[..HEADER_BYTES].copy_from_slice(&header(rest, count, true));
-        // It cannot fail: the array is there, and has the length.
-        array.set_region(env, 0, signed(&bytes))?;
-        Ok(array)
-    })
+) -> Result<JByteArray<'local>, Failure> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    let mut listing = match Listing::open(place) {
+        Ok(listing) => listing,
+        Err(Errno::NOTDIR) => {
+            let facts = facts(&place.lower, true).doing("listing", place)?;
+            facts.pack(b"", &mut bytes);
+            bytes[..HEADER_BYTES].copy_from_slice(&header(0, 1, false));
+            return array(env, &bytes);
+        }
+        Err(errno) => return Err(super::failed("listing", place, errno).into()),
+    };
+    bytes.reserve(1024 * (RECORD_BYTES + 32));
+    let entries_max = entries_max.max(1).cast_unsigned() as usize;
+    let packed = listing.pack(entries_max, &mut bytes);
+    let (more, count) = packed.doing("listing", place)?;
+    let array = env.new_byte_array(bytes.len())?;
+    let rest = if more { handle::give(Mutex::new(listing)) } else { 0 };
+    bytes[..HEADER_BYTES].copy_from_slice(&header(rest, count, true));
+    // It cannot fail: the array is there, and has the length.
+    array.set_region(env, 0, signed(&bytes))?;
+    Ok(array)
 }
 
 /// The next entries of a list; the header's handle is 0 when it was the last of them, and the
 /// caller still has to close the handle.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_listMore<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    listing: jlong,
+pub(crate) fn list_more<'local>(
+    env: &mut Env<'local>,
+    _class: JClass<'_>,
+    listing: ListingRef,
     entries_max: jint,
-) -> JByteArray<'local> {
-    bridge::run(&mut env, |env| {
-        // SAFETY: `ListedEntries.java` calls this only between `list` and `listClose`.
-        let mut rest = unsafe { bridge::borrow::<Mutex<Listing>>(listing) }.lock();
-        let mut bytes = vec![0; HEADER_BYTES];
-        let entries_max = entries_max.max(1).cast_unsigned() as usize;
-        let packed = rest.pack(entries_max, &mut bytes);
-        let place = rest.place.clone();
-        drop(rest);
-        let (more, count) = packed.doing("listing", &place).at(&place.name)?;
-        let handle = if more { listing } else { 0 };
-        bytes[..HEADER_BYTES].copy_from_slice(&header(handle, count, true));
-        array(env, &bytes)
-    })
+) -> Result<JByteArray<'local>, Failure> {
+    let mut rest = listing.lock();
+    let mut bytes = vec![0; HEADER_BYTES];
+    let entries_max = entries_max.max(1).cast_unsigned() as usize;
+    let packed = rest.pack(entries_max, &mut bytes);
+    let place = rest.place.clone();
+    drop(rest);
+    let (more, count) = packed.doing("listing", &place).at(&place.name)?;
+    let handle = if more { listing.number() } else { 0 };
+    bytes[..HEADER_BYTES].copy_from_slice(&header(handle, count, true));
+    array(env, &bytes)
 }
 
 /// Ends a list.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_listClose<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    listing: jlong,
-) {
-    bridge::run(&mut env, |_| {
-        // SAFETY: `ListedEntries.java` closes each handle once, after its last use.
-        drop(unsafe { bridge::free::<Mutex<Listing>>(listing) });
-        Ok(())
-    })
+pub(crate) fn list_close(
+    _env: &mut Env<'_>,
+    _class: JClass<'_>,
+    listing: ListingRef,
+) -> Result<(), Failure> {
+    // SAFETY: `ListedEntries.java` closes each list once, after its last use.
+    drop(unsafe { listing.free() });
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,19 +1,17 @@
-//! Making directories. What is made gets the mode that was asked for, whatever the umask of the
-//! process. All is done from the descriptor of the directory above, and the mode is set where a
-//! descriptor leads: in a directory of somebody else's a name may be another thing from one call to
-//! the next.
+//! Makes directories, with the mode that was asked for whatever the umask of the process. All is
+//! done from the descriptor of the parent, and the mode is set by a descriptor, because in a
+//! directory of another user a name may change its meaning from one call to the next.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use jni::EnvUnowned;
-use jni::objects::{JClass, JString};
-use jni::sys::{jint, jlong};
+use jni::sys::jint;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use tidepool_client::Client;
 use tidepool_proto::Result;
 
-use super::{Doing, Place, at_place, attributes, failed, itself};
+use super::{Doing, Place, attributes, failed, itself};
 
 const DOING: &str = "making the directory";
 
@@ -22,7 +20,7 @@ const HERE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC
 
 /// Makes a directory and those it lies in. `mode` is what they shall have whatever the umask of
 /// the process; an inherited access control list goes before it.
-fn make_directories(place: &Place, mode: u32) -> Result<()> {
+fn make_all(place: &Place, mode: u32) -> Result<()> {
     let mut next = place.clone();
     let mut missing = Vec::new();
     let mut above = loop {
@@ -36,7 +34,7 @@ fn make_directories(place: &Place, mode: u32) -> Result<()> {
         }
     };
     loop {
-        // Whoever makes directories below must get in, as in HDFS.
+        // The caller must get in to make the directories below, as in HDFS.
         let mode = if missing.is_empty() { mode } else { mode | 0o300 };
         above = make_or_find(&above, &next, mode).doing(DOING, &next)?;
         let Some(inner) = missing.pop() else { return Ok(()) };
@@ -91,30 +89,14 @@ fn settle(above: &OwnedFd, name: &Path, mode: u32) -> rustix::io::Result<OwnedFd
 }
 
 /// Makes a directory; those above it too.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectories<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, _, place| make_directories(place, mode.cast_unsigned()))
+pub(crate) fn make_directories(_: &Client, place: &Place, mode: jint) -> Result<()> {
+    make_all(place, mode.cast_unsigned())
 }
 
 /// Makes one directory in one that is there.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_makeDirectory<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    mode: jint,
-) {
-    at_place(&mut env, client, &path, |_, _, place| {
-        let made = above(place).and_then(|above| make(&above, place, mode.cast_unsigned()));
-        made.doing(DOING, place).map(drop)
-    })
+pub(crate) fn make_directory(_: &Client, place: &Place, mode: jint) -> Result<()> {
+    let made = above(place).and_then(|above| make(&above, place, mode.cast_unsigned()));
+    made.doing(DOING, place).map(drop)
 }
 
 #[cfg(test)]
@@ -138,21 +120,21 @@ mod tests {
             name: format!("/{name}"),
             is_root: false,
         };
-        make_directories(&place("a/b/c"), 0o477).unwrap();
+        make_all(&place("a/b/c"), 0o477).unwrap();
         let mode = |name: &str| mode(&directory.path().join(name));
         assert_eq!((mode("a"), mode("a/b"), mode("a/b/c")), (0o777, 0o777, 0o477));
-        make_directories(&place("a/b"), 0o700).unwrap();
+        make_all(&place("a/b"), 0o700).unwrap();
         assert_eq!(mode("a/b"), 0o777, "what is there stays as it is");
         std::fs::write(directory.path().join("file"), b"").unwrap();
-        let over = make_directories(&place("file"), 0o777).unwrap_err();
+        let over = make_all(&place("file"), 0o777).unwrap_err();
         assert_eq!(over.errno(), libc::EEXIST);
-        let below = make_directories(&place("file/x/y"), 0o777).unwrap_err();
+        let below = make_all(&place("file/x/y"), 0o777).unwrap_err();
         assert_eq!(below.errno(), libc::ENOTDIR);
         std::os::unix::fs::symlink("a", directory.path().join("link")).unwrap();
-        make_directories(&place("link/x"), 0o755).unwrap();
+        make_all(&place("link/x"), 0o755).unwrap();
         assert_eq!(mode("a/x"), 0o755, "links lead on");
         std::os::unix::fs::symlink("nothing", directory.path().join("dangling")).unwrap();
-        let nowhere = make_directories(&place("dangling/x"), 0o755).unwrap_err();
+        let nowhere = make_all(&place("dangling/x"), 0o755).unwrap_err();
         assert_eq!(nowhere.errno(), libc::EEXIST);
     }
 
@@ -167,7 +149,7 @@ mod tests {
         let above = open(directory.path());
         for target in [&secret, &private] {
             set_mode(target, 0o600);
-            // It was made, and somebody exchanged it for this link.
+            // It was made, and another program exchanged it for this link.
             let name = Path::new("made");
             std::os::unix::fs::symlink(target, directory.path().join(name)).unwrap();
             assert_eq!(settle(&above, name, 0o777).unwrap_err(), Errno::NOTDIR);

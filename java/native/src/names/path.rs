@@ -1,18 +1,18 @@
-//! From Hadoop's names to those of the parallel file system. Java's strings cannot hold every name:
-//! a byte that is not part of UTF-8 is a lone surrogate there, from U+DC80 to U+DCFF (as in
+//! Converts names of Hadoop to paths of the parallel file system. Java's strings cannot hold every
+//! name: a byte that is not part of UTF-8 is a lone surrogate there, from U+DC80 to U+DCFF (as in
 //! Python's `surrogateescape`), and comes back as that byte. Touches no file.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use jni::Env;
 use jni::objects::JString;
-use jni::sys::jlong;
-use jni::{Env, EnvUnowned};
+use tidepool_client::Client;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::bridge::{self, Failure};
-use crate::client::{self, ClientHandle};
+use crate::bridge::Failure;
+use crate::client::ClientHandle;
 
 /// A name below `tide:///`.
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ impl Place {
     /// The place of a name that Java gave.
     pub(crate) fn of(
         env: &Env<'_>,
-        client: &ClientHandle,
+        client: &Client,
         name: &JString<'_>,
     ) -> std::result::Result<Place, Failure> {
         let bytes = bytes_of(env, name)?;
-        Ok(Place::new(client.client.pfs_root()?, OsStr::from_bytes(&bytes))?)
+        Ok(Place::new(client.pfs_root()?, OsStr::from_bytes(&bytes))?)
     }
 
     /// The place of `name`, an absolute path below `tide:`, in the directory `root`.
@@ -69,18 +69,14 @@ impl Place {
 
 /// Runs the body of a native method on the name that Java gave. What fails in it carries the name,
 /// and what can be done about it.
-pub(super) fn at_place<'local, T: Default, E: Into<Failure>>(
-    env: &mut EnvUnowned<'local>,
-    client: jlong,
-    name: &JString<'local>,
-    body: impl FnOnce(&mut Env<'local>, &ClientHandle, &Place) -> std::result::Result<T, E>,
-) -> T {
-    bridge::run(env, |env| {
-        // SAFETY: `NativeHandle` keeps the handle while this runs.
-        let client = unsafe { client::of(client) };
-        let place = Place::of(env, client, name)?;
-        body(env, client, &place).map_err(|error| error.into().at(&place.name))
-    })
+pub(crate) fn at_place<'local, T, E: Into<Failure>>(
+    env: &mut Env<'local>,
+    client: &ClientHandle,
+    name: &JString<'_>,
+    body: impl FnOnce(&mut Env<'local>, &Client, &Place) -> std::result::Result<T, E>,
+) -> std::result::Result<T, Failure> {
+    let place = Place::of(env, &client.client, name)?;
+    body(env, &client.client, &place).map_err(|error| error.into().at(&place.name))
 }
 
 fn invalid(name: &OsStr, detail: &str) -> Error {

@@ -1,13 +1,10 @@
-//! Deletes: one name, or a directory with all that is in it. Symbolic links are removed and never
-//! followed. What memory holds of the files is let go.
+//! Deletes one name, or a directory with all that is in it. Symbolic links are removed and not
+//! followed. The node is told, so that it frees what its memory holds of the files.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use jni::EnvUnowned;
-use jni::objects::{JClass, JString};
-use jni::sys::{jboolean, jlong};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tidepool_client::Client;
@@ -15,9 +12,9 @@ use tidepool_proto::Result;
 
 use super::descent::Descent;
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, at_place, failed};
+use super::{Doing, Place, failed};
 
-/// How often one delete empties a directory once more in which somebody made new names meanwhile.
+/// How often one delete empties a directory once more in which other programs made new names.
 const AGAIN_MAX: u32 = 64;
 /// How often a name may become a directory, or cease to be one, while it is deleted.
 const KINDS_MAX: u32 = 64;
@@ -26,8 +23,8 @@ const DOING: &str = "deleting";
 
 /// Deletes a name; false if it is not there. The root stays, as in HDFS: false if it is empty or
 /// all of it was to go. All is done from the descriptor of the directory that the name is in, so
-/// that nothing elsewhere goes, whoever changes names meanwhile.
-pub(super) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
+/// that nothing elsewhere goes when names change meanwhile.
+pub(crate) fn remove(client: &Client, place: &Place, recursive: bool) -> Result<bool> {
     if place.is_root {
         return keep_root(place, recursive);
     }
@@ -85,7 +82,7 @@ fn remove_in(
     Err(Errno::BUSY)
 }
 
-/// Whether a removal found something; who was faster leaves nothing to do.
+/// Whether a removal found something; another program may have been faster.
 fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<bool> {
     match result {
         Ok(()) => Ok(true),
@@ -122,9 +119,9 @@ struct Emptied {
     left: Vec<Child>,
 }
 
-/// Removes a directory of `above` with everything in it; false if somebody else was faster.
+/// Removes a directory of `above` with everything in it; false if another program was faster.
 fn remove_tree(client: &Client, above: OwnedFd, name: CString) -> rustix::io::Result<bool> {
-    // How often a directory may be emptied once more, because somebody made new names in it.
+    // How often a directory may be emptied once more, because it got new names.
     let mut again = AGAIN_MAX;
     let mut found = false;
     let mut descent = Descent::new();
@@ -218,18 +215,6 @@ fn unlink(
     client.changing_metadata(file.as_ref().map(AsFd::as_fd), || {
         rustix::fs::unlinkat(directory, name, AtFlags::empty())
     })
-}
-
-/// Deletes; false if there was nothing.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_remove<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-    recursive: jboolean,
-) -> jboolean {
-    at_place(&mut env, client, &path, |_, client, place| remove(&client.client, place, recursive))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Renames: one atomic call on the parallel file system, after the questions that Hadoop's rules
+//! Renames: one atomic call on the parallel file system, after the checks that Hadoop's rules
 //! need. Hadoop's plain rename answers false where HDFS does, and never replaces a file.
 
 use std::os::fd::AsFd;
 
-use jni::EnvUnowned;
-use jni::objects::{JClass, JString};
-use jni::sys::{jboolean, jlong};
+use jni::Env;
+use jni::objects::JString;
+use jni::sys::jboolean;
 use rustix::fs::{CWD, RenameFlags, Stat};
 use rustix::io::Errno;
 use tidepool_client::Client;
@@ -13,7 +13,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::change::witness;
 use super::status::{is_directory, is_regular};
-use super::{Doing, Place, at_place, failed};
+use super::{Doing, Place, failed};
 use crate::bridge::Failure;
 
 const DOING: &str = "renaming";
@@ -35,7 +35,7 @@ fn is_within(inner: &Place, outer: &Place) -> bool {
 /// `rename(source, target)`: into `target` if that is a directory. False as in HDFS: nothing is at
 /// the source, a file is at the target, the directory of the target is missing, or a directory
 /// would go into itself.
-fn move_to(client: &Client, source: &Place, target: &Place) -> Result<bool> {
+fn move_into(client: &Client, source: &Place, target: &Place) -> Result<bool> {
     let Some(stat) = there(source)? else { return Ok(false) };
     if source.is_root || is_within(target, source) {
         return Ok(false);
@@ -66,7 +66,7 @@ fn move_to(client: &Client, source: &Place, target: &Place) -> Result<bool> {
 
 /// `rename(source, target, options)`: exactly to `target`; with `overwrite` in place of a file, or
 /// of an empty directory, if both are of the same kind.
-fn rename(client: &Client, source: &Place, target: &Place, overwrite: bool) -> Result<()> {
+fn rename_to(client: &Client, source: &Place, target: &Place, overwrite: bool) -> Result<()> {
     let stat = there(source)?.ok_or_else(|| failed(DOING, source, Errno::NOENT))?;
     if source.is_root || target.is_root {
         let detail = "the root is neither moved nor replaced";
@@ -146,32 +146,24 @@ fn exchange(
 }
 
 /// Hadoop's plain rename.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_moveTo<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    source: JString<'local>,
-    target: JString<'local>,
-) -> jboolean {
-    at_place(&mut env, client, &source, |env, client, source| {
-        let target = Place::of(env, client, &target)?;
-        Ok::<_, Failure>(move_to(&client.client, source, &target)?)
-    })
+pub(crate) fn move_to(
+    env: &mut Env<'_>,
+    client: &Client,
+    source: &Place,
+    target: JString<'_>,
+) -> std::result::Result<bool, Failure> {
+    let target = Place::of(env, client, &target)?;
+    Ok(move_into(client, source, &target)?)
 }
 
 /// Hadoop's rename with options.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_rename<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    source: JString<'local>,
-    target: JString<'local>,
+pub(crate) fn rename(
+    env: &mut Env<'_>,
+    client: &Client,
+    source: &Place,
+    target: JString<'_>,
     overwrite: jboolean,
-) {
-    at_place(&mut env, client, &source, |env, client, source| {
-        let target = Place::of(env, client, &target)?;
-        rename(&client.client, source, &target, overwrite).map_err(Failure::from)
-    })
+) -> std::result::Result<(), Failure> {
+    let target = Place::of(env, client, &target)?;
+    Ok(rename_to(client, source, &target, overwrite)?)
 }

@@ -1,16 +1,18 @@
-//! What a name is: the facts of `stat`, packed for Java in one form for one name and for lists.
+//! The status of a name: the facts of `stat`, packed for Java, in one form for one name and for
+//! lists.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use jni::EnvUnowned;
-use jni::objects::{JByteArray, JClass, JString};
-use jni::sys::{jboolean, jint, jlong};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use jni::Env;
+use jni::objects::JByteArray;
+use jni::sys::{jboolean, jint};
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
-use tidepool_proto::stub::{STUB_ATTRIBUTE, STUB_BYTES, marked_length};
+use tidepool_client::Client;
+use tidepool_proto::stub::{self, Found};
 
-use super::{Doing, at_place};
+use super::{Doing, Place};
 use crate::bridge::Failure;
 
 /// Bytes of the fixed part of a record; `NativeNames.java` reads the same fields.
@@ -98,45 +100,36 @@ pub(super) fn facts_at(
 
 fn length_of(stat: &Stat, marked: impl FnOnce() -> Option<u64>) -> u64 {
     let size = stat.st_size.cast_unsigned();
-    if is_regular(stat) && (size == 0 || size == STUB_BYTES) {
+    if is_regular(stat) && stub::is_size_of_stub(size) {
         return marked().unwrap_or(size);
     }
     if is_directory(stat) { 0 } else { size }
 }
 
-/// The length that the mark of a stub of this size tells.
+/// The length that a file of `size` bytes has for readers, if it is a stub.
 fn marked(path: &Path, size: u64) -> Option<u64> {
-    let mut mark = [0; STUB_BYTES as usize];
-    let length = if size == 0 {
-        rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut mark).ok()?
-    } else {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        rustix::io::pread(&file, &mut mark, 0).ok()?
-    };
-    marked_length(&mark[..length])
+    match stub::find_by_path(path, size) {
+        Found::Stub(mark) => Some(mark.length),
+        Found::Nothing | Found::Remains => None,
+    }
 }
 
 /// Writes the record of `path` into `record`; returns 0, or the errno that says it is not there.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_status<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
+pub(crate) fn status(
+    env: &mut Env<'_>,
+    _: &Client,
+    place: &Place,
     follow: jboolean,
-    record: JByteArray<'local>,
-) -> jint {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let facts = match facts(&place.lower, follow) {
-            Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(errno.raw_os_error()),
-            other => other.doing("looking at", place)?,
-        };
-        let mut packed = Vec::with_capacity(RECORD_BYTES);
-        facts.pack(b"", &mut packed);
-        record.set_region(env, 0, signed(&packed))?;
-        Ok::<_, Failure>(0)
-    })
+    record: JByteArray<'_>,
+) -> Result<jint, Failure> {
+    let facts = match facts(&place.lower, follow) {
+        Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => return Ok(errno.raw_os_error()),
+        other => other.doing("looking at", place)?,
+    };
+    let mut packed = Vec::with_capacity(RECORD_BYTES);
+    facts.pack(b"", &mut packed);
+    record.set_region(env, 0, signed(&packed))?;
+    Ok(0)
 }
 
 /// Bytes as Java has them.
@@ -148,6 +141,7 @@ pub(super) fn signed(bytes: &[u8]) -> &[i8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidepool_proto::stub::STUB_BYTES;
 
     #[test]
     fn stubs_tell_the_length_of_what_is_in_memory() {

@@ -1,19 +1,19 @@
-//! Sums over a tree in one call: files, directories and bytes. Symbolic links to directories are
-//! not entered, so nothing is counted twice and no circle is walked.
+//! Counts files, directories and bytes of a tree in one call. Symbolic links to directories are not
+//! entered, so nothing is counted twice and the walk ends.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use jni::EnvUnowned;
-use jni::objects::{JClass, JLongArray, JString};
-use jni::sys::jlong;
+use jni::Env;
+use jni::objects::JLongArray;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
+use tidepool_client::Client;
 
 use super::descent::Descent;
 use super::status::{facts, facts_at, is_directory};
-use super::{Doing, at_place, itself};
+use super::{Doing, Place, itself};
 use crate::bridge::Failure;
 
 /// What a tree holds.
@@ -24,7 +24,7 @@ struct Sums {
     bytes: u64,
 }
 
-fn sums(path: &Path) -> rustix::io::Result<Sums> {
+fn count(path: &Path) -> rustix::io::Result<Sums> {
     let own = facts(path, true)?;
     if !is_directory(&own.stat) {
         return Ok(Sums { files: 1, directories: 0, bytes: own.length });
@@ -80,20 +80,16 @@ fn add(sums: &mut Sums, directory: &OwnedFd) -> rustix::io::Result<Vec<CString>>
 }
 
 /// Files, directories and bytes of a tree.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_tidepool_hadoop_NativeNames_sums<'local>(
-    mut env: EnvUnowned<'local>,
-    _class: JClass<'local>,
-    client: jlong,
-    path: JString<'local>,
-) -> JLongArray<'local> {
-    at_place(&mut env, client, &path, |env, _, place| {
-        let sums = sums(&place.lower).doing("counting", place)?;
-        let values = [sums.files, sums.directories, sums.bytes].map(u64::cast_signed);
-        let array = env.new_long_array(values.len())?;
-        array.set_region(env, 0, &values)?;
-        Ok::<_, Failure>(array)
-    })
+pub(crate) fn sums<'local>(
+    env: &mut Env<'local>,
+    _: &Client,
+    place: &Place,
+) -> Result<JLongArray<'local>, Failure> {
+    let sums = count(&place.lower).doing("counting", place)?;
+    let values = [sums.files, sums.directories, sums.bytes].map(u64::cast_signed);
+    let array = env.new_long_array(values.len())?;
+    array.set_region(env, 0, &values)?;
+    Ok(array)
 }
 
 #[cfg(test)]
@@ -108,7 +104,7 @@ mod tests {
         std::fs::write(directory.path().join("a/one"), [0; 10]).unwrap();
         std::fs::write(directory.path().join("a/b/two"), [0; 20]).unwrap();
         std::os::unix::fs::symlink(directory.path(), directory.path().join("a/circle")).unwrap();
-        let found = sums(directory.path()).unwrap();
+        let found = count(directory.path()).unwrap();
         assert_eq!(found, Sums { files: 2, directories: 3, bytes: 30 });
     }
     #[test]
@@ -116,7 +112,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path();
         deep::make(top);
-        let found = deep::on_a_small_stack(|| sums(top).unwrap());
+        let found = deep::on_a_small_stack(|| count(top).unwrap());
         let expected = Sums { files: 1, directories: deep::LEVELS as u64 + 1, bytes: 3 };
         assert_eq!(found, expected);
         // Not by the standard library, which takes a descriptor a level.

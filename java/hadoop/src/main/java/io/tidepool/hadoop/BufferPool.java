@@ -28,7 +28,7 @@ final class BufferPool {
         return ByteBuffer.allocateDirect(bytes);
     }
 
-    /** Takes a buffer back that nobody uses any more. */
+    /** Takes a buffer back that is not used any more. */
     synchronized void give(ByteBuffer buffer) {
         if (!cleared) {
             if (free.size() == KEPT) {

@@ -1,5 +1,5 @@
 /*
- * Checksums of whole files as HDFS reckons them, so that a copy between HDFS and tide:// can be
+ * Checksums of whole files as HDFS computes them, so that a copy between HDFS and tide:// can be
  * compared without reading both sides through one program. Reads the file; stores nothing.
  */
 package io.tidepool.hadoop;

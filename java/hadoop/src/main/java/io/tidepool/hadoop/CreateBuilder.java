@@ -1,6 +1,6 @@
 /*
- * createFile() and appendFile() of tide://, with options for this one file. An option that must be
- * understood and is not is refused; others of strangers are passed over, as Hadoop has it.
+ * createFile() and appendFile() of tide://, with options for this one file. An unknown option is
+ * refused where it is mandatory and ignored otherwise, as in Hadoop.
  */
 package io.tidepool.hadoop;
 

@@ -55,7 +55,7 @@ final class Leaks {
                 ENDS.execute(() -> close(file, consequence));
                 return;
             } catch (Throwable full) {
-                // Neither heap nor a thread is left, and nobody comes back to this file.
+                // Neither heap nor a thread is left, and no other call closes this file.
             }
         }
         close(file, consequence);

@@ -1,7 +1,7 @@
 /*
  * The entries of a directory: one native call for all of a directory of usual size, and pieces of
- * it where it is huge. Order is that of the parallel file system. Whoever does not read to the end
- * closes it; what is forgotten is closed by the garbage collector.
+ * it where it is huge. Order is that of the parallel file system. A caller that does not read to
+ * the end closes it; one that is dropped is closed by a cleaner.
  */
 package io.tidepool.hadoop;
 
@@ -20,7 +20,7 @@ final class ListedEntries implements RemoteIterator<TideFileStatus>, Closeable {
     private static final int COUNT_AT = 8;
     private static final int IS_LIST_AT = 12;
 
-    /** Gives the rest of a list back once, whoever comes first. */
+    /** Gives the rest of a list back once: at its end, at the close, or by the cleaner. */
     private static final class Rest implements Runnable {
         private final AtomicLong listing = new AtomicLong();
 

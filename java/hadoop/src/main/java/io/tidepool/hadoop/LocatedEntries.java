@@ -1,6 +1,6 @@
 /*
  * The entries of a directory with the places of their blocks, as schedulers want them; taken piece
- * by piece. Places are reckoned here and cost no call.
+ * by piece. Places are computed here and cost no call.
  */
 package io.tidepool.hadoop;
 
@@ -65,7 +65,7 @@ final class LocatedEntries implements RemoteIterator<LocatedFileStatus>, Closeab
         return next != null;
     }
 
-    /** Ends the list, whose end nobody wants to see. */
+    /** Ends the list before its last entry. */
     @Override
     public void close() {
         entries.close();

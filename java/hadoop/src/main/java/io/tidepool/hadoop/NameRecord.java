@@ -1,5 +1,5 @@
 /*
- * One record of the native library: what a name is. Reads bytes, calls nothing.
+ * Parses a record of the native library: the status of one name.
  */
 package io.tidepool.hadoop;
 

@@ -1,6 +1,7 @@
 /*
- * A connection to the node of this machine, or to the parallel file system where there is none.
- * Holds options and knows the root; opens nothing itself (see NativeFile) and names nothing.
+ * A connection to the node of this machine, or to the parallel file system where there is none,
+ * with its options and the directory that tide:/// stands for. NativeFile opens files, NativeNames
+ * uses names.
  */
 package io.tidepool.hadoop;
 
@@ -36,7 +37,7 @@ final class NativeClient extends NativeHandle {
     /** Buffers of streams that write. */
     final BufferPool buffers = new BufferPool();
 
-    /** Streams that write and are not closed; who drops one drops it here too. */
+    /** Streams that write and are not closed. It keeps none of them from the garbage collector. */
     private final Set<TideOutputStream> writers =
             Collections.newSetFromMap(new WeakHashMap<>());
 
@@ -48,7 +49,7 @@ final class NativeClient extends NativeHandle {
     /** When a JVM that ends waits no more, by its clock in nanoseconds; 0 while it does not end. */
     private static final AtomicLong END = new AtomicLong();
 
-    /** Clients that file contexts share, as long as somebody uses them. */
+    /** Clients that file contexts share, as long as one of them is used. */
     private static final Map<Object, Place> SHARED = new HashMap<>();
 
     private final State state;
@@ -94,9 +95,9 @@ final class NativeClient extends NativeHandle {
     }
 
     /**
-     * As {@link #connect}, but all that ask with the same options for the same user get one client,
-     * which nobody closes: it ends when nobody has it any more. Who asks for another one does not
-     * wait until this is connected.
+     * As {@link #connect}, but all calls with the same options for the same user get one client.
+     * It is not closed, and ends when nothing refers to it any more. A call for another client does
+     * not wait until this one is connected.
      */
     static NativeClient shared(Object user, Map<String, String> options) throws IOException {
         Object key = List.of(user, Map.copyOf(options));
@@ -130,7 +131,7 @@ final class NativeClient extends NativeHandle {
     }
 
     /**
-     * Hands over what streams have gathered: nobody may close them, as at the end of a JVM. That is
+     * Hands over what streams have gathered that may not be closed, as at the end of a JVM. That is
      * not held up for long by a node that does not answer.
      */
     void flushWriters() {

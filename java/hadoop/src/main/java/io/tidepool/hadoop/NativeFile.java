@@ -1,6 +1,6 @@
 /*
- * An open file: bytes at offsets, from and into Java's memory. No position, no buffer; streams are
- * made of it. May be used by many threads, and closed by any of them.
+ * An open file: reads and writes at offsets, from and into Java's memory. It has neither position
+ * nor buffer; the streams have. Many threads may use it, and any of them may close it.
  */
 package io.tidepool.hadoop;
 
@@ -30,7 +30,7 @@ final class NativeFile extends NativeHandle {
     private final String path;
     private final boolean isWritten;
     private final long sizeAtOpen;
-    /** As it was when somebody asked last. */
+    /** As the native library said it last. */
     private volatile boolean mayBeLost;
 
     private NativeFile(long handle, NativeClient client, String path, boolean isWritten) {

@@ -1,7 +1,7 @@
 /*
  * A handle of the native library that many threads may use while one of them closes it. A thread
- * inside a native method is counted; the handle is freed once, by whoever leaves last after the
- * close. No call ever gets a freed handle, and none waits for another.
+ * inside a native method is counted; the handle is freed once, by the last thread that leaves
+ * after the close. No call ever gets a freed handle, and none waits for another.
  */
 package io.tidepool.hadoop;
 

@@ -1,8 +1,8 @@
 /*
  * Loads the native library, once a class loader, and checks that it belongs to these classes.
  * `-Dio.tidepool.library.path=FILE` names a library; otherwise the one in the jar is unpacked into
- * a directory that only this user can write, once for all programs: tasks of a job live for seconds,
- * and a digest of the library alone costs a starting JVM a fifth of one.
+ * a directory that only this user can write, once for all programs: tasks of a job live for
+ * seconds, and a digest of the library alone costs a starting JVM a fifth of one.
  */
 package io.tidepool.hadoop;
 
@@ -205,7 +205,7 @@ final class NativeLibrary {
         }
     }
 
-    /** A directory that nobody else can write to, or an error. */
+    /** A directory that only this user can write to, or an error. */
     private static Path privateDirectory() throws IOException {
         Path base = Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath();
         Path directory = base.resolve("tidepool-java-" + System.getProperty("user.name"));
@@ -214,7 +214,7 @@ final class NativeLibrary {
             Files.createDirectory(directory, PosixFilePermissions.asFileAttribute(permissions));
         } catch (FileAlreadyExistsException there) {
             if (!isOurs(directory)) {
-                // Somebody else's: a directory of this process alone does as well.
+                // Another user's: a directory of this process alone does as well.
                 Path own = Files.createTempDirectory(base, "tidepool-java-");
                 own.toFile().deleteOnExit();
                 return own;
@@ -223,7 +223,7 @@ final class NativeLibrary {
         return directory;
     }
 
-    /** Whether a file belongs to this user, is no link, and nobody else can write to it. */
+    /** Whether a file belongs to this user, is no link, and only this user can write to it. */
     private static boolean isOurs(Path path) throws IOException {
         if (!Files.exists(path, LinkOption.NOFOLLOW_LINKS)) {
             return false;

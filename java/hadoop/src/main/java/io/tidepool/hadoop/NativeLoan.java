@@ -1,5 +1,5 @@
 /*
- * Bytes of the node's memory lent to Java: a buffer over them, and the way back. The addresses of a
+ * A loan: a buffer over bytes of the node's memory, until they are given back. The addresses of the
  * buffer stay valid until nothing refers to it or to a view of it; after the return they are zeros.
  */
 package io.tidepool.hadoop;

@@ -21,14 +21,14 @@ final class OtherUsers {
     private OtherUsers() {}
 
     /**
-     * Whether this is done for another user than the one who logged in, as by doAs. There may be
-     * hundreds in a process, each with file systems of his own.
+     * Whether this is done for a user other than the one that logged in, as by doAs. There may be
+     * hundreds in a process, each with its own file systems.
      */
     static boolean isAnother() throws IOException {
         return !UserGroupInformation.getCurrentUser().equals(UserGroupInformation.getLoginUser());
     }
 
-    /** Refuses, or warns of, a user who is not that of this process, as the options say. */
+    /** Refuses, or warns of, a user other than that of this process, as the options say. */
     static void check(Configuration configuration) throws IOException {
         String asked = UserGroupInformation.getCurrentUser().getShortUserName();
         String how = configuration.getTrimmed(TideOptions.OTHER_USERS, "");

@@ -1,7 +1,7 @@
 /*
  * What openFile() tells of the reads to come: the options that Hadoop has for every file system,
- * understood. Policies that are not known here are passed over, as Hadoop has it, and so are
- * numbers that are none. Nothing of it changes a byte that is read.
+ * understood. Unknown policies are ignored, as in Hadoop, and so are numbers that do not parse. No
+ * option changes a byte that is read.
  */
 package io.tidepool.hadoop;
 

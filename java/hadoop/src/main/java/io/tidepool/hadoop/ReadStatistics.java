@@ -1,6 +1,6 @@
 /*
  * What was read from one stream, for Hadoop's statistics: operations, bytes, and which level they
- * came from. Counting is one addition; the rest is done when somebody asks.
+ * came from. Counting is one addition; the rest is done when they are asked for.
  */
 package io.tidepool.hadoop;
 

@@ -1,5 +1,5 @@
 /*
- * The entries of a directory as Hadoop's iterators are, with an end for who does not want them all.
+ * The entries of a directory as one of Hadoop's iterators, which can be closed before its end.
  */
 package io.tidepool.hadoop;
 

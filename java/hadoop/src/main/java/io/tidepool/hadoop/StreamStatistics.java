@@ -1,6 +1,6 @@
 /*
- * What the counters of a stream share, whichever way its bytes go: who hears of them once it is
- * closed. Counting is one addition; the rest is done when somebody asks.
+ * What the counters of a stream share, whichever way its bytes go: to which statistics they are
+ * added when it is closed. Counting is one addition; the rest is done when they are asked for.
  */
 package io.tidepool.hadoop;
 

@@ -1,6 +1,6 @@
 /*
- * What tide:// tells of a name: Hadoop's status, and what identifies a version of a file. Whether
- * there is an access control list is asked for when somebody wants to know it.
+ * The status of a name of tide://: Hadoop's FileStatus, and what identifies a version of the file.
+ * Whether there is an access control list is asked for when the caller wants to know it.
  */
 package io.tidepool.hadoop;
 
@@ -97,8 +97,8 @@ public final class TideFileStatus extends FileStatus implements EtagSource {
             try {
                 hasList = AccessList.exists(names, getPath().toUri().getPath());
             } catch (IOException unknown) {
-                // The name is gone, a link in a circle, or the file system is closed. Whoever only
-                // prints a status asks this too.
+                // The name is gone, a link in a circle, or the file system is closed. A caller that
+                // only prints a status asks this too.
                 return false;
             }
         }

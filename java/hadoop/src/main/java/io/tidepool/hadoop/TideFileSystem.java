@@ -87,7 +87,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
      */
     public static void makeKnown() {}
 
-    /** One of many file systems with one client, which nobody will close. */
+    /** One of many file systems with one client, which is never closed. */
     static TideFileSystem sharing() {
         return new TideFileSystem(true);
     }
@@ -549,7 +549,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     @Override
     public void msync() {}
 
-    /** Nobody needs a token: the kernel knows the user. */
+    /** No token is needed: the kernel knows the user. */
     @Override
     public String getCanonicalServiceName() {
         return null;

@@ -77,7 +77,7 @@ final class TideInputStream extends FSInputStream
         return bufferBytesMax;
     }
 
-    /** For those who have the lock. */
+    /** The caller has the lock. */
     private void checkOpen() throws IOException {
         if (file.isClosed()) {
             dropBuffer();
@@ -103,7 +103,7 @@ final class TideInputStream extends FSInputStream
         }
     }
 
-    /** Waits for nobody, also not for a thread that reads. */
+    /** Does not wait, also not for a thread that reads. */
     @Override
     public long getPos() {
         return position;
@@ -289,7 +289,7 @@ final class TideInputStream extends FSInputStream
     public void readVectored(
             List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate,
             Consumer<ByteBuffer> release) throws IOException {
-        // The buffer belongs to those who have the lock.
+        // The buffer belongs to the thread that has the lock.
         if (file.isClosed()) {
             throw file.closedException();
         }

@@ -170,7 +170,7 @@ final class TideOutputStream extends OutputStream
             end();
         }
         if (hasFailed) {
-            // Whoever did not see the write fail takes the file for whole otherwise.
+            // A caller that did not see the write fail would take the file for whole.
             throw new IOException("an earlier write failed: " + failure.getMessage(), failure);
         }
     }

@@ -1,7 +1,7 @@
 /*
- * The file system as Hadoop's multipart uploader sees it. That joins parts in a directory of its
- * own, which nobody else writes to and which it removes afterwards, so what is refused of files of
- * everybody is done here: bytes are copied, and the parts stay for an upload that is done again.
+ * The file system as Hadoop's multipart uploader sees it. The uploader joins parts in a directory
+ * that it alone writes to and removes afterwards, so a join that is refused for other files is done
+ * here: bytes are copied, and the parts stay for an upload that is done again.
  */
 package io.tidepool.hadoop;
 

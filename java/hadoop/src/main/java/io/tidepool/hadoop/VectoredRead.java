@@ -79,7 +79,7 @@ final class VectoredRead {
         Reference.reachabilityFence(stream);
     }
 
-    /** The bytes of a range. An interrupt of who waits for them ends the read, as of any other. */
+    /** The bytes of a range. An interrupt of the thread that waits ends the read. */
     private static final class Pending extends CompletableFuture<ByteBuffer> {
 
         private final NativeFile file;

@@ -41,7 +41,7 @@ final class Waiters {
      * Has a wait of a stream done by one of the threads, in its turn.
      *
      * @throws RejectedExecutionException where there are no threads any more, or none can be made:
-     *     then nobody does it
+     *     then it is not done
      */
     synchronized void execute(OfStream stream, Runnable wait) {
         if (threads.isShutdown()) {

@@ -21,7 +21,7 @@ final class ZeroCopy {
     private final NativeFile file;
     private final ReadStatistics statistics;
 
-    /** Who gets a buffer back: a loan, or a pool. */
+    /** What gets a buffer back: a loan, or a pool. */
     private final Map<ByteBuffer, Object> owners = new IdentityHashMap<>();
 
     ZeroCopy(NativeFile file, ReadStatistics statistics) {
