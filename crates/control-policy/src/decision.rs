@@ -18,8 +18,8 @@ pub struct Decision {
     /// What the operator should know.
     pub alarms: Vec<Alarm>,
     /// Time in milliseconds after which to decide again: whole intervals, more than one only where
-    /// nothing can need a decision before. See [`super::REST_MAX_MS`].
-    pub rest_ms: u64,
+    /// nothing can need a decision before. See [`super::INTERVAL_MAX_MS`].
+    pub next_ms: u64,
 }
 
 /// Why a target was chosen.

@@ -77,7 +77,7 @@ impl Policy for Dynims {
             level: Level::Normal,
             alarms: Vec::new(),
             // Its gain belongs to its interval.
-            rest_ms: parameters.interval_ms,
+            next_ms: parameters.interval_ms,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The fixed size: every store may hold its largest capacity. It reads no sensor and never reacts;
 //! it is the baseline of a node without memory control.
 
-use super::rest::rest_ms;
+use super::adaptive_interval::next_ms;
 use super::{Decision, Level, Parameters, Policy, Reason, Snapshot};
 
 /// The fixed size.
@@ -16,7 +16,7 @@ impl Policy for Fixed {
             reason: Reason::Fixed,
             level: Level::Normal,
             alarms: Vec::new(),
-            rest_ms: rest_ms(u64::MAX, snapshot.processors, parameters),
+            next_ms: next_ms(u64::MAX, snapshot.processors, parameters),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! and in the replay of a log. Bytes are whole numbers, times are nanoseconds since the
 //! controller's start.
 
+mod adaptive_interval;
 pub mod analysis;
 mod asked;
 mod check;
@@ -22,11 +23,11 @@ mod journal;
 mod limits;
 mod parameters;
 mod policy;
-mod rest;
 mod snapshot;
 mod split;
 mod tidepool;
 
+pub use adaptive_interval::{INTERVAL_MAX_MS, growth_max_bytes_per_s};
 pub use analysis::Behaviour;
 pub use check::{NodeFacts, Warning};
 pub use decision::{Alarm, Decision, Level, Reason};
@@ -35,6 +36,5 @@ pub use headroom::headroom_bytes;
 pub use journal::{Journal, JournalBytes, JournalEntry, JournalWriter, Mismatch, Replay};
 pub use parameters::{ControlPolicy, Parameters};
 pub use policy::{Policy, policy};
-pub use rest::{REST_MAX_MS, growth_max_bytes_per_s};
 pub use snapshot::{Limit, MemoryNode, Pressure, Snapshot, StoreSpeed, StoreState};
 pub use split::split;

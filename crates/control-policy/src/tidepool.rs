@@ -9,6 +9,7 @@
 
 use tidepool_proto::control_page::SPILL_PRIOR_BYTES_PER_S;
 
+use super::adaptive_interval::next_ms;
 use super::asked::Asked;
 use super::climb::Climb;
 use super::emergency::{Emergency, Events};
@@ -17,7 +18,6 @@ use super::group_bounds::{gives_to_group, group_room_bytes, is_group_short};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings, Foresight};
-use super::rest::rest_ms;
 use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState};
 
 pub(super) const MILLISECOND_NS: u64 = 1_000_000;
@@ -200,7 +200,7 @@ impl Policy for Tidepool {
             reason,
             level,
             alarms: self.alarms(snapshot, &estimate, wanted, &bounds, p),
-            rest_ms: rest_ms(room, snapshot.processors, p),
+            next_ms: next_ms(room, snapshot.processors, p),
         }
     }
 }

@@ -142,7 +142,7 @@ impl Governor {
         }
         let leases = self.stores.iter().filter_map(Store::lease);
         let allowed = leases.map(|lease| (lease / DECISIONS_PER_LEASE).as_millis() as u64).min();
-        self.decision.rest_ms.min(allowed.unwrap_or(u64::MAX)).max(interval_ms)
+        self.decision.next_ms.min(allowed.unwrap_or(u64::MAX)).max(interval_ms)
     }
 
     /// Changes the parameters from the next decision on. Another policy starts without history.
@@ -205,6 +205,6 @@ pub(crate) fn before_the_first() -> Decision {
         reason: Reason::Steady,
         level: Level::Normal,
         alarms: Vec::new(),
-        rest_ms: 0,
+        next_ms: 0,
     }
 }

@@ -1,7 +1,7 @@
 //! Each branch of the law.
 
 use tidepool_control_policy::{
-    Alarm, ControlPolicy, Level, Limit, MemoryNode, Parameters, Pressure, REST_MAX_MS, Reason,
+    Alarm, ControlPolicy, INTERVAL_MAX_MS, Level, Limit, MemoryNode, Parameters, Pressure, Reason,
     StoreState, policy,
 };
 
@@ -452,17 +452,17 @@ fn the_controller_rests_only_where_nothing_can_need_it() {
         node.run(3_000);
         node
     };
-    assert_eq!(calm().tick().rest_ms, REST_MAX_MS);
-    assert_eq!(Node::full(60 * GIB).tick().rest_ms, 10, "at the threshold");
+    assert_eq!(calm().tick().next_ms, INTERVAL_MAX_MS);
+    assert_eq!(Node::full(60 * GIB).tick().next_ms, 10, "at the threshold");
     let rest = |change: fn(&mut Node)| {
         let mut node = calm();
         change(&mut node);
-        node.tick().rest_ms
+        node.tick().next_ms
     };
     assert_eq!(rest(|node| node.demand += GIB), 10, "it moves");
     assert_eq!(rest(|node| node.store().outstanding_bytes = BLOCK), 10, "a command is under way");
     assert_eq!(rest(|node| node.store().memory_only_bytes = BLOCK), 10, "spilling takes long");
-    assert_eq!(rest(|node| node.snapshot.processors = Some(1)), REST_MAX_MS, "20 GB/s");
+    assert_eq!(rest(|node| node.snapshot.processors = Some(1)), INTERVAL_MAX_MS, "20 GB/s");
     let limit = |used_bytes, holds_store| Limit {
         name: "/node".to_owned(),
         limit_bytes: 80 * GIB,
@@ -475,10 +475,10 @@ fn the_controller_rests_only_where_nothing_can_need_it() {
         let mut node = calm();
         node.snapshot.limits = vec![limit];
         node.tick();
-        node.tick().rest_ms
+        node.tick().next_ms
     };
     assert_eq!(limited(limit(78 * GIB + GIB / 2, true)), 10, "the group is nearly full");
-    assert_eq!(limited(limit(79 * GIB, false)), REST_MAX_MS, "a job at its own limit");
+    assert_eq!(limited(limit(79 * GIB, false)), INTERVAL_MAX_MS, "a job at its own limit");
     let nodes = |available_bytes: u64| {
         let mut node = calm();
         let half = |number, available_bytes| MemoryNode {
@@ -488,22 +488,22 @@ fn the_controller_rests_only_where_nothing_can_need_it() {
             stored_bytes: 30 * GIB,
         };
         node.snapshot.memory_nodes = vec![half(0, available_bytes), half(1, 24 * GIB)];
-        node.tick().rest_ms
+        node.tick().next_ms
     };
     let headroom = calm().headroom();
     assert_eq!(nodes(headroom / 2 + GIB / 4), 10, "one node is nearly full");
-    assert_eq!(nodes(24 * GIB), REST_MAX_MS);
+    assert_eq!(nodes(24 * GIB), INTERVAL_MAX_MS);
     let mut node = calm();
     node.snapshot.available_bytes = None;
-    assert_eq!(node.tick_as_read().rest_ms, 10, "a reading is missing");
+    assert_eq!(node.tick_as_read().next_ms, 10, "a reading is missing");
 }
 
 #[test]
 fn a_law_whose_gain_belongs_to_its_interval_never_rests() {
-    for (kind, rest_ms) in [(ControlPolicy::Dynims, 10), (ControlPolicy::Static, REST_MAX_MS)] {
+    for (kind, next_ms) in [(ControlPolicy::Dynims, 10), (ControlPolicy::Static, INTERVAL_MAX_MS)] {
         let node = Node::new(20 * GIB, 60 * GIB, 60 * GIB);
         let decision = policy(kind).decide(&node.snapshot, &node.parameters);
-        assert_eq!(decision.rest_ms, rest_ms, "{kind:?}");
+        assert_eq!(decision.next_ms, next_ms, "{kind:?}");
     }
 }
 

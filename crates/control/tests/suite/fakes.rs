@@ -184,8 +184,8 @@ impl FakeNode {
         self.governor.report()
     }
 
-    /// One decision after 10 ms, and for how long it lets the controller rest.
-    pub fn rest_ms(&mut self) -> u64 {
+    /// One decision after 10 ms, and how long the controller then waits.
+    pub fn next_ms(&mut self) -> u64 {
         self.at_ns += 10 * MILLISECOND;
         (self.governor.tick(self.at_ns) - self.at_ns) / MILLISECOND
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidepool_control::{Priority, start};
 use tidepool_control_policy::{
-    Alarm, ControlPolicy, Level, Parameters, REST_MAX_MS, Reason, StoreSpeed,
+    Alarm, ControlPolicy, INTERVAL_MAX_MS, Level, Parameters, Reason, StoreSpeed,
 };
 use tidepool_proto::ErrorKind;
 
@@ -225,29 +225,29 @@ fn a_clock_that_jumps_makes_no_command_and_no_late_store() {
 fn a_calm_node_is_looked_at_less_often() {
     let store = FakeStore::full("store", 40 * GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
-    assert_eq!(node.rest_ms(), REST_MAX_MS, "a fixed size needs no decision");
+    assert_eq!(node.next_ms(), INTERVAL_MAX_MS, "a fixed size needs no decision");
     store.close_gate();
     asks(&store, 30 * GIB);
-    node.rest_ms();
-    assert_eq!(node.rest_ms(), 10, "a command is under way");
+    node.next_ms();
+    assert_eq!(node.next_ms(), 10, "a command is under way");
     store.open_gate();
     let store = FakeStore::full("store", 40 * GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), Parameters::default());
     node.tick_until("a calm start", |report| report.ticks > 10);
-    assert_eq!(node.rest_ms(), REST_MAX_MS, "jobs are far from the threshold");
+    assert_eq!(node.next_ms(), INTERVAL_MAX_MS, "jobs are far from the threshold");
     node.memory.lock().jobs_bytes += GIB;
-    assert_eq!(node.rest_ms(), 10, "they move");
+    assert_eq!(node.next_ms(), 10, "they move");
 }
 
 #[test]
 fn no_rest_outlasts_the_lease_of_a_store() {
     let store = FakeStore::full("store", GIB);
     let mut node = FakeNode::new(std::slice::from_ref(&store), fixed());
-    assert_eq!(node.rest_ms(), REST_MAX_MS);
+    assert_eq!(node.next_ms(), INTERVAL_MAX_MS);
     store.set_lease(Duration::from_millis(400));
-    assert_eq!(node.rest_ms(), 100);
+    assert_eq!(node.next_ms(), 100);
     store.set_lease(Duration::from_millis(20));
-    assert_eq!(node.rest_ms(), 10, "the interval is the least");
+    assert_eq!(node.next_ms(), 10, "the interval is the least");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_disk_that_fails_is_said_once_and_used_again_later() {
         reason: Reason::Steady,
         level: Level::Normal,
         alarms: Vec::new(),
-        rest_ms: 10,
+        next_ms: 10,
     };
     for _ in 0..600 {
         file.record(&snapshot, &parameters, &decision);

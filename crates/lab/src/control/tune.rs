@@ -135,7 +135,7 @@ mod tests {
                 reason: Reason::Demand,
                 level: Level::Normal,
                 alarms: Vec::new(),
-                rest_ms: 0,
+                next_ms: 0,
             };
             JournalEntry { snapshot, parameters: None, decision }
         };

@@ -210,8 +210,8 @@ impl Controller {
         let interval_ns = ns(Duration::from_millis(self.parameters.interval_ms.max(1)));
         // Ticks missed while the controller was away are not made up for.
         let missed = (now_ns - self.due_ns) / interval_ns;
-        let rest_ns = ns(Duration::from_millis(decision.rest_ms)).max(interval_ns);
-        self.due_ns += interval_ns * missed + rest_ns;
+        let wait_ns = ns(Duration::from_millis(decision.next_ms)).max(interval_ns);
+        self.due_ns += interval_ns * missed + wait_ns;
         (snapshot, decision)
     }
 }
@@ -282,7 +282,7 @@ mod tests {
         simulation.absences = vec![Absence { from: 2 * S, until: 4 * S, killed: true }];
         let run = simulate(&simulation);
         let stored = |s: f64| run.samples[(s * 1e3) as usize].truth.stored_bytes;
-        // The last renewal of the lease may be as old as a rest.
+        // The last renewal of the lease may be as old as a wait.
         assert_eq!([stored(2.75), stored(3.9)], [60 * GIB, 5 * GIB]);
         assert!(stored(4.5) > 5 * GIB, "it grows again");
         simulation.plant.stores[0].held_bytes = 8 * GIB;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidepool_control_policy::{ControlPolicy, Parameters, REST_MAX_MS, growth_max_bytes_per_s};
+use tidepool_control_policy::{ControlPolicy, INTERVAL_MAX_MS, Parameters, growth_max_bytes_per_s};
 use tidepool_model::simulator::{
     Decided, Fault, FaultKind, Goal, Measures, PlantConfig, Sample, Simulation, Trace, simulate,
 };
@@ -110,8 +110,8 @@ proptest! {
         // And where there is room it does rest.
         let calm = run.decisions.iter().filter(|d| d.at_ns < 1_000_000_000).count() as u64;
         let takes_ms = room / (growth_max_bytes_per_s(Some(simulation.plant.processors)) / 1000);
-        let rest_ms = takes_ms.min(REST_MAX_MS - interval_ns / 1_000_000).max(1);
-        prop_assert!(calm <= 8 + 1_000 / rest_ms, "{calm} decisions, rests of {rest_ms} ms");
+        let next_ms = takes_ms.min(INTERVAL_MAX_MS - interval_ns / 1_000_000).max(1);
+        prop_assert!(calm <= 8 + 1_000 / next_ms, "{calm} decisions, rests of {next_ms} ms");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl OneNode {
         let mut capacities = Vec::new();
         split(decision.target_bytes, &snapshot.stores, &mut capacities);
         self.plant.command(&capacities, decision.level == Level::Emergency);
-        self.due_ms = at_ms + decision.rest_ms.max(self.parameters.interval_ms);
+        self.due_ms = at_ms + decision.next_ms.max(self.parameters.interval_ms);
     }
 
     fn truth(&self) -> Truth {
