@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
-use tidepool_store::FillStart;
+use tidepool_store::{FillStart, Segment};
 
 use crate::carry::WordWait;
 use crate::core::Core;
@@ -42,7 +42,7 @@ enum Progress {
 
 /// Where the bytes of a fill are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum Origin {
     /// On the PFS.
     Servers,
     /// In the kernel's page cache still: they were written a moment ago.
@@ -51,11 +51,11 @@ enum Source {
 
 /// Whether a block stays in the store once it was brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
+pub enum Admission {
     /// Wherever there is room.
     Always,
     /// Only where the policy gains by it: a reader streams through, or may never come.
-    WhereItPays,
+    IfBeneficial,
     /// It passes through.
     Never,
 }
@@ -64,7 +64,7 @@ pub enum Keeping {
 #[derive(Debug)]
 pub struct Ticket {
     block: u64,
-    source: Source,
+    origin: Origin,
     content: Arc<Content>,
     progress: Mutex<Progress>,
     finished: Condvar,
@@ -76,7 +76,7 @@ struct Job {
     /// Closed before the file is given back: who waits for the one knows of the other.
     lower: Arc<dyn LowerFile>,
     file: Arc<FileState>,
-    keeping: Keeping,
+    admission: Admission,
 }
 
 /// The transfer threads and their queue.
@@ -109,7 +109,7 @@ impl FillPool {
                 .spawn(move || {
                     while let Some(strong) = core.upgrade() {
                         let Some(job) = strong.fills.next() else { return };
-                        run(&strong, &job.file, &job.lower, &job.ticket, job.keeping);
+                        job.run(&strong);
                     }
                 })
                 .map_err(|error| {
@@ -131,7 +131,7 @@ impl FillPool {
         drop(queue);
         for job in dropped {
             let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
-            finish(&job.ticket, stopped);
+            job.ticket.finish(stopped);
         }
         self.work.notify_all();
         for thread in self.threads.lock().drain(..) {
@@ -159,7 +159,7 @@ impl FillPool {
         }
         for job in dropped {
             if job.ticket.take() {
-                finish(&job.ticket, Filled::Changed);
+                job.ticket.finish(Filled::Changed);
             }
         }
     }
@@ -183,9 +183,9 @@ impl FillPool {
         if queue.stopping {
             return false;
         }
-        let jobs = match job.ticket.source {
-            Source::Servers => &mut queue.jobs,
-            Source::PageCache => &mut queue.written,
+        let jobs = match job.ticket.origin {
+            Origin::Servers => &mut queue.jobs,
+            Origin::PageCache => &mut queue.written,
         };
         if jobs.len() >= QUEUE_MAX {
             return false;
@@ -197,99 +197,126 @@ impl FillPool {
     }
 }
 
-/// Queues a fill of `block` unless one is under way or the block is resident.
-pub fn prefetch(
-    core: &Arc<Core>,
-    file: &Arc<FileState>,
-    lower: &Arc<dyn LowerFile>,
-    content: &Arc<Content>,
-    block: u64,
-    keeping: Keeping,
-) {
-    if core.transient.is_nearly_full() {
-        return;
-    }
-    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else { return };
-    if is_new {
-        core.ledger.read_ahead_blocks.add(1);
-        let (file, lower) = (file.clone(), lower.clone());
-        if !core.fills.push(Job { ticket: ticket.clone(), file, lower, keeping }) {
-            finish(&ticket, Filled::Kept);
-        }
-    }
+/// Where the blocks of one cached version come from: the file, by the descriptor of one open.
+#[derive(Clone, Copy)]
+pub struct BlockSource<'a> {
+    /// The node's shared state.
+    pub core: &'a Arc<Core>,
+    /// Which file.
+    pub file: &'a Arc<FileState>,
+    /// The descriptor that is read from.
+    pub lower: &'a Arc<dyn LowerFile>,
+    /// The version that the blocks must belong to.
+    pub content: &'a Arc<Content>,
 }
 
-/// Queues fills of a file that was just written, from the kernel's page cache.
-pub fn keep_written(
-    core: &Arc<Core>,
-    file: &Arc<FileState>,
-    lower: &Arc<dyn LowerFile>,
-    content: &Arc<Content>,
-) {
-    let size = content.size();
-    if size <= core.config.small_file_bytes_max {
-        if let Err(error) = pack_written(core, lower, content) {
-            tracing::debug!(%error, "a small file is not kept in memory");
+impl BlockSource<'_> {
+    /// Brings `block` in and waits for it.
+    pub fn fetch(&self, block: u64, admission: Admission) -> Filled {
+        let Some((ticket, is_new)) = self.ticket(block, Origin::Servers) else {
+            return Filled::Kept;
+        };
+        if !is_new {
+            self.core.ledger.fills_joined.add(1);
         }
-        return lower.drop_cached(0, 0);
+        let filled = self.job(ticket, admission).run_or_wait(self.core);
+        // Another reader's fill may have failed for a reason that its descriptor alone has, so
+        // this one gets its own chance.
+        if !is_new
+            && matches!(filled, Filled::Failed(..))
+            && let Some((again, _)) = self.ticket(block, Origin::Servers)
+        {
+            return self.job(again, admission).run_or_wait(self.core);
+        }
+        filled
     }
-    for block in 0..size.div_ceil(core.block_bytes()) {
-        let ticket = ticket_for(core, content, block, Source::PageCache);
-        let Some((ticket, true)) = ticket else { continue };
-        let (file, source) = (file.clone(), lower.clone());
-        let keeping = Keeping::WhereItPays;
-        if !core.fills.push(Job { ticket: ticket.clone(), file, lower: source, keeping }) {
-            finish(&ticket, Filled::Kept);
-            return lower.drop_cached(block * core.block_bytes(), u64::MAX);
+
+    /// Queues a fill of `block` unless one is under way or the block is resident.
+    pub fn prefetch(&self, block: u64, admission: Admission) {
+        if self.core.transient.is_nearly_full() {
+            return;
+        }
+        let Some((ticket, true)) = self.ticket(block, Origin::Servers) else { return };
+        self.core.ledger.read_ahead_blocks.add(1);
+        self.queue(ticket, admission);
+    }
+
+    /// Queues fills of a file that was just written, from the kernel's page cache.
+    pub fn keep_written(&self) {
+        let BlockSource { core, lower, content, .. } = *self;
+        let size = content.size();
+        if size <= core.config.small_file_bytes_max {
+            if let Err(error) = self.pack_written() {
+                tracing::debug!(%error, "a small file is not kept in memory");
+            }
+            return lower.drop_cached(0, 0);
+        }
+        for block in 0..size.div_ceil(core.block_bytes()) {
+            let ticket = self.ticket(block, Origin::PageCache);
+            let Some((ticket, true)) = ticket else { continue };
+            if !self.queue(ticket, Admission::IfBeneficial) {
+                return lower.drop_cached(block * core.block_bytes(), u64::MAX);
+            }
         }
     }
-}
 
-fn pack_written(core: &Core, lower: &Arc<dyn LowerFile>, content: &Content) -> Result<()> {
-    let version = content.version();
-    let mut bytes = vec![0; version.size as usize];
-    // What the writer mapped he may still have, and write to.
-    lower.write_back(0, version.size)?;
-    if bytes.is_empty() || lower.read_at(0, &mut bytes)? < bytes.len() {
-        return Ok(());
+    fn pack_written(&self) -> Result<()> {
+        let BlockSource { core, lower, content, .. } = *self;
+        let version = content.version();
+        let mut bytes = vec![0; version.size as usize];
+        // The writer may still have the file mapped, and write to it.
+        lower.write_back(0, version.size)?;
+        if bytes.is_empty() || lower.read_at(0, &mut bytes)? < bytes.len() {
+            return Ok(());
+        }
+        // Still the same after the bytes were read: nobody wrote at the same time.
+        if lower.version()?.agrees_with(&version) {
+            core.store.insert_small(version.id, version, content.owner, &bytes)?;
+        }
+        Ok(())
     }
-    // Still the same after the bytes were read: nobody wrote beside us.
-    if lower.version()?.agrees_with(&version) {
-        core.store.insert_small(version.id, version, content.owner, &bytes)?;
-    }
-    Ok(())
-}
 
-/// Brings `block` in and waits for it.
-pub fn fetch(
-    core: &Arc<Core>,
-    file: &Arc<FileState>,
-    lower: &Arc<dyn LowerFile>,
-    content: &Arc<Content>,
-    block: u64,
-    keeping: Keeping,
-) -> Filled {
-    let Some((ticket, is_new)) = ticket_for(core, content, block, Source::Servers) else {
-        return Filled::Kept;
-    };
-    if !is_new {
-        core.ledger.fills_joined.add(1);
+    /// The ticket of a block and whether it is a new one; `None` when the block is resident.
+    fn ticket(&self, block: u64, origin: Origin) -> Option<(Arc<Ticket>, bool)> {
+        let content = self.content;
+        let mut fills = content.fills.lock();
+        if let Some(ticket) = fills.get(&block) {
+            return Some((ticket.clone(), false));
+        }
+        let is_resident = |segment: &Arc<Segment>| {
+            block < segment.blocks() && segment.state(block) != BlockState::Absent
+        };
+        if content.segment().is_some_and(is_resident) {
+            return None;
+        }
+        let ticket = |progress| {
+            let (content, progress) = (content.clone(), Mutex::new(progress));
+            Arc::new(Ticket { block, origin, content, progress, finished: Condvar::new() })
+        };
+        if let Some(buffer) = self.core.transient.get(content.number, block) {
+            return Some((ticket(Progress::Done(Filled::Passing(buffer))), false));
+        }
+        let ticket = ticket(Progress::Queued);
+        fills.insert(block, ticket.clone());
+        Some((ticket, true))
     }
-    run(core, file, lower, &ticket, keeping);
-    let filled = ticket.wait();
-    // It may have failed by what another reader's descriptor can do, so ours gets its own chance.
-    if !is_new
-        && matches!(filled, Filled::Failed(..))
-        && let Some((again, _)) = ticket_for(core, content, block, Source::Servers)
-    {
-        run(core, file, lower, &again, keeping);
-        return again.wait();
+
+    fn job(&self, ticket: Arc<Ticket>, admission: Admission) -> Job {
+        Job { ticket, lower: self.lower.clone(), file: self.file.clone(), admission }
     }
-    filled
+
+    /// Queues a new ticket. False: the queue is full, and the ticket ends as if there were none.
+    fn queue(&self, ticket: Arc<Ticket>, admission: Admission) -> bool {
+        let is_queued = self.core.fills.push(self.job(ticket.clone(), admission));
+        if !is_queued {
+            ticket.finish(Filled::Kept);
+        }
+        is_queued
+    }
 }
 
 impl Ticket {
-    /// Takes the ticket to run or to end it; false where somebody else has.
+    /// Takes the ticket to run or to end it; false where another thread has.
     fn take(&self) -> bool {
         let mut progress = self.progress.lock();
         let is_free = matches!(*progress, Progress::Queued);
@@ -297,6 +324,13 @@ impl Ticket {
             *progress = Progress::Running;
         }
         is_free
+    }
+
+    fn finish(&self, filled: Filled) {
+        // Out of the map first: a reader that asks after this finds the block, or starts anew.
+        self.content.fills.lock().remove(&self.block);
+        *self.progress.lock() = Progress::Done(filled);
+        self.finished.notify_all();
     }
 
     fn wait(&self) -> Filled {
@@ -310,180 +344,146 @@ impl Ticket {
     }
 }
 
-/// The ticket of a block and whether it is a new one; `None` when the block is resident.
-fn ticket_for(
-    core: &Core,
-    content: &Arc<Content>,
-    block: u64,
-    source: Source,
-) -> Option<(Arc<Ticket>, bool)> {
-    let mut fills = content.fills.lock();
-    if let Some(ticket) = fills.get(&block) {
-        return Some((ticket.clone(), false));
+impl Job {
+    /// Runs the ticket unless another thread has taken it, then waits for its end.
+    fn run_or_wait(&self, core: &Core) -> Filled {
+        self.run(core);
+        self.ticket.wait()
     }
-    if content.segment().is_some_and(|s| block < s.blocks() && s.state(block) != BlockState::Absent)
-    {
-        return None;
-    }
-    if let Some(buffer) = core.transient.get(content.number, block) {
-        let progress = Mutex::new(Progress::Done(Filled::Passing(buffer)));
-        let (content, finished) = (content.clone(), Condvar::new());
-        return Some((Arc::new(Ticket { block, source, content, progress, finished }), false));
-    }
-    let ticket = Arc::new(Ticket {
-        block,
-        source,
-        content: content.clone(),
-        progress: Mutex::new(Progress::Queued),
-        finished: Condvar::new(),
-    });
-    fills.insert(block, ticket.clone());
-    Some((ticket, true))
-}
 
-/// Runs a ticket unless somebody else has taken it.
-fn run(
-    core: &Arc<Core>,
-    file: &FileState,
-    lower: &Arc<dyn LowerFile>,
-    ticket: &Arc<Ticket>,
-    keeping: Keeping,
-) {
-    if !ticket.take() {
-        return;
-    }
-    // Closed to writers until nobody can join: who asks after a write must not get what was read
-    // before it.
-    let _unchanged_by_us = file.gate.read();
-    // A panic must not leave the readers of this block waiting for ever.
-    let attempt = std::panic::AssertUnwindSafe(|| {
-        fill(core, lower, ticket, keeping)
-            .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
-    });
-    let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
-        Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
-    });
-    finish(ticket, filled);
-}
-
-fn finish(ticket: &Arc<Ticket>, filled: Filled) {
-    // Out of the map first: whoever asks after this finds the block, or starts anew.
-    ticket.content.fills.lock().remove(&ticket.block);
-    *ticket.progress.lock() = Progress::Done(filled);
-    ticket.finished.notify_all();
-}
-
-/// Call with the gate of the file.
-fn fill(
-    core: &Arc<Core>,
-    lower: &Arc<dyn LowerFile>,
-    ticket: &Ticket,
-    keeping: Keeping,
-) -> Result<Filled> {
-    let Ticket { content, block, .. } = ticket;
-    let block = *block;
-    if content.is_superseded() {
-        return Ok(Filled::Changed);
-    }
-    let block_bytes = core.block_bytes();
-    let offset = block * block_bytes;
-    let length = content.size().saturating_sub(offset).min(block_bytes) as usize;
-    if length == 0 {
-        return Ok(Filled::Kept);
-    }
-    let start = match keeping {
-        Keeping::Always if content.admit => {
-            content.segment_or_create(&core.store)?.begin_fill(block)
+    /// Runs the ticket unless another thread has taken it.
+    fn run(&self, core: &Core) {
+        if !self.ticket.take() {
+            return;
         }
-        Keeping::WhereItPays if content.admit => {
-            content.segment_or_create(&core.store)?.begin_read_ahead(block)
+        // Closed to writers until nobody can join: a reader that asks after a write must not get
+        // what was read before it.
+        let _unchanged_by_us = self.file.gate.read();
+        // A panic must not leave the readers of this block waiting for ever.
+        let attempt = std::panic::AssertUnwindSafe(|| {
+            self.fill(core).unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
+        });
+        let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
+            Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
+        });
+        self.ticket.finish(filled);
+    }
+
+    fn fill(&self, core: &Core) -> Result<Filled> {
+        let Ticket { content, block, origin, .. } = &*self.ticket;
+        let (block, block_bytes) = (*block, core.block_bytes());
+        if content.is_superseded() {
+            return Ok(Filled::Changed);
         }
-        _ => FillStart::NotAdmitted,
-    };
-    match start {
-        FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
-        FillStart::Started(mut fill) => {
-            let read = transfer(core, lower, ticket, offset, &mut fill)?;
-            let current = still_current(core, content, lower)?;
-            if read < length || !current {
-                core.ledger.fills_discarded.add(1);
-                return Ok(Filled::Changed);
+        let offset = block * block_bytes;
+        let length = content.size().saturating_sub(offset).min(block_bytes) as usize;
+        if length == 0 {
+            return Ok(Filled::Kept);
+        }
+        let start = match self.admission {
+            Admission::Always if content.admit => {
+                content.segment_or_create(&core.store)?.begin_fill(block)
             }
-            if ticket.source == Source::Servers {
-                content.note_fresh(block, length as u64);
+            Admission::IfBeneficial if content.admit => {
+                content.segment_or_create(&core.store)?.begin_read_ahead(block)
             }
-            fill.commit(BlockState::Clean);
-            core.ledger.fills.add(1);
-            Ok(Filled::Kept)
-        }
-        FillStart::NotAdmitted => {
-            core.ledger.fills_not_admitted.add(1);
-            let mut buffer = core.transient.buffer(length).map_err(|error| {
-                Error::new(ErrorKind::StoreFull, "getting a transfer buffer", "").caused_by(error)
-            })?;
-            let read = transfer(core, lower, ticket, offset, buffer.bytes_mut())?;
-            let current = still_current(core, content, lower)?;
-            if read < length || !current {
-                core.ledger.fills_discarded.add(1);
-                return Ok(Filled::Changed);
+            _ => FillStart::NotAdmitted,
+        };
+        match start {
+            FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
+            FillStart::Started(mut fill) => {
+                if !self.read_whole(core, offset, &mut fill[..], length)? {
+                    return Ok(Filled::Changed);
+                }
+                if *origin == Origin::Servers {
+                    content.note_fresh(block, length as u64);
+                }
+                fill.commit(BlockState::Clean);
+                core.ledger.fills.add(1);
+                Ok(Filled::Kept)
             }
-            let buffer = Arc::new(buffer);
-            core.transient.insert(content.number, block, buffer.clone());
-            Ok(Filled::Passing(buffer))
+            FillStart::NotAdmitted => {
+                core.ledger.fills_not_admitted.add(1);
+                let mut buffer = core.transient.buffer(length).map_err(|error| {
+                    let what = "getting a transfer buffer";
+                    Error::new(ErrorKind::StoreFull, what, "").caused_by(error)
+                })?;
+                if !self.read_whole(core, offset, buffer.bytes_mut(), length)? {
+                    return Ok(Filled::Changed);
+                }
+                let buffer = Arc::new(buffer);
+                core.transient.insert(content.number, block, buffer.clone());
+                Ok(Filled::Passing(buffer))
+            }
         }
+    }
+
+    /// Fills `buffer`, whose first `length` bytes are in the file. False where they are not those
+    /// of the content.
+    fn read_whole(
+        &self,
+        core: &Core,
+        offset: u64,
+        buffer: &mut [u8],
+        length: usize,
+    ) -> Result<bool> {
+        let read = self.transfer(core, offset, buffer)?;
+        let is_current = core.still_current(&self.ticket.content, &*self.lower)?;
+        let is_whole = read >= length && is_current;
+        if !is_whole {
+            core.ledger.fills_discarded.add(1);
+        }
+        Ok(is_whole)
+    }
+
+    /// Reads a block in pieces of the transfer size; short only at the end of the file, or where
+    /// the content was superseded meanwhile.
+    fn transfer(&self, core: &Core, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let lower = &self.lower;
+        if self.ticket.origin == Origin::PageCache {
+            lower.write_back(offset, buffer.len() as u64)?;
+            let read = lower.read_at(offset, buffer)?;
+            lower.drop_cached(offset, read as u64);
+            return Ok(read);
+        }
+        let mut total = 0;
+        for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
+            let read = lower.read_block(offset + total as u64, piece)?;
+            core.ledger.pfs_read_bytes.add(read as u64);
+            total += read;
+            if read < piece.len() || self.ticket.content.is_superseded() {
+                break;
+            }
+        }
+        Ok(total)
     }
 }
 
-/// Reads a block in pieces of the transfer size; short only at the end of the file, or where the
-/// content was superseded meanwhile.
-fn transfer(
-    core: &Core,
-    lower: &Arc<dyn LowerFile>,
-    ticket: &Ticket,
-    offset: u64,
-    buffer: &mut [u8],
-) -> Result<usize> {
-    if ticket.source == Source::PageCache {
-        lower.write_back(offset, buffer.len() as u64)?;
-        let read = lower.read_at(offset, buffer)?;
-        lower.drop_cached(offset, read as u64);
-        return Ok(read);
-    }
-    let mut total = 0;
-    for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
-        let read = lower.read_block(offset + total as u64, piece)?;
-        core.ledger.pfs_read_bytes.add(read as u64);
-        total += read;
-        if read < piece.len() || ticket.content.is_superseded() {
-            break;
+impl Core {
+    /// Whether the file still is at the content's version, asked of the PFS. Names that come and go
+    /// through this node are carried along; those that another program moves make another version, for
+    /// its change of content could hide behind them.
+    pub fn still_current(&self, content: &Content, lower: &dyn LowerFile) -> Result<bool> {
+        let word = WordWait::begin();
+        loop {
+            // In this order, so that what was carried along in between shows below.
+            let ours = content.version();
+            let now = lower.version()?;
+            if now.agrees_with(&ours) {
+                self.weigh_stamps(content, &now);
+                return Ok(true);
+            }
+            if content.version() != ours {
+                continue;
+            }
+            // Of another length, it is no change of metadata that is told in a moment.
+            let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
+            let waits = told_soon && !content.is_superseded();
+            if !waits || !word.goes_on() {
+                self.give_up(content);
+                return Ok(false);
+            }
+            word.pause();
         }
-    }
-    Ok(total)
-}
-
-/// Whether the file still is at the content's version, asked of the PFS. Names that come and go
-/// through this node are carried along; those that another program moves make another version, for
-/// its change of content could hide behind them.
-pub fn still_current(core: &Core, content: &Content, lower: &Arc<dyn LowerFile>) -> Result<bool> {
-    let word = WordWait::begin();
-    loop {
-        // In this order, so that what was carried along in between shows below.
-        let ours = content.version();
-        let now = lower.version()?;
-        if now.agrees_with(&ours) {
-            core.weigh_stamps(content, &now);
-            return Ok(true);
-        }
-        if content.version() != ours {
-            continue;
-        }
-        // Of another length, it is no change of metadata that is told in a moment.
-        let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
-        let waits = told_soon && !content.is_superseded();
-        if !waits || !word.goes_on() {
-            core.give_up(content);
-            return Ok(false);
-        }
-        word.pause();
     }
 }

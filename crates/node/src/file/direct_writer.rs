@@ -19,7 +19,7 @@ use super::content::Content;
 use super::handle::Handle;
 use super::state::FileState;
 use crate::core::Core;
-use crate::fill;
+use crate::fill::BlockSource;
 
 /// A file while its writer writes it directly.
 struct DirectWriter {
@@ -130,7 +130,8 @@ impl Drop for DirectWriter {
         match self.take_back() {
             Ok(Some(content)) => {
                 leave_access_time(&*self.lower);
-                fill::keep_written(&self.core, &self.file, &self.lower, &content);
+                let DirectWriter { core, file, lower, .. } = &*self;
+                BlockSource { core, file, lower, content: &content }.keep_written();
             }
             Ok(None) => self.lower.drop_cached(0, 0),
             Err(error) => tracing::warn!(%error, "a written file is not kept in memory"),

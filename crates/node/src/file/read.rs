@@ -13,7 +13,7 @@ use tidepool_store::BlockPin;
 use super::content::Content;
 use super::handle::Handle;
 use super::memory_only;
-use crate::fill::{self, Filled, Keeping};
+use crate::fill::{Admission, BlockSource, Filled};
 use crate::read_ahead::Pattern;
 use crate::transient::AlignedBuffer;
 
@@ -200,12 +200,12 @@ impl Handle {
         let pattern = self.read_ahead.lock().pattern();
         let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
         if !small || content.miss_is_hot(block) {
-            let keeping = match pattern {
-                _ if !self.keeps() => Keeping::Never,
-                Pattern::Sequential => Keeping::WhereItPays,
-                _ => Keeping::Always,
+            let admission = match pattern {
+                _ if !self.keeps() => Admission::Never,
+                Pattern::Sequential => Admission::IfBeneficial,
+                _ => Admission::Always,
             };
-            match fill::fetch(&self.core, &self.file, &self.lower, content, block, keeping) {
+            match self.source(content).fetch(block, admission) {
                 Filled::Kept => return Ok(None),
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
@@ -268,7 +268,7 @@ impl Handle {
         let _unchanged_by_us = self.file.gate.read();
         let read = self.lower.read_at(offset, bytes)?;
         self.core.ledger.pfs_read_bytes.add(read as u64);
-        let current = fill::still_current(&self.core, content, &self.lower)?;
+        let current = self.core.still_current(content, &*self.lower)?;
         if read < bytes.len() || !current {
             return Err(self.changed());
         }
@@ -350,8 +350,7 @@ impl Handle {
                 self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            let (core, keeping) = (&self.core, Keeping::Always);
-            match fill::fetch(core, &self.file, &self.lower, &content, block, keeping) {
+            match self.source(&content).fetch(block, Admission::Always) {
                 // Brought in on demand of an operator: no later reader is charged for it.
                 Filled::Kept => _ = content.take_fresh(block, block_bytes),
                 Filled::Passing(_) => {}
@@ -360,6 +359,11 @@ impl Handle {
             }
         }
         Ok(())
+    }
+
+    /// Where the blocks of `content` come from, for this open.
+    fn source<'a>(&'a self, content: &'a Arc<Content>) -> BlockSource<'a> {
+        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, content }
     }
 
     /// Notes the read for the pattern and starts what the pattern asks for.
@@ -391,9 +395,9 @@ impl Handle {
         if offset >= end {
             return;
         }
-        let keeping = if self.keeps() { Keeping::WhereItPays } else { Keeping::Never };
+        let admission = if self.keeps() { Admission::IfBeneficial } else { Admission::Never };
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            fill::prefetch(&self.core, &self.file, &self.lower, content, block, keeping);
+            self.source(content).prefetch(block, admission);
         }
     }
 
