@@ -67,7 +67,7 @@ impl Core {
         }
         let Some(file) = self.files.get(before.id) else { return };
         // Not behind writers that wait: readers who wait for this word keep them out.
-        let _unchanged_by_us = file.gate.read_recursive();
+        let _unchanged_by_us = file.share_gate_before_writers();
         let mut inner = file.inner.lock();
         let Some(content) = inner.content.clone() else { return };
         let ours = content.version();

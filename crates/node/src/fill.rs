@@ -17,6 +17,7 @@ use tidepool_store::{FillStart, Segment};
 use crate::carry::WordWait;
 use crate::core::Core;
 use crate::file::content::Content;
+use crate::file::gate::SharedGate;
 use crate::file::state::FileState;
 use crate::transient::AlignedBuffer;
 
@@ -358,10 +359,11 @@ impl Job {
         }
         // Closed to writers until nobody can join: a reader that asks after a write must not get
         // what was read before it.
-        let _unchanged_by_us = self.file.gate.read();
+        let gate = self.file.share_gate();
         // A panic must not leave the readers of this block waiting for ever.
         let attempt = std::panic::AssertUnwindSafe(|| {
-            self.fill(core).unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
+            self.fill(core, &gate)
+                .unwrap_or_else(|error| Filled::Failed(error.errno(), error.to_string()))
         });
         let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
             Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
@@ -369,7 +371,7 @@ impl Job {
         self.ticket.finish(filled);
     }
 
-    fn fill(&self, core: &Core) -> Result<Filled> {
+    fn fill(&self, core: &Core, gate: &SharedGate<'_>) -> Result<Filled> {
         let Ticket { content, block, origin, .. } = &*self.ticket;
         let (block, block_bytes) = (*block, core.block_bytes());
         if content.is_superseded() {
@@ -392,7 +394,7 @@ impl Job {
         match start {
             FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
             FillStart::Started(mut fill) => {
-                if !self.read_whole(core, offset, &mut fill[..], length)? {
+                if !self.read_whole(core, gate, offset, &mut fill[..], length)? {
                     return Ok(Filled::Changed);
                 }
                 if *origin == Origin::Servers {
@@ -408,7 +410,7 @@ impl Job {
                     let what = "getting a transfer buffer";
                     Error::new(ErrorKind::StoreFull, what, "").caused_by(error)
                 })?;
-                if !self.read_whole(core, offset, buffer.bytes_mut(), length)? {
+                if !self.read_whole(core, gate, offset, buffer.bytes_mut(), length)? {
                     return Ok(Filled::Changed);
                 }
                 let buffer = Arc::new(buffer);
@@ -423,12 +425,13 @@ impl Job {
     fn read_whole(
         &self,
         core: &Core,
+        gate: &SharedGate<'_>,
         offset: u64,
         buffer: &mut [u8],
         length: usize,
     ) -> Result<bool> {
         let read = self.transfer(core, offset, buffer)?;
-        let is_current = core.still_current(&self.ticket.content, &*self.lower)?;
+        let is_current = core.still_current(gate, &self.ticket.content, &*self.lower)?;
         let is_whole = read >= length && is_current;
         if !is_whole {
             core.ledger.fills_discarded.add(1);
@@ -463,7 +466,12 @@ impl Core {
     /// Whether the file still is at the content's version, asked of the PFS. Names that come and go
     /// through this node are carried along; those that another program moves make another version, for
     /// its change of content could hide behind them.
-    pub fn still_current(&self, content: &Content, lower: &dyn LowerFile) -> Result<bool> {
+    pub fn still_current(
+        &self,
+        _gate: &SharedGate<'_>,
+        content: &Content,
+        lower: &dyn LowerFile,
+    ) -> Result<bool> {
         let word = WordWait::begin();
         loop {
             // In this order, so that what was carried along in between shows below.

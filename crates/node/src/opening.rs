@@ -45,7 +45,7 @@ impl Node {
     ) -> Result<(Arc<Content>, bool)> {
         // The gate keeps writers of this node out, so the version seen is the recorded one or
         // somebody else's.
-        let _unchanged_by_us = file.gate.read();
+        let unchanged_by_us = file.share_gate();
         let (core, word) = (&self.core, WordWait::begin());
         let mut asked = None;
         loop {
@@ -63,7 +63,7 @@ impl Node {
             }
             let is_ours = match &current {
                 Some(content) if content.is_memory_only() => {
-                    memory_only::is_still_ours(core, file, content, &**lower, &version)?
+                    memory_only::is_still_ours(core, &unchanged_by_us, content, &**lower, &version)?
                 }
                 _ => false,
             };
@@ -181,10 +181,10 @@ impl Node {
         let mut handle = Handle::new(&self.core, file.clone(), content, opened);
         handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
-            let _changing = file.gate.write();
+            let changing = file.close_gate();
             let current = file.content().filter(|content| !content.is_memory_only());
             if let Some(content) = current {
-                handle.begin_new_memory_only(&content)?;
+                handle.begin_new_memory_only(&changing, &content)?;
             }
         }
         Ok(handle)

@@ -13,7 +13,7 @@ use tidepool_proto::table::BlockState;
 
 use crate::backing::Backing;
 use crate::budget::Budget;
-use crate::catalog::{Catalog, Filter, Victim};
+use crate::catalog::{Catalog, CatalogGuard, Filter, Victim};
 use crate::cell::{Cell, Refusal};
 use crate::config::{Owner, QuotaKey, StoreConfig};
 use crate::content::{ActiveFill, Content, ContentOptions, charge_of};
@@ -183,7 +183,7 @@ impl Engine {
                         }
                     },
                 };
-                self.announce_freeing(&victims);
+                self.announce_freeing(&catalog, &victims);
                 missing
             };
             if self.free(victims) > 0 {
@@ -212,8 +212,9 @@ impl Engine {
         self.budget.release(bytes);
     }
 
-    /// Counts victims as memory that is about to come back. Call before the lock is released.
-    pub fn announce_freeing(&self, victims: &[Victim]) {
+    /// Counts victims as memory that is about to come back. The lock is that under which they were
+    /// made unreadable, so that nobody finds neither the bytes nor this promise of them.
+    pub fn announce_freeing(&self, _catalog: &CatalogGuard<'_>, victims: &[Victim]) {
         self.budget.start_freeing(victims.iter().map(|victim| victim.charge).sum());
     }
 
@@ -280,7 +281,7 @@ impl Engine {
             self.refresh_target(&mut catalog);
             let step = wanted.min(SHRINK_STEP_BYTES);
             catalog.select(Filter::All, step, Admission::Always, &mut victims);
-            self.announce_freeing(&victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
@@ -317,7 +318,7 @@ impl Engine {
             let mut catalog = self.catalog.lock();
             let excess = catalog.quota_excess(key);
             catalog.select(Filter::Quota(key), excess, Admission::Always, &mut victims);
-            self.announce_freeing(&victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
@@ -470,7 +471,7 @@ impl Engine {
                     }
                 }
             }
-            self.announce_freeing(&victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
@@ -505,7 +506,7 @@ impl Engine {
                         Err(refusal) => pinned |= refusal == Refusal::Pinned,
                     }
                 }
-                self.announce_freeing(&victims);
+                self.announce_freeing(&catalog, &victims);
             }
             self.free(victims);
             if !pinned {

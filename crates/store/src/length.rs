@@ -145,7 +145,7 @@ impl Engine {
                     return outcome;
                 }
                 content.hold_less(&mut state, victims.iter().map(|victim| victim.charge).sum());
-                self.announce_freeing(&victims);
+                self.announce_freeing(&catalog, &victims);
             }
             if is_lent && !victims.is_empty() {
                 kept_to_the_end.append(&mut victims);

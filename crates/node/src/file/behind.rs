@@ -2,8 +2,6 @@
 //! content up, because there was no memory for the file to grow, or a program set its times. They
 //! follow what this node changes as long as no other program changes the file. Where there is no
 //! memory they stay at their end, and catch up with the next change that finds some.
-//!
-//! All of this is called with the gate of the file held exclusively, after the change.
 
 use std::sync::Arc;
 
@@ -12,12 +10,19 @@ use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
 use super::content::Content;
+use super::gate::ExclusiveGate;
 
 /// What is read from the PFS at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// A write through this node.
-pub fn write(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, data: &[u8]) {
+/// Follows a write that the PFS has taken.
+pub fn write(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<Content>,
+    lower: &dyn LowerFile,
+    offset: u64,
+    data: &[u8],
+) {
     for segment in segments(content) {
         let inside = segment.size().saturating_sub(offset).min(data.len() as u64);
         segment.write_resident(offset, &data[..inside as usize]);
@@ -25,8 +30,14 @@ pub fn write(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, data: &
     catch_up(content, lower);
 }
 
-/// Zeros through this node.
-pub fn zero(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, length: u64) {
+/// Follows a range that was made zeros on the PFS.
+pub fn zero(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<Content>,
+    lower: &dyn LowerFile,
+    offset: u64,
+    length: u64,
+) {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     for segment in segments(content) {
         let end = segment.size().min(offset.saturating_add(length));
@@ -40,8 +51,13 @@ pub fn zero(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, length: 
     catch_up(content, lower);
 }
 
-/// A length set through this node.
-pub fn set_size(content: &Arc<Content>, lower: &dyn LowerFile, size: u64) {
+/// Follows a length that was set on the PFS.
+pub fn set_size(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<Content>,
+    lower: &dyn LowerFile,
+    size: u64,
+) {
     for segment in segments(content) {
         if size < segment.size()
             && let Err(error) = segment.set_size(size)

@@ -43,7 +43,7 @@ impl Handle {
         if !eligible {
             return None;
         }
-        let _changing = self.file.gate.try_write()?;
+        let _changing = self.file.try_close_gate()?;
         let mut inner = self.file.inner.lock();
         // The open, which is only now to be answered, asked the PFS for the version.
         let now = inner.content.as_ref().filter(|known| !known.is_superseded())?.version();
@@ -90,7 +90,7 @@ impl PassthroughPin for DirectWriter {
 impl DirectWriter {
     /// Makes the file an ordinary one again; returns what to keep of it.
     fn take_back(&self) -> Result<Option<Arc<Content>>> {
-        let _changing = self.file.gate.write();
+        let _changing = self.file.close_gate();
         {
             let mut inner = self.file.inner.lock();
             inner.written_directly = false;

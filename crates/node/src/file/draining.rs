@@ -240,8 +240,8 @@ impl Round {
 
     /// Waits for those who change the file; `None` where nothing is to be done any more.
     fn write_down(&self, file: &FileState) -> Option<Result<()>> {
-        let _changing = loop {
-            if let Some(changing) = file.gate.try_write_for(LOOK_AGAIN) {
+        let changing = loop {
+            if let Some(changing) = file.try_close_gate_for(LOOK_AGAIN) {
                 break changing;
             }
             if self.state.lock().undone {
@@ -249,7 +249,7 @@ impl Round {
             }
         };
         let content = file.content().filter(|content| content.is_memory_only())?;
-        Some(spill_gated(&self.core, file, &content).map(drop))
+        Some(spill_gated(&self.core, &changing, &content).map(drop))
     }
 
     /// Names the files that keep everybody waiting.

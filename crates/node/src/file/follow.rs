@@ -15,7 +15,7 @@ impl Handle {
             return Ok(());
         }
         // Writes of this node move the version too, and may take their time.
-        let Some(_unchanged_by_us) = self.file.gate.try_read() else { return Ok(()) };
+        let Some(_unchanged_by_us) = self.file.try_share_gate() else { return Ok(()) };
         let version = self.lower.version()?;
         let Some(known) = self.file.content() else { return Ok(()) };
         let ours = known.version();

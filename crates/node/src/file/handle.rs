@@ -360,7 +360,7 @@ impl Handle {
     fn lend(&self, to: impl FnOnce(&Segment) -> Option<Loan>) -> Option<Arc<dyn PassthroughPin>> {
         // No write through this node may fall between the checks and the loan.
         // Not waited for: the write may wait for the PFS, and others for this open.
-        let _unchanged_by_us = self.file.gate.try_read()?;
+        let _unchanged_by_us = self.file.try_share_gate()?;
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
             && !self.content.is_superseded()

@@ -20,6 +20,7 @@ use tidepool_store::FillStart;
 use super::capture::Written;
 use super::content::Content;
 use super::crew::{self, Crew, Wait};
+use super::gate::{ExclusiveGate, Gated};
 use super::lent;
 use super::losses::Cause;
 use super::retry;
@@ -120,10 +121,10 @@ pub enum Spilled {
 }
 
 /// Makes an empty file a memory-only one. False where it takes no mark: it then stays an ordinary
-/// file. Call with the gate held exclusively.
+/// file.
 pub fn begin(
     core: &Core,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Arc<Content>,
     lower: &Arc<dyn LowerFile>,
 ) -> Result<bool> {
@@ -143,10 +144,10 @@ pub fn begin(
 }
 
 /// Whether a memory-only file, seen at `now`, is still the stub of `content`. Then that is its
-/// version from now on. Call with the gate held.
+/// version from now on.
 pub fn is_still_ours(
     core: &Core,
-    file: &FileState,
+    file: &impl Gated,
     content: &Content,
     lower: &dyn LowerFile,
     now: &Version,
@@ -211,10 +212,10 @@ pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
 }
 
 /// Writes the present length into the stub, and makes it durable the first time; false where the
-/// file is another program's by now. Call with the gate held exclusively.
+/// file is another program's by now.
 pub fn record(
     core: &Core,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Content,
     lower: &dyn LowerFile,
 ) -> Result<bool> {
@@ -240,11 +241,11 @@ fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> 
 }
 
 /// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
-/// for a length reads up to it. What grows is told by [`record`]. Call with the gate held
-/// exclusively, for a file that was found to be ours.
+/// for a length reads up to it. What grows is told by [`record`]. For a
+/// file that was found to be ours.
 pub fn tell_shorter(
     core: &Core,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Content,
     lower: &dyn LowerFile,
     size: u64,
@@ -259,10 +260,10 @@ pub fn tell_shorter(
 }
 
 /// Keeps a write in memory. False when there was no room and the file was written down instead:
-/// the caller then writes through. Call with the gate held exclusively.
+/// the caller then writes through.
 pub fn write(
     core: &Arc<Core>,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Arc<Content>,
     offset: u64,
     data: &[u8],
@@ -308,7 +309,11 @@ pub fn write(
 }
 
 /// Writes a file down for want of memory, to go on with it as an ordinary one.
-pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<()> {
+pub fn spill_to_go_on(
+    core: &Arc<Core>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<Content>,
+) -> Result<()> {
     // A write that found no room may have made the segment longer than the file.
     if let Some(segment) = content.segment()
         && segment.size() > content.size()
@@ -325,7 +330,7 @@ pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>
 /// How growth ended; false when the file had to be written down for lack of room.
 fn or_spilled(
     core: &Arc<Core>,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Arc<Content>,
     grown: Result<()>,
 ) -> Result<bool> {
@@ -342,7 +347,7 @@ fn or_spilled(
 /// Makes a block of zeros; false when the file had to be written down.
 fn begin_block(
     core: &Arc<Core>,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Arc<Content>,
     segment: &Arc<tidepool_store::Segment>,
     block: u64,
@@ -361,8 +366,8 @@ fn begin_block(
     Ok(false)
 }
 
-/// Sets the length of a memory-only file. Call with the gate held exclusively.
-pub fn set_size(content: &Content, size: u64) -> Result<()> {
+/// Sets the length of a memory-only file.
+pub fn set_size(_gate: &ExclusiveGate<'_>, content: &Content, size: u64) -> Result<()> {
     match content.segment() {
         Some(segment) if content.is_lent() => {
             lent::set_size(segment, size, BlockState::MemoryOnly)?;
@@ -413,10 +418,10 @@ pub fn try_spill(core: &Arc<Core>, id: FileId) -> Option<u64> {
     if is_paused && !is_expendable(core, &file) {
         return None;
     }
-    let _changing = file.gate.try_write()?;
+    let changing = file.try_close_gate()?;
     let content = file.content().filter(|content| content.is_memory_only())?;
     let bytes = content.resident_bytes();
-    spill_gated(core, &file, &content).is_ok().then_some(bytes)
+    spill_gated(core, &changing, &content).is_ok().then_some(bytes)
 }
 
 /// Whether a file may be dropped instead of being written down.
@@ -425,12 +430,15 @@ pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
-/// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
-/// exclusively. On error the bytes stay in memory, and that is noted.
-pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
+/// Writes one memory-only file down, or drops it where its rule says so. On error the bytes stay in memory, and that is noted.
+pub fn spill_gated(
+    core: &Arc<Core>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<Content>,
+) -> Result<Spilled> {
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(Spilled::WrittenDown) };
     let begun = Instant::now();
-    let step = core.memory_only.steps.begin(file.id);
+    let step = core.memory_only.steps.begin(file);
     let spilled = spill(core, file, content, &stub);
     drop(step);
     let (spilling, lower) = (&core.memory_only.spilling, &**stub.lower());
@@ -452,7 +460,7 @@ pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -
 
 fn spill(
     core: &Arc<Core>,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Arc<Content>,
     stub: &Stub,
 ) -> Result<Spilled> {
@@ -498,7 +506,7 @@ fn spill(
 /// The PFS has the bytes.
 fn become_ordinary(
     core: &Core,
-    file: &FileState,
+    file: &ExclusiveGate<'_>,
     content: &Content,
     lower: &Arc<dyn LowerFile>,
     changed_amid: bool,

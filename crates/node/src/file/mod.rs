@@ -25,6 +25,7 @@ mod direct_writer;
 pub mod draining;
 pub mod failing;
 mod follow;
+pub mod gate;
 pub mod handle;
 mod lent;
 pub mod losses;

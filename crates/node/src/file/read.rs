@@ -265,10 +265,10 @@ impl Handle {
 
     /// Reads from the PFS under the version rule: the bytes are those of `content` or an error.
     fn read_checked(&self, content: &Content, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let _unchanged_by_us = self.file.gate.read();
+        let unchanged_by_us = self.file.share_gate();
         let read = self.lower.read_at(offset, bytes)?;
         self.core.ledger.pfs_read_bytes.add(read as u64);
-        let current = self.core.still_current(content, &*self.lower)?;
+        let current = self.core.still_current(&unchanged_by_us, content, &*self.lower)?;
         if read < bytes.len() || !current {
             return Err(self.changed());
         }

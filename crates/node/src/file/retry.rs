@@ -48,8 +48,8 @@ fn waiting(core: &Core, room: Room, refused: FileId) -> Option<Arc<FileState>> {
 
 /// Passes over a file that is being changed.
 fn try_again(core: &Arc<Core>, file: &FileState) {
-    let Some(_changing) = file.gate.try_write() else { return };
+    let Some(changing) = file.try_close_gate() else { return };
     let Some(content) = file.content().filter(|content| content.is_memory_only()) else { return };
     // What became of it is noted.
-    let _ = spill_gated(core, file, &content);
+    let _ = spill_gated(core, &changing, &content);
 }

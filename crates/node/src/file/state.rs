@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
 use super::capture::Capture;
 use super::content::Content;
+use super::gate::Gate;
 use super::losses::Losses;
 use super::memory_only;
 use super::stub::Stub;
@@ -23,7 +24,7 @@ pub struct FileState {
     /// Which file.
     pub id: FileId,
     /// Shared by fills and reads from the PFS, exclusive for changes of the file.
-    pub gate: RwLock<()>,
+    pub(super) gate: Gate,
     /// The rest.
     pub inner: Mutex<Inner>,
     /// What was written through the node and is not durable.
@@ -107,7 +108,7 @@ impl FileState {
     fn new(id: FileId) -> Self {
         FileState {
             id,
-            gate: RwLock::new(()),
+            gate: Gate::default(),
             inner: Mutex::new(Inner::default()),
             unsynced: Unsynced::default(),
             losses: Losses::default(),

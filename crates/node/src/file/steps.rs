@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_proto::FileId;
 
+use super::gate::ExclusiveGate;
+
 /// A file whose last step takes longer leaves its place to another one.
 pub const SLOW: Duration = Duration::from_secs(1);
 /// A file whose last step takes longer hangs: nobody who needs memory waits for it.
@@ -44,10 +46,10 @@ impl Drop for Step<'_> {
 }
 
 impl Steps {
-    /// A file is written down from now on. Call with its gate held exclusively.
-    pub fn begin(&self, file: FileId) -> Step<'_> {
-        self.0.lock().insert(file, Instant::now());
-        Step { steps: self, file }
+    /// A file is written down from now on.
+    pub fn begin(&self, file: &ExclusiveGate<'_>) -> Step<'_> {
+        self.0.lock().insert(file.id, Instant::now());
+        Step { steps: self, file: file.id }
     }
 
     /// Whether a file is written down now.

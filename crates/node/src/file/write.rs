@@ -6,12 +6,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
 use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
 use super::capture::{Capture, Written};
 use super::content::Content;
+use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
 use super::{behind, memory_only};
@@ -27,17 +27,17 @@ const WRITEBACK_BYTES: u64 = 8 << 20;
 impl Handle {
     /// Begins a change: takes the gate and finds the content that it applies to, on the PFS where
     /// this open writes past the store.
-    fn begin_change(&self) -> Result<(RwLockWriteGuard<'_, ()>, Arc<Content>)> {
+    fn begin_change(&self) -> Result<(ExclusiveGate<'_>, Arc<Content>)> {
         let word = WordWait::begin();
         loop {
-            let changing = self.file.gate.write();
+            let changing = self.file.close_gate();
             self.check_nothing_lost()?;
             let now = self.lower.version()?;
             if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
-                let content = self.content_for_change(now)?;
+                let content = self.content_for_change(&changing, now)?;
                 if self.write_mode == WriteMode::Bypass && content.is_memory_only() {
                     // What is written past the store is on the PFS when the call returns.
-                    memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+                    memory_only::spill_to_go_on(&self.core, &changing, &content)?;
                     self.owe(1);
                 }
                 // It may have waited long for others, or for the PFS.
@@ -50,13 +50,13 @@ impl Handle {
         }
     }
 
-    /// The content that a change applies to. Call with the gate held exclusively, and nothing else:
-    /// the PFS may take its time.
-    fn content_for_change(&self, now: Version) -> Result<Arc<Content>> {
+    /// The content that a change applies to. Call without any other lock: the PFS may take its
+    /// time.
+    fn content_for_change(&self, gate: &ExclusiveGate<'_>, now: Version) -> Result<Arc<Content>> {
         let current = self.file.content();
         if let Some(content) = &current {
             let is_current = match content.is_memory_only() {
-                true => self.is_still_ours(content, &now)?,
+                true => memory_only::is_still_ours(&self.core, gate, content, &*self.lower, &now)?,
                 false => content.version().agrees_with(&now) && !content.is_superseded(),
             };
             if is_current && content.is_borrowed() {
@@ -80,10 +80,6 @@ impl Handle {
             return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))
-    }
-
-    fn is_still_ours(&self, content: &Content, now: &Version) -> Result<bool> {
-        memory_only::is_still_ours(&self.core, &self.file, content, &*self.lower, now)
     }
 
     /// Gives the content up where no other program changed the file: its readers go on with what
@@ -119,17 +115,22 @@ impl Handle {
         inner.capture = Default::default();
     }
 
-    /// Records what a change made of the file. Call with the gate held exclusively.
-    fn changed_by_us(&self, content: &Content, now: &Version) {
+    /// Records what a change made of the file.
+    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, content: &Content, now: &Version) {
         content.set_version(*now);
         self.core.weigh_stamps(content, now);
         self.core.transient.forget(content.number);
     }
 
     /// The version after a change of ours, if the file is as that alone leaves it. Else another
-    /// program changed it at the same time, and nothing of it stays cached. Call with the gate held
-    /// exclusively, before what is cached follows the change.
-    fn seen_alone(&self, content: &Content, grown: &Growth) -> Result<Option<Version>> {
+    /// program changed it at the same time, and nothing of it stays cached. Call before what is
+    /// cached follows the change.
+    fn seen_alone(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Content,
+        grown: &Growth,
+    ) -> Result<Option<Version>> {
         let now = self.lower.version()?;
         let gap = grown.size_before..grown.data_from.min(grown.size_after);
         let zeros = match now.size == grown.size_after {
@@ -138,8 +139,8 @@ impl Handle {
         };
         match zeros {
             Some(true) => return Ok(Some(now)),
-            Some(false) => self.changed_by_others(now),
-            None => self.distrust(),
+            Some(false) => self.changed_by_others(gate, now),
+            None => self.distrust(gate),
         }
         Ok(None)
     }
@@ -177,7 +178,7 @@ impl Handle {
     }
 
     /// Another program changed the file at the same time: nothing of it stays cached.
-    fn changed_by_others(&self, now: Version) {
+    fn changed_by_others(&self, _gate: &ExclusiveGate<'_>, now: Version) {
         let mut inner = self.file.inner.lock();
         self.core.ledger.versions_superseded.add(1);
         self.shared_content(&mut inner, now);
@@ -195,7 +196,7 @@ impl Handle {
     }
 
     /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
-    fn distrust(&self) {
+    fn distrust(&self, _gate: &ExclusiveGate<'_>) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
             if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
@@ -207,10 +208,10 @@ impl Handle {
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
-        let (_changing, content) = self.begin_change()?;
-        let (at, written) = self.write_to(&content, offset, data)?;
+        let (changing, content) = self.begin_change()?;
+        let (at, written) = self.write_to(&changing, &content, offset, data)?;
         if self.leads_to_current(&content) {
-            behind::write(&content, &*self.lower, at, &data[..written]);
+            behind::write(&changing, &content, &*self.lower, at, &data[..written]);
         }
         Ok((at, written))
     }
@@ -220,23 +221,30 @@ impl Handle {
         self.file.content().is_some_and(|now| now.number == content.latest().number)
     }
 
-    /// As [`Handle::write`]. Call with the gate held exclusively.
-    fn write_to(&self, content: &Arc<Content>, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
+    /// As [`Handle::write`].
+    fn write_to(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<Content>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(u64, usize)> {
         if content.is_memory_only() {
             let at = if self.append { content.size() } else { offset };
-            let kept = memory_only::write(&self.core, &self.file, content, at, data)?;
+            let kept = memory_only::write(&self.core, gate, content, at, data)?;
             if kept {
                 self.core.ledger.written_bytes.add(data.len() as u64);
                 return Ok((at, data.len()));
             }
-            return self.write_through(content, at, data);
+            return self.write_through(gate, content, at, data);
         }
-        self.write_through(content, offset, data)
+        self.write_through(gate, content, offset, data)
     }
 
-    /// Writes to the PFS, then keeps. Call with the gate held exclusively.
+    /// Writes to the PFS, then keeps.
     fn write_through(
         &self,
+        gate: &ExclusiveGate<'_>,
         content: &Arc<Content>,
         offset: u64,
         data: &[u8],
@@ -248,7 +256,7 @@ impl Handle {
             Err(error) => {
                 // A part of it may be there.
                 self.owe(1);
-                self.distrust();
+                self.distrust(gate);
                 return Err(error);
             }
         };
@@ -257,12 +265,12 @@ impl Handle {
         self.core.ledger.pfs_written_bytes.add(data.len() as u64);
         self.owe(data.len() as u64);
         if self.append && at != size_before {
-            self.changed_by_others(self.lower.version()?);
+            self.changed_by_others(gate, self.lower.version()?);
             return Ok(done);
         }
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(done) };
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(done) };
         // Without the lock: making room may write other files down. The gate keeps it ours.
         let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
         let kept = capture.keep(
@@ -274,29 +282,34 @@ impl Handle {
         self.file.inner.lock().capture = capture;
         if kept.is_err() {
             // The PFS has the bytes; only their copy in memory is given up.
-            self.distrust();
+            self.distrust(gate);
             return Ok(done);
         }
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(done)
     }
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
-        let (_changing, content) = self.begin_change()?;
-        self.truncate_to(&content, size)?;
+        let (changing, content) = self.begin_change()?;
+        self.truncate_to(&changing, &content, size)?;
         if self.leads_to_current(&content) {
-            behind::set_size(&content, &*self.lower, size);
+            behind::set_size(&changing, &content, &*self.lower, size);
         }
         Ok(())
     }
 
-    /// As [`Handle::truncate`]. Call with the gate held exclusively.
-    fn truncate_to(&self, content: &Arc<Content>, size: u64) -> Result<()> {
+    /// As [`Handle::truncate`].
+    fn truncate_to(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<Content>,
+        size: u64,
+    ) -> Result<()> {
         if content.is_memory_only() {
-            memory_only::tell_shorter(&self.core, &self.file, content, &*self.lower, size)?;
-            match memory_only::set_size(content, size) {
+            memory_only::tell_shorter(&self.core, gate, content, &*self.lower, size)?;
+            match memory_only::set_size(gate, content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    memory_only::spill_to_go_on(&self.core, &self.file, content)?;
+                    memory_only::spill_to_go_on(&self.core, gate, content)?;
                 }
                 done => return done,
             }
@@ -304,66 +317,75 @@ impl Handle {
         let directly = self.file.inner.lock().written_directly;
         let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
         let cut = asked::making(|| self.lower.set_size(size));
-        match cut.and_then(|()| if in_memory { self.begin_memory_only(content) } else { Ok(false) })
-        {
+        match cut.and_then(|()| {
+            if in_memory { self.begin_memory_only(gate, content) } else { Ok(false) }
+        }) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => {
-                self.distrust();
+                self.distrust(gate);
                 return Err(error);
             }
         }
         self.owe(1);
         let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
         if self.file.inner.lock().capture.set_size(&self.core.store, content, size).is_err() {
-            self.distrust();
+            self.distrust(gate);
             return Ok(());
         }
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(())
     }
 
     /// Turns a file that was just created or cut to nothing into a memory-only one. Other handles
-    /// go along. False where it cannot be one. Call with the gate held exclusively.
-    pub(crate) fn begin_memory_only(&self, content: &Arc<Content>) -> Result<bool> {
+    /// go along. False where it cannot be one.
+    pub(crate) fn begin_memory_only(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<Content>,
+    ) -> Result<bool> {
         self.core.store.remove_small(self.file.id);
         self.core.transient.forget(content.number);
         self.file.inner.lock().capture = Default::default();
         if let Some(segment) = content.segment() {
             segment.set_size(0)?;
         }
-        memory_only::begin(&self.core, &self.file, content, &self.lower)
+        memory_only::begin(&self.core, gate, content, &self.lower)
     }
 
     /// As [`Handle::begin_memory_only`] for an open that created the file. Others may have written
     /// to it since: then their bytes stay, and it is an ordinary file. Refuses a stub that is not
-    /// ours. Call with the gate held exclusively.
-    pub(crate) fn begin_new_memory_only(&self, content: &Arc<Content>) -> Result<()> {
+    /// ours.
+    pub(crate) fn begin_new_memory_only(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<Content>,
+    ) -> Result<()> {
         let now = self.lower.version()?;
         memory_only::refuse_stub(&*self.lower, &now)?;
         let directly = self.file.inner.lock().written_directly;
         if now.size == 0 && content.size() == 0 && !directly {
-            self.begin_memory_only(content)?;
+            self.begin_memory_only(gate, content)?;
         }
         Ok(())
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        let (_changing, content) = self.begin_change()?;
+        let (changing, content) = self.begin_change()?;
         if content.is_memory_only() {
-            memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+            memory_only::spill_to_go_on(&self.core, &changing, &content)?;
         }
         let allocate = || self.lower.allocate(mode_bits, offset, length);
         if let Err(error) = asked::making(allocate) {
-            self.distrust();
+            self.distrust(&changing);
             return Err(error);
         }
         self.owe(1);
-        self.distrust_after_allocate(&content, mode_bits, offset, length)?;
+        self.distrust_after_allocate(&changing, &content, mode_bits, offset, length)?;
         if self.leads_to_current(&content) {
             let zeroed = if mode_bits & ZEROES != 0 { length } else { 0 };
-            behind::zero(&content, &*self.lower, offset, zeroed);
+            behind::zero(&changing, &content, &*self.lower, offset, zeroed);
         }
         Ok(())
     }
@@ -371,6 +393,7 @@ impl Handle {
     /// Follows an allocation in the cache: zeros where it zeroes, nothing kept where bytes move.
     fn distrust_after_allocate(
         &self,
+        gate: &ExclusiveGate<'_>,
         content: &Arc<Content>,
         mode_bits: i32,
         offset: u64,
@@ -378,7 +401,7 @@ impl Handle {
     ) -> Result<()> {
         const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
         if mode_bits & !(ZEROES | PLAIN) != 0 {
-            self.distrust();
+            self.distrust(gate);
             return Ok(());
         }
         let size_before = content.size();
@@ -387,14 +410,14 @@ impl Handle {
             _ => size_before,
         };
         let grown = Growth { size_before, data_from: size_after, size_after };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
         let mut inner = self.file.inner.lock();
         if now.size != content.size()
             && inner.capture.set_size(&self.core.store, content, now.size).is_err()
         {
             // The PFS has the new length; only the copy in memory is given up.
             drop(inner);
-            self.distrust();
+            self.distrust(gate);
             return Ok(());
         }
         if matches!(inner.capture, Capture::Gather(_)) {
@@ -408,7 +431,7 @@ impl Handle {
             }
         }
         drop(inner);
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(())
     }
 
@@ -446,17 +469,17 @@ impl Handle {
         if !self.file.content().is_some_and(|content| content.is_memory_only()) {
             return Ok(false);
         }
-        let _changing = self.file.gate.write();
+        let changing = self.file.close_gate();
         // It may have been written down while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
             Some(content) if self.write_mode != WriteMode::Memory => {
-                memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+                memory_only::spill_to_go_on(&self.core, &changing, &content)?;
                 self.owe(1);
             }
             Some(content) => {
-                if !memory_only::record(&self.core, &self.file, &content, &*self.lower)? {
+                if !memory_only::record(&self.core, &changing, &content, &*self.lower)? {
                     // Another program's by now; if bytes of ours went with it, that is told here.
-                    self.content_for_change(self.lower.version()?)?;
+                    self.content_for_change(&changing, self.lower.version()?)?;
                     return Ok(false);
                 }
                 return Ok(true);
@@ -477,7 +500,7 @@ impl Handle {
                 return Ok(());
             }
         }
-        let _changing = self.file.gate.write();
+        let _changing = self.file.close_gate();
         let mut inner = self.file.inner.lock();
         match inner.content.clone() {
             Some(content) if !content.is_memory_only() && content.admit => {
@@ -499,8 +522,8 @@ impl Handle {
             }
             Ok(()) => {}
             Err(error) => {
-                let _changing = self.file.gate.write();
-                self.distrust();
+                let changing = self.file.close_gate();
+                self.distrust(&changing);
                 return Err(error);
             }
         }
