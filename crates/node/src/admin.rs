@@ -15,13 +15,13 @@ use tidepool_proto::{
 };
 
 use crate::core::Core;
-use crate::file::content::Content;
-use crate::file::crew::{self, Wait};
+use crate::file::cached_version::Content;
 use crate::file::handle::Handle;
 use crate::file::memory_only;
-use crate::file::spilling::is_no_room;
 use crate::file::state::FileState;
 use crate::file::stub::{self, Found};
+use crate::file::write_back_pool::{self, Wait};
+use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
 
 /// Characters of residency that an explanation shows at most.
@@ -341,7 +341,7 @@ impl Node {
         let mut report = self.core.governor.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
-            if excess == 0 || crew::ask(&self.core, excess, Wait::ToEnd) == 0 {
+            if excess == 0 || write_back_pool::ask(&self.core, excess, Wait::ToEnd) == 0 {
                 break;
             }
             let freed_bytes = report.freed_bytes;

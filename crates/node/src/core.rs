@@ -10,18 +10,18 @@ use tidepool_proto::config::{DirectoryRule, NodeConfig};
 use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
+use crate::block_buffers::TransientBlocks;
+use crate::capacity_lease::Governor;
 use crate::changes::Changes;
-use crate::file::content::Content;
+use crate::counters::Ledger;
+use crate::file::cached_version::Content;
 use crate::file::draining::Drained;
 use crate::file::memory_only::MemoryOnlyFiles;
 use crate::file::state::FileTable;
 use crate::fill::FillPool;
-use crate::governor::Governor;
 use crate::habits::Habits;
-use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::promise::PfsPromise;
-use crate::transient::TransientBlocks;
 
 /// See the module's documentation.
 pub struct Core {

@@ -14,12 +14,12 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{FillStart, Segment};
 
-use crate::carry::WordWait;
+use crate::block_buffers::AlignedBuffer;
 use crate::core::Core;
-use crate::file::content::Content;
+use crate::file::cached_version::Content;
 use crate::file::gate::SharedGate;
 use crate::file::state::FileState;
-use crate::transient::AlignedBuffer;
+use crate::metadata_change::WordWait;
 
 /// How a fill ended.
 #[derive(Clone, Debug)]

@@ -4,17 +4,18 @@
 //! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
 
 mod admin;
-mod carry;
+pub mod block_buffers;
+mod capacity_lease;
 pub mod changes;
 pub mod core;
+pub mod counters;
 pub mod file;
 pub mod fill;
-mod governor;
 mod habits;
 mod lease;
-pub mod ledger;
 mod listing;
 mod loads;
+mod metadata_change;
 mod node;
 mod opening;
 pub mod pins;
@@ -22,7 +23,6 @@ mod promise;
 pub mod read_ahead;
 pub mod server;
 mod striping;
-pub mod transient;
 
-pub use governor::check_setting;
+pub use capacity_lease::check_setting;
 pub use node::{ControlFacts, Node, Surroundings};

@@ -15,20 +15,20 @@ use tidepool_proto::{
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
-use crate::carry::Noted;
+use crate::block_buffers::TransientBlocks;
+use crate::capacity_lease::Governor;
 use crate::changes::Changes;
 use crate::core::Core;
-use crate::file::crew::{self, Wait};
+use crate::counters::Ledger;
 use crate::file::draining::{Drained, Effort, spill_all};
 use crate::file::memory_only;
 use crate::file::state::FileTable;
+use crate::file::write_back_pool::{self, Wait};
 use crate::fill::FillPool;
-use crate::governor::Governor;
-use crate::ledger::Ledger;
 use crate::loads::Loads;
+use crate::metadata_change::Noted;
 use crate::promise::PfsPromise;
 use crate::striping;
-use crate::transient::TransientBlocks;
 
 /// Blocks that may pass through beyond the window of one reader.
 const TRANSIENT_BLOCKS_MORE: u64 = 8;
@@ -213,7 +213,7 @@ fn spill_under_pressure(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            crew::ask(&core, bytes_wanted, Wait::Moment);
+            write_back_pool::ask(&core, bytes_wanted, Wait::Moment);
         }
     }));
 }

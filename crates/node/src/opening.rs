@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
 
-use crate::carry::WordWait;
 use crate::core::Core;
-use crate::file::content::Content;
+use crate::file::cached_version::Content;
 use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
 use crate::file::state::{FileState, Inner, Remains};
 use crate::file::stub::{self, Found};
+use crate::metadata_change::WordWait;
 use crate::node::Node;
 use crate::striping;
 

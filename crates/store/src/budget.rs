@@ -9,7 +9,7 @@ use tidepool_proto::Result;
 use tidepool_proto::control_page::ControlPage;
 
 use crate::account_page::AccountPage;
-use crate::loan_shares::LoanShares;
+use crate::borrow_shares::LoanShares;
 
 /// Bytes of the store. Memory is reserved here before it is taken, and released after it is freed,
 /// so that the memory held never exceeds what is booked.

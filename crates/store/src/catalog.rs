@@ -12,8 +12,8 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use crate::cell::Cell;
 use crate::cells::CellRef;
 use crate::config::{Owner, PolicyKind, QuotaKey};
-use crate::content::{Content, State};
 use crate::policy::{Admission, Choice, Entries, Entry, NONE, Offer, Ranking, block_key};
+use crate::segment_memory::{Content, State};
 
 /// A block that was made unreadable and whose memory is to be freed.
 pub(crate) struct Victim {

@@ -12,15 +12,15 @@ use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 
 use crate::backing::Backing;
+use crate::borrow::Lingering;
 use crate::budget::Budget;
 use crate::catalog::{Catalog, CatalogGuard, Filter, Victim};
 use crate::cell::{Cell, Refusal};
 use crate::config::{Owner, QuotaKey, StoreConfig};
-use crate::content::{ActiveFill, Content, ContentOptions, charge_of};
 use crate::fill::{BlockFill, FillStart};
-use crate::loan::Lingering;
 use crate::mappings::Mappings;
 use crate::policy::Admission;
+use crate::segment_memory::{ActiveFill, Content, ContentOptions, charge_of};
 use crate::shared::SharedTable;
 
 /// Called with the number of bytes wanted.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tidepool_proto::table::BlockState;
 
 use crate::cell::Cell;
-use crate::content::{Content, charge_of};
 use crate::engine::Engine;
+use crate::segment_memory::{Content, charge_of};
 
 /// What a gap is written from, piece by piece.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

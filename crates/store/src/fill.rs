@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tidepool_proto::table::BlockState;
 
-use crate::content::Content;
 use crate::engine::Engine;
+use crate::segment_memory::Content;
 
 /// How a fill begins.
 #[derive(Debug)]

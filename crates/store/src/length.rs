@@ -8,8 +8,8 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::catalog::{CatalogGuard, Victim};
 use crate::cell::Refusal;
-use crate::content::{Content, State, charge_of};
 use crate::engine::{Engine, Patience};
+use crate::segment_memory::{Content, State, charge_of};
 
 /// Attempts to evict a tail block that somebody reads at this moment.
 const TAIL_ATTEMPTS: usize = 100;

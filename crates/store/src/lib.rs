@@ -8,34 +8,34 @@
 
 mod account_page;
 mod backing;
+mod borrow;
+mod borrow_shares;
 mod budget;
 mod catalog;
 mod cell;
 mod cells;
 mod config;
-mod content;
 mod engine;
 mod extend;
 mod fill;
 mod freeing;
 mod heartbeat_page;
 mod length;
-mod loan;
-mod loan_shares;
 mod mapping;
 mod mappings;
 mod policy;
 mod segment;
+mod segment_memory;
 mod shared;
 mod small;
 mod store;
 #[cfg(test)]
 mod tests;
 
+pub use borrow::{ClientLoan, KernelLoan};
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
 pub use fill::{BlockFill, FillStart};
 pub use heartbeat_page::HeartbeatPage;
-pub use loan::{ClientLoan, KernelLoan};
 pub use policy::{Choice, Simulation};
 pub use segment::{BlockPin, Segment, SegmentHold};
 pub use store::Store;

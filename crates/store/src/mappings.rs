@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::backing;
-use crate::content::Content;
+use crate::segment_memory::Content;
 
 /// Share of the address space of a process that segments may take.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 64 << 40;

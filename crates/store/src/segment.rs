@@ -10,10 +10,10 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{HandOut, Result};
 
 use crate::cell::Cell;
-use crate::content::{Content, Pinned};
 use crate::engine::Engine;
 use crate::fill::FillStart;
 use crate::length::Growth;
+use crate::segment_memory::{Content, Pinned};
 
 /// A sparse memory file with the offsets and the length of the file it caches.
 ///

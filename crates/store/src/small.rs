@@ -13,10 +13,10 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 
 use crate::cell::Cell;
 use crate::config::Owner;
-use crate::content::Content;
 use crate::engine::Engine;
 use crate::fill::FillStart;
 use crate::segment::BlockPin;
+use crate::segment_memory::Content;
 
 const SHARDS: usize = 16;
 /// Files start at multiples of this, so that copies are aligned.

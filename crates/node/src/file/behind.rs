@@ -9,7 +9,7 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::gate::ExclusiveGate;
 
 /// What is read from the PFS at once.

@@ -10,10 +10,10 @@ use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
-use super::content::Content;
-use super::lent;
+use super::cached_version::Content;
+use super::kernel_borrow;
+use crate::block_buffers::{AlignedBuffer, TransientBlocks};
 use crate::core::Core;
-use crate::transient::{AlignedBuffer, TransientBlocks};
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl Capture {
         }
         let segment = content.segment_or_create(store)?.clone();
         if content.is_lent() && written.end() > written.size_before {
-            return lent::write(&segment, written, BlockState::Clean);
+            return kernel_borrow::write(&segment, written, BlockState::Clean);
         }
         self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
     }
@@ -162,7 +162,9 @@ impl Capture {
             Capture::Off => {}
         }
         match content.segment() {
-            Some(segment) if content.is_lent() => lent::set_size(segment, size, BlockState::Clean),
+            Some(segment) if content.is_lent() => {
+                kernel_borrow::set_size(segment, size, BlockState::Clean)
+            }
             Some(segment) => segment.set_size(size),
             None => Ok(()),
         }

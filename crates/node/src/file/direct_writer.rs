@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{PassthroughPin, Result, Version, WriteMode};
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::handle::Handle;
 use super::state::FileState;
 use crate::core::Core;

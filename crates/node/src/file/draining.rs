@@ -14,11 +14,11 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{ByteSize, Error, ErrorKind, FileId, Result};
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::memory_only::{is_expendable, name_of_file, spill_gated};
-use super::spilling::{Room, SAY_EVERY, is_full};
 use super::state::FileState;
 use super::steps::{HANGING, WAITING_MAX, moving};
+use super::write_back_state::{Room, SAY_EVERY, is_full};
 use crate::core::Core;
 
 /// How often it is looked whether a file hangs.

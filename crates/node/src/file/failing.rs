@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_proto::{Error, FileId};
 
-use super::spilling::{PAUSE_MAX, PAUSE_MIN, SAY_EVERY};
+use super::write_back_state::{PAUSE_MAX, PAUSE_MIN, SAY_EVERY};
 
 /// Failures in a row after which it is the PFS that fails.
 const MANY: u32 = 8;

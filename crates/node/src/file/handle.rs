@@ -14,7 +14,7 @@ use tidepool_proto::{
 };
 use tidepool_store::{ClientLoan, KernelLoan, Segment};
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::losses::Before;
 use super::memory_only;
 use super::state::FileState;

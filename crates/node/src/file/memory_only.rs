@@ -17,18 +17,18 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
+use super::cached_version::Content;
 use super::capture::Written;
-use super::content::Content;
-use super::crew::{self, Crew, Wait};
 use super::gate::{ExclusiveGate, Gated};
-use super::lent;
+use super::kernel_borrow;
 use super::losses::Cause;
 use super::retry;
-use super::spilling::{Room, Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
 use super::steps::Steps;
 use super::stub::{self, Found, Stub};
-use super::written_down::write_down;
+use super::write_back::write_down;
+use super::write_back_pool::{self, Crew, Wait};
+use super::write_back_state::{Room, Spilling, is_full};
 use crate::core::Core;
 
 /// The memory-only files of a node, to be counted without waiting for any of them.
@@ -273,7 +273,7 @@ pub fn write(
     let segment = content.segment_or_create(&core.store)?.clone();
     if content.is_lent() && end > content.size() {
         let written = Written { offset, data, size_before: content.size() };
-        let kept = lent::write(&segment, &written, BlockState::MemoryOnly);
+        let kept = kernel_borrow::write(&segment, &written, BlockState::MemoryOnly);
         if !or_spilled(core, file, content, kept)? {
             return Ok(false);
         }
@@ -359,7 +359,7 @@ fn begin_block(
             return Ok(true);
         }
         if attempt == 0 {
-            crew::ask(core, core.block_bytes(), Wait::ToEnd);
+            write_back_pool::ask(core, core.block_bytes(), Wait::ToEnd);
         }
     }
     spill_to_go_on(core, file, content)?;
@@ -370,7 +370,7 @@ fn begin_block(
 pub fn set_size(_gate: &ExclusiveGate<'_>, content: &Content, size: u64) -> Result<()> {
     match content.segment() {
         Some(segment) if content.is_lent() => {
-            lent::set_size(segment, size, BlockState::MemoryOnly)?;
+            kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
         }
         Some(segment) => segment.set_size(size)?,
         None => {}

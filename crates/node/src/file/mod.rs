@@ -18,24 +18,24 @@
 //! so that a version seen under it is either the recorded one or somebody else's work.
 
 mod behind;
+pub mod cached_version;
 pub mod capture;
-pub mod content;
-pub mod crew;
 mod direct_writer;
 pub mod draining;
 pub mod failing;
 mod follow;
 pub mod gate;
 pub mod handle;
-mod lent;
+mod kernel_borrow;
 pub mod losses;
 pub mod memory_only;
 mod pace;
 mod read;
 mod retry;
-pub mod spilling;
 pub mod state;
 pub mod steps;
 pub mod stub;
 mod write;
-mod written_down;
+mod write_back;
+pub mod write_back_pool;
+pub mod write_back_state;

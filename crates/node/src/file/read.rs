@@ -10,12 +10,12 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
 use tidepool_store::BlockPin;
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::handle::Handle;
 use super::memory_only;
+use crate::block_buffers::AlignedBuffer;
 use crate::fill::{Admission, BlockSource, Filled};
 use crate::read_ahead::Pattern;
-use crate::transient::AlignedBuffer;
 
 /// Reads that are random and no longer than this do not fetch a whole block at first.
 const SMALL_READ_BYTES: usize = 128 << 10;

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Weak};
 
 use super::memory_only::{is_expendable, spill_gated};
-use super::spilling::{Room, Spilling};
 use super::state::FileState;
+use super::write_back_state::{Room, Spilling};
 use crate::core::Core;
 use tidepool_proto::FileId;
 

@@ -9,8 +9,8 @@ use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
+use super::cached_version::Content;
 use super::capture::Capture;
-use super::content::Content;
 use super::gate::Gate;
 use super::losses::Losses;
 use super::memory_only;

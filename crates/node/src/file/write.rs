@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
+use super::cached_version::Content;
 use super::capture::{Capture, Written};
-use super::content::Content;
 use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
 use super::{behind, memory_only};
-use crate::carry::WordWait;
+use crate::metadata_change::WordWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
 const GAP_BYTES_MAX: u64 = 64 << 20;

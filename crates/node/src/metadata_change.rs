@@ -8,7 +8,7 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
-use crate::file::content::Content;
+use crate::file::cached_version::Content;
 use crate::file::state::Inner;
 
 /// How long the word of a rename or another change of metadata is waited for: it comes a moment

@@ -6,7 +6,7 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::{BlockPin, Segment};
 
-use super::content::Content;
+use super::cached_version::Content;
 use super::stub::Stub;
 use crate::core::Core;
 

@@ -12,10 +12,10 @@ use tidepool_proto::table::{self, BlockState};
 use tidepool_proto::{HandOut, Result};
 
 use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
+use crate::borrow::{AfterHold, Loan};
 use crate::budget::Budget;
 use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;
-use crate::loan::{AfterHold, Loan};
 use crate::mapping::Mapping;
 use crate::mappings::{Mappings, Used};
 use crate::shared::SharedTable;

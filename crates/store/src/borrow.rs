@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use crate::backing::Others;
 use crate::budget::Budget;
-use crate::content::{Content, State};
 use crate::engine::Engine;
 use crate::segment::{Segment, SegmentHold};
+use crate::segment_memory::{Content, State};
 
 /// How soon the kernel is asked again for loans that linger.
 const ASK_FIRST: Duration = Duration::from_millis(100);
