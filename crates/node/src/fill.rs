@@ -464,8 +464,8 @@ impl Job {
 
 impl Core {
     /// Whether the file still is at the content's version, asked of the PFS. Names that come and go
-    /// through this node are carried along; those that another program moves make another version, for
-    /// its change of content could hide behind them.
+    /// through this node are carried along; those that another program moves make another version,
+    /// for its change of content could hide behind them.
     pub fn still_current(
         &self,
         _gate: &SharedGate<'_>,

@@ -63,7 +63,7 @@ impl Core {
         // another program's change could still hide behind the new stamps.
         let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
         if alone == Alone::Sure && is_alike && self.is_settled(after) {
-            self.store.carry_small(before.id, before, *after);
+            self.store.rebase_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
         // Not behind writers that wait: readers who wait for this word keep them out.

@@ -1,9 +1,9 @@
-//! Loans of whole segments to the kernel and to clients, who have a segment in turn.
+//! Whole segments that the kernel or clients borrow: each segment by one of the two at a time.
 //!
-//! A loan to the kernel (a passthrough open) does not end with the open: a mapping of the program
-//! outlives it, and nobody tells of its end. So the loan *lingers*, and the segment stays held,
-//! until the kernel says that nobody else has the memory file open or mapped. It is asked at once,
-//! then every now and then, and whenever memory is wanted.
+//! What the kernel borrows (by a passthrough open) does not end with the open: a mapping of the
+//! program outlives it, and nobody tells of its end. So the borrow *lingers*, and the segment stays
+//! pinned, until the kernel says that nobody else has the memory file open or mapped. It is asked
+//! at once, then every now and then, and whenever memory is wanted.
 //!
 //! A client that has the descriptor cannot be told from the kernel in that answer. So the kernel
 //! gets no segment that clients may have, and clients get none that the kernel may have.
@@ -17,17 +17,17 @@ use std::time::Duration;
 use crate::backing::Others;
 use crate::budget::Budget;
 use crate::engine::Engine;
-use crate::segment::{Segment, SegmentHold};
-use crate::segment_memory::{Content, State};
+use crate::segment::{Segment, SegmentPin};
+use crate::segment_memory::{SegmentMemory, State};
 
-/// How soon the kernel is asked again for loans that linger.
+/// How soon the kernel is asked again for borrows that linger.
 const ASK_FIRST: Duration = Duration::from_millis(100);
 /// How long their memory may stay after the last unmap, at most.
 const ASK_LAST: Duration = Duration::from_millis(400);
 
-/// The loan of one content.
+/// The kernel's borrow of one segment.
 #[derive(Debug, Default)]
-pub(crate) struct Loan {
+pub(crate) struct Borrow {
     /// Opens of the kernel's.
     opens: u32,
     /// All opens are over, but perhaps not all mappings.
@@ -36,20 +36,21 @@ pub(crate) struct Loan {
     shown: bool,
     /// The kernel does not tell who has the file.
     unknown: bool,
-    /// Whose it is and the bytes booked on him, until it ends. Nobody's is bounded by all holds.
+    /// The user and the bytes booked on that user, until it ends. Without a user it is bounded by
+    /// all pins alone.
     booked: Option<(u32, u64)>,
 }
 
-impl Loan {
+impl Borrow {
     /// Whether the kernel may read the memory file by itself.
     pub fn is_active(&self) -> bool {
         self.opens > 0 || self.lingers
     }
 
-    /// Books `bytes` more on the user whose the loan is. False: he has as many as he may.
+    /// Books `bytes` more on the user of the borrow. False: that user has as many as allowed.
     pub fn book(&mut self, budget: &Budget, bytes: u64) -> bool {
         let Some((user, booked)) = &mut self.booked else { return true };
-        let fits = budget.book_loan(*user, bytes);
+        let fits = budget.book_borrow(*user, bytes);
         *booked += if fits { bytes } else { 0 };
         fits
     }
@@ -58,7 +59,7 @@ impl Loan {
     pub fn take_off(&mut self, budget: &Budget, bytes: u64) {
         if let Some((user, booked)) = &mut self.booked {
             let bytes = bytes.min(*booked);
-            budget.release_loan(*user, bytes);
+            budget.release_borrow(*user, bytes);
             *booked -= bytes;
         }
     }
@@ -81,100 +82,100 @@ impl Loan {
     }
 }
 
-/// What is left to do after a hold, outside of the content's lock.
+/// What is left to do after a pin of the segment, outside of its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterHold {
-    /// Others hold the content still.
+pub(crate) enum AfterPin {
+    /// The segment is still pinned.
     Nothing,
     /// What is above the capacity may go.
     Trim,
-    /// It was dropped while it was held.
-    Drop,
+    /// It was discarded while it was pinned.
+    Discard,
 }
 
-/// Contents whose loans may linger.
+/// Segments whose borrows may linger.
 #[derive(Default)]
 pub(crate) struct Lingering {
-    contents: Vec<Arc<Content>>,
+    memories: Vec<Arc<SegmentMemory>>,
     /// A thread asks for them.
     is_asking: bool,
 }
 
 impl Engine {
-    /// Lends a wholly resident content to the kernel for one open. False where a client may have
-    /// it, or where all holds together, or those of `user`, would go beyond their share.
-    fn lend(&self, content: &Arc<Content>, user: Option<u32>) -> bool {
-        // At the limit others may hold what they do not use any more.
-        try_lend(content, user)
-            .or_else(|| self.ask_all().then(|| try_lend(content, user)).flatten())
+    /// The kernel borrows a wholly resident segment for one open. False where a client may have
+    /// it, or where all pins together, or those of `user`, would go beyond their share.
+    fn begin_borrow(&self, memory: &Arc<SegmentMemory>, user: Option<u32>) -> bool {
+        // At the limit others may have pinned what they do not use any more.
+        try_begin_borrow(memory, user)
+            .or_else(|| self.ask_all().then(|| try_begin_borrow(memory, user)).flatten())
             .unwrap_or(false)
     }
 
     /// An open of the kernel's is over.
-    fn take_back(self: &Arc<Self>, content: &Arc<Content>) {
-        let mut state = content.state.lock();
-        state.loan.opens -= 1;
-        if state.loan.opens > 0 {
+    fn end_open(self: &Arc<Self>, memory: &Arc<SegmentMemory>) {
+        let mut state = memory.state.lock();
+        state.borrow.opens -= 1;
+        if state.borrow.opens > 0 {
             return;
         }
-        state.loan.lingers = true;
+        state.borrow.lingers = true;
         // Usually nothing is mapped.
-        let ended = end_loan(content, &mut state);
+        let ended = try_end_borrow(memory, &mut state);
         drop(state);
         if let Some(rest) = ended {
-            return self.after_hold(content, rest);
+            return self.after_pin(memory, rest);
         }
         let mut lingering = self.lingering.lock();
-        if !lingering.contents.iter().any(|known| Arc::ptr_eq(known, content)) {
-            lingering.contents.push(content.clone());
+        if !lingering.memories.iter().any(|known| Arc::ptr_eq(known, memory)) {
+            lingering.memories.push(memory.clone());
         }
         if !lingering.is_asking {
             lingering.is_asking = self.start_asking();
         }
     }
 
-    /// Ends the loan of a content if it lingers and nobody uses it any more. Answers whether the
+    /// Ends the borrow of a segment if it lingers and nobody uses it any more. Answers whether the
     /// kernel has nothing of it. Call without a lock of the store.
-    pub fn ask(&self, content: &Arc<Content>) -> bool {
-        let mut state = content.state.lock();
-        if !state.loan.lingers {
-            return state.loan.opens == 0;
+    pub fn ask(&self, memory: &Arc<SegmentMemory>) -> bool {
+        let mut state = memory.state.lock();
+        if !state.borrow.lingers {
+            return state.borrow.opens == 0;
         }
-        let ended = end_loan(content, &mut state);
+        let ended = try_end_borrow(memory, &mut state);
         drop(state);
-        ended.map(|rest| self.after_hold(content, rest)).is_some()
+        ended.map(|rest| self.after_pin(memory, rest)).is_some()
     }
 
-    /// The same for all loans that linger; whether any ended.
+    /// The same for all borrows that linger; whether any ended.
     pub fn ask_all(&self) -> bool {
         let mut ended = Vec::new();
-        self.lingering.lock().contents.retain(|content| {
-            let mut state = content.state.lock();
-            if !state.loan.lingers {
+        self.lingering.lock().memories.retain(|memory| {
+            let mut state = memory.state.lock();
+            if !state.borrow.lingers {
                 return false;
             }
-            match end_loan(content, &mut state) {
-                Some(rest) => ended.push((content.clone(), rest)),
+            match try_end_borrow(memory, &mut state) {
+                Some(rest) => ended.push((memory.clone(), rest)),
                 // Where the kernel does not tell, the file goes whole with its last handle.
-                None => return !(state.loan.unknown && state.closed),
+                None => return !(state.borrow.unknown && state.closed),
             }
             false
         });
         let any = !ended.is_empty();
-        ended.into_iter().for_each(|(content, rest)| self.after_hold(&content, rest));
+        ended.into_iter().for_each(|(memory, rest)| self.after_pin(&memory, rest));
         any
     }
 
     /// Bytes that stay only because something of them is still mapped, as far as was asked.
     pub fn lingering_bytes(&self) -> u64 {
-        let held = |content: &Arc<Content>| {
-            let state = content.state.lock();
-            if state.loan.lingers { state.held_bytes } else { 0 }
+        let pinned = |memory: &Arc<SegmentMemory>| {
+            let state = memory.state.lock();
+            if state.borrow.lingers { state.pinned_bytes } else { 0 }
         };
-        self.lingering.lock().contents.iter().map(held).sum()
+        self.lingering.lock().memories.iter().map(pinned).sum()
     }
 
-    /// Asks for all loans that linger until there are none. False: no thread can be had.
+    /// Asks for all borrows that linger until there are none. False: no thread can be had.
     fn start_asking(self: &Arc<Self>) -> bool {
         let engine = Arc::downgrade(self);
         let ask = move || {
@@ -184,136 +185,136 @@ impl Engine {
                 let Some(engine) = engine.upgrade() else { return };
                 pause = if engine.ask_all() { ASK_FIRST } else { (pause * 2).min(ASK_LAST) };
                 let mut lingering = engine.lingering.lock();
-                if lingering.contents.is_empty() {
+                if lingering.memories.is_empty() {
                     lingering.is_asking = false;
                     return;
                 }
             }
         };
-        thread::Builder::new().name("loans".into()).stack_size(256 << 10).spawn(ask).is_ok()
+        thread::Builder::new().name("borrows".into()).stack_size(256 << 10).spawn(ask).is_ok()
     }
 
-    /// What follows the end of a hold. Call without a lock of the store.
-    pub fn after_hold(&self, content: &Arc<Content>, rest: AfterHold) {
+    /// What follows the end of a segment's pin. Call without a lock of the store.
+    pub fn after_pin(&self, memory: &Arc<SegmentMemory>, rest: AfterPin) {
         match rest {
-            AfterHold::Drop => self.drop_contents(content),
-            AfterHold::Trim if self.budget.excess() > 0 => _ = self.trim(),
-            AfterHold::Trim | AfterHold::Nothing => {}
+            AfterPin::Discard => self.discard(memory),
+            AfterPin::Trim if self.budget.excess() > 0 => _ = self.trim(),
+            AfterPin::Trim | AfterPin::Nothing => {}
         }
     }
 }
 
-/// Counts an open of the kernel's in; `None` where the share of all holds or `user`'s is reached.
-fn try_lend(content: &Content, user: Option<u32>) -> Option<bool> {
-    let mut state = content.state.lock();
-    if state.closed || state.cutting_from.is_some() || !content.is_wholly_resident() {
+/// Counts an open of the kernel's in; `None` where the share of all pins or `user`'s is reached.
+fn try_begin_borrow(memory: &SegmentMemory, user: Option<u32>) -> Option<bool> {
+    let mut state = memory.state.lock();
+    if state.closed || state.cutting_from.is_some() || !memory.is_wholly_resident() {
         return Some(false);
     }
-    if !state.loan.is_active() {
-        if state.loan.shown && content.file.others() != Others::None {
+    if !state.borrow.is_active() {
+        if state.borrow.shown && memory.file.others() != Others::None {
             return Some(false);
         }
-        state.loan.shown = false;
-        if !state.loan.begin(user, &content.budget, content.charged()) {
+        state.borrow.shown = false;
+        if !state.borrow.begin(user, &memory.budget, memory.charged()) {
             return None;
         }
-        if !content.begin_hold(&mut state) {
-            state.loan.end(&content.budget);
+        if !memory.begin_pin(&mut state) {
+            state.borrow.end(&memory.budget);
             return None;
         }
     }
-    state.loan.opens += 1;
-    state.loan.lingers = false;
+    state.borrow.opens += 1;
+    state.borrow.lingers = false;
     Some(true)
 }
 
-/// Ends a loan that lingers, unless somebody has the file open or mapped.
-fn end_loan(content: &Content, state: &mut State) -> Option<AfterHold> {
-    let others = content.file.others();
-    state.loan.unknown = others == Others::Unknown;
+/// Ends a borrow that lingers, unless somebody has the file open or mapped.
+fn try_end_borrow(memory: &SegmentMemory, state: &mut State) -> Option<AfterPin> {
+    let others = memory.file.others();
+    state.borrow.unknown = others == Others::Unknown;
     if others != Others::None {
         return None;
     }
-    state.loan.lingers = false;
-    state.loan.end(&content.budget);
-    Some(content.end_hold(state))
+    state.borrow.lingers = false;
+    state.borrow.end(&memory.budget);
+    Some(memory.end_pin(state))
 }
 
 impl Segment {
-    /// Lends a wholly resident segment to the kernel, for passthrough. All its blocks stay until
-    /// the loan drops and everything that was mapped of it is unmapped. `None` where it is not
-    /// wholly resident, a client may have its descriptor, or all holds together would go beyond
+    /// The kernel borrows a wholly resident segment, for passthrough. All its blocks stay until the
+    /// borrow drops and everything that was mapped of it is unmapped. `None` where it is not
+    /// wholly resident, a client may have its descriptor, or all pins together would go beyond
     /// their share of the capacity, or those of `user` beyond three quarters of what others leave.
-    pub fn lend_to_kernel(&self, user: Option<u32>) -> Option<KernelLoan> {
-        let (engine, content) = (self.engine.clone(), self.content.clone());
-        engine.lend(&content, user).then(|| KernelLoan { engine, content })
+    pub fn borrow_for_kernel(&self, user: Option<u32>) -> Option<KernelBorrow> {
+        let (engine, memory) = (self.engine.clone(), self.memory.clone());
+        engine.begin_borrow(&memory, user).then(|| KernelBorrow { engine, memory })
     }
 
-    /// As [`lend_to_kernel`](Self::lend_to_kernel), to a client, until the loan drops. `None` also
-    /// where the kernel has it.
-    pub fn lend_to_client(&self) -> Option<ClientLoan> {
-        if self.is_lent_to_kernel() {
+    /// As [`borrow_for_kernel`](Self::borrow_for_kernel), for a client, until the borrow drops.
+    /// `None` also where the kernel has it.
+    pub fn borrow_for_client(&self) -> Option<ClientBorrow> {
+        if self.is_borrowed_by_kernel() {
             return None;
         }
-        let hold = self.hold()?;
-        let mut state = self.content.state.lock();
-        if state.loan.is_active() {
+        let pin = self.pin_all()?;
+        let mut state = self.memory.state.lock();
+        if state.borrow.is_active() {
             return None;
         }
-        let descriptor = self.content.file.read_only_copy().ok()?;
-        state.loan.note_shown();
+        let descriptor = self.memory.file.read_only_copy().ok()?;
+        state.borrow.note_shown();
         drop(state);
-        Some(ClientLoan { _hold: hold, descriptor })
+        Some(ClientBorrow { _pin: pin, descriptor })
     }
 
     /// Whether the kernel may read the memory file by itself: a passthrough open is not over, or
     /// something is mapped by one still.
-    pub fn is_lent_to_kernel(&self) -> bool {
-        !self.engine.ask(&self.content)
+    pub fn is_borrowed_by_kernel(&self) -> bool {
+        !self.engine.ask(&self.memory)
     }
 }
 
-/// A loan of all blocks of a segment to the kernel, for one open or several that share it.
-pub struct KernelLoan {
+/// The kernel's borrow of all blocks of a segment, for one open or several that share it.
+pub struct KernelBorrow {
     engine: Arc<Engine>,
-    content: Arc<Content>,
+    memory: Arc<SegmentMemory>,
 }
 
-impl KernelLoan {
+impl KernelBorrow {
     /// The memory file, to be registered with the kernel. It can be written, so it must not leave
     /// the process; the kernel opens the file once more for each open, as that open may use it.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.content.file.read_write()
+        self.memory.file.read_write()
     }
 
     /// Tells the policy that every block was read: the kernel does not tell what it reads.
     pub fn mark_read(&self) {
-        for (block, _) in self.content.cells.range(0, u64::MAX) {
-            self.content.mark_read(block);
+        for (block, _) in self.memory.cells.range(0, u64::MAX) {
+            self.memory.mark_read(block);
         }
     }
 }
 
-impl Drop for KernelLoan {
+impl Drop for KernelBorrow {
     fn drop(&mut self) {
-        self.engine.take_back(&self.content);
+        self.engine.end_open(&self.memory);
     }
 }
 
-impl fmt::Debug for KernelLoan {
+impl fmt::Debug for KernelBorrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelLoan").field("segment", &self.content.id).finish_non_exhaustive()
+        f.debug_struct("KernelBorrow").field("segment", &self.memory.id).finish_non_exhaustive()
     }
 }
 
-/// A loan of all blocks of a segment to a client.
+/// A client's borrow of all blocks of a segment.
 #[derive(Debug)]
-pub struct ClientLoan {
+pub struct ClientBorrow {
     descriptor: OwnedFd,
-    _hold: SegmentHold,
+    _pin: SegmentPin,
 }
 
-impl ClientLoan {
+impl ClientBorrow {
     /// The memory file, read-only.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

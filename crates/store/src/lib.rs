@@ -8,6 +8,7 @@
 
 mod account_page;
 mod backing;
+mod backoff;
 mod borrow;
 mod borrow_shares;
 mod budget;
@@ -32,11 +33,11 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use borrow::{ClientLoan, KernelLoan};
+pub use borrow::{ClientBorrow, KernelBorrow};
 pub use config::{BackingChoice, Owner, PolicyKind, QuotaKey, StoreConfig};
 pub use fill::{BlockFill, FillStart};
 pub use heartbeat_page::HeartbeatPage;
 pub use policy::{Choice, Simulation};
-pub use segment::{BlockPin, Segment, SegmentHold};
+pub use segment::{BlockPin, Segment, SegmentPin};
 pub use store::Store;
 pub use tidepool_proto::table::BlockState;

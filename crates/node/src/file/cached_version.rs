@@ -143,7 +143,7 @@ impl Content {
     pub fn supersede(&self) {
         self.superseded.store(true, Ordering::Release);
         if let Some(segment) = self.segment.get() {
-            segment.retire();
+            segment.invalidate();
         }
     }
 
@@ -216,7 +216,7 @@ impl Content {
     /// Whether the kernel may read the segment by itself, for a passthrough open or for what was
     /// mapped by one.
     pub fn is_lent(&self) -> bool {
-        self.segment.get().is_some_and(|segment| segment.is_lent_to_kernel())
+        self.segment.get().is_some_and(|segment| segment.is_borrowed_by_kernel())
     }
 
     /// Whether a client has parts of the segment mapped: these bytes must never change.

@@ -12,7 +12,7 @@ use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
     ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
-use tidepool_store::{ClientLoan, KernelLoan, Segment};
+use tidepool_store::{ClientBorrow, KernelBorrow, Segment};
 
 use super::cached_version::Content;
 use super::losses::Before;
@@ -140,8 +140,8 @@ impl Drop for Handle {
 
 /// Who has the segment.
 enum Loan {
-    Kernel(KernelLoan),
-    Client(ClientLoan),
+    Kernel(KernelBorrow),
+    Client(ClientBorrow),
 }
 
 /// A wholly resident content lent to the kernel or to a client.
@@ -288,7 +288,7 @@ impl OpenFile for Handle {
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
         let user = (!is_operator(self.user_id)).then_some(self.user_id);
-        self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))
+        self.lend(|segment| segment.borrow_for_kernel(user).map(Loan::Kernel))
     }
 
     fn count_passthrough(&self) {
@@ -308,7 +308,7 @@ impl OpenFile for Handle {
 
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
         Ok(self.lend(|segment| {
-            let loan = segment.lend_to_client()?;
+            let loan = segment.borrow_for_client()?;
             self.content.begin_borrow();
             Some(Loan::Client(loan))
         }))
@@ -330,7 +330,7 @@ impl OpenFile for Handle {
         if !eligible || (packed && content.segment().is_none()) {
             return Ok(None);
         }
-        let handed_out = content.segment_or_create(&self.core.store)?.hand_out()?;
+        let handed_out = content.segment_or_create(&self.core.store)?.export()?;
         if handed_out.is_some() {
             self.read_ahead.lock().see_misses_only();
         }

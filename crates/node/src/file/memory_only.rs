@@ -430,7 +430,8 @@ pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
-/// Writes one memory-only file down, or drops it where its rule says so. On error the bytes stay in memory, and that is noted.
+/// Writes one memory-only file down, or drops it where its rule says so. On error the bytes stay in
+/// memory, and that is noted.
 pub fn spill_gated(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,

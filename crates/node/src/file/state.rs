@@ -89,7 +89,7 @@ impl Remains {
     /// takes to write them down.
     pub fn free(self) {
         if let Some(segment) = self.0 {
-            segment.drop_contents();
+            segment.discard();
         }
     }
 }

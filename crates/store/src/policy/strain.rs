@@ -1,4 +1,4 @@
-//! Whether the host lately refused to give what a policy holds for little, because it is pinned,
+//! Whether the host lately refused to evict what a policy expects little of, because it is pinned,
 //! being read, or another user's. Then something goes that the policy meant to keep, and whoever
 //! comes for it must not be kept in its stead: otherwise the next one would go, and so on, each
 //! shortly before it is read.
