@@ -34,7 +34,7 @@ const POLICY: &str = "control_policy";
 const LIVE_CHANGE: &str = "live change";
 
 /// Between the store and its controller.
-pub struct Governor {
+pub struct CapacityLease {
     store: Arc<Store>,
     block_bytes: u64,
     shared: Arc<Shared>,
@@ -62,9 +62,9 @@ struct State {
     stopping: bool,
 }
 
-impl Governor {
+impl CapacityLease {
     /// For a store of the given configuration, governed by nobody yet.
-    pub fn new(store: Arc<Store>, config: &NodeConfig) -> Governor {
+    pub fn new(store: Arc<Store>, config: &NodeConfig) -> CapacityLease {
         let ours = |entry: &&ConfigEntry| is_setting(&entry.name);
         let entries = config.entries.iter().filter(ours).cloned().collect();
         let memory_min_bytes = config.control.memory_min_bytes;
@@ -74,7 +74,7 @@ impl Governor {
         let state = State { entries, memory_min_bytes, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let block_bytes = config.block_bytes;
-        Governor { store, block_bytes, shared, watchdog: Mutex::new(None) }
+        CapacityLease { store, block_bytes, shared, watchdog: Mutex::new(None) }
     }
 
     fn page(&self) -> &ControlPage {
@@ -97,16 +97,16 @@ impl Governor {
         Ok(())
     }
 
-    /// Waits until a controller governs; whether one does. Gives up after `patience`, and where the
+    /// Waits until a controller governs; whether one does. Gives up after `timeout`, and where the
     /// control is switched off or the node stops.
-    pub fn wait_until_governed(&self, patience: Duration) -> bool {
+    pub fn wait_until_governed(&self, timeout: Duration) -> bool {
         let mut state = self.shared.state.lock();
         let is_awaited = |state: &mut State| {
             state.lease.state() != LeaseState::Governed
                 && !state.stopping
                 && state.check_wanted().is_ok()
         };
-        let _ = self.shared.changed.wait_while_for(&mut state, is_awaited, patience);
+        let _ = self.shared.changed.wait_while_for(&mut state, is_awaited, timeout);
         state.lease.state() == LeaseState::Governed
     }
 
@@ -324,7 +324,7 @@ impl Governor {
     }
 
     /// Remembers how fast memory-only bytes were written down.
-    pub fn note_spill(&self, bytes: u64, elapsed: Duration) {
+    pub fn note_write_back(&self, bytes: u64, elapsed: Duration) {
         if bytes == 0 {
             return;
         }
@@ -338,7 +338,7 @@ impl Governor {
 
     /// Remembers that memory-only bytes are written down no faster than this, because they take
     /// longer already.
-    pub fn note_spill_at_most(&self, bytes_per_s: u64) {
+    pub fn note_write_back_at_most(&self, bytes_per_s: u64) {
         let word = &self.page().spill_bytes_per_s;
         let known = word.load(Ordering::Relaxed);
         let believed = if known == 0 { SPILL_PRIOR_BYTES_PER_S } else { known };
@@ -406,14 +406,14 @@ impl Governor {
     }
 }
 
-impl Drop for Governor {
+impl Drop for CapacityLease {
     fn drop(&mut self) {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_all();
     }
 }
 
-fn watch(governor: &Weak<Governor>, shared: &Shared) {
+fn watch(capacity_lease: &Weak<CapacityLease>, shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.stopping {
         state.listen();
@@ -424,11 +424,11 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
             }
             continue;
         }
-        let Some(governor) = governor.upgrade() else { return };
-        governor.fall_back(&state);
+        let Some(capacity_lease) = capacity_lease.upgrade() else { return };
+        capacity_lease.fall_back(&state);
         drop(state);
-        governor.store.settle();
-        drop(governor);
+        capacity_lease.store.settle();
+        drop(capacity_lease);
         state = shared.state.lock();
     }
 }

@@ -10,11 +10,11 @@ use tidepool_proto::config::{DirectoryRule, NodeConfig};
 use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
-use crate::block_buffers::TransientBlocks;
-use crate::capacity_lease::Governor;
+use crate::block_buffers::BlockBuffers;
+use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
-use crate::counters::Ledger;
-use crate::file::cached_version::Content;
+use crate::counters::Counters;
+use crate::file::cached_version::CachedVersion;
 use crate::file::draining::Drained;
 use crate::file::memory_only::MemoryOnlyFiles;
 use crate::file::state::FileTable;
@@ -38,17 +38,17 @@ pub struct Core {
     /// Transfers.
     pub fills: FillPool,
     /// Blocks that pass through without being kept.
-    pub transient: TransientBlocks,
+    pub buffers: BlockBuffers,
     /// Whether readers go on from the heads of files, by user.
     pub(crate) habits: Habits,
     /// Counters.
-    pub ledger: Ledger,
+    pub counters: Counters,
     /// Who hears of changes.
     pub changes: Changes,
     /// Bytes that users pinned.
     pub pins: Arc<Pins>,
     /// Between the store and a controller of its size.
-    pub(crate) governor: Arc<Governor>,
+    pub(crate) capacity_lease: Arc<CapacityLease>,
     /// Files whose bytes live in memory only.
     pub memory_only: MemoryOnlyFiles,
     /// Whether new opens are refused.
@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Counts all owed bytes into the control page.
-    pub fn publish_owed(&self) {
+    pub fn publish_dirty(&self) {
         self.publish_memory_only();
         let files = self.files.all().into_iter();
         let bytes = files.map(|file| file.unsynced.owed_bytes()).sum();
@@ -86,20 +86,20 @@ impl Core {
     }
 
     /// Drops contents past their time and records that nobody needs, and counts what is owed.
-    pub fn keep_up(&self) {
+    pub fn housekeep(&self) {
         self.store.expire(Instant::now());
         self.store.unmap_idle();
         self.files.sweep();
-        self.publish_owed();
+        self.publish_dirty();
         self.pfs.close_idle();
-        self.transient.trim();
+        self.buffers.trim();
     }
 
     /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
     /// time stamps of `version`.
-    pub fn weigh_stamps(&self, content: &Content, version: &Version) {
+    pub fn check_racy(&self, content: &CachedVersion, version: &Version) {
         if !self.is_settled(version) {
-            content.mark_unsettled();
+            content.mark_racy();
         }
     }
 
@@ -109,9 +109,9 @@ impl Core {
     }
 
     /// Gives a content up: it is not the file's any more, and none of its bytes are used again.
-    pub fn give_up(&self, content: &Content) {
-        content.supersede();
-        self.transient.forget(content.number);
+    pub fn invalidate(&self, content: &CachedVersion) {
+        content.invalidate();
+        self.buffers.discard(content.number);
     }
 
     /// The directory rule of a file, by the name its descriptor has now.

@@ -29,7 +29,7 @@ impl Counter {
 
 /// All counters of a node.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct Counters {
     /// Bytes that readers asked for and could have got (up to the end of the file).
     pub asked_bytes: Counter,
     /// Bytes of reads that ended in an error.
@@ -68,7 +68,7 @@ pub struct Ledger {
     pub open_files: Counter,
 }
 
-impl Ledger {
+impl Counters {
     /// What happened to transfers.
     pub fn transfers(&self) -> TransferStatus {
         TransferStatus {
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn asked_is_served_plus_failed() {
-        let ledger = Ledger::default();
-        ledger.served(&BytesByLevel { store: 10, pfs: 5, ..Default::default() });
-        ledger.failed(7);
-        let served = ledger.served_by_level().total();
-        assert_eq!(ledger.asked_bytes.get(), served + ledger.failed_bytes.get());
+        let counters = Counters::default();
+        counters.served(&BytesByLevel { store: 10, pfs: 5, ..Default::default() });
+        counters.failed(7);
+        let served = counters.served_by_level().total();
+        assert_eq!(counters.asked_bytes.get(), served + counters.failed_bytes.get());
     }
 }

@@ -16,10 +16,10 @@ use tidepool_store::{FillStart, Segment};
 
 use crate::block_buffers::AlignedBuffer;
 use crate::core::Core;
-use crate::file::cached_version::Content;
+use crate::file::cached_version::CachedVersion;
 use crate::file::gate::SharedGate;
 use crate::file::state::FileState;
-use crate::metadata_change::WordWait;
+use crate::metadata_change::NotificationWait;
 
 /// How a fill ended.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub enum Admission {
 pub struct Ticket {
     block: u64,
     origin: Origin,
-    content: Arc<Content>,
+    content: Arc<CachedVersion>,
     progress: Mutex<Progress>,
     finished: Condvar,
 }
@@ -145,7 +145,7 @@ impl FillPool {
     /// Drops the queued transfers of a content that nobody can read any more, and with them the
     /// descriptors that keep a removed file's room on the PFS taken. One under way stops before its
     /// next piece, since the content is superseded.
-    pub fn cancel(&self, content: &Content) {
+    pub fn cancel(&self, content: &CachedVersion) {
         let ours = |job: &Job| job.ticket.content.number == content.number;
         let mut dropped = VecDeque::new();
         {
@@ -208,7 +208,7 @@ pub struct BlockSource<'a> {
     /// The descriptor that is read from.
     pub lower: &'a Arc<dyn LowerFile>,
     /// The version that the blocks must belong to.
-    pub content: &'a Arc<Content>,
+    pub content: &'a Arc<CachedVersion>,
 }
 
 impl BlockSource<'_> {
@@ -218,7 +218,7 @@ impl BlockSource<'_> {
             return Filled::Kept;
         };
         if !is_new {
-            self.core.ledger.fills_joined.add(1);
+            self.core.counters.fills_joined.add(1);
         }
         let filled = self.job(ticket, admission).run_or_wait(self.core);
         // Another reader's fill may have failed for a reason that its descriptor alone has, so
@@ -234,11 +234,11 @@ impl BlockSource<'_> {
 
     /// Queues a fill of `block` unless one is under way or the block is resident.
     pub fn prefetch(&self, block: u64, admission: Admission) {
-        if self.core.transient.is_nearly_full() {
+        if self.core.buffers.is_nearly_full() {
             return;
         }
         let Some((ticket, true)) = self.ticket(block, Origin::Servers) else { return };
-        self.core.ledger.read_ahead_blocks.add(1);
+        self.core.counters.read_ahead_blocks.add(1);
         self.queue(ticket, admission);
     }
 
@@ -294,7 +294,7 @@ impl BlockSource<'_> {
             let (content, progress) = (content.clone(), Mutex::new(progress));
             Arc::new(Ticket { block, origin, content, progress, finished: Condvar::new() })
         };
-        if let Some(buffer) = self.core.transient.get(content.number, block) {
+        if let Some(buffer) = self.core.buffers.get(content.number, block) {
             return Some((ticket(Progress::Done(Filled::Passing(buffer))), false));
         }
         let ticket = ticket(Progress::Queued);
@@ -374,7 +374,7 @@ impl Job {
     fn fill(&self, core: &Core, gate: &SharedGate<'_>) -> Result<Filled> {
         let Ticket { content, block, origin, .. } = &*self.ticket;
         let (block, block_bytes) = (*block, core.block_bytes());
-        if content.is_superseded() {
+        if content.is_invalidated() {
             return Ok(Filled::Changed);
         }
         let offset = block * block_bytes;
@@ -398,15 +398,15 @@ impl Job {
                     return Ok(Filled::Changed);
                 }
                 if *origin == Origin::Servers {
-                    content.note_fresh(block, length as u64);
+                    content.note_unread(block, length as u64);
                 }
                 fill.commit(BlockState::Clean);
-                core.ledger.fills.add(1);
+                core.counters.fills.add(1);
                 Ok(Filled::Kept)
             }
             FillStart::NotAdmitted => {
-                core.ledger.fills_not_admitted.add(1);
-                let mut buffer = core.transient.buffer(length).map_err(|error| {
+                core.counters.fills_not_admitted.add(1);
+                let mut buffer = core.buffers.buffer(length).map_err(|error| {
                     let what = "getting a transfer buffer";
                     Error::new(ErrorKind::StoreFull, what, "").caused_by(error)
                 })?;
@@ -414,7 +414,7 @@ impl Job {
                     return Ok(Filled::Changed);
                 }
                 let buffer = Arc::new(buffer);
-                core.transient.insert(content.number, block, buffer.clone());
+                core.buffers.insert(content.number, block, buffer.clone());
                 Ok(Filled::Passing(buffer))
             }
         }
@@ -434,7 +434,7 @@ impl Job {
         let is_current = core.still_current(gate, &self.ticket.content, &*self.lower)?;
         let is_whole = read >= length && is_current;
         if !is_whole {
-            core.ledger.fills_discarded.add(1);
+            core.counters.fills_discarded.add(1);
         }
         Ok(is_whole)
     }
@@ -452,9 +452,9 @@ impl Job {
         let mut total = 0;
         for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
             let read = lower.read_block(offset + total as u64, piece)?;
-            core.ledger.pfs_read_bytes.add(read as u64);
+            core.counters.pfs_read_bytes.add(read as u64);
             total += read;
-            if read < piece.len() || self.ticket.content.is_superseded() {
+            if read < piece.len() || self.ticket.content.is_invalidated() {
                 break;
             }
         }
@@ -469,16 +469,16 @@ impl Core {
     pub fn still_current(
         &self,
         _gate: &SharedGate<'_>,
-        content: &Content,
+        content: &CachedVersion,
         lower: &dyn LowerFile,
     ) -> Result<bool> {
-        let word = WordWait::begin();
+        let notification = NotificationWait::begin();
         loop {
             // In this order, so that what was carried along in between shows below.
             let ours = content.version();
             let now = lower.version()?;
             if now.agrees_with(&ours) {
-                self.weigh_stamps(content, &now);
+                self.check_racy(content, &now);
                 return Ok(true);
             }
             if content.version() != ours {
@@ -486,12 +486,12 @@ impl Core {
             }
             // Of another length, it is no change of metadata that is told in a moment.
             let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
-            let waits = told_soon && !content.is_superseded();
-            if !waits || !word.goes_on() {
-                self.give_up(content);
+            let waits = told_soon && !content.is_invalidated();
+            if !waits || !notification.goes_on() {
+                self.invalidate(content);
                 return Ok(false);
             }
-            word.pause();
+            notification.pause();
         }
     }
 }

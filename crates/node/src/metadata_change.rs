@@ -8,45 +8,45 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
-use crate::file::cached_version::Content;
+use crate::file::cached_version::CachedVersion;
 use crate::file::state::Inner;
 
 /// How long the word of a rename or another change of metadata is waited for: it comes a moment
 /// after that.
-const WORD_TIMEOUT: Duration = Duration::from_millis(100);
-const WORD_POLL: Duration = Duration::from_millis(1);
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_millis(100);
+const NOTIFICATION_POLL: Duration = Duration::from_millis(1);
 /// How long a removal waits for a transfer of the file that is under way.
 const TRANSFERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits for the word of a change of metadata that this node or a client of it made.
-pub struct WordWait {
+pub struct NotificationWait {
     begun: Instant,
 }
 
-impl WordWait {
+impl NotificationWait {
     /// From now on.
     pub fn begin() -> Self {
-        WordWait { begun: Instant::now() }
+        NotificationWait { begun: Instant::now() }
     }
 
     /// Whether the word may still come.
     pub fn goes_on(&self) -> bool {
-        self.begun.elapsed() <= WORD_TIMEOUT
+        self.begun.elapsed() <= NOTIFICATION_TIMEOUT
     }
 
     /// A part of the wait.
     pub fn pause(&self) {
-        std::thread::sleep(WORD_POLL);
+        std::thread::sleep(NOTIFICATION_POLL);
     }
 
     /// Whether what was seen of the file may differ from `content` by its metadata alone, and the
     /// word of that may still come.
-    pub fn is_for(&self, content: &Content, seen: &Version) -> bool {
+    pub fn is_for(&self, content: &CachedVersion, seen: &Version) -> bool {
         let ours = content.version();
         let of_metadata = seen.is_of_same_file(&ours)
             && (seen.size, seen.modified_ns) == (ours.size, ours.modified_ns)
             && !seen.agrees_with(&ours);
-        of_metadata && !content.is_superseded() && !content.is_memory_only() && self.goes_on()
+        of_metadata && !content.is_invalidated() && !content.is_memory_only() && self.goes_on()
     }
 }
 
@@ -55,7 +55,7 @@ impl Core {
     /// that is not sure, or the time of the content was set, it is read again; who has the file
     /// open goes on with it, as after a change of bytes by this node. Where it is not known that
     /// the change was `alone`, this is about stubs only: another change of metadata would show.
-    pub fn carry(&self, before: &Version, after: &Version, alone: Alone) {
+    pub fn rebase_version(&self, before: &Version, after: &Version, alone: Alone) {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
@@ -81,21 +81,21 @@ impl Core {
         let is_known = alone != Alone::Unknown
             && is_ours
             && ours.size == after.size
-            && !content.is_superseded();
+            && !content.is_invalidated();
         let is_sure = is_known && alone == Alone::Sure;
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
             content.set_version(*after);
-            self.weigh_stamps(&content, after);
+            self.check_racy(&content, after);
         } else if is_known && !content.is_memory_only() {
             self.lead_on(&mut inner, &content, after);
         }
     }
 
     /// Has readers of `old` go on with what is read anew at `version`.
-    fn lead_on(&self, inner: &mut Inner, old: &Arc<Content>, version: &Version) {
-        let fresh = Arc::new(Content::new(*version, old.owner, old.admit));
-        self.weigh_stamps(&fresh, version);
-        self.give_up(old);
+    fn lead_on(&self, inner: &mut Inner, old: &Arc<CachedVersion>, version: &Version) {
+        let fresh = Arc::new(CachedVersion::new(*version, old.owner, old.admit));
+        self.check_racy(&fresh, version);
+        self.invalidate(old);
         old.lead_to(&fresh);
         inner.content = Some(fresh);
         inner.capture = Default::default();
@@ -133,7 +133,7 @@ impl Core {
         // The table has the file, and we.
         let begun = Instant::now();
         while Arc::strong_count(&file) > 2 && begun.elapsed() < TRANSFERS_TIMEOUT {
-            std::thread::sleep(WORD_POLL);
+            std::thread::sleep(NOTIFICATION_POLL);
         }
     }
 
@@ -194,7 +194,7 @@ impl NotedVersion for Noted {
             Some(_) => Alone::Seen,
             None => Alone::Unknown,
         };
-        self.core.carry(&self.version, &after, alone);
+        self.core.rebase_version(&self.version, &after, alone);
         if self.is_nameless()? {
             self.core.name_removed(after.id);
         }

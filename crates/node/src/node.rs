@@ -15,12 +15,12 @@ use tidepool_proto::{
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
-use crate::block_buffers::TransientBlocks;
-use crate::capacity_lease::Governor;
+use crate::block_buffers::BlockBuffers;
+use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::core::Core;
-use crate::counters::Ledger;
-use crate::file::draining::{Drained, Effort, spill_all};
+use crate::counters::Counters;
+use crate::file::draining::{Drained, Effort, write_back_all};
 use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::file::write_back_pool::{self, Wait};
@@ -31,9 +31,9 @@ use crate::promise::PfsPromise;
 use crate::striping;
 
 /// Blocks that may pass through beyond the window of one reader.
-const TRANSIENT_BLOCKS_MORE: u64 = 8;
+const POOL_BLOCKS_MORE: u64 = 8;
 /// How often records of files that nobody needs, and contents past their time, are dropped.
-const UPKEEP: Duration = Duration::from_secs(1);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running node, without front ends.
 pub struct Node {
@@ -42,7 +42,7 @@ pub struct Node {
     /// Facts that only the process around the node knows, for `status`.
     pub(crate) surroundings: Mutex<Surroundings>,
     notes: Vec<String>,
-    upkeep: Mutex<Option<JoinHandle<()>>>,
+    housekeeping: Mutex<Option<JoinHandle<()>>>,
     stopping: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -96,18 +96,18 @@ impl Node {
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
-        let governor = Arc::new(Governor::new(store.clone(), &config));
+        let capacity_lease = Arc::new(CapacityLease::new(store.clone(), &config));
         let core = Arc::new(Core {
             store,
             pfs,
             files: FileTable::default(),
             fills: FillPool::default(),
-            transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
+            buffers: BlockBuffers::new(pool_blocks(&config), config.block_bytes),
             habits: Default::default(),
-            ledger: Ledger::default(),
+            counters: Counters::default(),
             changes: Changes::default(),
             pins: Arc::default(),
-            governor,
+            capacity_lease,
             memory_only: Default::default(),
             drained: Drained::default(),
             started: Instant::now(),
@@ -115,15 +115,15 @@ impl Node {
             config,
         });
         core.fills.start(&core, transfers)?;
-        spill_under_pressure(&core);
+        write_back_under_pressure(&core);
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
-        let upkeep = start_upkeep(Arc::downgrade(&core), stopping.clone())?;
+        let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;
         Ok(Arc::new(Node {
             core,
             loads: Loads::default(),
             surroundings: Mutex::new(Surroundings::default()),
             notes,
-            upkeep: Mutex::new(Some(upkeep)),
+            housekeeping: Mutex::new(Some(housekeeping)),
             stopping,
         }))
     }
@@ -163,7 +163,7 @@ impl Node {
     fn drain_with(&self, effort: Effort, to_end: bool, go_on: &dyn Fn() -> bool) -> Result<()> {
         let draining = self.core.drained.begin(to_end);
         self.core.changes.gather();
-        spill_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
+        write_back_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
         draining.stay();
         Ok(())
     }
@@ -175,28 +175,28 @@ impl Node {
 
     /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once
     /// a second. Waits for no file.
-    pub fn keep_up(&self) {
-        self.core.keep_up();
+    pub fn housekeep(&self) {
+        self.core.housekeep();
     }
 
     /// Ends the node's threads. Call after the front ends are gone; `drain` first.
     pub fn stop(&self) {
         *self.stopping.0.lock() = true;
         self.stopping.1.notify_all();
-        if let Some(thread) = self.upkeep.lock().take() {
+        if let Some(thread) = self.housekeeping.lock().take() {
             let _ = thread.join();
         }
-        self.core.memory_only.spilling().stop();
-        self.core.memory_only.crew().stop();
-        self.core.governor.stop();
+        self.core.memory_only.write_back_state().stop();
+        self.core.memory_only.write_back_pool().stop();
+        self.core.capacity_lease.stop();
         self.core.fills.stop();
     }
 }
 
 /// Blocks that pass through without being kept: one reader's window, and some for others.
-fn transient_blocks(config: &NodeConfig) -> usize {
+fn pool_blocks(config: &NodeConfig) -> usize {
     let window = config.read_ahead_bytes_max.min(config.capacity_bytes / 4);
-    (window / config.block_bytes + TRANSIENT_BLOCKS_MORE) as usize
+    (window / config.block_bytes + POOL_BLOCKS_MORE) as usize
 }
 
 fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
@@ -209,7 +209,7 @@ fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
 }
 
 /// Lets the store ask for room that only writing memory-only files down can make.
-fn spill_under_pressure(core: &Arc<Core>) {
+fn write_back_under_pressure(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
@@ -218,20 +218,26 @@ fn spill_under_pressure(core: &Arc<Core>) {
     }));
 }
 
-fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Result<JoinHandle<()>> {
+fn start_housekeeping(
+    core: Weak<Core>,
+    stopping: Arc<(Mutex<bool>, Condvar)>,
+) -> Result<JoinHandle<()>> {
     let run = move || {
         let mut stop = stopping.0.lock();
         while !*stop {
-            stopping.1.wait_for(&mut stop, UPKEEP);
+            stopping.1.wait_for(&mut stop, HOUSEKEEPING_INTERVAL);
             let Some(core) = core.upgrade() else { return };
-            core.keep_up();
+            core.housekeep();
         }
     };
-    std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(
-        |error| {
-            Error::new(ErrorKind::Unsupported, "starting the upkeep thread", "").caused_by(error)
-        },
-    )
+    std::thread::Builder::new()
+        .name("housekeeping".into())
+        .stack_size(256 << 10)
+        .spawn(run)
+        .map_err(|error| {
+            Error::new(ErrorKind::Unsupported, "starting the housekeeping thread", "")
+                .caused_by(error)
+        })
 }
 
 impl FileService for Node {
@@ -243,14 +249,14 @@ impl FileService for Node {
         let reads = request.access.reads();
         let handle = self.open_handle(request)?;
         if reads && !handle.is_of_probe() {
-            self.core.ledger.reading_opens.add(1);
+            self.core.counters.reading_opens.add(1);
         }
         Ok(Arc::new(handle))
     }
 
     fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
         let alone = if alone { Alone::Sure } else { Alone::Unknown };
-        self.core.carry(before, after, alone);
+        self.core.rebase_version(before, after, alone);
     }
 
     fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
@@ -287,6 +293,6 @@ impl FileService for Node {
     }
 
     fn is_settled(&self, version: &Version) -> bool {
-        self.core.promise.keeps() && self.core.is_settled(version)
+        self.core.promise.may_cache() && self.core.is_settled(version)
     }
 }

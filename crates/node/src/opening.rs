@@ -6,12 +6,12 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
 
 use crate::core::Core;
-use crate::file::cached_version::Content;
+use crate::file::cached_version::CachedVersion;
 use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
 use crate::file::state::{FileState, Inner, Remains};
 use crate::file::stub::{self, Found};
-use crate::metadata_change::WordWait;
+use crate::metadata_change::NotificationWait;
 use crate::node::Node;
 use crate::striping;
 
@@ -30,7 +30,7 @@ fn seen(inner: &Inner) -> Seen {
     inner.content.as_ref().map(|content| (content.number, content.version()))
 }
 
-fn is_at(content: &Option<Arc<Content>>, version: &Version) -> bool {
+fn is_at(content: &Option<Arc<CachedVersion>>, version: &Version) -> bool {
     content.as_ref().is_some_and(|content| content.version().agrees_with(version))
 }
 
@@ -42,11 +42,11 @@ impl Node {
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
-    ) -> Result<(Arc<Content>, bool)> {
+    ) -> Result<(Arc<CachedVersion>, bool)> {
         // The gate keeps writers of this node out, so the version seen is the recorded one or
         // somebody else's.
         let unchanged_by_us = file.share_gate();
-        let (core, word) = (&self.core, WordWait::begin());
+        let (core, notification) = (&self.core, NotificationWait::begin());
         let mut asked = None;
         loop {
             // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
@@ -57,8 +57,10 @@ impl Node {
             let known = asked.filter(|version| is_at(&current, version));
             let mut version = known.map_or_else(|| lower.version(), Ok)?;
             asked = Some(version);
-            if has_users && current.as_ref().is_some_and(|known| word.is_for(known, &version)) {
-                word.pause();
+            if has_users
+                && current.as_ref().is_some_and(|known| notification.is_for(known, &version))
+            {
+                notification.pause();
                 continue; // who has it open would be shut out
             }
             let is_ours = match &current {
@@ -80,7 +82,7 @@ impl Node {
             // Nobody is known to have changed it.
             let is_led_on = old
                 .as_ref()
-                .is_some_and(|old| !old.is_superseded() && old.version().agrees_with(&version));
+                .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
             let mut remains = Remains::none();
             if let Some(content) = &old {
                 if is_ours || is_usable(content, &version, &inner) {
@@ -88,9 +90,9 @@ impl Node {
                     return Ok((content.clone(), inner.written_directly));
                 }
                 memory_only::note_replaced(file, content);
-                core.ledger.versions_superseded.add(1);
-                core.give_up(content);
-                remains = memory_only::forget(core, &mut inner);
+                core.counters.versions_superseded.add(1);
+                core.invalidate(content);
+                remains = memory_only::discard(core, &mut inner);
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
@@ -142,7 +144,7 @@ impl Node {
         let packed = || core.store.small_state(version.id);
         file.content().is_some_and(|content| {
             !content.is_memory_only()
-                && !content.is_unsettled()
+                && !content.is_racy()
                 && content.version().agrees_with(version)
         }) || packed().is_some_and(|(cached, _)| cached.agrees_with(version))
     }
@@ -192,13 +194,13 @@ impl Node {
 }
 
 /// Whether an open at `version` may read `content`, which is no memory-only one.
-fn is_usable(content: &Content, version: &Version, inner: &Inner) -> bool {
+fn is_usable(content: &CachedVersion, version: &Version, inner: &Inner) -> bool {
     // Another node's change may hide behind stamps that had not settled. What the kernel reads by
     // itself beside a writer of this node stays: it could not be led on to what the writer writes.
-    let is_stale = content.is_unsettled() && (inner.writers == 0 || !content.is_lent());
+    let is_stale = content.is_racy() && (inner.writers == 0 || !content.is_borrowed_by_kernel());
     let is_current = content.version().agrees_with(version) && !content.is_memory_only();
     // A content that was given up stays so, even if its version is right after all.
-    is_current && !content.is_superseded() && !is_stale
+    is_current && !content.is_invalidated() && !is_stale
 }
 
 /// Begins what is cached of the file at `version`, for an open of this user.
@@ -209,15 +211,18 @@ pub(crate) fn fresh_content(
     user_id: u32,
     version: Version,
     is_shared: bool,
-) -> Arc<Content> {
+) -> Arc<CachedVersion> {
     let rule = core.rule_of(&**lower);
     let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
     let owner = core.owner(rule, user_id);
-    let content =
-        Arc::new(Content::new(version, owner, admit && !is_shared && core.promise.keeps()));
+    let content = Arc::new(CachedVersion::new(
+        version,
+        owner,
+        admit && !is_shared && core.promise.may_cache(),
+    ));
     if is_shared {
         // The next change of the other program may hide behind one of our writer.
-        content.mark_unsettled();
+        content.mark_racy();
     }
     inner.content = Some(content.clone());
     inner.capture = Default::default();

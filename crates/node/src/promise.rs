@@ -65,7 +65,7 @@ impl PfsPromise {
     }
 
     /// Whether bytes of files may be kept at all.
-    pub fn keeps(self) -> bool {
+    pub fn may_cache(self) -> bool {
         self != PfsPromise::NothingKept
     }
 }

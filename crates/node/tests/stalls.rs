@@ -80,7 +80,7 @@ fn assert_answers(fixture: &Fixture) {
         answered.send("govern").unwrap();
         node.admin(AdminRequest::ControlStatus, None, 0).unwrap();
         answered.send("control status").unwrap();
-        node.keep_up();
+        node.housekeep();
         answered.send("upkeep").unwrap();
     });
     for question in ["status", "govern", "control status", "upkeep"] {
@@ -198,7 +198,7 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
         let node = fixture.node.clone();
         let (answered, answers) = mpsc::channel();
         std::thread::spawn(move || {
-            node.keep_up();
+            node.housekeep();
             answered.send("upkeep").unwrap();
             node.admin(AdminRequest::Explain, Some(opened.into()), 0).unwrap();
             answered.send("explain").unwrap();

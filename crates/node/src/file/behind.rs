@@ -9,7 +9,7 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::gate::ExclusiveGate;
 
 /// What is read from the PFS at once.
@@ -18,7 +18,7 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Follows a write that the PFS has taken.
 pub fn write(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     offset: u64,
     data: &[u8],
@@ -33,7 +33,7 @@ pub fn write(
 /// Follows a range that was made zeros on the PFS.
 pub fn zero(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     offset: u64,
     length: u64,
@@ -54,7 +54,7 @@ pub fn zero(
 /// Follows a length that was set on the PFS.
 pub fn set_size(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     size: u64,
 ) {
@@ -69,7 +69,7 @@ pub fn set_size(
 }
 
 /// Grows them to the present end with what the PFS has, as far as there is memory.
-fn catch_up(content: &Arc<Content>, lower: &dyn LowerFile) {
+fn catch_up(content: &Arc<CachedVersion>, lower: &dyn LowerFile) {
     let now = content.latest();
     if now.is_memory_only() {
         return;
@@ -80,14 +80,14 @@ fn catch_up(content: &Arc<Content>, lower: &dyn LowerFile) {
 }
 
 /// Whether a piece was taken.
-fn grow(now: &Content, lower: &dyn LowerFile, segment: &Segment) -> bool {
+fn grow(now: &CachedVersion, lower: &dyn LowerFile, segment: &Segment) -> bool {
     let mut bytes = vec![0; (now.size() - segment.size()).min(PIECE_BYTES) as usize];
     let is_whole = lower.look_at(segment.size(), &mut bytes).is_ok_and(|read| read == bytes.len());
     let is_ours = || lower.version().is_ok_and(|version| version.agrees_with(&now.version()));
     is_whole && is_ours() && segment.extend(0, &bytes, BlockState::Clean)
 }
 
-fn segments(content: &Arc<Content>) -> impl Iterator<Item = Arc<Segment>> {
+fn segments(content: &Arc<CachedVersion>) -> impl Iterator<Item = Arc<Segment>> {
     let behind = content.latest().left_behind().into_iter();
     behind.filter_map(|content| content.segment().cloned())
 }

@@ -10,9 +10,9 @@ use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::kernel_borrow;
-use crate::block_buffers::{AlignedBuffer, TransientBlocks};
+use crate::block_buffers::{AlignedBuffer, BlockBuffers};
 use crate::core::Core;
 
 /// Where the bytes of a file being written are kept.
@@ -37,7 +37,7 @@ pub struct GatheredBlock {
 
 impl GatheredBlock {
     /// Starts a block with its first bytes, if not too many are gathered already.
-    fn start(buffers: &TransientBlocks, block: u64, first: &[u8]) -> Option<Self> {
+    fn start(buffers: &BlockBuffers, block: u64, first: &[u8]) -> Option<Self> {
         let buffer = buffers.gathering_buffer()?;
         let mut this = GatheredBlock { block, buffer, filled: 0 };
         this.take(0, first);
@@ -96,11 +96,11 @@ impl Capture {
     pub fn keep(
         &mut self,
         core: &Core,
-        content: &Content,
+        content: &CachedVersion,
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
-        let (store, buffers) = (&core.store, &core.transient);
+        let (store, buffers) = (&core.store, &core.buffers);
         if content.segment().is_none() {
             store.remove_small(content.id());
             if !keep_new || !content.admit {
@@ -123,7 +123,7 @@ impl Capture {
             return self.keep_in_segment((buffers, segment), written, true);
         }
         let segment = content.segment_or_create(store)?.clone();
-        if content.is_lent() && written.end() > written.size_before {
+        if content.is_borrowed_by_kernel() && written.end() > written.size_before {
             return kernel_borrow::write(&segment, written, BlockState::Clean);
         }
         self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
@@ -148,7 +148,7 @@ impl Capture {
     }
 
     /// Follows a change of the file's length to `size`.
-    pub fn set_size(&mut self, store: &Store, content: &Content, size: u64) -> Result<()> {
+    pub fn set_size(&mut self, store: &Store, content: &CachedVersion, size: u64) -> Result<()> {
         store.remove_small(content.id());
         match self {
             Capture::Buffer(bytes) => match usize::try_from(size) {
@@ -162,7 +162,7 @@ impl Capture {
             Capture::Off => {}
         }
         match content.segment() {
-            Some(segment) if content.is_lent() => {
+            Some(segment) if content.is_borrowed_by_kernel() => {
                 kernel_borrow::set_size(segment, size, BlockState::Clean)
             }
             Some(segment) => segment.set_size(size),
@@ -171,7 +171,7 @@ impl Capture {
     }
 
     /// Puts what was gathered so far into the store: the file's last block, or a small file.
-    pub fn settle(&mut self, store: &Store, content: &Content) -> Result<()> {
+    pub fn settle(&mut self, store: &Store, content: &CachedVersion) -> Result<()> {
         if let (Capture::Gather(gathered), Some(segment)) = (&*self, content.segment()) {
             gathered.commit(segment);
             *self = Capture::Off;
@@ -179,7 +179,7 @@ impl Capture {
         let Capture::Buffer(bytes) = self else { return Ok(()) };
         let version = content.version();
         let whole = bytes.len() as u64 == version.size && content.segment().is_none();
-        if whole && !content.is_unsettled() && !bytes.is_empty() {
+        if whole && !content.is_racy() && !bytes.is_empty() {
             store.insert_small(version.id, version, content.owner, bytes)?;
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Capture {
     /// Patches resident blocks, and keeps new ones from their start to their end.
     fn keep_in_segment(
         &mut self,
-        (buffers, segment): (&TransientBlocks, &Segment),
+        (buffers, segment): (&BlockBuffers, &Segment),
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
@@ -219,7 +219,7 @@ impl Capture {
     /// Keeps bytes of a block that is not resident.
     fn gather(
         &mut self,
-        (buffers, segment): (&TransientBlocks, &Segment),
+        (buffers, segment): (&BlockBuffers, &Segment),
         block: u64,
         within: usize,
         part: &[u8],

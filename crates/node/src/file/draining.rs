@@ -14,8 +14,8 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{ByteSize, Error, ErrorKind, FileId, Result};
 
-use super::cached_version::Content;
-use super::memory_only::{is_expendable, name_of_file, spill_gated};
+use super::cached_version::CachedVersion;
+use super::memory_only::{is_expendable, name_of_file, write_back};
 use super::state::FileState;
 use super::steps::{HANGING, WAITING_MAX, moving};
 use super::write_back_state::{Room, SAY_EVERY, is_full};
@@ -102,7 +102,7 @@ pub enum Effort {
 /// that found none, more and more are passed over until the next is tried. Returns when all is
 /// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error
 /// tells what is left, or is the first that was of another kind, after all were tried.
-pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
+pub fn write_back_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
     let mut left = core.memory_only.contents();
     left.sort_by_key(|content| std::cmp::Reverse(content.size()));
     let state = Mutex::new(State { left, ..State::default() });
@@ -146,7 +146,7 @@ struct Round {
 #[derive(Default)]
 struct State {
     /// Files to come, the last one first.
-    left: Vec<Arc<Content>>,
+    left: Vec<Arc<CachedVersion>>,
     works: Vec<(FileId, Instant)>,
     ended: usize,
     last_end: Option<Instant>,
@@ -217,7 +217,7 @@ impl Round {
         {
             return;
         }
-        let Some(result) = self.write_down(&file) else { return };
+        let Some(result) = self.write_back(&file) else { return };
         let mut state = self.state.lock();
         match result {
             Ok(()) => state.walk.found_room(&rooms),
@@ -239,7 +239,7 @@ impl Round {
     }
 
     /// Waits for those who change the file; `None` where nothing is to be done any more.
-    fn write_down(&self, file: &FileState) -> Option<Result<()>> {
+    fn write_back(&self, file: &FileState) -> Option<Result<()>> {
         let changing = loop {
             if let Some(changing) = file.try_close_gate_for(LOOK_AGAIN) {
                 break changing;
@@ -249,7 +249,7 @@ impl Round {
             }
         };
         let content = file.content().filter(|content| content.is_memory_only())?;
-        Some(spill_gated(&self.core, &changing, &content).map(drop))
+        Some(write_back(&self.core, &changing, &content).map(drop))
     }
 
     /// Names the files that keep everybody waiting.

@@ -35,8 +35,8 @@ impl Handle {
         if !is_known || known.is_memory_only() || inner.written_directly {
             return Ok(());
         }
-        self.core.ledger.versions_superseded.add(1);
-        self.core.give_up(&known);
+        self.core.counters.versions_superseded.add(1);
+        self.core.invalidate(&known);
         // The next change of the other program may hide behind one of ours.
         fresh_content(&self.core, &mut inner, &self.lower, self.user_id, version, true);
         Ok(())

@@ -17,7 +17,7 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::capture::Written;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
@@ -26,17 +26,17 @@ use super::retry;
 use super::state::{FileState, Inner, Remains};
 use super::steps::Steps;
 use super::stub::{self, Found, Stub};
-use super::write_back::write_down;
-use super::write_back_pool::{self, Crew, Wait};
-use super::write_back_state::{Room, Spilling, is_full};
+use super::write_back::write_into_stub;
+use super::write_back_pool::{self, Wait, WriteBackPool};
+use super::write_back_state::{Room, WriteBackState, is_full};
 use crate::core::Core;
 
 /// The memory-only files of a node, to be counted without waiting for any of them.
 pub struct MemoryOnlyFiles {
-    contents: Mutex<HashMap<FileId, Arc<Content>>>,
+    contents: Mutex<HashMap<FileId, Arc<CachedVersion>>>,
     count: AtomicU64,
-    spilling: Arc<Spilling>,
-    crew: Arc<Crew>,
+    write_back_state: Arc<WriteBackState>,
+    write_back_pool: Arc<WriteBackPool>,
     steps: Steps,
     /// Names this start of a node in marks.
     node: String,
@@ -50,8 +50,8 @@ impl Default for MemoryOnlyFiles {
         MemoryOnlyFiles {
             contents: Mutex::default(),
             count: AtomicU64::new(0),
-            spilling: Arc::default(),
-            crew: Arc::default(),
+            write_back_state: Arc::default(),
+            write_back_pool: Arc::default(),
             steps: Steps::default(),
             node: format!("{:016x}{:016x}", random(), random()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -66,18 +66,18 @@ impl MemoryOnlyFiles {
     }
 
     /// Their contents now.
-    pub fn contents(&self) -> Vec<Arc<Content>> {
+    pub fn contents(&self) -> Vec<Arc<CachedVersion>> {
         self.contents.lock().values().cloned().collect()
     }
 
     /// What is known of a PFS without room for them.
-    pub fn spilling(&self) -> &Arc<Spilling> {
-        &self.spilling
+    pub fn write_back_state(&self) -> &Arc<WriteBackState> {
+        &self.write_back_state
     }
 
     /// The threads that write them down when memory is needed.
-    pub fn crew(&self) -> &Arc<Crew> {
-        &self.crew
+    pub fn write_back_pool(&self) -> &Arc<WriteBackPool> {
+        &self.write_back_pool
     }
 
     /// Which of them are written down now.
@@ -85,13 +85,13 @@ impl MemoryOnlyFiles {
         &self.steps
     }
 
-    fn insert(&self, content: &Arc<Content>) {
+    fn insert(&self, content: &Arc<CachedVersion>) {
         let mut contents = self.contents.lock();
         contents.insert(content.id(), content.clone());
         self.count.store(contents.len() as u64, Ordering::Release);
     }
 
-    fn remove(&self, content: &Content) {
+    fn remove(&self, content: &CachedVersion) {
         let mut contents = self.contents.lock();
         if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
             contents.remove(&content.id());
@@ -113,11 +113,11 @@ impl MemoryOnlyFiles {
 /// What became of a file that was to be written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Spilled {
+pub enum WriteBackOutcome {
     /// It is an ordinary file.
-    WrittenDown,
+    WrittenBack,
     /// Its bytes are gone: it was expendable, has no name any more, or is another program's.
-    LetGo,
+    Discarded,
 }
 
 /// Makes an empty file a memory-only one. False where it takes no mark: it then stays an ordinary
@@ -125,7 +125,7 @@ pub enum Spilled {
 pub fn begin(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     lower: &Arc<dyn LowerFile>,
 ) -> Result<bool> {
     let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
@@ -148,7 +148,7 @@ pub fn begin(
 pub fn is_still_ours(
     core: &Core,
     file: &impl Gated,
-    content: &Content,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
     now: &Version,
 ) -> Result<bool> {
@@ -207,7 +207,7 @@ pub fn name_of_file(core: &Core, id: FileId) -> String {
 }
 
 /// The error of an open file whose bytes were let go.
-pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
+pub fn lost_error(core: &Core, content: &CachedVersion, lower: &dyn LowerFile) -> Error {
     stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
 }
 
@@ -216,7 +216,7 @@ pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
 pub fn record(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &Content,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
 ) -> Result<bool> {
     if !is_still_ours(core, file, content, lower, &lower.version()?)? {
@@ -230,7 +230,7 @@ pub fn record(
 
 /// Takes the version that the stub has after a change of the mark, unless another program wrote to
 /// it meanwhile.
-fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
+fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
     // Seen before it is looked at: what comes later shows.
     let now = lower.version()?;
     let is_ours = stub.is_at(lower, &now, mark)?;
@@ -246,7 +246,7 @@ fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> 
 pub fn tell_shorter(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &Content,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
     size: u64,
 ) -> Result<()> {
@@ -264,23 +264,25 @@ pub fn tell_shorter(
 pub fn write(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     offset: u64,
     data: &[u8],
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
     let size = content.size().max(end);
     let segment = content.segment_or_create(&core.store)?.clone();
-    if content.is_lent() && end > content.size() {
+    if content.is_borrowed_by_kernel() && end > content.size() {
         let written = Written { offset, data, size_before: content.size() };
         let kept = kernel_borrow::write(&segment, &written, BlockState::MemoryOnly);
-        if !or_spilled(core, file, content, kept)? {
+        if !or_written_back(core, file, content, kept)? {
             return Ok(false);
         }
         content.set_size(size);
         return Ok(true);
     }
-    if size > segment.size() && !or_spilled(core, file, content, segment.grow_with(offset, data))? {
+    if size > segment.size()
+        && !or_written_back(core, file, content, segment.grow_with(offset, data))?
+    {
         return Ok(false);
     }
     let block_bytes = segment.block_bytes();
@@ -309,10 +311,10 @@ pub fn write(
 }
 
 /// Writes a file down for want of memory, to go on with it as an ordinary one.
-pub fn spill_to_go_on(
+pub fn write_back_to_go_on(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
 ) -> Result<()> {
     // A write that found no room may have made the segment longer than the file.
     if let Some(segment) = content.segment()
@@ -321,23 +323,25 @@ pub fn spill_to_go_on(
         segment.set_size(content.size())?;
     }
     let stub = file.inner.lock().stub.clone();
-    match (spill_gated(core, file, content)?, stub) {
-        (Spilled::LetGo, Some(stub)) => Err(let_go(core, content, &**stub.lower())),
+    match (write_back(core, file, content)?, stub) {
+        (WriteBackOutcome::Discarded, Some(stub)) => {
+            Err(lost_error(core, content, &**stub.lower()))
+        }
         _ => Ok(()),
     }
 }
 
 /// How growth ended; false when the file had to be written down for lack of room.
-fn or_spilled(
+fn or_written_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     grown: Result<()>,
 ) -> Result<bool> {
     match grown {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::StoreFull => {
-            spill_to_go_on(core, file, content)?;
+            write_back_to_go_on(core, file, content)?;
             Ok(false)
         }
         Err(error) => Err(error),
@@ -348,7 +352,7 @@ fn or_spilled(
 fn begin_block(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     segment: &Arc<tidepool_store::Segment>,
     block: u64,
 ) -> Result<bool> {
@@ -362,14 +366,14 @@ fn begin_block(
             write_back_pool::ask(core, core.block_bytes(), Wait::ToEnd);
         }
     }
-    spill_to_go_on(core, file, content)?;
+    write_back_to_go_on(core, file, content)?;
     Ok(false)
 }
 
 /// Sets the length of a memory-only file.
-pub fn set_size(_gate: &ExclusiveGate<'_>, content: &Content, size: u64) -> Result<()> {
+pub fn set_size(_gate: &ExclusiveGate<'_>, content: &CachedVersion, size: u64) -> Result<()> {
     match content.segment() {
-        Some(segment) if content.is_lent() => {
+        Some(segment) if content.is_borrowed_by_kernel() => {
             kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
         }
         Some(segment) => segment.set_size(size)?,
@@ -380,21 +384,21 @@ pub fn set_size(_gate: &ExclusiveGate<'_>, content: &Content, size: u64) -> Resu
 }
 
 /// Gives memory-only bytes up, because the file is gone or was replaced.
-pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
+pub fn discard(core: &Core, inner: &mut Inner) -> Remains {
     inner.stub = None;
     let content = inner.content.as_ref().filter(|content| content.is_memory_only());
     let Some(content) = content else { return Remains::none() };
     content.set_memory_only(false);
     // Its readers see how long it was; the stub was not.
     content.set_version(Version { size: content.size(), ..content.version() });
-    core.give_up(content);
+    core.invalidate(content);
     core.memory_only.remove(content);
     Remains::of(content)
 }
 
 /// Notes that another program changed a file, before its bytes in memory are forgotten. Its writers
 /// are told.
-pub fn note_replaced(file: &FileState, content: &Content) {
+pub fn note_replaced(file: &FileState, content: &CachedVersion) {
     if !content.is_memory_only() {
         return;
     }
@@ -410,18 +414,19 @@ pub fn note_replaced(file: &FileState, content: &Content) {
 /// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
 /// that is being changed at this moment is passed over, so that no lock is waited for, and so is
 /// one that the PFS did not take a moment ago, or had no room for, unless it needs none.
-pub fn try_spill(core: &Arc<Core>, id: FileId) -> Option<u64> {
-    let spilling = &core.memory_only.spilling;
+pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
+    let write_back_state = &core.memory_only.write_back_state;
     let file = core.files.get(id)?;
     let stub = file.inner.lock().stub.clone()?;
-    let is_paused = spilling.is_paused(&**stub.lower()) || spilling.failing().is_paused(id);
+    let is_paused =
+        write_back_state.is_paused(&**stub.lower()) || write_back_state.failing().is_paused(id);
     if is_paused && !is_expendable(core, &file) {
         return None;
     }
     let changing = file.try_close_gate()?;
     let content = file.content().filter(|content| content.is_memory_only())?;
     let bytes = content.resident_bytes();
-    spill_gated(core, &changing, &content).is_ok().then_some(bytes)
+    write_back(core, &changing, &content).is_ok().then_some(bytes)
 }
 
 /// Whether a file may be dropped instead of being written down.
@@ -432,39 +437,41 @@ pub fn is_expendable(core: &Core, file: &FileState) -> bool {
 
 /// Writes one memory-only file down, or drops it where its rule says so. On error the bytes stay in
 /// memory, and that is noted.
-pub fn spill_gated(
+pub fn write_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
-) -> Result<Spilled> {
-    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(Spilled::WrittenDown) };
+    content: &Arc<CachedVersion>,
+) -> Result<WriteBackOutcome> {
+    let Some(stub) = file.inner.lock().stub.clone() else {
+        return Ok(WriteBackOutcome::WrittenBack);
+    };
     let begun = Instant::now();
     let step = core.memory_only.steps.begin(file);
-    let spilled = spill(core, file, content, &stub);
+    let outcome = write_back_or_discard(core, file, content, &stub);
     drop(step);
-    let (spilling, lower) = (&core.memory_only.spilling, &**stub.lower());
-    match &spilled {
-        Ok(Spilled::WrittenDown) => {
-            spilling.succeeded(lower);
-            spilling.failing().succeeded(file.id);
+    let (write_back_state, lower) = (&core.memory_only.write_back_state, &**stub.lower());
+    match &outcome {
+        Ok(WriteBackOutcome::WrittenBack) => {
+            write_back_state.succeeded(lower);
+            write_back_state.failing().succeeded(file.id);
         }
-        Ok(Spilled::LetGo) => {}
+        Ok(WriteBackOutcome::Discarded) => {}
         Err(error) if is_full(error) => {
-            if spilling.refused(Room::of(error, lower), file.id, error) {
+            if write_back_state.refused(Room::of(error, lower), file.id, error) {
                 retry::start(core);
             }
         }
-        Err(error) => spilling.failing().failed(file.id, error, begun),
+        Err(error) => write_back_state.failing().failed(file.id, error, begun),
     }
-    spilled
+    outcome
 }
 
-fn spill(
+fn write_back_or_discard(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<Content>,
+    content: &Arc<CachedVersion>,
     stub: &Stub,
-) -> Result<Spilled> {
+) -> Result<WriteBackOutcome> {
     let is_nameless = {
         let inner = file.inner.lock();
         inner.removed && inner.handles == 0
@@ -484,31 +491,31 @@ fn spill(
             }
         }
         let mut inner = file.inner.lock();
-        let remains = forget(core, &mut inner);
+        let remains = discard(core, &mut inner);
         inner.content = None;
         drop(inner);
         remains.free();
-        return Ok(Spilled::LetGo);
+        return Ok(WriteBackOutcome::Discarded);
     }
     let mark = core.memory_only.mark(content.size());
     let mut changed_amid = false;
-    let written = write_down(core, content, stub, &mark, &mut changed_amid);
-    if written.is_err() && stub.give_up(&mark) {
+    let written = write_into_stub(core, content, stub, &mark, &mut changed_amid);
+    if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
         if let Err(error) = adopt(content, &*lower, stub, &mark) {
             tracing::debug!(%error, "a stub that could not be written down is looked at later");
         }
-        return written.map(|()| Spilled::WrittenDown);
+        return written.map(|()| WriteBackOutcome::WrittenBack);
     }
     become_ordinary(core, file, content, &lower, changed_amid)?;
-    written.map(|()| Spilled::WrittenDown)
+    written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
 /// The PFS has the bytes.
 fn become_ordinary(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &Content,
+    content: &CachedVersion,
     lower: &Arc<dyn LowerFile>,
     changed_amid: bool,
 ) -> Result<()> {
@@ -516,21 +523,21 @@ fn become_ordinary(
     core.memory_only.remove(content);
     file.inner.lock().stub = None;
     content.set_memory_only(false);
-    core.ledger.spilled_bytes.add(content.size());
+    core.counters.spilled_bytes.add(content.size());
     match &version {
         // Another program may have written to it in between: who reads next asks the PFS.
-        Ok(_) if changed_amid => core.give_up(content),
+        Ok(_) if changed_amid => core.invalidate(content),
         Ok(version) if version.size == content.size() => {
             content.set_version(*version);
-            core.weigh_stamps(content, version);
+            core.check_racy(content, version);
         }
         // Another program wrote to it in the meantime.
         Ok(_) => {
             file.losses.add(content.size(), Cause::AnotherProgram);
-            core.give_up(content);
+            core.invalidate(content);
         }
         // Of no known version, so nobody may be served from it.
-        Err(_) => core.give_up(content),
+        Err(_) => core.invalidate(content),
     }
     // Now that they may go, absent blocks are no zeros any more.
     if let Some(segment) = content.segment() {

@@ -7,10 +7,10 @@
 //! * [`stub`]: what stands for a memory-only file on the PFS.
 //! * `read`, `write`, `capture`, `lent`, `behind`, `memory_only`, `written_down`,
 //!   `direct_writer`, `follow`: what a handle does.
-//! * `crew`, `steps`, `pace`, `draining`: when memory-only files are written down, by whom, how
+//! * `pool`, `steps`, `pace`, `draining`: when memory-only files are written down, by whom, how
 //!   fast.
 //! * [`losses`]: what was in memory alone and is gone, to be told.
-//! * `spilling`, `failing`, `retry`: what a PFS that has no room for them, or fails, changes of
+//! * `write_back_state`, `failing`, `retry`: what a PFS that has no room for them, or fails, changes of
 //!   it.
 //!
 //! Lock order: `FileState::gate`, then `FileState::inner`, then locks inside a content. The gate

@@ -9,7 +9,7 @@ use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::capture::Capture;
 use super::gate::Gate;
 use super::losses::Losses;
@@ -37,7 +37,7 @@ pub struct FileState {
 #[derive(Default)]
 pub struct Inner {
     /// What is cached of the present version.
-    pub content: Option<Arc<Content>>,
+    pub content: Option<Arc<CachedVersion>>,
     /// The path below the PFS directory by which it was opened last.
     pub opened_as: PathBuf,
     /// Open handles.
@@ -61,10 +61,10 @@ impl Inner {
     /// Gives everything up that is kept of a file without names that nobody has open: its memory,
     /// and the transfers whose descriptors keep its room on the PFS.
     pub fn discard(&mut self, core: &Core) -> Remains {
-        let _the_same = memory_only::forget(core, self);
+        let _the_same = memory_only::discard(core, self);
         self.pin = None;
         let Some(content) = self.content.take() else { return Remains::none() };
-        core.give_up(&content);
+        core.invalidate(&content);
         core.fills.cancel(&content);
         Remains::of(&content)
     }
@@ -76,7 +76,7 @@ pub struct Remains(Option<Arc<Segment>>);
 
 impl Remains {
     /// All of a content.
-    pub fn of(content: &Content) -> Self {
+    pub fn of(content: &CachedVersion) -> Self {
         Remains(content.segment().cloned())
     }
 
@@ -116,7 +116,7 @@ impl FileState {
     }
 
     /// The content that opens share now.
-    pub fn content(&self) -> Option<Arc<Content>> {
+    pub fn content(&self) -> Option<Arc<CachedVersion>> {
         self.inner.lock().content.clone()
     }
 }

@@ -260,7 +260,7 @@ impl Stub {
 
     /// Turns the stub into the file of `mark.length` bytes whose first bytes are `head`; `rest`
     /// writes those behind them. After an error [`Stub::give_up`] says what became of it.
-    pub fn write_down(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
+    pub fn write_back(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
         let (lower, size) = (&*self.lower, mark.length);
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
         self.progress.lock().is_cut = false;
@@ -301,7 +301,7 @@ impl Stub {
 
     /// Makes it a stub again after it could not be written down. False where it is the whole file
     /// by now, and no mark can be had any more.
-    pub fn give_up(&self, mark: &Mark) -> bool {
+    pub fn restore(&self, mark: &Mark) -> bool {
         let Err(error) = self.back(mark) else { return true };
         let size = self.lower.version().map(|now| now.size);
         let found = size.and_then(|size| find(&*self.lower, size));

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::capture::{Capture, Written};
 use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
 use super::{behind, memory_only};
-use crate::metadata_change::WordWait;
+use crate::metadata_change::NotificationWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
 const GAP_BYTES_MAX: u64 = 64 << 20;
@@ -27,18 +27,18 @@ const WRITEBACK_BYTES: u64 = 8 << 20;
 impl Handle {
     /// Begins a change: takes the gate and finds the content that it applies to, on the PFS where
     /// this open writes past the store.
-    fn begin_change(&self) -> Result<(ExclusiveGate<'_>, Arc<Content>)> {
-        let word = WordWait::begin();
+    fn begin_change(&self) -> Result<(ExclusiveGate<'_>, Arc<CachedVersion>)> {
+        let notification = NotificationWait::begin();
         loop {
             let changing = self.file.close_gate();
             self.check_nothing_lost()?;
             let now = self.lower.version()?;
-            if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
+            if !self.file.content().is_some_and(|content| notification.is_for(&content, &now)) {
                 let content = self.content_for_change(&changing, now)?;
                 if self.write_mode == WriteMode::Bypass && content.is_memory_only() {
                     // What is written past the store is on the PFS when the call returns.
-                    memory_only::spill_to_go_on(&self.core, &changing, &content)?;
-                    self.owe(1);
+                    memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+                    self.add_dirty(1);
                 }
                 // It may have waited long for others, or for the PFS.
                 asked::check()?;
@@ -46,20 +46,24 @@ impl Handle {
             }
             // Who brings the word needs the gate.
             drop(changing);
-            word.pause();
+            notification.pause();
         }
     }
 
     /// The content that a change applies to. Call without any other lock: the PFS may take its
     /// time.
-    fn content_for_change(&self, gate: &ExclusiveGate<'_>, now: Version) -> Result<Arc<Content>> {
+    fn content_for_change(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        now: Version,
+    ) -> Result<Arc<CachedVersion>> {
         let current = self.file.content();
         if let Some(content) = &current {
             let is_current = match content.is_memory_only() {
                 true => memory_only::is_still_ours(&self.core, gate, content, &*self.lower, &now)?,
-                false => content.version().agrees_with(&now) && !content.is_superseded(),
+                false => content.version().agrees_with(&now) && !content.is_invalidated(),
             };
-            if is_current && content.is_borrowed() {
+            if is_current && content.is_borrowed_by_client() {
                 return Ok(self.replace_content(&mut self.file.inner.lock(), now));
             }
             if is_current {
@@ -69,9 +73,9 @@ impl Handle {
         memory_only::refuse_stub(&*self.lower, &now)?;
         let mut inner = self.file.inner.lock();
         if let Some(current) = current {
-            self.core.ledger.versions_superseded.add(1);
+            self.core.counters.versions_superseded.add(1);
             memory_only::note_replaced(&self.file, &current);
-            let remains = memory_only::forget(&self.core, &mut inner);
+            let remains = memory_only::discard(&self.core, &mut inner);
             let content = self.shared_content(&mut inner, now);
             drop(inner);
             remains.free();
@@ -84,7 +88,7 @@ impl Handle {
 
     /// Gives the content up where no other program changed the file: its readers go on with what
     /// takes its place.
-    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
         let old = inner.content.clone();
         let fresh = self.fresh_content(inner, now);
         if let Some(old) = old {
@@ -93,22 +97,22 @@ impl Handle {
         fresh
     }
 
-    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
         let admits = inner.content.as_ref().map_or(self.content.admit, |old| old.admit);
-        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_unsettled());
-        self.drop_content(inner);
+        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_racy());
+        self.discard_content(inner);
         let admit = admits && !inner.written_directly;
-        let content = Arc::new(Content::new(now, self.content.owner, admit));
+        let content = Arc::new(CachedVersion::new(now, self.content.owner, admit));
         if shared {
-            content.mark_unsettled();
+            content.mark_racy();
         }
         inner.content = Some(content.clone());
         content
     }
 
-    fn drop_content(&self, inner: &mut Inner) {
+    fn discard_content(&self, inner: &mut Inner) {
         if let Some(old) = inner.content.take() {
-            self.core.give_up(&old);
+            self.core.invalidate(&old);
         }
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
@@ -116,10 +120,10 @@ impl Handle {
     }
 
     /// Records what a change made of the file.
-    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, content: &Content, now: &Version) {
+    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, content: &CachedVersion, now: &Version) {
         content.set_version(*now);
-        self.core.weigh_stamps(content, now);
-        self.core.transient.forget(content.number);
+        self.core.check_racy(content, now);
+        self.core.buffers.discard(content.number);
     }
 
     /// The version after a change of ours, if the file is as that alone leaves it. Else another
@@ -128,7 +132,7 @@ impl Handle {
     fn seen_alone(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Content,
+        content: &CachedVersion,
         grown: &Growth,
     ) -> Result<Option<Version>> {
         let now = self.lower.version()?;
@@ -140,16 +144,16 @@ impl Handle {
         match zeros {
             Some(true) => return Ok(Some(now)),
             Some(false) => self.changed_by_others(gate, now),
-            None => self.distrust(gate),
+            None => self.invalidate(gate),
         }
         Ok(None)
     }
 
     /// The part of a gap that what is cached would show as zeros without asking the PFS.
-    fn gap_kept(&self, content: &Content, gap: Range<u64>, size_after: u64) -> Range<u64> {
+    fn gap_kept(&self, content: &CachedVersion, gap: Range<u64>, size_after: u64) -> Range<u64> {
         let small = size_after <= self.core.config.small_file_bytes_max;
         let end = match content.segment() {
-            _ if content.is_lent() => gap.end,
+            _ if content.is_borrowed_by_kernel() => gap.end,
             None if small => gap.end,
             None => gap.start,
             // Blocks beyond the one at the old end are not there yet.
@@ -180,23 +184,23 @@ impl Handle {
     /// Another program changed the file at the same time: nothing of it stays cached.
     fn changed_by_others(&self, _gate: &ExclusiveGate<'_>, now: Version) {
         let mut inner = self.file.inner.lock();
-        self.core.ledger.versions_superseded.add(1);
+        self.core.counters.versions_superseded.add(1);
         self.shared_content(&mut inner, now);
     }
 
     /// A content in place of one that another program changed while this open could write too.
     /// Its next change may hide behind one of ours, so nothing is kept before an open that finds
     /// the file without writers.
-    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
-        self.drop_content(inner);
-        let content = Arc::new(Content::new(now, self.content.owner, false));
-        content.mark_unsettled();
+    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
+        self.discard_content(inner);
+        let content = Arc::new(CachedVersion::new(now, self.content.owner, false));
+        content.mark_racy();
         inner.content = Some(content.clone());
         content
     }
 
     /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
-    fn distrust(&self, _gate: &ExclusiveGate<'_>) {
+    fn invalidate(&self, _gate: &ExclusiveGate<'_>) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
             if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
@@ -217,7 +221,7 @@ impl Handle {
     }
 
     /// Whether nobody else changed the file since it had this content.
-    fn leads_to_current(&self, content: &Arc<Content>) -> bool {
+    fn leads_to_current(&self, content: &Arc<CachedVersion>) -> bool {
         self.file.content().is_some_and(|now| now.number == content.latest().number)
     }
 
@@ -225,7 +229,7 @@ impl Handle {
     fn write_to(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize)> {
@@ -233,7 +237,7 @@ impl Handle {
             let at = if self.append { content.size() } else { offset };
             let kept = memory_only::write(&self.core, gate, content, at, data)?;
             if kept {
-                self.core.ledger.written_bytes.add(data.len() as u64);
+                self.core.counters.written_bytes.add(data.len() as u64);
                 return Ok((at, data.len()));
             }
             return self.write_through(gate, content, at, data);
@@ -245,7 +249,7 @@ impl Handle {
     fn write_through(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize)> {
@@ -255,15 +259,15 @@ impl Handle {
             Ok((at, taken)) => (at, &data[..taken]),
             Err(error) => {
                 // A part of it may be there.
-                self.owe(1);
-                self.distrust(gate);
+                self.add_dirty(1);
+                self.invalidate(gate);
                 return Err(error);
             }
         };
         let done = (at, data.len());
-        self.core.ledger.written_bytes.add(data.len() as u64);
-        self.core.ledger.pfs_written_bytes.add(data.len() as u64);
-        self.owe(data.len() as u64);
+        self.core.counters.written_bytes.add(data.len() as u64);
+        self.core.counters.pfs_written_bytes.add(data.len() as u64);
+        self.add_dirty(data.len() as u64);
         if self.append && at != size_before {
             self.changed_by_others(gate, self.lower.version()?);
             return Ok(done);
@@ -277,12 +281,12 @@ impl Handle {
             &self.core,
             content,
             &Written { offset: at, data, size_before },
-            self.write_mode != WriteMode::Bypass && self.keeps(),
+            self.write_mode != WriteMode::Bypass && self.is_worth_keeping(),
         );
         self.file.inner.lock().capture = capture;
         if kept.is_err() {
             // The PFS has the bytes; only their copy in memory is given up.
-            self.distrust(gate);
+            self.invalidate(gate);
             return Ok(done);
         }
         self.changed_by_us(gate, content, &now);
@@ -302,14 +306,14 @@ impl Handle {
     fn truncate_to(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         size: u64,
     ) -> Result<()> {
         if content.is_memory_only() {
             memory_only::tell_shorter(&self.core, gate, content, &*self.lower, size)?;
             match memory_only::set_size(gate, content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    memory_only::spill_to_go_on(&self.core, gate, content)?;
+                    memory_only::write_back_to_go_on(&self.core, gate, content)?;
                 }
                 done => return done,
             }
@@ -323,15 +327,15 @@ impl Handle {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => {
-                self.distrust(gate);
+                self.invalidate(gate);
                 return Err(error);
             }
         }
-        self.owe(1);
+        self.add_dirty(1);
         let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
         let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
         if self.file.inner.lock().capture.set_size(&self.core.store, content, size).is_err() {
-            self.distrust(gate);
+            self.invalidate(gate);
             return Ok(());
         }
         self.changed_by_us(gate, content, &now);
@@ -343,10 +347,10 @@ impl Handle {
     pub(crate) fn begin_memory_only(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
     ) -> Result<bool> {
         self.core.store.remove_small(self.file.id);
-        self.core.transient.forget(content.number);
+        self.core.buffers.discard(content.number);
         self.file.inner.lock().capture = Default::default();
         if let Some(segment) = content.segment() {
             segment.set_size(0)?;
@@ -360,7 +364,7 @@ impl Handle {
     pub(crate) fn begin_new_memory_only(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
     ) -> Result<()> {
         let now = self.lower.version()?;
         memory_only::refuse_stub(&*self.lower, &now)?;
@@ -374,15 +378,15 @@ impl Handle {
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
         let (changing, content) = self.begin_change()?;
         if content.is_memory_only() {
-            memory_only::spill_to_go_on(&self.core, &changing, &content)?;
+            memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
         }
         let allocate = || self.lower.allocate(mode_bits, offset, length);
         if let Err(error) = asked::making(allocate) {
-            self.distrust(&changing);
+            self.invalidate(&changing);
             return Err(error);
         }
-        self.owe(1);
-        self.distrust_after_allocate(&changing, &content, mode_bits, offset, length)?;
+        self.add_dirty(1);
+        self.follow_allocation(&changing, &content, mode_bits, offset, length)?;
         if self.leads_to_current(&content) {
             let zeroed = if mode_bits & ZEROES != 0 { length } else { 0 };
             behind::zero(&changing, &content, &*self.lower, offset, zeroed);
@@ -391,17 +395,17 @@ impl Handle {
     }
 
     /// Follows an allocation in the cache: zeros where it zeroes, nothing kept where bytes move.
-    fn distrust_after_allocate(
+    fn follow_allocation(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         mode_bits: i32,
         offset: u64,
         length: u64,
     ) -> Result<()> {
         const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
         if mode_bits & !(ZEROES | PLAIN) != 0 {
-            self.distrust(gate);
+            self.invalidate(gate);
             return Ok(());
         }
         let size_before = content.size();
@@ -417,7 +421,7 @@ impl Handle {
         {
             // The PFS has the new length; only the copy in memory is given up.
             drop(inner);
-            self.distrust(gate);
+            self.invalidate(gate);
             return Ok(());
         }
         if matches!(inner.capture, Capture::Gather(_)) {
@@ -436,7 +440,7 @@ impl Handle {
     }
 
     /// Counts bytes that `close` has to make durable. In mode `bypass` it promises nothing.
-    fn owe(&self, bytes: u64) {
+    fn add_dirty(&self, bytes: u64) {
         if self.write_mode == WriteMode::Bypass {
             return;
         }
@@ -473,8 +477,8 @@ impl Handle {
         // It may have been written down while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
             Some(content) if self.write_mode != WriteMode::Memory => {
-                memory_only::spill_to_go_on(&self.core, &changing, &content)?;
-                self.owe(1);
+                memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+                self.add_dirty(1);
             }
             Some(content) => {
                 if !memory_only::record(&self.core, &changing, &content, &*self.lower)? {
@@ -523,7 +527,7 @@ impl Handle {
             Ok(()) => {}
             Err(error) => {
                 let changing = self.file.close_gate();
-                self.distrust(&changing);
+                self.invalidate(&changing);
                 return Err(error);
             }
         }

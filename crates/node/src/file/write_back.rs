@@ -6,15 +6,15 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::{BlockPin, Segment};
 
-use super::cached_version::Content;
+use super::cached_version::CachedVersion;
 use super::stub::Stub;
 use crate::core::Core;
 
 /// Turns the stub into the whole file. `changed_amid`: whether another program was seen to change
 /// it between two steps, also where this failed.
-pub fn write_down(
+pub fn write_into_stub(
     core: &Core,
-    content: &Content,
+    content: &CachedVersion,
     stub: &Stub,
     mark: &Mark,
     changed_amid: &mut bool,
@@ -27,7 +27,7 @@ pub fn write_down(
         let length = head.len().min(pin.len());
         head[..length].copy_from_slice(&pin[..length]);
     }
-    stub.write_down(mark, head, &mut |from| {
+    stub.write_back(mark, head, &mut |from| {
         let Some(segment) = content.segment() else { return Ok(()) };
         let lower = &**stub.lower();
         let mut written = WrittenBack { lower, last: None };
@@ -43,7 +43,7 @@ pub fn write_down(
             lower.write_at(start + skip, bytes)?;
             left_at = Some(lower.version()?);
             written.next(start + skip, bytes.len() as u64)?;
-            core.ledger.pfs_written_bytes.add(pin.len() as u64);
+            core.counters.pfs_written_bytes.add(pin.len() as u64);
             core.memory_only.steps().moved(content.id());
         }
         written.end()

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tidepool_proto::FileId;
 
-use super::memory_only::try_spill;
+use super::memory_only::try_write_back;
 use super::pace::Pace;
 use super::steps::{HANGING, WAITING_MAX, moving};
 use crate::core::Core;
@@ -48,7 +48,7 @@ pub enum Wait {
 
 /// The threads and their work.
 #[derive(Default)]
-pub struct Crew {
+pub struct WriteBackPool {
     state: Mutex<State>,
     /// A file ended, or there is none.
     changed: Condvar,
@@ -59,7 +59,7 @@ pub struct Crew {
 #[derive(Default)]
 struct State {
     /// Bytes still to be written down, those under way included.
-    owed_bytes: u64,
+    wanted_bytes: u64,
     /// Bytes that became clean since the start.
     done_bytes: u64,
     /// Who asks and waits.
@@ -151,7 +151,7 @@ impl State {
     fn lacks_work(&self, core: &Core) -> bool {
         let prompt = self.works.iter().filter(|work| work.waits(core) < PROMPT);
         let coming = prompt.map(|work| work.bytes).sum::<u64>();
-        coming < self.owed_bytes && self.is_wanted(core) && !self.stopping
+        coming < self.wanted_bytes && self.is_wanted(core) && !self.stopping
     }
 
     /// Bytes of the files that go on.
@@ -192,44 +192,44 @@ fn excess_bytes(core: &Core) -> u64 {
 /// being changed at this moment are passed over, so that no lock is waited for. Answers the bytes
 /// that became clean meanwhile.
 pub fn ask(core: &Arc<Core>, bytes_wanted: u64, wait: Wait) -> u64 {
-    let crew = core.memory_only.crew();
+    let pool = core.memory_only.write_back_pool();
     let begun = Instant::now();
-    let mut state = crew.state.lock();
+    let mut state = pool.state.lock();
     let before = state.done_bytes;
-    state.owed_bytes = state.owed_bytes.max(bytes_wanted);
+    state.wanted_bytes = state.wanted_bytes.max(bytes_wanted);
     state.waiting += 1;
     (state.order.worth_making, state.order.exhausted) = (true, false);
     if wait == Wait::ToEnd {
         state.order.made = None;
     }
-    let alone = crew.employ(core, &mut state);
+    let alone = pool.employ(core, &mut state);
     if alone {
         // No thread is to be had.
         drop(state);
-        work(&Arc::downgrade(core), crew, false);
-        state = crew.state.lock();
+        work(&Arc::downgrade(core), pool, false);
+        state = pool.state.lock();
     }
     while state.done_bytes - before < bytes_wanted && !state.stopping {
         let coming = state.works.iter().map(|work| work.bytes).sum();
         if let Some(bytes_per_s) = state.pace.at_most(coming) {
-            core.governor.note_spill_at_most(bytes_per_s);
+            core.capacity_lease.note_write_back_at_most(bytes_per_s);
         }
         let is_late = wait == Wait::Moment && begun.elapsed() >= MOMENT;
         if alone || is_late || state.is_over(core) {
             break;
         }
-        let _ = crew.changed.wait_for(&mut state, LOOK_AGAIN);
+        let _ = pool.changed.wait_for(&mut state, LOOK_AGAIN);
         // One that waits for the PFS leaves its place.
-        crew.employ(core, &mut state);
+        pool.employ(core, &mut state);
     }
     state.waiting -= 1;
     if !state.is_wanted(core) {
-        state.owed_bytes = 0;
+        state.wanted_bytes = 0;
     }
     state.done_bytes - before
 }
 
-impl Crew {
+impl WriteBackPool {
     /// Sees to it that a thread takes up what is owed. True where there is none and none to be
     /// had.
     fn employ(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) -> bool {
@@ -243,9 +243,9 @@ impl Crew {
         if !state.may_spawn(core) {
             return false;
         }
-        let (weak, crew) = (Arc::downgrade(core), self.clone());
-        let builder = std::thread::Builder::new().name("spill".into()).stack_size(256 << 10);
-        match builder.spawn(move || work(&weak, &crew, true)) {
+        let (weak, pool) = (Arc::downgrade(core), self.clone());
+        let builder = std::thread::Builder::new().name("write-back".into()).stack_size(256 << 10);
+        match builder.spawn(move || work(&weak, &pool, true)) {
             Ok(_) => state.threads += 1,
             Err(error) => tracing::warn!(%error, "no more threads write memory-only files down"),
         }
@@ -273,14 +273,14 @@ impl Crew {
         let Work { begun, .. } = state.works.swap_remove(at);
         if let Some(bytes) = clean_bytes {
             state.done_bytes += bytes;
-            state.owed_bytes = state.owed_bytes.saturating_sub(bytes);
+            state.wanted_bytes = state.wanted_bytes.saturating_sub(bytes);
             state.order.worth_making = true;
             state.ended = Some(Instant::now());
             tracing::debug!(inode = file.inode, bytes, took = ?begun.elapsed(), "written down");
         }
         let goes_on = !state.moving(core).is_empty();
         if let Some((bytes, elapsed)) = state.pace.end(clean_bytes.unwrap_or(0), goes_on) {
-            core.governor.note_spill(bytes, elapsed);
+            core.capacity_lease.note_write_back(bytes, elapsed);
         }
         self.changed.notify_all();
     }
@@ -302,23 +302,23 @@ impl Crew {
 }
 
 /// Writes files down as long as that is needed; a thread of the crew also stays for more.
-fn work(weak: &Weak<Core>, crew: &Arc<Crew>, is_thread: bool) {
+fn work(weak: &Weak<Core>, pool: &Arc<WriteBackPool>, is_thread: bool) {
     loop {
         let Some(core) = weak.upgrade() else { return };
-        let mut state = crew.state.lock();
-        if let Some(file) = crew.begin(&core, &mut state) {
+        let mut state = pool.state.lock();
+        if let Some(file) = pool.begin(&core, &mut state) {
             drop(state);
-            let bytes = try_spill(&core, file);
-            crew.end(&core, &mut crew.state.lock(), file, bytes);
+            let bytes = try_write_back(&core, file);
+            pool.end(&core, &mut pool.state.lock(), file, bytes);
             core.store.trim();
             continue;
         }
         drop(core);
-        crew.changed.notify_all();
+        pool.changed.notify_all();
         if !is_thread {
             return;
         }
-        if !crew.linger(&mut state) {
+        if !pool.linger(&mut state) {
             state.threads -= 1;
             return;
         }

@@ -62,7 +62,7 @@ pub fn is_no_room(errno: i32) -> bool {
 
 /// The state of writing down.
 #[derive(Default)]
-pub struct Spilling {
+pub struct WriteBackState {
     failing: Failing,
     refusals: Mutex<Refusals>,
     changed: Condvar,
@@ -89,7 +89,7 @@ struct Refusal {
     why: String,
 }
 
-impl Spilling {
+impl WriteBackState {
     /// What is known of files that fail for another reason.
     pub fn failing(&self) -> &Failing {
         &self.failing
@@ -182,7 +182,7 @@ impl Spilling {
     }
 
     /// Nobody needs this room any more.
-    pub fn forget(&self, room: Room) {
+    pub fn clear(&self, room: Room) {
         self.refusals.lock().used_up.remove(&room);
     }
 
@@ -243,66 +243,74 @@ mod tests {
     #[test]
     fn pauses_double_to_a_bound_and_end_with_a_success() {
         let (_directory, lower) = file();
-        let (spilling, full) = (Spilling::default(), error(libc::ENOSPC));
+        let (write_back_state, full) = (WriteBackState::default(), error(libc::ENOSPC));
         let room = Room::of(&full, &*lower);
-        assert!(is_full(&full) && room == Room::Pfs && !spilling.is_paused(&*lower));
+        assert!(is_full(&full) && room == Room::Pfs && !write_back_state.is_paused(&*lower));
         let mut pauses = Vec::new();
         for number in 0..7 {
-            let first = spilling.refused(room, lower.id(), &full);
+            let first = write_back_state.refused(room, lower.id(), &full);
             assert_eq!(first, number == 0, "one thread tries again");
-            assert!(spilling.is_paused(&*lower));
-            pauses.push(spilling.refusals.lock().used_up[&room].pause.as_secs());
+            assert!(write_back_state.is_paused(&*lower));
+            pauses.push(write_back_state.refusals.lock().used_up[&room].pause.as_secs());
             // The pause is over, or the thread that tries again ends it.
             match number % 2 {
                 0 => {
-                    spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = Instant::now()
+                    write_back_state.refusals.lock().used_up.get_mut(&room).unwrap().until =
+                        Instant::now()
                 }
-                _ => spilling.postpone(room),
+                _ => write_back_state.postpone(room),
             }
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(spilling.refusals.lock().unsaid, 6, "the first alone was said");
-        assert!(spilling.state().unwrap().why.contains("No space left"));
-        spilling.succeeded(&*lower);
-        assert!(!spilling.is_paused(&*lower) && spilling.state().is_none());
-        assert_eq!(spilling.next_try(), None, "nothing is left to try");
-        assert!(spilling.refused(room, lower.id(), &full), "nobody tries again any more");
+        assert_eq!(write_back_state.refusals.lock().unsaid, 6, "the first alone was said");
+        assert!(write_back_state.state().unwrap().why.contains("No space left"));
+        write_back_state.succeeded(&*lower);
+        assert!(!write_back_state.is_paused(&*lower) && write_back_state.state().is_none());
+        assert_eq!(write_back_state.next_try(), None, "nothing is left to try");
+        assert!(write_back_state.refused(room, lower.id(), &full), "nobody tries again any more");
         for _ in 0..9 {
             let long = Instant::now() + PAUSE_MAX;
-            spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = long;
-            let _retry = spilling.refused(room, lower.id(), &full);
+            write_back_state.refusals.lock().used_up.get_mut(&room).unwrap().until = long;
+            let _retry = write_back_state.refused(room, lower.id(), &full);
         }
-        let pause = spilling.refusals.lock().used_up[&room].pause;
+        let pause = write_back_state.refusals.lock().used_up[&room].pause;
         assert_eq!(pause, PAUSE_MIN, "many refusals in one pause are one");
     }
 
     #[test]
     fn the_quota_of_one_owner_holds_up_nobody_else() {
         let (_directory, lower) = file();
-        let (spilling, full) = (Spilling::default(), error(libc::EDQUOT));
+        let (write_back_state, full) = (WriteBackState::default(), error(libc::EDQUOT));
         let room = Room::of(&full, &*lower);
         let Room::Owner(owner) = room else { panic!("{room:?}") };
         let other = Room::Owner(owner + 1);
         assert!(room.is_of(&*lower) && !other.is_of(&*lower));
-        let _retry = spilling.refused(other, lower.id(), &full);
-        assert!(!spilling.is_paused(&*lower));
-        let _retry = spilling.refused(room, lower.id(), &full);
-        assert!(spilling.is_paused(&*lower));
-        spilling.succeeded(&*lower);
-        assert!(!spilling.is_paused(&*lower));
-        assert_eq!(spilling.state().unwrap().users, [owner + 1], "the other's is still used up");
+        let _retry = write_back_state.refused(other, lower.id(), &full);
+        assert!(!write_back_state.is_paused(&*lower));
+        let _retry = write_back_state.refused(room, lower.id(), &full);
+        assert!(write_back_state.is_paused(&*lower));
+        write_back_state.succeeded(&*lower);
+        assert!(!write_back_state.is_paused(&*lower));
+        assert_eq!(
+            write_back_state.state().unwrap().users,
+            [owner + 1],
+            "the other's is still used up"
+        );
     }
 
     #[test]
     fn tries_end_with_the_node() {
         let (_directory, lower) = file();
-        let spilling = Spilling::default();
-        let _retry = spilling.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC));
+        let write_back_state = WriteBackState::default();
+        let _retry = write_back_state.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| spilling.next_try());
-            spilling.stop();
+            let waiting = scope.spawn(|| write_back_state.next_try());
+            write_back_state.stop();
             assert_eq!(waiting.join().unwrap(), None);
         });
-        assert!(!spilling.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC)), "none begins");
+        assert!(
+            !write_back_state.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC)),
+            "none begins"
+        );
     }
 }

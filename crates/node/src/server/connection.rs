@@ -26,7 +26,7 @@ use tidepool_proto::wire::{
 };
 use tidepool_proto::{Error, ErrorKind};
 
-use super::limits::{Ledger, Ticket};
+use super::limits::{ClientQuotas, Ticket};
 use super::linger::{AT_ONCE, Lingering, Whereabouts};
 use super::session::{Answer, Session};
 
@@ -39,7 +39,7 @@ const SCRATCH_BUFFERS_MAX: usize = 16;
 
 /// What all connections of a server share.
 pub(super) struct Shared {
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) quotas: Arc<ClientQuotas>,
     pub(super) stopping: AtomicBool,
     pub(super) lingering: Lingering,
     /// The directory of the parallel file system, which each client is told.
@@ -52,9 +52,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(ledger: Arc<Ledger>, root: PathBuf) -> Arc<Shared> {
+    pub(super) fn new(quotas: Arc<ClientQuotas>, root: PathBuf) -> Arc<Shared> {
         Arc::new(Shared {
-            ledger,
+            quotas,
             stopping: AtomicBool::new(false),
             lingering: Lingering::default(),
             root,
@@ -87,7 +87,7 @@ impl Shared {
     /// for a file system that does not answer is left behind after a time: it ends with the
     /// process, and its client hears nothing before.
     pub(super) fn end_all(&self) {
-        let deadline = Instant::now() + self.ledger.limits().stop_timeout;
+        let deadline = Instant::now() + self.quotas.limits().stop_timeout;
         let mut open = self.open.lock();
         for connection in open.values() {
             connection.take_no_more();
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     fn greet(&self) -> bool {
-        let limits = self.shared.ledger.limits();
+        let limits = self.shared.quotas.limits();
         let by = Instant::now() + limits.hello_timeout;
         let received = receive_frame(
             self.socket.as_fd(),
@@ -269,7 +269,7 @@ impl Connection {
     }
 
     fn refuse_malformed(&self, malformed: Malformed) {
-        self.shared.ledger.malformed.fetch_add(1, Ordering::Relaxed);
+        self.shared.quotas.malformed.fetch_add(1, Ordering::Relaxed);
         self.cut_off(malformed.0);
     }
 
@@ -320,7 +320,7 @@ impl Connection {
     /// Sees to it that somebody waits for the next request. Without a further thread, requests
     /// wait for this one to be done, which is slower and still right.
     fn stand_by(self: &Arc<Self>) {
-        let limit = self.shared.ledger.limits().requests_in_flight_max;
+        let limit = self.shared.quotas.limits().requests_in_flight_max;
         if self.waiting.load(Ordering::Acquire) == 0 && self.threads.load(Ordering::Acquire) < limit
         {
             let _ = self.spawn(Connection::serve);
@@ -328,7 +328,7 @@ impl Connection {
     }
 
     fn next_request(&self) -> Option<(Request, Frame)> {
-        let limits = self.shared.ledger.limits();
+        let limits = self.shared.quotas.limits();
         let received =
             receive_frame(self.socket.as_fd(), FrameLimits::REQUEST, None, limits.message_timeout);
         let frame = match received {
@@ -365,7 +365,7 @@ impl Connection {
             return;
         }
         let answer = if frame.descriptors.len() < frame.descriptors_announced {
-            self.shared.ledger.limited.fetch_add(1, Ordering::Relaxed);
+            self.shared.quotas.limited.fetch_add(1, Ordering::Relaxed);
             let detail = "they did not arrive; the node may have no room for more";
             let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
             Reply::Failed((&error).into()).into()
@@ -374,7 +374,7 @@ impl Connection {
         } else {
             self.answer(request, frame)
         };
-        self.shared.ledger.requests.fetch_add(1, Ordering::Relaxed);
+        self.shared.quotas.requests.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.send(request_id, &answer) {
             if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
                 self.cut_off("it does not take its replies");
@@ -448,7 +448,7 @@ impl Connection {
             }
         };
         let descriptors: Vec<BorrowedFd<'_>> = answer.descriptors.iter().map(AsFd::as_fd).collect();
-        let timeout = self.shared.ledger.limits().message_timeout;
+        let timeout = self.shared.quotas.limits().message_timeout;
         let _sending = self.sending.lock();
         if self.deaf.load(Ordering::Acquire) {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -462,7 +462,7 @@ impl Asker for Connection {
     fn still_asks(&self) -> bool {
         let is_abandoned = self.is_abandoned();
         if is_abandoned {
-            self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
+            self.shared.quotas.abandoned.fetch_add(1, Ordering::Relaxed);
         }
         !is_abandoned
     }
@@ -493,7 +493,7 @@ impl Drop for Leaver {
         let process = connection.process.now();
         // Nothing is worked on any more, and this says so.
         let _ = connection.socket.shutdown(std::net::Shutdown::Both);
-        let (errors, loans) = connection.session.end();
+        let (errors, borrows) = connection.session.end();
         for error in errors {
             let user_id = connection.user_id;
             tracing::error!(user_id, %error, "a client ended before its write did");
@@ -504,11 +504,11 @@ impl Drop for Leaver {
             Whereabouts::Unknown => Some(None),
         };
         if connection.cut_off.load(Ordering::Acquire)
-            && !loans.is_empty()
+            && !borrows.is_empty()
             && let Some(process) = process
         {
             let ticket = Arc::clone(&connection.ticket);
-            shared.lingering.keep(loans, process, ticket, &shared);
+            shared.lingering.keep(borrows, process, ticket, &shared);
         }
         let mut open = shared.open.lock();
         open.remove(&connection.number);

@@ -15,7 +15,7 @@ use tidepool_proto::wire::socket::peer_process;
 
 use super::connection::{STACK_BYTES, Shared};
 use super::limits::Ticket;
-use super::session::Loan;
+use super::session::Borrow;
 
 /// How soon a stop of the server, and a further process, are noticed.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -35,7 +35,7 @@ struct State {
 struct Holder {
     /// None where nobody can tell whether it is there.
     process: Option<Arc<OwnedFd>>,
-    _loans: Vec<Loan>,
+    _borrows: Vec<Borrow>,
     _connection: Arc<Ticket>,
 }
 
@@ -92,24 +92,24 @@ impl Whereabouts {
 }
 
 impl Lingering {
-    /// Keeps `loans` until the process ends or the server stops.
+    /// Keeps `borrows` until the process ends or the server stops.
     pub(super) fn keep(
         &self,
-        loans: Vec<Loan>,
+        borrows: Vec<Borrow>,
         process: Option<Arc<OwnedFd>>,
         connection: Arc<Ticket>,
         shared: &Arc<Shared>,
     ) {
         let mut state = self.0.lock();
-        state.holders.push(Holder { process, _loans: loans, _connection: connection });
+        state.holders.push(Holder { process, _borrows: borrows, _connection: connection });
         if state.watched {
             return;
         }
         let shared = Arc::clone(shared);
-        let builder = thread::Builder::new().name("loans".to_owned()).stack_size(STACK_BYTES);
+        let builder = thread::Builder::new().name("borrowers".to_owned()).stack_size(STACK_BYTES);
         state.watched = builder.spawn(move || shared.lingering.watch(&shared)).is_ok();
         if !state.watched {
-            tracing::warn!("no thread to watch clients that were lent memory: it stays lent");
+            tracing::warn!("no thread to watch clients that borrowed memory: it stays borrowed");
         }
     }
 

@@ -29,7 +29,7 @@ use tidepool_proto::wire::socket::{peer, peer_groups};
 use tidepool_proto::{Error, ErrorKind, FileService, Identity, Result};
 
 use connection::{Connection, Shared};
-use limits::Ledger;
+use limits::ClientQuotas;
 pub use limits::{ServerCounts, ServerLimits};
 use listen::Listener;
 use session::Session;
@@ -56,8 +56,8 @@ impl Server {
     ) -> Result<Server> {
         let listener = Arc::new(listen::listen(socket_path)?);
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let ledger = Ledger::new(limits.fitted_to(descriptors_max));
-        let shared = Shared::new(ledger, admin.pfs_root());
+        let quotas = ClientQuotas::new(limits.fitted_to(descriptors_max));
+        let shared = Shared::new(quotas, admin.pfs_root());
         let reception = Reception {
             service,
             admin,
@@ -83,7 +83,7 @@ impl Server {
 
     /// What clients use.
     pub fn counts(&self) -> ServerCounts {
-        self.shared.ledger.counts()
+        self.shared.quotas.counts()
     }
 
     /// Ends all connections and gives the socket up. Returns when no request is worked on any
@@ -146,7 +146,7 @@ impl Reception {
     fn receive(&self, number: u64, socket: UnixStream) {
         let Ok(peer) = peer(socket.as_fd()) else { return };
         let user_id = peer.user_id;
-        let ticket = match self.shared.ledger.connection(user_id) {
+        let ticket = match self.shared.quotas.connection(user_id) {
             Ok(ticket) => ticket,
             Err(_) => {
                 let verdict = Verdict::LimitReached;
@@ -163,7 +163,7 @@ impl Reception {
         let session = Session::new(
             Arc::clone(&self.service),
             Arc::clone(&self.admin),
-            Arc::clone(&self.shared.ledger),
+            Arc::clone(&self.shared.quotas),
             user,
         );
         let shared = Arc::clone(&self.shared);

@@ -21,8 +21,8 @@ use tidepool_proto::{
 };
 
 use super::authority;
-use super::limits::{Ledger, LoanTicket, Ticket};
-use places::{LendingPlace, OpeningPlace};
+use super::limits::{BorrowTicket, ClientQuotas, Ticket};
+use places::{BorrowPlace, OpeningPlace};
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
 const RESIDENT_READ_BYTES_MAX: u32 = 64 << 20;
@@ -56,13 +56,13 @@ struct Handle {
     _written_by_client: Option<Arc<dyn PassthroughPin>>,
     file: Arc<dyn OpenFile>,
     access: Access,
-    segment_handed_out: AtomicBool,
+    segment_exported: AtomicBool,
     ticket: Arc<Ticket>,
 }
 
-pub(super) struct Loan {
+pub(super) struct Borrow {
     _pin: Arc<dyn PassthroughPin>,
-    _ticket: LoanTicket,
+    _ticket: BorrowTicket,
     /// The file stays open with its loan, so it counts as open.
     _open: Arc<Ticket>,
 }
@@ -79,8 +79,8 @@ struct Held {
     handles: HashMap<u64, Arc<Handle>>,
     /// Opens that are under way, so that many at once do not pass the limit.
     opening: usize,
-    loans: HashMap<u64, Loan>,
-    lending: usize,
+    borrows: HashMap<u64, Borrow>,
+    borrowing: usize,
     notes: VecDeque<Note>,
     numbers_given: u64,
 }
@@ -89,7 +89,7 @@ struct Held {
 pub(super) struct Session {
     service: Arc<dyn FileService>,
     admin: Arc<dyn AdminService>,
-    ledger: Arc<Ledger>,
+    quotas: Arc<ClientQuotas>,
     user: Identity,
     /// Nobody waits for long requests any more.
     ended: AtomicBool,
@@ -101,11 +101,11 @@ impl Session {
     pub(super) fn new(
         service: Arc<dyn FileService>,
         admin: Arc<dyn AdminService>,
-        ledger: Arc<Ledger>,
+        quotas: Arc<ClientQuotas>,
         user: Identity,
     ) -> Self {
         let (ended, held, buffer) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
-        Session { service, admin, ledger, user, ended, held, buffer }
+        Session { service, admin, quotas, user, ended, held, buffer }
     }
 
     /// Has requests that bring much in end soon.
@@ -152,8 +152,8 @@ impl Session {
                 }
             }
             Request::Release { borrow } => {
-                let loan = self.held.lock().loans.remove(&borrow);
-                drop(loan);
+                let borrow = self.held.lock().borrows.remove(&borrow);
+                drop(borrow);
             }
             _ => {}
         }
@@ -260,7 +260,7 @@ impl Session {
         let mut inline = None;
         let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
         if segment.is_none() && open.access == Access::Read && size <= inline_bytes_max.into() {
-            answer._buffer = Some(self.ledger.buffer(self.user.user_id, size)?);
+            answer._buffer = Some(self.quotas.buffer(self.user.user_id, size)?);
             inline = whole_file(&*file, size, &mut answer.payload);
         }
         let version = file.version();
@@ -282,7 +282,7 @@ impl Session {
     fn read(&self, handle: u64, offset: u64, length: u32, want: Want) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         check_range(offset, length.into())?;
-        if want == Want::Resident && handle.segment_handed_out.load(Ordering::Acquire) {
+        if want == Want::Resident && handle.segment_exported.load(Ordering::Acquire) {
             let length = length.min(RESIDENT_READ_BYTES_MAX) as usize;
             let outcome = handle.file.read_with(offset, length, &mut |_| {})?;
             let bytes = outcome.bytes as u64;
@@ -290,7 +290,7 @@ impl Session {
         }
         let wanted = u64::from(length.min(REPLY_PAYLOAD_BYTES_MAX));
         let length = wanted.min(handle.file.size()?.saturating_sub(offset));
-        let buffer = self.ledger.buffer(self.user.user_id, length)?;
+        let buffer = self.quotas.buffer(self.user.user_id, length)?;
         let mut payload = vec![0; length as usize];
         let outcome = handle.file.read_at(offset, &mut payload)?;
         payload.truncate(outcome.bytes);
@@ -320,7 +320,7 @@ impl Session {
             WriteSource::Payload => payload,
             WriteSource::Buffer { offset, length } => {
                 check_transfer_length(length)?;
-                _buffer = Some(self.ledger.buffer(self.user.user_id, length.into())?);
+                _buffer = Some(self.quotas.buffer(self.user.user_id, length.into())?);
                 self.copy_from_buffer(offset, length, scratch)?
             }
         };
@@ -387,7 +387,7 @@ impl Session {
     fn note_version(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
         authority::check_vouches(&lower, self.user.user_id)?;
-        let ticket = self.ledger.handle(self.user.user_id)?;
+        let ticket = self.quotas.handle(self.user.user_id)?;
         let version = self.service.note_version(lower)?;
         let mut held = self.held.lock();
         held.numbers_given += 1;
@@ -413,7 +413,7 @@ impl Session {
     fn descriptors(&self, handle: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         let (segment, descriptors) = handed_out(&*handle.file)?;
-        handle.segment_handed_out.store(segment.is_some(), Ordering::Release);
+        handle.segment_exported.store(segment.is_some(), Ordering::Release);
         let reply = Reply::Descriptors { segment };
         Ok(Answer::with(reply, descriptors))
     }
@@ -422,8 +422,8 @@ impl Session {
         let handle = self.find_readable(handle)?;
         check_range(offset, length)?;
         let length = length.min(handle.file.size()?.saturating_sub(offset));
-        let place = LendingPlace::take(self)?;
-        if !handle.segment_handed_out.load(Ordering::Acquire) || length == 0 {
+        let place = BorrowPlace::take(self)?;
+        if !handle.segment_exported.load(Ordering::Acquire) || length == 0 {
             return Ok(Reply::NotLent.into());
         }
         let mut levels = BytesByLevel::default();
@@ -443,20 +443,20 @@ impl Session {
         let Some(pin) = handle.file.pin_range(offset, length)? else {
             return Ok(Reply::NotLent.into());
         };
-        let ticket = self.ledger.loan(self.user.user_id, &*pin, length)?;
+        let ticket = self.quotas.borrow_segment(self.user.user_id, &*pin, length)?;
         let segment = pin.descriptor().try_clone_to_owned().map_err(out_of_descriptors)?;
         if !authority::is_read_only(segment.as_fd()) {
             return Ok(Reply::NotLent.into());
         }
         let borrow =
-            place.fill(Loan { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
+            place.fill(Borrow { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
         let reply = Reply::Borrowed { borrow, bytes: length, levels };
         Ok(Answer::with(reply, vec![segment]))
     }
 
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
     /// writes that nobody else will hear of, and what is lent.
-    pub(super) fn end(&self) -> (Vec<Error>, Vec<Loan>) {
+    pub(super) fn end(&self) -> (Vec<Error>, Vec<Borrow>) {
         let held = std::mem::take(&mut *self.held.lock());
         let mut errors = Vec::new();
         for handle in held.handles.values() {
@@ -466,7 +466,7 @@ impl Session {
                 errors.push(error);
             }
         }
-        (errors, held.loans.into_values().collect())
+        (errors, held.borrows.into_values().collect())
     }
 }
 
