@@ -2,8 +2,8 @@
 //! policy did not admit them, and blocks that are gathered while they are written.
 //!
 //! A bounded pool beside the store's capacity. A block read ahead of its reader waits here until it
-//! was read once. Memory that is given back is used again, for fresh memory would have to be zeroed
-//! first. It is part of the overhead that the node states at start.
+//! was read once. Released memory is used again, because new memory would have to be zeroed first.
+//! It is part of the overhead that the node states at start.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -182,17 +182,17 @@ impl BlockBuffers {
         found.map(|entry| entry.buffer.clone())
     }
 
-    /// Forgets one block, because its reader went past its end.
+    /// Drops one block, because its reader went past its end.
     pub fn remove(&self, content: u64, block: u64) {
         self.entries.lock().retain(|entry| (entry.content, entry.block) != (content, block));
     }
 
-    /// Forgets all blocks of a content, because it was written to or superseded.
+    /// Drops all blocks of a content, because it was written to or invalidated.
     pub fn discard(&self, content: u64) {
         self.entries.lock().retain(|entry| entry.content != content);
     }
 
-    /// Gives the memory of spare buffers back.
+    /// Frees the memory of spare buffers.
     pub fn trim(&self) {
         let memory = std::mem::take(&mut *self.spare.memory.lock());
         drop(memory);

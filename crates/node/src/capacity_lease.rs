@@ -1,8 +1,9 @@
-//! Carries out what a controller of the memory asks for, and watches over its lease: when the
-//! controller falls silent, the store falls to its guaranteed part until somebody governs again.
+//! [`CapacityLease`]: carries out what a controller of the memory asks for, and watches over its
+//! lease. When the controller falls silent, the store falls to its guaranteed part until a
+//! controller governs again.
 //!
-//! Decides nothing about sizes itself. It never lets a controller go below the guaranteed part or
-//! above the ceiling, which is what the operator configured or set by `resize`.
+//! It decides nothing about sizes itself. It never lets a controller go below the guaranteed part
+//! or above the ceiling, which is what the operator configured or set by `resize`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -323,7 +324,7 @@ impl CapacityLease {
         }
     }
 
-    /// Remembers how fast memory-only bytes were written down.
+    /// Remembers how fast memory-only bytes were written back.
     pub fn note_write_back(&self, bytes: u64, elapsed: Duration) {
         if bytes == 0 {
             return;
@@ -336,7 +337,7 @@ impl CapacityLease {
         word.store(smoothed.max(1), Ordering::Relaxed);
     }
 
-    /// Remembers that memory-only bytes are written down no faster than this, because they take
+    /// Remembers that memory-only bytes are written back no faster than this, because they take
     /// longer already.
     pub fn note_write_back_at_most(&self, bytes_per_s: u64) {
         let word = &self.page().spill_bytes_per_s;

@@ -1,4 +1,4 @@
-//! What all parts of a node share: the store, the PFS, the table of files, fills and counters.
+//! [`Core`]: what all parts of a node share. Store, PFS, table of files, fills and counters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Core {
         self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Counts all owed bytes into the control page.
+    /// Counts all dirty bytes into the control page.
     pub fn publish_dirty(&self) {
         self.publish_memory_only();
         let files = self.files.all().into_iter();
@@ -85,7 +85,7 @@ impl Core {
         self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Drops contents past their time and records that nobody needs, and counts what is owed.
+    /// Drops what is past its time and records that nobody needs, and counts dirty bytes.
     pub fn housekeep(&self) {
         self.store.expire(Instant::now());
         self.store.unmap_idle();
@@ -95,20 +95,20 @@ impl Core {
         self.buffers.trim();
     }
 
-    /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
-    /// time stamps of `version`.
+    /// Marks `content` as racy if a later change could still hide behind the time stamps of
+    /// `version`.
     pub fn check_racy(&self, content: &CachedVersion, version: &Version) {
-        if !self.is_settled(version) {
+        if self.is_racy(version) {
             content.mark_racy();
         }
     }
 
-    /// Whether any later change gives the file another version.
-    pub fn is_settled(&self, version: &Version) -> bool {
-        version.is_settled(self.pfs.now_ns(), self.granularity_ns())
+    /// Whether a later change may hide behind the time stamps of `version`.
+    pub fn is_racy(&self, version: &Version) -> bool {
+        !version.is_settled(self.pfs.now_ns(), self.granularity_ns())
     }
 
-    /// Gives a content up: it is not the file's any more, and none of its bytes are used again.
+    /// Invalidates a content: it is not the file's any more, and no later open uses its bytes.
     pub fn invalidate(&self, content: &CachedVersion) {
         content.invalidate();
         self.buffers.discard(content.number);

@@ -1,5 +1,5 @@
-//! Counters of the node that conserve bytes: what readers asked for is what the levels served plus
-//! what failed. It decides nothing and is never reset.
+//! [`Counters`] of the node, which conserve bytes: what readers asked for is what the levels served
+//! plus what failed. They decide nothing and are never reset.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -60,9 +60,9 @@ pub struct Counters {
     pub passthrough_lent_bytes: Counter,
     /// Opens of files for reading.
     pub reading_opens: Counter,
-    /// Opens that found the cached version out of date.
+    /// Opens that found the cached version stale.
     pub versions_superseded: Counter,
-    /// Memory-only files written down to the PFS under pressure or at the end.
+    /// Bytes of memory-only files written back to the PFS under pressure or at the end.
     pub spilled_bytes: Counter,
     /// Open handles now.
     pub open_files: Counter,

@@ -1,8 +1,9 @@
 //! Fills: bringing blocks in from the PFS, one read from it however many ask.
 //!
-//! A fill is a ticket. Read-ahead queues tickets for the transfer threads; a reader that needs a
-//! block now runs its ticket itself if no thread has taken it yet, and waits otherwise. The version
-//! of the file is checked after the bytes were read: a fill of a changed file is thrown away.
+//! A fill is a [`Ticket`]. Read-ahead queues tickets for the transfer threads; a reader that needs
+//! a block now runs its ticket itself if no thread has taken it yet, and waits otherwise. The
+//! version of the file is checked after the bytes were read (invariant 3 of [`crate::file`]): a
+//! fill of a changed file is discarded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,7 +145,7 @@ impl FillPool {
 
     /// Drops the queued transfers of a content that nobody can read any more, and with them the
     /// descriptors that keep a removed file's room on the PFS taken. One under way stops before its
-    /// next piece, since the content is superseded.
+    /// next piece, since the content is invalidated.
     pub fn cancel(&self, content: &CachedVersion) {
         let ours = |job: &Job| job.ticket.content.number == content.number;
         let mut dropped = VecDeque::new();
@@ -440,7 +441,7 @@ impl Job {
     }
 
     /// Reads a block in pieces of the transfer size; short only at the end of the file, or where
-    /// the content was superseded meanwhile.
+    /// the content was invalidated meanwhile.
     fn transfer(&self, core: &Core, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let lower = &self.lower;
         if self.ticket.origin == Origin::PageCache {
@@ -464,7 +465,7 @@ impl Job {
 
 impl Core {
     /// Whether the file still is at the content's version, asked of the PFS. Names that come and go
-    /// through this node are carried along; those that another program moves make another version,
+    /// through this node keep the version; those that another program moves make another version,
     /// for its change of content could hide behind them.
     pub fn still_current(
         &self,
@@ -474,7 +475,7 @@ impl Core {
     ) -> Result<bool> {
         let notification = NotificationWait::begin();
         loop {
-            // In this order, so that what was carried along in between shows below.
+            // In this order, so that a notification in between shows below.
             let ours = content.version();
             let now = lower.version()?;
             if now.agrees_with(&ours) {

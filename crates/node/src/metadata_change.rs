@@ -1,4 +1,5 @@
-//! What becomes of cached bytes when names and metadata of a file change without its content.
+//! Metadata-change notification: what becomes of cached bytes when names or metadata of a file
+//! change without its content.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::Inner;
 
-/// How long the word of a rename or another change of metadata is waited for: it comes a moment
-/// after that.
+/// How long the notification of a rename or another metadata change is waited for: it comes a
+/// moment after the change.
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_millis(100);
 const NOTIFICATION_POLL: Duration = Duration::from_millis(1);
 /// How long a removal waits for a transfer of the file that is under way.
 const TRANSFERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits for the word of a change of metadata that this node or a client of it made.
+/// Waits for the notification of a metadata change that this node or a client of it made.
 pub struct NotificationWait {
     begun: Instant,
 }
@@ -29,7 +30,7 @@ impl NotificationWait {
         NotificationWait { begun: Instant::now() }
     }
 
-    /// Whether the word may still come.
+    /// Whether the notification may still come.
     pub fn goes_on(&self) -> bool {
         self.begun.elapsed() <= NOTIFICATION_TIMEOUT
     }
@@ -40,7 +41,7 @@ impl NotificationWait {
     }
 
     /// Whether what was seen of the file may differ from `content` by its metadata alone, and the
-    /// word of that may still come.
+    /// notification of that may still come.
     pub fn is_for(&self, content: &CachedVersion, seen: &Version) -> bool {
         let ours = content.version();
         let of_metadata = seen.is_of_same_file(&ours)
@@ -51,22 +52,22 @@ impl NotificationWait {
 }
 
 impl Core {
-    /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
-    /// that is not sure, or the time of the content was set, it is read again; who has the file
-    /// open goes on with it, as after a change of bytes by this node. Where it is not known that
-    /// the change was `alone`, this is about stubs only: another change of metadata would show.
+    /// Gives what is cached of `before` the version `after`, if content did not change in between.
+    /// Where that is not sure, or the time of the content was set, it is read again; opens of the
+    /// file go on with it, as after a change of bytes by this node. Where it is not known that the
+    /// change was `alone`, this is about stubs only: another change of metadata would show.
     pub fn rebase_version(&self, before: &Version, after: &Version, alone: Alone) {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
-        // Nothing says later that a packed file was not trusted, so it is let go at once where
-        // another program's change could still hide behind the new stamps.
+        // A packed file cannot be marked as racy later, so it is left to its old version where
+        // another program's change could still hide behind the new time stamps.
         let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
-        if alone == Alone::Sure && is_alike && self.is_settled(after) {
+        if alone == Alone::Sure && is_alike && !self.is_racy(after) {
             self.store.rebase_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
-        // Not behind writers that wait: readers who wait for this word keep them out.
+        // Before writers that wait: readers that wait for this notification keep them out.
         let _unchanged_by_us = file.share_gate_before_writers();
         let mut inner = file.inner.lock();
         let Some(content) = inner.content.clone() else { return };
@@ -184,8 +185,8 @@ impl Noted {
 impl NotedVersion for Noted {
     fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()> {
         let after = self.lower.version()?;
-        // Whoever changes the content moves the change time, whatever he does to the others. So
-        // nobody did from our look to the client's, and from its next look to ours.
+        // A change of the content moves the change time, whatever is done to the others. So there
+        // was none from our look to the client's, and from its next look to ours.
         let fits = |times: &ChangeTimes| {
             (times.before_ns, times.after_ns) == (self.version.changed_ns, after.changed_ns)
         };

@@ -143,7 +143,7 @@ impl Node {
         change(&mut self.surroundings.lock());
     }
 
-    /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
+    /// Refuses new opens and writes back what exists in memory only, with what the front ends keep
     /// of it. Where the PFS is full, not every file is tried.
     pub fn drain(&self) -> Result<()> {
         self.drain_with(Effort::Probe, false, &|| true)
@@ -173,8 +173,8 @@ impl Node {
         self.core.drained.undo();
     }
 
-    /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once
-    /// a second. Waits for no file.
+    /// Drops what is past its time and brings the counts up to date; the housekeeping thread does
+    /// it once a second. Waits for no file.
     pub fn housekeep(&self) {
         self.core.housekeep();
     }
@@ -208,7 +208,7 @@ fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
     }
 }
 
-/// Lets the store ask for room that only writing memory-only files down can make.
+/// Lets the store ask for room that only writing memory-only files back can make.
 fn write_back_under_pressure(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
@@ -293,6 +293,6 @@ impl FileService for Node {
     }
 
     fn is_settled(&self, version: &Version) -> bool {
-        self.core.promise.may_cache() && self.core.is_settled(version)
+        self.core.promise.may_cache() && !self.core.is_racy(version)
     }
 }

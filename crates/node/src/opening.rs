@@ -36,20 +36,19 @@ fn is_at(content: &Option<Arc<CachedVersion>>, version: &Version) -> bool {
 
 impl Node {
     /// The content that an open reads: the cached one if it is of the present version and can be
-    /// trusted, a fresh one otherwise. Also whether the kernel writes the file now.
+    /// used (not racy), a fresh one otherwise. Also whether the kernel writes the file now.
     fn content_at(
         &self,
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
     ) -> Result<(Arc<CachedVersion>, bool)> {
-        // The gate keeps writers of this node out, so the version seen is the recorded one or
-        // somebody else's.
+        // Invariant 1 of `file`: the version seen is the recorded one or another program's.
         let unchanged_by_us = file.share_gate();
         let (core, notification) = (&self.core, NotificationWait::begin());
         let mut asked = None;
         loop {
-            // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
+            // The PFS is asked before the lock is taken: walks over all files take it too.
             let (before, current, has_users) = {
                 let inner = file.inner.lock();
                 (seen(&inner), inner.content.clone(), inner.handles > 0)
@@ -61,7 +60,7 @@ impl Node {
                 && current.as_ref().is_some_and(|known| notification.is_for(known, &version))
             {
                 notification.pause();
-                continue; // who has it open would be shut out
+                continue; // opens that have it would be shut out
             }
             let is_ours = match &current {
                 Some(content) if content.is_memory_only() => {
@@ -76,7 +75,7 @@ impl Node {
             let after = seen(&inner);
             let same_content = before.map(|(number, _)| number) == after.map(|(number, _)| number);
             if !(same_content && (is_ours || before == after)) {
-                continue; // another open or a carry came in between
+                continue; // another open or a notification came in between
             }
             let old = inner.content.clone();
             // Nobody is known to have changed it.
@@ -123,7 +122,8 @@ impl Node {
         }
         match stub::find(&**lower, version.size)? {
             Found::Nothing => return Ok(version),
-            // Also for a reader: there may be writers that opened before. Who cannot is no writer.
+            // Also for a reader: there may be writers that opened before. A reader may lack the
+            // right.
             Found::Remains => match stub::clear_remains(&**lower) {
                 Err(error) if writes => return Err(error),
                 _ => {}
@@ -195,11 +195,11 @@ impl Node {
 
 /// Whether an open at `version` may read `content`, which is no memory-only one.
 fn is_usable(content: &CachedVersion, version: &Version, inner: &Inner) -> bool {
-    // Another node's change may hide behind stamps that had not settled. What the kernel reads by
+    // Another node's change may hide behind racy time stamps. What the kernel reads by
     // itself beside a writer of this node stays: it could not be led on to what the writer writes.
     let is_stale = content.is_racy() && (inner.writers == 0 || !content.is_borrowed_by_kernel());
     let is_current = content.version().agrees_with(version) && !content.is_memory_only();
-    // A content that was given up stays so, even if its version is right after all.
+    // Invalidation is final (invariant 3), even if the version is right after all.
     is_current && !content.is_invalidated() && !is_stale
 }
 

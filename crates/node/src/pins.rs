@@ -1,7 +1,7 @@
 //! Files that `tidepool pin` keeps resident: whose they are, and how many bytes each user may pin.
 //!
-//! Root and the user who runs the node have no limit of their own and may end anybody's pin. It
-//! does not bring files in, and holds nothing that is lent to readers.
+//! Root and the user who runs the node have no limit of their own and may end any pin. Pins do not
+//! bring files in; what readers borrow is not counted here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Readers left behind: the kernel goes on reading a segment by itself although this node gave its
-//! content up, because there was no memory for the file to grow, or a program set its times. They
-//! follow what this node changes as long as no other program changes the file. Where there is no
-//! memory they stay at their end, and catch up with the next change that finds some.
+//! Versions left behind: the kernel goes on reading a segment by itself although this node
+//! invalidated its version, because there was no memory for the file to grow, or a program set its
+//! times. They follow what this node changes as long as no other program changes the file. Where
+//! there is no memory they stay at their end, and catch up with the next change that finds some.
 
 use std::sync::Arc;
 

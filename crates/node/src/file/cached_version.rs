@@ -1,7 +1,8 @@
-//! The cached bytes of one version of a file, carried along by writes through this node.
+//! [`CachedVersion`]: the cached bytes of one version of a file. Writes through this node make it
+//! another version of the same bytes.
 //!
-//! A content is *current* until the file is seen at a version that this node did not make; then it
-//! is superseded: its holders keep reading what is resident, absent blocks answer `Changed`.
+//! It is *current* until the file is seen at a version that this node did not make; then it is
+//! invalidated: opens that have it keep reading what is resident, absent blocks answer `Changed`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -88,7 +89,7 @@ impl CachedVersion {
         }
     }
 
-    /// The version this content is, after all writes through this node.
+    /// The version that it is, after all writes through this node.
     pub fn version(&self) -> Version {
         *self.version.lock()
     }
@@ -139,7 +140,7 @@ impl CachedVersion {
         self.invalidated.load(Ordering::Acquire)
     }
 
-    /// Marks it as no longer the file's content.
+    /// Marks it as stale, for good: it is no longer the file's content.
     pub fn invalidate(&self) {
         self.invalidated.store(true, Ordering::Release);
         if let Some(segment) = self.segment.get() {
@@ -147,8 +148,8 @@ impl CachedVersion {
         }
     }
 
-    /// Leads readers on to `next`: this node gave the content up, but no other program changed the
-    /// file.
+    /// Leads readers on to `next`: this node invalidated the version, but no other program changed
+    /// the file.
     pub fn lead_to(self: &Arc<Self>, next: &Arc<CachedVersion>) {
         _ = self.successor.set(next.clone());
         let mut behind = std::mem::take(&mut *self.behind.lock());
@@ -164,7 +165,7 @@ impl CachedVersion {
         }
     }
 
-    /// Contents that the kernel goes on reading by itself although this one took their place, as
+    /// Versions that the kernel goes on reading by itself although this one took their place, as
     /// where there was no memory for them to grow (see `behind`).
     pub fn left_behind(&self) -> Vec<Arc<CachedVersion>> {
         let mut behind = self.behind.lock();
@@ -186,13 +187,13 @@ impl CachedVersion {
         latest.clone()
     }
 
-    /// Whether bytes were read or written within the tick of the version's time stamps: a later
-    /// open must not trust them.
+    /// Whether bytes were read or written within the tick of the version's time stamps, so that a
+    /// later change may hide behind them: later opens do not use it.
     pub fn is_racy(&self) -> bool {
         self.racy.load(Ordering::Acquire)
     }
 
-    /// Marks it as not to be trusted by later opens.
+    /// Keeps later opens from using it.
     pub fn mark_racy(&self) {
         self.racy.store(true, Ordering::Release);
     }
@@ -217,23 +218,24 @@ impl CachedVersion {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Whether the kernel may read the segment by itself, for a passthrough open or for what was
-    /// mapped by one.
+    /// Whether the kernel has borrowed the segment, for a passthrough open or for what was mapped
+    /// by one.
     pub fn is_borrowed_by_kernel(&self) -> bool {
         self.segment.get().is_some_and(|segment| segment.is_borrowed_by_kernel())
     }
 
-    /// Whether a client has parts of the segment mapped: these bytes must never change.
+    /// Whether a client has borrowed the segment and may have parts of it mapped: these bytes must
+    /// never change.
     pub fn is_borrowed_by_client(&self) -> bool {
         self.client_borrows.load(Ordering::Acquire) > 0
     }
 
-    /// Counts a client's loan in.
+    /// Counts a client's borrow in.
     pub fn begin_client_borrow(&self) {
         self.client_borrows.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a client's loan out.
+    /// Counts a client's borrow out.
     pub fn end_client_borrow(&self) {
         self.client_borrows.fetch_sub(1, Ordering::AcqRel);
     }

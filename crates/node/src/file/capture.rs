@@ -129,7 +129,7 @@ impl Capture {
         self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
     }
 
-    /// Extends or patches the buffer; gives up where that would leave a gap.
+    /// Extends or patches the buffer; drops it where that would leave a gap.
     fn buffer(&mut self, written: &Written<'_>) {
         if written.size_before == 0 && matches!(self, Capture::Off) {
             *self = Capture::Buffer(Vec::new());

@@ -1,11 +1,11 @@
 //! Files that are written past the node: by the kernel, through a FUSE passthrough open of the PFS
 //! file, or by a client through its own descriptor.
 //!
-//! A file that is new or was cut to nothing, and that nobody else has open, is left to its writer,
-//! so that a written byte costs what it costs on the bare PFS. Nothing of it is cached meanwhile:
-//! every open through the mount shares the kernel's page cache of the PFS file, other opens read
-//! the PFS. `close` syncs as ever. When the last of these opens is gone, the file is taken back:
-//! its version is recorded and its bytes are kept from the page cache.
+//! A file that is new or was truncated, and that nobody else has open, is left to its writer, so
+//! that a written byte costs what it costs on the bare PFS. Nothing of it is cached meanwhile
+//! (invariant 4 of [`super`]): every open through the mount shares the kernel's page cache of the
+//! PFS file, other opens read the PFS. `close` syncs as ever. When the last of these opens is gone,
+//! the file is taken back: its version is recorded and its bytes are kept from the page cache.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

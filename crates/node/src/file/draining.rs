@@ -1,9 +1,9 @@
-//! Everything that is in memory alone is written down: for a drain, and when the node ends.
-//! Several files at a time, so that one that the PFS does not answer for is the only one that is
-//! waited for.
+//! Writes everything back that is in memory alone: for a drain, and when the node ends. Several
+//! files go at a time, so that one that the PFS does not answer for is the only one that is waited
+//! for.
 //!
 //! Where the PFS has no room, a drain does not try every file: each try costs syncs, and the bytes
-//! stay in memory in any case. The end of a node does, for then they would be lost.
+//! stay in memory in any case. The end of a node does, because they would be lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::core::Core;
 
 /// How often it is looked whether a file hangs.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-const WHAT: &str = "writing down what is in memory alone";
+const WHAT: &str = "writing back what is in memory alone";
 
 /// Why the node takes no new opens.
 #[derive(Debug, Default)]
@@ -94,11 +94,11 @@ impl Drop for Draining<'_> {
 pub enum Effort {
     /// A few files: the bytes stay in memory.
     Probe,
-    /// Each file: what is not written down is lost.
+    /// Each file: what is not written back is lost.
     Each,
 }
 
-/// Writes every memory-only file down, the small ones first: they find room longest. After a file
+/// Writes every memory-only file back, the small ones first: they find room longest. After a file
 /// that found none, more and more are passed over until the next is tried. Returns when all is
 /// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error
 /// tells what is left, or is the first that was of another kind, after all were tried.
@@ -183,7 +183,7 @@ impl Round {
             };
             let builder = std::thread::Builder::new().name("drain".into()).stack_size(256 << 10);
             if let Err(error) = builder.spawn(work) {
-                tracing::warn!(%error, "no more threads write memory-only files down");
+                tracing::warn!(%error, "no more threads write memory-only files back");
                 break;
             }
             state.threads += 1;
@@ -238,7 +238,7 @@ impl Round {
         used_up.into_iter().filter(|room| room.is_of(lower)).collect()
     }
 
-    /// Waits for those who change the file; `None` where nothing is to be done any more.
+    /// Waits for changes of the file to end; `None` where nothing is to be done any more.
     fn write_back(&self, file: &FileState) -> Option<Result<()>> {
         let changing = loop {
             if let Some(changing) = file.try_close_gate_for(LOOK_AGAIN) {

@@ -80,7 +80,7 @@ impl Failing {
     pub fn failed(&self, file: FileId, error: &Error, begun: Instant) {
         let now = Instant::now();
         let mut failures = self.0.lock();
-        // Files may be gone, or be written down by their writers.
+        // Files may be gone, or be written back by their writers.
         failures.files.retain(|_, pause| now < pause.until + PAUSE_MAX);
         let pause = Pause::next(failures.files.get(&file).copied(), begun, PAUSE_MAX);
         failures.files.insert(file, pause);
@@ -99,7 +99,7 @@ impl Failing {
         }
     }
 
-    /// A file was written down.
+    /// A file was written back.
     pub fn succeeded(&self, file: FileId) {
         let mut failures = self.0.lock();
         failures.in_a_row = 0;

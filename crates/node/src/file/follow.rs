@@ -7,9 +7,8 @@ use super::stub::{self, Found};
 use crate::opening::fresh_content;
 
 impl Handle {
-    /// Looks at the file once more: where another program gave it another length or time, what is
-    /// cached of it is given up, as if somebody opened it now. Stubs stay for their writers to
-    /// find.
+    /// Looks at the file once more. Where another program gave it another length or time, what is
+    /// cached of it is invalidated, as at an open. Stubs stay for their writers to find.
     pub(super) fn go_on_with_changes(&self) -> Result<()> {
         if !self.access.writes() || self.read_mode == ReadMode::Bypass {
             return Ok(());
@@ -19,7 +18,7 @@ impl Handle {
         let version = self.lower.version()?;
         let Some(known) = self.file.content() else { return Ok(()) };
         let ours = known.version();
-        // Word of a change of metadata may be under way.
+        // Notification of a metadata change may be under way.
         let is_of_metadata = (version.size, version.modified_ns) == (ours.size, ours.modified_ns);
         if is_of_metadata || known.is_memory_only() || !version.is_of_same_file(&ours) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! One open of a file: which content it reads, in which modes, and what it still owes.
+//! [`Handle`]: one open of a file, with the version that it reads and its modes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -138,13 +138,13 @@ impl Drop for Handle {
     }
 }
 
-/// Who has the segment.
+/// Which of the two has borrowed the segment.
 enum Borrow {
     Kernel(KernelBorrow),
     Client(ClientBorrow),
 }
 
-/// A wholly resident content lent to the kernel or to a client.
+/// A wholly resident version that the kernel or a client has borrowed.
 struct BorrowedSegment {
     borrow: Borrow,
     segment_id: u64,
@@ -356,12 +356,12 @@ impl OpenFile for Handle {
 }
 
 impl Handle {
-    /// Lends a wholly resident segment, which then stays where it is.
+    /// Borrows a wholly resident segment, which then stays where it is.
     fn borrow(
         &self,
         to: impl FnOnce(&Segment) -> Option<Borrow>,
     ) -> Option<Arc<dyn PassthroughPin>> {
-        // No write through this node may fall between the checks and the loan.
+        // No write through this node may fall between the checks and the borrow.
         // Not waited for: the write may wait for the PFS, and others for this open.
         let _unchanged_by_us = self.file.try_share_gate()?;
         let eligible = self.read_mode != ReadMode::Bypass
@@ -386,7 +386,7 @@ impl Handle {
     }
 
     /// Fails where an open that may write lost bytes that were in memory alone. Before each change
-    /// and all that settles what is owed.
+    /// and before all that makes dirty bytes durable.
     pub(super) fn check_nothing_lost(&self) -> Result<()> {
         if !self.access.writes() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Write mode `memory`: bytes live in the store only, the PFS holds a stub ([`super::stub`]) with
 //! name, owner, mode and a mark that says how long the file is and which node holds it.
 //!
-//! Under pressure, at `drain` and at stop the bytes are written down and the file becomes an
+//! Under pressure, at `drain` and at stop the bytes are written back and the file becomes an
 //! ordinary one; where the rule says `expendable` they are dropped instead. A stub whose holder is
 //! gone answers `Lost`, never zeros, to every open but one that empties it.
 
@@ -75,12 +75,12 @@ impl MemoryOnlyFiles {
         &self.write_back_state
     }
 
-    /// The threads that write them down when memory is needed.
+    /// The threads that write them back when memory is needed.
     pub fn write_back_pool(&self) -> &Arc<WriteBackPool> {
         &self.write_back_pool
     }
 
-    /// Which of them are written down now.
+    /// Which of them are written back now.
     pub fn steps(&self) -> &Steps {
         &self.steps
     }
@@ -110,7 +110,7 @@ impl MemoryOnlyFiles {
     }
 }
 
-/// What became of a file that was to be written down.
+/// What became of a file that was to be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum WriteBackOutcome {
@@ -186,7 +186,7 @@ pub fn size_in_memory(core: &Core, id: FileId, pfs_size: u64) -> Option<u64> {
     let inner = file.inner.lock();
     let content = inner.content.as_ref().filter(|content| content.is_memory_only())?;
     let size = content.size();
-    // While it is written down it may have any length.
+    // While it is written back it may have any length.
     let is_ours = inner.stub.as_ref().is_none_or(|stub| pfs_size == stub.size())
         || pfs_size == size
         || core.memory_only.steps.has(id);
@@ -206,7 +206,7 @@ pub fn name_of_file(core: &Core, id: FileId) -> String {
     path.map_or_else(|| "a file".into(), |path| path.display().to_string())
 }
 
-/// The error of an open file whose bytes were let go.
+/// The error of an open file whose bytes were discarded.
 pub fn lost_error(core: &Core, content: &CachedVersion, lower: &dyn LowerFile) -> Error {
     stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
 }
@@ -240,8 +240,8 @@ fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mar
     Ok(is_ours)
 }
 
-/// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
-/// for a length reads up to it. What grows is told by [`record`]. For a
+/// Has the stub tell no more bytes than the file is about to have, because a reader that
+/// asks the PFS for a length reads up to it. What grows is told by [`record`]. For a
 /// file that was found to be ours.
 pub fn tell_shorter(
     core: &Core,
@@ -259,7 +259,7 @@ pub fn tell_shorter(
     Ok(())
 }
 
-/// Keeps a write in memory. False when there was no room and the file was written down instead:
+/// Keeps a write in memory. False when there was no room and the file was written back instead:
 /// the caller then writes through.
 pub fn write(
     core: &Arc<Core>,
@@ -310,7 +310,7 @@ pub fn write(
     Ok(true)
 }
 
-/// Writes a file down for want of memory, to go on with it as an ordinary one.
+/// Writes a file back for want of memory, to go on with it as an ordinary one.
 pub fn write_back_to_go_on(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
@@ -331,7 +331,7 @@ pub fn write_back_to_go_on(
     }
 }
 
-/// How growth ended; false when the file had to be written down for lack of room.
+/// How growth ended; false when the file had to be written back for lack of room.
 fn or_written_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
@@ -348,7 +348,7 @@ fn or_written_back(
     }
 }
 
-/// Makes a block of zeros; false when the file had to be written down.
+/// Makes a block of zeros; false when the file had to be written back.
 fn begin_block(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
@@ -383,7 +383,7 @@ pub fn set_size(_gate: &ExclusiveGate<'_>, content: &CachedVersion, size: u64) -
     Ok(())
 }
 
-/// Gives memory-only bytes up, because the file is gone or was replaced.
+/// Discards memory-only bytes, because the file is gone or was replaced.
 pub fn discard(core: &Core, inner: &mut Inner) -> Remains {
     inner.stub = None;
     let content = inner.content.as_ref().filter(|content| content.is_memory_only());
@@ -396,7 +396,7 @@ pub fn discard(core: &Core, inner: &mut Inner) -> Remains {
     Remains::of(content)
 }
 
-/// Notes that another program changed a file, before its bytes in memory are forgotten. Its writers
+/// Notes that another program changed a file, before its bytes in memory are discarded. Its writers
 /// are told.
 pub fn note_replaced(file: &FileState, content: &CachedVersion) {
     if !content.is_memory_only() {
@@ -406,12 +406,12 @@ pub fn note_replaced(file: &FileState, content: &CachedVersion) {
     tracing::warn!(
         inode,
         bytes,
-        "another program wrote to a memory-only file; its version is kept, ours is given up"
+        "another program wrote to a memory-only file; its version is kept, ours is discarded"
     );
     file.losses.add(bytes, Cause::AnotherProgram);
 }
 
-/// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
+/// Writes one memory-only file back while memory is needed; the bytes that became clean. A file
 /// that is being changed at this moment is passed over, so that no lock is waited for, and so is
 /// one that the PFS did not take a moment ago, or had no room for, unless it needs none.
 pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
@@ -429,14 +429,14 @@ pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
     write_back(core, &changing, &content).is_ok().then_some(bytes)
 }
 
-/// Whether a file may be dropped instead of being written down.
+/// Whether a file may be discarded instead of being written back.
 pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     let stub = file.inner.lock().stub.clone();
     stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
-/// Writes one memory-only file down, or drops it where its rule says so. On error the bytes stay in
-/// memory, and that is noted.
+/// Writes one memory-only file back, or discards it where its rule says so. On error the bytes stay
+/// in memory, and that is noted.
 pub fn write_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
@@ -503,7 +503,7 @@ fn write_back_or_discard(
     if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
         if let Err(error) = adopt(content, &*lower, stub, &mark) {
-            tracing::debug!(%error, "a stub that could not be written down is looked at later");
+            tracing::debug!(%error, "a stub that could not be written back is looked at later");
         }
         return written.map(|()| WriteBackOutcome::WrittenBack);
     }
@@ -511,7 +511,7 @@ fn write_back_or_discard(
     written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
-/// The PFS has the bytes.
+/// The PFS has the bytes, durably: from now on they may be evicted (invariant 5).
 fn become_ordinary(
     core: &Core,
     file: &ExclusiveGate<'_>,

@@ -50,7 +50,7 @@ impl Piece {
 type Sink<'a> = dyn FnMut(&[IoSlice<'_>]) + 'a;
 
 impl Handle {
-    /// Reads and records it in the ledger.
+    /// Reads and counts it.
     pub(super) fn read_recorded(
         &self,
         offset: u64,
@@ -168,8 +168,7 @@ impl Handle {
         })
     }
 
-    /// Brings in what is not resident. No pin is held here: who changes the file waits for pins
-    /// while he keeps fetches out.
+    /// Brings in what is not resident. No pin is held here (invariant 7 of [`super`]).
     fn obtain(
         &self,
         content: &Arc<CachedVersion>,

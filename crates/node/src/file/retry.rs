@@ -1,5 +1,5 @@
-//! Tries memory-only files again for which the PFS had no room, also while nobody needs their
-//! memory: so that operators are told no longer than it lasts.
+//! The thread that tries memory-only files again for which the PFS had no room, also while nobody
+//! needs their memory, so that operators are told no longer than it lasts.
 
 use std::sync::{Arc, Weak};
 

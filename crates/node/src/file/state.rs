@@ -18,7 +18,7 @@ use super::stub::Stub;
 use crate::core::Core;
 use crate::pins::FilePin;
 
-/// What the node knows of one file. See the lock order in [`super`].
+/// What the node knows of one file. Invariants and the order of locks: [`super`].
 #[derive(Debug)]
 pub struct FileState {
     /// Which file.
@@ -36,7 +36,7 @@ pub struct FileState {
 /// The part of a file's state that changes at open and close.
 #[derive(Default)]
 pub struct Inner {
-    /// What is cached of the present version.
+    /// What is cached of the present version (invariant 2).
     pub content: Option<Arc<CachedVersion>>,
     /// The path below the PFS directory by which it was opened last.
     pub opened_as: PathBuf,
@@ -48,18 +48,17 @@ pub struct Inner {
     pub capture: Capture,
     /// Held by `tidepool pin`.
     pub pin: Option<FilePin>,
-    /// The stub of memory-only bytes.
+    /// The stub of memory-only bytes (invariant 5).
     pub stub: Option<Stub>,
     /// The last name is gone.
     pub removed: bool,
-    /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
-    /// gate held exclusively.
+    /// The kernel or a client writes the PFS file by itself (invariant 4).
     pub written_directly: bool,
 }
 
 impl Inner {
-    /// Gives everything up that is kept of a file without names that nobody has open: its memory,
-    /// and the transfers whose descriptors keep its room on the PFS.
+    /// Discards all that is kept of a file without names that nobody has open: its memory, and the
+    /// transfers whose descriptors keep its room on the PFS.
     pub fn discard(&mut self, core: &Core) -> Remains {
         let _the_same = memory_only::discard(core, self);
         self.pin = None;
@@ -70,7 +69,7 @@ impl Inner {
     }
 }
 
-/// Memory of bytes that nobody will read any more.
+/// Memory of bytes that will not be read any more.
 #[must_use = "it stays until it is dropped by `free`"]
 pub struct Remains(Option<Arc<Segment>>);
 
@@ -85,8 +84,8 @@ impl Remains {
         Remains(None)
     }
 
-    /// Gives the memory back. Call without a lock: blocks may be pinned for as long as the PFS
-    /// takes to write them down.
+    /// Frees the memory. Call without a lock: blocks may be pinned for as long as the PFS takes to
+    /// write them back.
     pub fn free(self) {
         if let Some(segment) = self.0 {
             segment.discard();

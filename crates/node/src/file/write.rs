@@ -1,4 +1,5 @@
-//! The write path: the PFS first, then the store, under the file's gate; durable at close.
+//! The write path: the PFS first, then the store, under the file's gate (invariants 1 and 3 of
+//! [`super`]); durable at close.
 //!
 //! Before a change the version is compared with the recorded one, so that bytes another program
 //! put there since are never mixed with what is cached; after it the new version is recorded.
@@ -44,7 +45,7 @@ impl Handle {
                 asked::check()?;
                 return Ok((changing, content));
             }
-            // Who brings the word needs the gate.
+            // The notification needs the gate.
             drop(changing);
             notification.pause();
         }
@@ -79,14 +80,14 @@ impl Handle {
             let content = self.shared_content(&mut inner, now);
             drop(inner);
             remains.free();
-            // Who changes what is there now is told first what is not there any more.
+            // A writer is told first what is lost, then may change what is there now.
             self.check_nothing_lost()?;
             return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))
     }
 
-    /// Gives the content up where no other program changed the file: its readers go on with what
+    /// Invalidates the content where no other program changed the file: its readers go on with what
     /// takes its place.
     fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
         let old = inner.content.clone();
@@ -199,7 +200,7 @@ impl Handle {
         content
     }
 
-    /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
+    /// Invalidates what is cached after a failed change: which bytes the PFS took is not known.
     fn invalidate(&self, _gate: &ExclusiveGate<'_>) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
@@ -275,7 +276,7 @@ impl Handle {
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
         let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(done) };
-        // Without the lock: making room may write other files down. The gate keeps it ours.
+        // Without the lock: making room may write other files back. The gate keeps it ours.
         let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
         let kept = capture.keep(
             &self.core,
@@ -285,7 +286,7 @@ impl Handle {
         );
         self.file.inner.lock().capture = capture;
         if kept.is_err() {
-            // The PFS has the bytes; only their copy in memory is given up.
+            // The PFS has the bytes; only their copy in memory is invalidated.
             self.invalidate(gate);
             return Ok(done);
         }
@@ -419,7 +420,7 @@ impl Handle {
         if now.size != content.size()
             && inner.capture.set_size(&self.core.store, content, now.size).is_err()
         {
-            // The PFS has the new length; only the copy in memory is given up.
+            // The PFS has the new length; only the copy in memory is invalidated.
             drop(inner);
             self.invalidate(gate);
             return Ok(());
@@ -439,7 +440,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Counts bytes that `close` has to make durable. In mode `bypass` it promises nothing.
+    /// Counts dirty bytes, which `close` has to make durable. In mode `bypass` it promises nothing.
     fn add_dirty(&self, bytes: u64) {
         if self.write_mode == WriteMode::Bypass {
             return;
@@ -468,13 +469,13 @@ impl Handle {
     }
 
     /// Brings the stub of a memory-only file up to date; false for other files. Where this open is
-    /// to make bytes durable (the file has another directory's rule now), they are written down.
+    /// to make bytes durable (the file has another directory's rule now), they are written back.
     fn record_in_stub(&self) -> Result<bool> {
         if !self.file.content().is_some_and(|content| content.is_memory_only()) {
             return Ok(false);
         }
         let changing = self.file.close_gate();
-        // It may have been written down while this waited.
+        // It may have been written back while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
             Some(content) if self.write_mode != WriteMode::Memory => {
                 memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
@@ -497,7 +498,7 @@ impl Handle {
     fn settle(&self, need: Option<Need>) -> Result<()> {
         let directly = self.file.inner.lock().written_directly;
         if let Some(need) = need {
-            // Nobody counts what the kernel writes.
+            // What the kernel writes is not counted.
             let need = if directly && need == Need::Counted { EVERYTHING } else { need };
             self.file.unsynced.settle(&self.hearing, need, |work| self.sync_lower(work))?;
             if directly {

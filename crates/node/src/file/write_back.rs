@@ -1,4 +1,4 @@
-//! Writing the bytes of a memory-only file into the place of its stub.
+//! Writes the bytes of a memory-only file into the place of its stub.
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{Mark, STUB_BYTES};
@@ -50,9 +50,9 @@ pub fn write_into_stub(
     })
 }
 
-/// Keeps the page cache from filling with what is written down: it is charged to the control group
-/// of the node, beside the memory that is to be freed, and dirty pages cannot be given back. One
-/// block waits while the next is written.
+/// Keeps the page cache from filling with what is written back: it is charged to the control group
+/// of the node, beside the memory that is to be freed, and dirty pages cannot be freed. One block
+/// waits while the next is written.
 struct WrittenBack<'a> {
     lower: &'a dyn LowerFile,
     last: Option<(u64, u64)>,
@@ -72,7 +72,7 @@ impl WrittenBack<'_> {
 
     fn clean(&self, range: Option<(u64, u64)>) -> Result<()> {
         let Some((offset, length)) = range else { return Ok(()) };
-        // An error that this wait hears is not told by the sync that follows.
+        // An error that this wait reports is not reported by the sync that follows.
         self.lower.write_back(offset, length)?;
         self.lower.drop_cached(offset, length);
         Ok(())
@@ -83,7 +83,7 @@ impl WrittenBack<'_> {
 fn pin_unless_hole(segment: &Segment, block: u64) -> Result<Option<BlockPin>> {
     let pin = segment.pin_block(block);
     if pin.is_none() && segment.state(block) != BlockState::Absent {
-        let what = "writing a memory-only file down";
+        let what = "writing a memory-only file back";
         return Err(Error::new(ErrorKind::Internal, what, "a block of it cannot be mapped")
             .remedy("raise vm.max_map_count, or free memory; the bytes stay in memory"));
     }

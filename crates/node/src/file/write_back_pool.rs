@@ -1,10 +1,10 @@
-//! Threads that write memory-only files down while memory is needed: the largest files first,
-//! because each file costs the PFS several synced calls whatever its size, and several files at a
-//! time, so that one that the PFS does not answer for keeps nobody else's bytes in memory.
+//! [`WriteBackPool`]: threads that write memory-only files back while memory is needed. The largest
+//! files go first, because each file costs the PFS several synced calls whatever its size. Several
+//! files go at a time, so that one that the PFS does not answer for keeps no others in memory.
 //!
-//! Whoever needs memory asks ([`ask`]) and waits as long as he wishes; what he asked for is
-//! written down also when he no longer waits, while the store is above its capacity. A file is
-//! written down by one thread at a time, which holds its gate.
+//! A thread that needs memory calls [`ask`] and waits as its [`Wait`] says. The bytes it asked for
+//! are written back also after it stopped waiting, while the store is above its capacity. A file is
+//! written back by one thread at a time, which holds its gate.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::core::Core;
 const LINGER: Duration = Duration::from_secs(1);
 /// The next step of a file is expected within this time.
 const PROMPT: Duration = Duration::from_millis(50);
-/// How often somebody who waits looks whether the rest hangs.
+/// How often a waiting thread looks whether the rest hangs.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Files that are in order at a time, and for how long their order is good.
 const ORDERED_MAX: usize = 4096;
@@ -37,12 +37,12 @@ const TOGETHER_MIN: usize = 2;
 /// How long a request that is repeated by itself waits.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// How long somebody waits for what he asked for.
+/// How long a thread waits for the bytes that it asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// A moment: who asks asks again.
+    /// A moment: the caller asks again.
     Moment,
-    /// Until it is there, or nothing more can be written down.
+    /// Until they are there, or nothing more can be written back.
     ToEnd,
 }
 
@@ -58,11 +58,11 @@ pub struct WriteBackPool {
 
 #[derive(Default)]
 struct State {
-    /// Bytes still to be written down, those under way included.
+    /// Bytes still to be written back, those under way included.
     wanted_bytes: u64,
     /// Bytes that became clean since the start.
     done_bytes: u64,
-    /// Who asks and waits.
+    /// Threads that asked and wait.
     waiting: usize,
     order: Order,
     works: Vec<Work>,
@@ -74,7 +74,7 @@ struct State {
     stopping: bool,
 }
 
-/// A file that is written down now.
+/// A file that is written back now.
 struct Work {
     file: FileId,
     bytes: u64,
@@ -96,12 +96,12 @@ struct Order {
     took: Duration,
     /// Something may have changed since.
     worth_making: bool,
-    /// There was nothing more to write down.
+    /// There was nothing more to write back.
     exhausted: bool,
 }
 
 impl Order {
-    /// The next file that nobody writes down.
+    /// The next file that no thread writes back.
     fn next(&mut self, core: &Core, works: &[Work]) -> Option<(FileId, u64)> {
         if self.made.is_none_or(|made| made.elapsed() > ORDER_AGE_MAX) {
             self.make(core);
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Whether another file is to be begun. One whose step takes longer than most is not counted
-    /// on: whoever needs the memory cannot wait until it is known to hang.
+    /// on: a thread that needs the memory cannot wait until it is known to hang.
     fn lacks_work(&self, core: &Core) -> bool {
         let prompt = self.works.iter().filter(|work| work.waits(core) < PROMPT);
         let coming = prompt.map(|work| work.bytes).sum::<u64>();
@@ -188,7 +188,7 @@ fn excess_bytes(core: &Core) -> u64 {
     resident_bytes.saturating_sub(page.capacity_bytes.load(Ordering::Relaxed))
 }
 
-/// Has memory-only files written down until `bytes_wanted` bytes became clean. Files that are
+/// Has memory-only files written back until `bytes_wanted` bytes became clean. Files that are
 /// being changed at this moment are passed over, so that no lock is waited for. Answers the bytes
 /// that became clean meanwhile.
 pub fn ask(core: &Arc<Core>, bytes_wanted: u64, wait: Wait) -> u64 {
@@ -230,8 +230,8 @@ pub fn ask(core: &Arc<Core>, bytes_wanted: u64, wait: Wait) -> u64 {
 }
 
 impl WriteBackPool {
-    /// Sees to it that a thread takes up what is owed. True where there is none and none to be
-    /// had.
+    /// Sees to it that a thread takes up what is wanted. True where there is none and none can be
+    /// started.
     fn employ(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) -> bool {
         if !state.lacks_work(core) || state.order.exhausted || !state.has_place(core) {
             return false;
@@ -247,7 +247,7 @@ impl WriteBackPool {
         let builder = std::thread::Builder::new().name("write-back".into()).stack_size(256 << 10);
         match builder.spawn(move || work(&weak, &pool, true)) {
             Ok(_) => state.threads += 1,
-            Err(error) => tracing::warn!(%error, "no more threads write memory-only files down"),
+            Err(error) => tracing::warn!(%error, "no more threads write memory-only files back"),
         }
         state.threads == 0
     }
@@ -267,7 +267,7 @@ impl WriteBackPool {
         Some(file)
     }
 
-    /// A file was written down, or passed over.
+    /// A file was written back, or passed over.
     fn end(&self, core: &Core, state: &mut State, file: FileId, clean_bytes: Option<u64>) {
         let Some(at) = state.works.iter().position(|work| work.file == file) else { return };
         let Work { begun, .. } = state.works.swap_remove(at);
@@ -276,7 +276,7 @@ impl WriteBackPool {
             state.wanted_bytes = state.wanted_bytes.saturating_sub(bytes);
             state.order.worth_making = true;
             state.ended = Some(Instant::now());
-            tracing::debug!(inode = file.inode, bytes, took = ?begun.elapsed(), "written down");
+            tracing::debug!(inode = file.inode, bytes, took = ?begun.elapsed(), "written back");
         }
         let goes_on = !state.moving(core).is_empty();
         if let Some((bytes, elapsed)) = state.pace.end(clean_bytes.unwrap_or(0), goes_on) {
@@ -301,7 +301,7 @@ impl WriteBackPool {
     }
 }
 
-/// Writes files down as long as that is needed; a thread of the crew also stays for more.
+/// Writes files back as long as that is needed; a thread of the pool also stays for more.
 fn work(weak: &Weak<Core>, pool: &Arc<WriteBackPool>, is_thread: bool) {
     loop {
         let Some(core) = weak.upgrade() else { return };

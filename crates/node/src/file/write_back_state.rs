@@ -1,6 +1,6 @@
-//! What is known of a PFS, or of quotas on it, without room for memory-only files: when a
-//! write-down is worth another try, and what operators are told. Every try blocks a file and costs
-//! a sync, and where one file found no room the next of the same owner will find none either.
+//! What is known of a PFS, or of quotas on it, without room for memory-only files: when another try
+//! of a write-back is worth it, and what operators are told. Every try blocks a file and costs a
+//! sync, and where one file found no room the next of the same owner will find none either.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub fn is_no_room(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT)
 }
 
-/// The state of writing down.
+/// The state of writing back.
 #[derive(Default)]
 pub struct WriteBackState {
     failing: Failing,
@@ -107,7 +107,7 @@ impl WriteBackState {
             || (has_owners() && owner_of(lower).is_some_and(|owner| waits(Room::Owner(owner))))
     }
 
-    /// A file was written down: there is room.
+    /// A file was written back: there is room.
     pub fn succeeded(&self, lower: &dyn LowerFile) {
         if self.refusals.lock().used_up.is_empty() {
             return;
@@ -156,7 +156,7 @@ impl WriteBackState {
     }
 
     /// Waits until something is worth another try: its room, and the file that found none. `None`
-    /// once nothing is left to try, or the node stops; whoever asked ends then.
+    /// once nothing is left to try, or the node stops; the thread that asked ends then.
     pub fn next_try(&self) -> Option<(Room, FileId)> {
         let mut refusals = self.refusals.lock();
         loop {

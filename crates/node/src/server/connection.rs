@@ -133,9 +133,9 @@ pub(super) struct Connection {
     process: Whereabouts,
     session: Session,
     shared: Arc<Shared>,
-    /// Whoever holds it waits for the next request; true when the connection has ended.
+    /// Its holder waits for the next request; true when the connection has ended.
     turn: Mutex<bool>,
-    /// Whoever holds it sends a reply.
+    /// Its holder sends a reply.
     sending: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
@@ -280,7 +280,7 @@ impl Connection {
             self.left.store(true, Ordering::Release);
         }
         match error {
-            // It gave up what it was waiting for, and may still look at what it was lent.
+            // It gave up what it was waiting for, and may still look at what it borrowed.
             ReceiveError::Closed if self.is_half_closed() => {
                 self.cut_off.store(true, Ordering::Release);
             }
@@ -341,7 +341,7 @@ impl Connection {
         match decode_request(&frame.body) {
             Ok(Request::Bye) => None,
             Ok(Request::Finish) => {
-                // It lives, and may look at what it was lent.
+                // It lives, and may look at what it borrowed.
                 self.cut_off.store(true, Ordering::Release);
                 None
             }
@@ -476,7 +476,7 @@ impl Drop for Leaver {
         let Some(connection) = self.0.take() else { return };
         if thread::panicking() {
             connection.cut_off("a request of it made the node panic");
-            // First, because whoever receives holds the turn until the socket ends.
+            // First, because the thread that receives has the turn until the socket ends.
             connection.take_no_more();
             *connection.turn.lock() = true;
         }

@@ -119,12 +119,12 @@ struct Books {
     users: HashMap<u32, Usage>,
 }
 
-/// The books of a server.
+/// What the clients of a server have, of all users and of each, and their limits.
 #[derive(Debug)]
 pub(super) struct ClientQuotas {
     limits: ServerLimits,
     books: Mutex<Books>,
-    /// Segments that are lent, by user and number. Locked before the books.
+    /// Segments that are borrowed, by user and number. Locked before the books.
     borrowed: Mutex<HashMap<(u32, u64), Weak<WholeSegment>>>,
     buffers_freed: Condvar,
     pub(super) requests: AtomicU64,
@@ -133,14 +133,14 @@ pub(super) struct ClientQuotas {
     pub(super) abandoned: AtomicU64,
 }
 
-/// What a loan counts as.
+/// What a borrow counts as.
 #[derive(Debug)]
 pub(super) struct BorrowTicket {
     _range: Ticket,
     _whole: Option<Arc<WholeSegment>>,
 }
 
-/// A segment that stays whole for the loans that a user has of it: counted once.
+/// A segment that stays whole for the borrows that a user has of it: counted once.
 #[derive(Debug)]
 struct WholeSegment {
     key: (u32, u64),
@@ -150,14 +150,14 @@ struct WholeSegment {
 impl Drop for WholeSegment {
     fn drop(&mut self) {
         let mut borrowed = self.ticket.quotas.borrowed.lock();
-        // It may have been lent anew since the last loan ended.
+        // It may have been borrowed anew since the last borrow ended.
         if borrowed.get(&self.key).is_some_and(|whole| whole.strong_count() == 0) {
             borrowed.remove(&self.key);
         }
     }
 }
 
-/// A part of what a user holds; dropping it gives it back.
+/// A part of what a user has; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Ticket {
     quotas: Arc<ClientQuotas>,
@@ -243,7 +243,7 @@ impl ClientQuotas {
         })
     }
 
-    /// Counts a loan of `length` bytes as what `pin` really keeps. Root and the user who runs the
+    /// Counts a borrow of `length` bytes as what `pin` really keeps. Root and the user who runs the
     /// node have no limit of bytes where that is a whole segment, as for `tidepool pin`.
     pub(super) fn borrow_segment(
         self: &Arc<Self>,

@@ -1,6 +1,7 @@
-//! Loans of clients that were cut off while they live: a suspended process, say, that did not take
-//! a reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
-//! Loans and connection count against their user all the while. One thread watches all of them.
+//! Borrows of clients that were cut off while they live, as a suspended process that did not take a
+//! reply in time. Such a process still has the borrowed memory mapped, so it stays until the
+//! process ends. Borrows and connection count against their user all the while. One thread watches
+//! all of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// For a look that waits for nothing.
 pub(super) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// What processes that were cut off still hold.
+/// What processes that were cut off still have borrowed.
 #[derive(Default)]
 pub(super) struct Lingering(Mutex<State>);
 
@@ -66,7 +67,7 @@ impl Whereabouts {
         };
         match found {
             Ok(process) => Whereabouts::Here(Arc::new(process)),
-            // The second is what some kernels say of a process that nobody waits for any more.
+            // The second is what some kernels say of a process that was waited for.
             Err(Some(Errno::SRCH | Errno::INVAL)) => Whereabouts::Gone,
             Err(_) => Whereabouts::Unknown,
         }

@@ -86,7 +86,7 @@ impl Server {
         self.shared.quotas.counts()
     }
 
-    /// Ends all connections and gives the socket up. Returns when no request is worked on any
+    /// Ends all connections and closes the socket. Returns when no request is worked on any
     /// more, so it must not be called from within one. Further calls do nothing.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);

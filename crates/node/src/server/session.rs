@@ -63,7 +63,7 @@ struct Handle {
 pub(super) struct Borrow {
     _pin: Arc<dyn PassthroughPin>,
     _ticket: BorrowTicket,
-    /// The file stays open with its loan, so it counts as open.
+    /// The file stays open with its borrow, so it counts as open.
     _open: Arc<Ticket>,
 }
 
@@ -383,7 +383,8 @@ impl Session {
     }
 
     /// What a file was before a change is never the client's word: an inode number may be another
-    /// file's by then, and whoever may write a file now may not have been let at its former bytes.
+    /// file's by then, and a user who may write a file now may not have had access to its former
+    /// bytes.
     fn note_version(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
         authority::check_vouches(&lower, self.user.user_id)?;
@@ -455,7 +456,7 @@ impl Session {
     }
 
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
-    /// writes that nobody else will hear of, and what is lent.
+    /// writes that are reported nowhere else, and what is borrowed.
     pub(super) fn end(&self) -> (Vec<Error>, Vec<Borrow>) {
         let held = std::mem::take(&mut *self.held.lock());
         let mut errors = Vec::new();
@@ -475,7 +476,7 @@ fn handed_out(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd
     if !authority::is_read_only(handed.segment.as_fd())
         || !authority::is_read_only(handed.table.as_fd())
     {
-        tracing::error!("a segment that clients could write was not handed out");
+        tracing::error!("a segment that clients could write was not exported");
         return Ok((None, Vec::new()));
     }
     let layout = SegmentLayout { block_bytes: handed.block_bytes, blocks: handed.blocks };

@@ -1,5 +1,5 @@
-//! Room that a request takes for what its connection will hold, before the work is done: given
-//! back where nothing comes of it.
+//! Places: what a connection will have open or borrowed is counted before the work is done, and
+//! given back where nothing comes of it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -58,7 +58,7 @@ impl Drop for OpeningPlace<'_> {
     }
 }
 
-/// Room for one more loan, given back unless it is filled.
+/// Room for one more borrow, given back unless it is filled.
 pub(super) struct BorrowPlace<'a>(&'a Session);
 
 impl<'a> BorrowPlace<'a> {
