@@ -5,198 +5,42 @@
 //! version of the file is checked after the bytes were read (invariant 3 of [`crate::file`]): a
 //! fill of a changed file is discarded.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{FillStart, Segment};
 
-use crate::block_buffers::AlignedBuffer;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::gate::SharedGate;
 use crate::file::state::FileState;
+use crate::fill_pool::{Admission, Job};
 use crate::metadata_change::NotificationWait;
+use crate::ticket::{Filled, Origin, Ticket};
 
-/// How a fill ended.
-#[derive(Clone, Debug)]
-pub enum Filled {
-    /// The block is in the store (or was a moment ago).
-    Kept,
-    /// The bytes are here; the store did not admit them.
-    Passing(Arc<AlignedBuffer>),
-    /// The file is not at the content's version any more.
-    Changed,
-    /// The PFS or the machine refused: errno and message.
-    Failed(i32, String),
-}
-
-#[derive(Debug)]
-enum Progress {
-    Queued,
-    Running,
-    Done(Filled),
-}
-
-/// Where the bytes of a fill are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// On the PFS.
-    Servers,
-    /// In the kernel's page cache still: they were written a moment ago.
-    PageCache,
-}
-
-/// Whether a block stays in the store once it was brought in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Wherever there is room.
-    Always,
-    /// Only where the policy gains by it: a reader streams through, or may never come.
-    IfBeneficial,
-    /// It passes through.
-    Never,
-}
-
-/// One fill of one block.
-#[derive(Debug)]
-pub struct Ticket {
-    block: u64,
-    origin: Origin,
-    content: Arc<CachedVersion>,
-    progress: Mutex<Progress>,
-    finished: Condvar,
-}
-
-/// A queued ticket with what it takes to run it.
-struct Job {
-    ticket: Arc<Ticket>,
-    /// Closed before the file is given back: who waits for the one knows of the other.
-    lower: Arc<dyn LowerFile>,
-    file: Arc<FileState>,
-    admission: Admission,
-}
-
-/// The transfer threads and their queue.
-#[derive(Default)]
-pub struct FillPool {
-    queue: Mutex<Queue>,
-    work: Condvar,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    /// Nobody waits for these: blocks to keep of files that were written.
-    written: VecDeque<Job>,
-    stopping: bool,
-}
-
-/// Read-ahead that waits for a thread; more is dropped, the reader will ask again.
-const QUEUE_MAX: usize = 1024;
-
-impl FillPool {
-    /// Starts `threads` transfer threads for `core`.
-    pub fn start(&self, core: &Arc<Core>, threads: u32) -> Result<()> {
-        for number in 0..threads.max(1) {
-            let core = Arc::downgrade(core);
-            let thread = std::thread::Builder::new()
-                .name(format!("transfer-{number}"))
-                .stack_size(256 << 10)
-                .spawn(move || {
-                    while let Some(strong) = core.upgrade() {
-                        let Some(job) = strong.fills.next() else { return };
-                        job.run(&strong);
-                    }
-                })
-                .map_err(|error| {
-                    Error::new(ErrorKind::Unsupported, "starting a transfer thread", "")
-                        .caused_by(error)
-                        .remedy("raise the limit of processes, or set fewer `transfers`")
-                })?;
-            self.threads.lock().push(thread);
-        }
-        Ok(())
+/// Starts `count` transfer threads.
+pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
+    for number in 0..count.max(1) {
+        let weak = Arc::downgrade(core);
+        let thread = std::thread::Builder::new()
+            .name(format!("transfer-{number}"))
+            .stack_size(256 << 10)
+            .spawn(move || {
+                while let Some(strong) = weak.upgrade() {
+                    let Some(job) = strong.fills.next() else { return };
+                    job.run(&strong);
+                }
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Unsupported, "starting a transfer thread", "")
+                    .caused_by(error)
+                    .remedy("raise the limit of processes, or set fewer `transfers`")
+            })?;
+        core.fills.add_thread(thread);
     }
-
-    /// Ends the transfer threads after what they are doing now.
-    pub fn stop(&self) {
-        let mut queue = self.queue.lock();
-        queue.stopping = true;
-        let mut dropped = std::mem::take(&mut queue.jobs);
-        dropped.append(&mut queue.written);
-        drop(queue);
-        for job in dropped {
-            let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
-            job.ticket.finish(stopped);
-        }
-        self.work.notify_all();
-        for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
-        }
-    }
-
-    /// Drops the queued transfers of a content that nobody can read any more, and with them the
-    /// descriptors that keep a removed file's room on the PFS taken. One under way stops before its
-    /// next piece, since the content is invalidated.
-    pub fn cancel(&self, content: &CachedVersion) {
-        let ours = |job: &Job| job.ticket.content.number == content.number;
-        let mut dropped = VecDeque::new();
-        {
-            let mut queue = self.queue.lock();
-            let Queue { jobs, written, .. } = &mut *queue;
-            for waiting in [jobs, written] {
-                let (gone, kept): (VecDeque<_>, _) =
-                    std::mem::take(waiting).into_iter().partition(ours);
-                *waiting = kept;
-                dropped.extend(gone);
-            }
-        }
-        for job in dropped {
-            if job.ticket.take() {
-                job.ticket.finish(Filled::Changed);
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut queue = self.queue.lock();
-        loop {
-            if queue.stopping {
-                return None;
-            }
-            let job = queue.jobs.pop_front();
-            if let Some(job) = job.or_else(|| queue.written.pop_front()) {
-                return Some(job);
-            }
-            self.work.wait(&mut queue);
-        }
-    }
-
-    fn push(&self, job: Job) -> bool {
-        let mut queue = self.queue.lock();
-        if queue.stopping {
-            return false;
-        }
-        let jobs = match job.ticket.origin {
-            Origin::Servers => &mut queue.jobs,
-            Origin::PageCache => &mut queue.written,
-        };
-        if jobs.len() >= QUEUE_MAX {
-            return false;
-        }
-        jobs.push_back(job);
-        drop(queue);
-        self.work.notify_one();
-        true
-    }
+    Ok(())
 }
 
 /// Where the blocks of one cached version come from: the file, by the descriptor of one open.
@@ -291,58 +135,26 @@ impl BlockSource<'_> {
         if content.segment().is_some_and(is_resident) {
             return None;
         }
-        let ticket = |progress| {
-            let (content, progress) = (content.clone(), Mutex::new(progress));
-            Arc::new(Ticket { block, origin, content, progress, finished: Condvar::new() })
-        };
         if let Some(buffer) = self.core.buffers.get(content.number, block) {
-            return Some((ticket(Progress::Done(Filled::Passing(buffer))), false));
+            return Some((Ticket::ended(block, origin, Filled::Passing(buffer)), false));
         }
-        let ticket = ticket(Progress::Queued);
+        let ticket = Ticket::queued(block, origin);
         fills.insert(block, ticket.clone());
         Some((ticket, true))
     }
 
     fn job(&self, ticket: Arc<Ticket>, admission: Admission) -> Job {
-        Job { ticket, lower: self.lower.clone(), file: self.file.clone(), admission }
+        let (content, lower, file) = (self.content.clone(), self.lower.clone(), self.file.clone());
+        Job { ticket, content, lower, file, admission }
     }
 
     /// Queues a new ticket. False: the queue is full, and the ticket ends as if there were none.
     fn queue(&self, ticket: Arc<Ticket>, admission: Admission) -> bool {
         let is_queued = self.core.fills.push(self.job(ticket.clone(), admission));
         if !is_queued {
-            ticket.finish(Filled::Kept);
+            self.content.end_fill(&ticket, Filled::Kept);
         }
         is_queued
-    }
-}
-
-impl Ticket {
-    /// Takes the ticket to run or to end it; false where another thread has.
-    fn take(&self) -> bool {
-        let mut progress = self.progress.lock();
-        let is_free = matches!(*progress, Progress::Queued);
-        if is_free {
-            *progress = Progress::Running;
-        }
-        is_free
-    }
-
-    fn finish(&self, filled: Filled) {
-        // Out of the map first: a reader that asks after this finds the block, or starts anew.
-        self.content.fills.lock().remove(&self.block);
-        *self.progress.lock() = Progress::Done(filled);
-        self.finished.notify_all();
-    }
-
-    fn wait(&self) -> Filled {
-        let mut progress = self.progress.lock();
-        loop {
-            match &*progress {
-                Progress::Done(filled) => return filled.clone(),
-                _ => self.finished.wait(&mut progress),
-            }
-        }
     }
 }
 
@@ -369,11 +181,11 @@ impl Job {
         let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
             Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
         });
-        self.ticket.finish(filled);
+        self.content.end_fill(&self.ticket, filled);
     }
 
     fn fill(&self, core: &Core, gate: &SharedGate<'_>) -> Result<Filled> {
-        let Ticket { content, block, origin, .. } = &*self.ticket;
+        let (content, Ticket { block, origin, .. }) = (&self.content, &*self.ticket);
         let (block, block_bytes) = (*block, core.block_bytes());
         if content.is_invalidated() {
             return Ok(Filled::Changed);
@@ -432,7 +244,7 @@ impl Job {
         length: usize,
     ) -> Result<bool> {
         let read = self.transfer(core, offset, buffer)?;
-        let is_current = core.still_current(gate, &self.ticket.content, &*self.lower)?;
+        let is_current = core.still_current(gate, &self.content, &*self.lower)?;
         let is_whole = read >= length && is_current;
         if !is_whole {
             core.counters.fills_discarded.add(1);
@@ -455,7 +267,7 @@ impl Job {
             let read = lower.read_block(offset + total as u64, piece)?;
             core.counters.pfs_read_bytes.add(read as u64);
             total += read;
-            if read < piece.len() || self.ticket.content.is_invalidated() {
+            if read < piece.len() || self.content.is_invalidated() {
                 break;
             }
         }

@@ -11,6 +11,7 @@ pub mod core;
 pub mod counters;
 pub mod file;
 pub mod fill;
+pub mod fill_pool;
 mod habits;
 mod lease;
 mod listing;
@@ -23,6 +24,7 @@ mod promise;
 pub mod read_ahead;
 pub mod server;
 mod striping;
+pub mod ticket;
 
 pub use capacity_lease::check_setting;
 pub use node::{ControlFacts, Node, Surroundings};

@@ -10,7 +10,8 @@ use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Ve
 
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
-use crate::file::state::Inner;
+use crate::file::memory_only;
+use crate::file::state::{Inner, Remains};
 
 /// How long the notification of a rename or another metadata change is waited for: it comes a
 /// moment after the change.
@@ -114,10 +115,21 @@ impl Core {
         if inner.handles > 0 {
             return;
         }
-        let remains = inner.discard(self);
+        let remains = self.discard(&mut inner);
         drop(inner);
         self.files.release(id);
         remains.free();
+    }
+
+    /// Discards all that is kept of a file without names that nobody has open: its memory, and the
+    /// transfers whose descriptors keep its room on the PFS.
+    pub(crate) fn discard(&self, inner: &mut Inner) -> Remains {
+        let _the_same = memory_only::discard(self, inner);
+        inner.pin = None;
+        let Some(content) = inner.content.take() else { return Remains::none() };
+        self.invalidate(&content);
+        self.fills.cancel(&content);
+        Remains::of(&content)
     }
 
     /// Ends transfers of a file that nobody has open, and waits a moment for their descriptors to
@@ -148,7 +160,7 @@ impl Core {
             if inner.handles > 0 || in_memory || is_kept {
                 return false;
             }
-            let remains = inner.discard(self);
+            let remains = self.discard(&mut inner);
             drop(inner);
             self.files.release(id);
             remains.free();

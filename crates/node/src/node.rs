@@ -20,11 +20,13 @@ use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::file::draining::{Drained, Effort, write_back_all};
+use crate::file::drained::Drained;
+use crate::file::draining::{Effort, write_back_all};
 use crate::file::memory_only;
 use crate::file::state::FileTable;
 use crate::file::write_back_pool::{self, Wait};
-use crate::fill::FillPool;
+use crate::fill;
+use crate::fill_pool::FillPool;
 use crate::loads::Loads;
 use crate::metadata_change::Noted;
 use crate::promise::PfsPromise;
@@ -114,7 +116,7 @@ impl Node {
             promise,
             config,
         });
-        core.fills.start(&core, transfers)?;
+        fill::start_threads(&core, transfers)?;
         write_back_under_pressure(&core);
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;

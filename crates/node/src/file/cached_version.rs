@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tidepool_proto::{FileId, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
-use crate::fill::Ticket;
+use crate::ticket::{Filled, Ticket};
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -282,6 +282,13 @@ impl CachedVersion {
             self.unread_blocks.store(unread.len(), Ordering::Release);
         }
         taken
+    }
+
+    /// Ends a fill that was registered in `fills`. It leaves the map first: a reader that asks after
+    /// this finds the block, or starts anew.
+    pub(crate) fn end_fill(&self, ticket: &Ticket, filled: Filled) {
+        self.fills.lock().remove(&ticket.block);
+        ticket.finish(filled);
     }
 
     /// Counts a small random read that missed `block`; true when the block is worth fetching.

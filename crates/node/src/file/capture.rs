@@ -6,14 +6,16 @@
 //! bytes of resident blocks: a block is never half known. The block at the end of a growing file is
 //! gathered beside the segment, so that it comes in 2 MiB pages when it is whole.
 
+use std::sync::Arc;
+
 use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
 use super::cached_version::CachedVersion;
 use super::kernel_borrow;
+use super::written::Written;
 use crate::block_buffers::{AlignedBuffer, BlockBuffers};
-use crate::core::Core;
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
@@ -25,6 +27,17 @@ pub enum Capture {
     Buffer(Vec<u8>),
     /// In the segment, and the block that is being written from its start to its end here.
     Gather(GatheredBlock),
+}
+
+/// Where written bytes may go.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    /// Segments and packed files.
+    pub store: &'a Arc<Store>,
+    /// Buffers to gather blocks in.
+    pub buffers: &'a BlockBuffers,
+    /// Files up to this length are packed.
+    pub small_file_bytes_max: u64,
 }
 
 /// A block that is written piece by piece.
@@ -69,45 +82,24 @@ impl GatheredBlock {
     }
 }
 
-/// A write that the PFS has taken.
-pub struct Written<'a> {
-    /// First byte.
-    pub offset: u64,
-    /// The bytes.
-    pub data: &'a [u8],
-    /// Length of the file before.
-    pub size_before: u64,
-}
-
-impl Written<'_> {
-    /// First byte behind it.
-    pub fn end(&self) -> u64 {
-        self.offset + self.data.len() as u64
-    }
-
-    fn size_after(&self) -> u64 {
-        self.size_before.max(self.end())
-    }
-}
-
 impl Capture {
     /// Keeps `written`. `keep_new` is false in write mode `bypass`: then only what is resident
     /// already is brought up to date.
     pub fn keep(
         &mut self,
-        core: &Core,
+        places: Places<'_>,
         content: &CachedVersion,
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
-        let (store, buffers) = (&core.store, &core.buffers);
+        let Places { store, buffers, small_file_bytes_max } = places;
         if content.segment().is_none() {
             store.remove_small(content.id());
             if !keep_new || !content.admit {
                 *self = Capture::Off;
                 return Ok(());
             }
-            if written.size_after() <= core.config.small_file_bytes_max {
+            if written.size_after() <= small_file_bytes_max {
                 self.buffer(written);
                 return Ok(());
             }

@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_proto::{Error, FileId};
 
-use super::write_back_state::{PAUSE_MAX, PAUSE_MIN, SAY_EVERY};
-
 /// Failures in a row after which it is the PFS that fails.
 const MANY: u32 = 8;
+/// The pause after the first refusal; it doubles up to the longest.
+pub(super) const PAUSE_MIN: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What goes on is said this often.
+pub(super) const SAY_EVERY: Duration = Duration::from_secs(60);
 /// One file is tried for all at least this often, because a job may wait for the memory.
 const PFS_PAUSE_MAX: Duration = Duration::from_secs(2);
 

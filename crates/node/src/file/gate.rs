@@ -7,13 +7,9 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::state::FileState;
-
-/// See the module's documentation. Guards come from the methods of [`FileState`].
-#[derive(Debug, Default)]
-pub struct Gate(RwLock<()>);
 
 /// A gate that is held, shared or exclusively.
 pub trait Gated: Deref<Target = FileState> {}
@@ -34,32 +30,32 @@ pub struct ExclusiveGate<'a> {
 impl FileState {
     /// Waits for the gate, shared.
     pub fn share_gate(&self) -> SharedGate<'_> {
-        SharedGate { file: self, _guard: self.gate.0.read() }
+        SharedGate { file: self, _guard: self.gate.read() }
     }
 
     /// As [`share_gate`](Self::share_gate), also before writers that wait already.
     pub fn share_gate_before_writers(&self) -> SharedGate<'_> {
-        SharedGate { file: self, _guard: self.gate.0.read_recursive() }
+        SharedGate { file: self, _guard: self.gate.read_recursive() }
     }
 
     /// The gate, shared; `None` where a writer has it or waits for it.
     pub fn try_share_gate(&self) -> Option<SharedGate<'_>> {
-        Some(SharedGate { file: self, _guard: self.gate.0.try_read()? })
+        Some(SharedGate { file: self, _guard: self.gate.try_read()? })
     }
 
     /// Waits for the gate, exclusively.
     pub fn close_gate(&self) -> ExclusiveGate<'_> {
-        ExclusiveGate { file: self, _guard: self.gate.0.write() }
+        ExclusiveGate { file: self, _guard: self.gate.write() }
     }
 
     /// The gate, exclusively; `None` where anybody has it.
     pub fn try_close_gate(&self) -> Option<ExclusiveGate<'_>> {
-        Some(ExclusiveGate { file: self, _guard: self.gate.0.try_write()? })
+        Some(ExclusiveGate { file: self, _guard: self.gate.try_write()? })
     }
 
     /// As [`try_close_gate`](Self::try_close_gate), after a wait of at most `timeout`.
     pub fn try_close_gate_for(&self, timeout: Duration) -> Option<ExclusiveGate<'_>> {
-        Some(ExclusiveGate { file: self, _guard: self.gate.0.try_write_for(timeout)? })
+        Some(ExclusiveGate { file: self, _guard: self.gate.try_write_for(timeout)? })
     }
 }
 

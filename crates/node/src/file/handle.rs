@@ -126,7 +126,7 @@ impl Drop for Handle {
             inner.writers -= 1;
         }
         let last = inner.handles == 0;
-        let remains = (last && inner.removed).then(|| inner.discard(&self.core));
+        let remains = (last && inner.removed).then(|| self.core.discard(&mut inner));
         drop(inner);
         if last {
             self.core.buffers.discard(self.content.number);

@@ -9,7 +9,7 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::Segment;
 
-use super::capture::Written;
+use super::written::Written;
 
 /// Keeps a write that makes the file longer. New blocks become `state`.
 pub fn write(segment: &Segment, written: &Written<'_>, state: BlockState) -> Result<()> {

@@ -18,7 +18,6 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
 use super::cached_version::CachedVersion;
-use super::capture::Written;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
 use super::losses::Cause;
@@ -29,6 +28,7 @@ use super::stub::{self, Found, Stub};
 use super::write_back::write_into_stub;
 use super::write_back_pool::{self, Wait, WriteBackPool};
 use super::write_back_state::{Room, WriteBackState, is_full};
+use super::written::Written;
 use crate::core::Core;
 
 /// The memory-only files of a node, to be counted without waiting for any of them.

@@ -8,7 +8,7 @@
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
 //! * [`stub`], [`memory_only`], `write_back`: files whose bytes are in memory alone, and how they
 //!   are written back.
-//! * `write_back_pool`, `draining`, `steps`, `pace`: when they are, by which threads, how fast.
+//! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how fast.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.
 //! * [`losses`]: bytes that were in memory alone and are gone, to be reported to their writers.
 //!
@@ -37,6 +37,7 @@ mod behind;
 pub mod cached_version;
 pub mod capture;
 mod direct_writer;
+pub mod drained;
 pub mod draining;
 pub mod failing;
 mod follow;
@@ -51,7 +52,9 @@ mod retry;
 pub mod state;
 pub mod steps;
 pub mod stub;
+mod works;
 mod write;
 mod write_back;
 pub mod write_back_pool;
 pub mod write_back_state;
+mod written;

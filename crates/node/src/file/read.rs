@@ -14,8 +14,10 @@ use super::cached_version::CachedVersion;
 use super::handle::Handle;
 use super::memory_only;
 use crate::block_buffers::AlignedBuffer;
-use crate::fill::{Admission, BlockSource, Filled};
+use crate::fill::BlockSource;
+use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
+use crate::ticket::Filled;
 
 /// Reads that are random and no longer than this do not fetch a whole block at first.
 const SMALL_READ_BYTES: usize = 128 << 10;

@@ -4,18 +4,15 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
 use super::cached_version::CachedVersion;
 use super::capture::Capture;
-use super::gate::Gate;
 use super::losses::Losses;
-use super::memory_only;
 use super::stub::Stub;
-use crate::core::Core;
 use crate::pins::FilePin;
 
 /// What the node knows of one file. Invariants and the order of locks: [`super`].
@@ -23,8 +20,8 @@ use crate::pins::FilePin;
 pub struct FileState {
     /// Which file.
     pub id: FileId,
-    /// Shared by fills and reads from the PFS, exclusive for changes of the file.
-    pub(super) gate: Gate,
+    /// Taken by the methods of [`super::gate`].
+    pub(super) gate: RwLock<()>,
     /// The rest.
     pub inner: Mutex<Inner>,
     /// What was written through the node and is not durable.
@@ -54,19 +51,6 @@ pub struct Inner {
     pub removed: bool,
     /// The kernel or a client writes the PFS file by itself (invariant 4).
     pub written_directly: bool,
-}
-
-impl Inner {
-    /// Discards all that is kept of a file without names that nobody has open: its memory, and the
-    /// transfers whose descriptors keep its room on the PFS.
-    pub fn discard(&mut self, core: &Core) -> Remains {
-        let _the_same = memory_only::discard(core, self);
-        self.pin = None;
-        let Some(content) = self.content.take() else { return Remains::none() };
-        core.invalidate(&content);
-        core.fills.cancel(&content);
-        Remains::of(&content)
-    }
 }
 
 /// Memory of bytes that will not be read any more.
@@ -107,7 +91,7 @@ impl FileState {
     fn new(id: FileId) -> Self {
         FileState {
             id,
-            gate: Gate::default(),
+            gate: RwLock::new(()),
             inner: Mutex::new(Inner::default()),
             unsynced: Unsynced::default(),
             losses: Losses::default(),

@@ -11,10 +11,11 @@ use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
 use super::cached_version::CachedVersion;
-use super::capture::{Capture, Written};
+use super::capture::{Capture, Places};
 use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
+use super::written::Written;
 use super::{behind, memory_only};
 use crate::metadata_change::NotificationWait;
 
@@ -279,7 +280,7 @@ impl Handle {
         // Without the lock: making room may write other files back. The gate keeps it ours.
         let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
         let kept = capture.keep(
-            &self.core,
+            self.places(),
             content,
             &Written { offset: at, data, size_before },
             self.write_mode != WriteMode::Bypass && self.is_worth_keeping(),
@@ -292,6 +293,12 @@ impl Handle {
         }
         self.changed_by_us(gate, content, &now);
         Ok(done)
+    }
+
+    fn places(&self) -> Places<'_> {
+        let core = &self.core;
+        let small_file_bytes_max = core.config.small_file_bytes_max;
+        Places { store: &core.store, buffers: &core.buffers, small_file_bytes_max }
     }
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {

@@ -16,7 +16,8 @@ use tidepool_proto::FileId;
 
 use super::memory_only::try_write_back;
 use super::pace::Pace;
-use super::steps::{HANGING, WAITING_MAX, moving};
+use super::steps::HANGING;
+use super::works::{Work, Works};
 use crate::core::Core;
 
 /// How long a thread without work stays.
@@ -65,27 +66,10 @@ struct State {
     /// Threads that asked and wait.
     waiting: usize,
     order: Order,
-    works: Vec<Work>,
-    threads: usize,
+    works: Works,
     idle: usize,
     pace: Pace,
-    /// When the last file was done.
-    ended: Option<Instant>,
     stopping: bool,
-}
-
-/// A file that is written back now.
-struct Work {
-    file: FileId,
-    bytes: u64,
-    begun: Instant,
-}
-
-impl Work {
-    /// How long the PFS takes for its present step.
-    fn waits(&self, core: &Core) -> Duration {
-        core.memory_only.steps().waits(self.file, self.begun)
-    }
 }
 
 /// The next files, the last one first.
@@ -149,15 +133,15 @@ impl State {
     /// Whether another file is to be begun. One whose step takes longer than most is not counted
     /// on: a thread that needs the memory cannot wait until it is known to hang.
     fn lacks_work(&self, core: &Core) -> bool {
-        let prompt = self.works.iter().filter(|work| work.waits(core) < PROMPT);
+        let steps = core.memory_only.steps();
+        let prompt = self.works.all().iter().filter(|work| work.waits(steps) < PROMPT);
         let coming = prompt.map(|work| work.bytes).sum::<u64>();
         coming < self.wanted_bytes && self.is_wanted(core) && !self.stopping
     }
 
     /// Bytes of the files that go on.
     fn moving(&self, core: &Core) -> Vec<u64> {
-        let works = self.works.iter().map(|work| (work.waits(core), work.bytes)).collect();
-        moving(works, self.ended.map(|ended| ended.elapsed()))
+        self.works.moving(core.memory_only.steps())
     }
 
     /// Whether one thread more may write.
@@ -169,15 +153,15 @@ impl State {
 
     /// Nothing more becomes clean, for whatever reason.
     fn is_over(&self, core: &Core) -> bool {
-        let all_hang = self.works.iter().all(|work| work.waits(core) >= HANGING);
-        let all_busy = self.works.len() >= self.threads && !self.may_spawn(core);
+        let (steps, works) = (core.memory_only.steps(), self.works.all());
+        let all_hang = works.iter().all(|work| work.waits(steps) >= HANGING);
+        let all_busy = works.len() >= self.works.threads && !self.may_spawn(core);
         all_hang && (self.order.exhausted || all_busy)
     }
 
     fn may_spawn(&self, core: &Core) -> bool {
-        let waiting = self.works.len() - self.moving(core).len();
         let places = core.config.transfers as usize;
-        self.threads < places + waiting && self.threads < places + WAITING_MAX
+        self.works.threads < self.works.threads_max(core.memory_only.steps(), places)
     }
 }
 
@@ -210,7 +194,7 @@ pub fn ask(core: &Arc<Core>, bytes_wanted: u64, wait: Wait) -> u64 {
         state = pool.state.lock();
     }
     while state.done_bytes - before < bytes_wanted && !state.stopping {
-        let coming = state.works.iter().map(|work| work.bytes).sum();
+        let coming = state.works.all().iter().map(|work| work.bytes).sum();
         if let Some(bytes_per_s) = state.pace.at_most(coming) {
             core.capacity_lease.note_write_back_at_most(bytes_per_s);
         }
@@ -246,10 +230,10 @@ impl WriteBackPool {
         let (weak, pool) = (Arc::downgrade(core), self.clone());
         let builder = std::thread::Builder::new().name("write-back".into()).stack_size(256 << 10);
         match builder.spawn(move || work(&weak, &pool, true)) {
-            Ok(_) => state.threads += 1,
+            Ok(_) => state.works.threads += 1,
             Err(error) => tracing::warn!(%error, "no more threads write memory-only files back"),
         }
-        state.threads == 0
+        state.works.threads == 0
     }
 
     /// The next file for a thread; `None` where there is none now.
@@ -257,10 +241,10 @@ impl WriteBackPool {
         if !state.lacks_work(core) || !state.has_place(core) {
             return None;
         }
-        let (file, bytes) = state.order.next(core, &state.works)?;
+        let (file, bytes) = state.order.next(core, state.works.all())?;
         let now = Instant::now();
         let alone = state.moving(core).is_empty();
-        state.works.push(Work { file, bytes, begun: now });
+        state.works.begin(file, bytes, now);
         state.pace.begin(now, alone);
         // The next thread, as long as one is needed.
         self.employ(core, state);
@@ -269,13 +253,12 @@ impl WriteBackPool {
 
     /// A file was written back, or passed over.
     fn end(&self, core: &Core, state: &mut State, file: FileId, clean_bytes: Option<u64>) {
-        let Some(at) = state.works.iter().position(|work| work.file == file) else { return };
-        let Work { begun, .. } = state.works.swap_remove(at);
+        let Some(Work { begun, .. }) = state.works.end(file) else { return };
         if let Some(bytes) = clean_bytes {
             state.done_bytes += bytes;
             state.wanted_bytes = state.wanted_bytes.saturating_sub(bytes);
             state.order.worth_making = true;
-            state.ended = Some(Instant::now());
+            state.works.note_done();
             tracing::debug!(inode = file.inode, bytes, took = ?begun.elapsed(), "written back");
         }
         let goes_on = !state.moving(core).is_empty();
@@ -319,7 +302,7 @@ fn work(weak: &Weak<Core>, pool: &Arc<WriteBackPool>, is_thread: bool) {
             return;
         }
         if !pool.linger(&mut state) {
-            state.threads -= 1;
+            state.works.threads -= 1;
             return;
         }
     }

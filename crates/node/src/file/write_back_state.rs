@@ -10,13 +10,8 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::control::PfsFull;
 use tidepool_proto::{Error, FileId};
 
-use super::failing::Failing;
-
-/// The pause after the first refusal; it doubles up to the longest.
-pub(super) const PAUSE_MIN: Duration = Duration::from_secs(1);
-pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// What goes on is said this often.
-pub(super) const SAY_EVERY: Duration = Duration::from_secs(60);
+pub(super) use super::failing::SAY_EVERY;
+use super::failing::{Failing, PAUSE_MAX, PAUSE_MIN};
 
 /// Room on the PFS that may be used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -26,12 +26,10 @@ use tidepool_proto::wire::{
 };
 use tidepool_proto::{Error, ErrorKind};
 
-use super::limits::{ClientQuotas, Ticket};
+use super::limits::{ClientQuotas, STACK_BYTES, Ticket};
 use super::linger::{AT_ONCE, Lingering, Whereabouts};
 use super::session::{Answer, Session};
 
-/// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
-pub(super) const STACK_BYTES: usize = 512 << 10;
 /// Threads that may stand by for the next request: one waits for it, one takes over from that one.
 const WAITING_MAX: usize = 2;
 /// Buffers that are kept for further writes; each is as long as the longest write.
@@ -40,8 +38,8 @@ const SCRATCH_BUFFERS_MAX: usize = 16;
 /// What all connections of a server share.
 pub(super) struct Shared {
     pub(super) quotas: Arc<ClientQuotas>,
-    pub(super) stopping: AtomicBool,
-    pub(super) lingering: Lingering,
+    pub(super) stopping: Arc<AtomicBool>,
+    lingering: Arc<Lingering>,
     /// The directory of the parallel file system, which each client is told.
     root: PathBuf,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -53,10 +51,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(quotas: Arc<ClientQuotas>, root: PathBuf) -> Arc<Shared> {
+        let stopping = Arc::new(AtomicBool::new(false));
         Arc::new(Shared {
             quotas,
-            stopping: AtomicBool::new(false),
-            lingering: Lingering::default(),
+            lingering: Lingering::new(&stopping),
+            stopping,
             root,
             open: Mutex::default(),
             all_ended: Condvar::new(),
@@ -508,7 +507,7 @@ impl Drop for Leaver {
             && let Some(process) = process
         {
             let ticket = Arc::clone(&connection.ticket);
-            shared.lingering.keep(borrows, process, ticket, &shared);
+            shared.lingering.keep(borrows, process, ticket);
         }
         let mut open = shared.open.lock();
         open.remove(&connection.number);

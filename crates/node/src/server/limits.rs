@@ -119,6 +119,9 @@ struct Books {
     users: HashMap<u32, Usage>,
 }
 
+/// Stack of a thread of the server, in bytes. Memory is used only as far as it is touched.
+pub(super) const STACK_BYTES: usize = 512 << 10;
+
 /// What the clients of a server have, of all users and of each, and their limits.
 #[derive(Debug)]
 pub(super) struct ClientQuotas {

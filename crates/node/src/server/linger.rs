@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -14,8 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tidepool_proto::wire::socket::peer_process;
 
-use super::connection::{STACK_BYTES, Shared};
-use super::limits::Ticket;
+use super::limits::{STACK_BYTES, Ticket};
 use super::session::Borrow;
 
 /// How soon a stop of the server, and a further process, are noticed.
@@ -24,8 +23,11 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 pub(super) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// What processes that were cut off still have borrowed.
-#[derive(Default)]
-pub(super) struct Lingering(Mutex<State>);
+pub(super) struct Lingering {
+    state: Mutex<State>,
+    /// The server stops.
+    stopping: Arc<AtomicBool>,
+}
 
 #[derive(Default)]
 struct State {
@@ -93,32 +95,35 @@ impl Whereabouts {
 }
 
 impl Lingering {
+    pub(super) fn new(stopping: &Arc<AtomicBool>) -> Arc<Self> {
+        Arc::new(Lingering { state: Mutex::default(), stopping: Arc::clone(stopping) })
+    }
+
     /// Keeps `borrows` until the process ends or the server stops.
     pub(super) fn keep(
-        &self,
+        self: &Arc<Self>,
         borrows: Vec<Borrow>,
         process: Option<Arc<OwnedFd>>,
         connection: Arc<Ticket>,
-        shared: &Arc<Shared>,
     ) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.holders.push(Holder { process, _borrows: borrows, _connection: connection });
         if state.watched {
             return;
         }
-        let shared = Arc::clone(shared);
+        let lingering = Arc::clone(self);
         let builder = thread::Builder::new().name("borrowers".to_owned()).stack_size(STACK_BYTES);
-        state.watched = builder.spawn(move || shared.lingering.watch(&shared)).is_ok();
+        state.watched = builder.spawn(move || lingering.watch()).is_ok();
         if !state.watched {
             tracing::warn!("no thread to watch clients that borrowed memory: it stays borrowed");
         }
     }
 
-    fn watch(&self, shared: &Shared) {
+    fn watch(&self) {
         loop {
             let processes: Vec<Option<Arc<OwnedFd>>> = {
-                let mut state = self.0.lock();
-                if state.holders.is_empty() || shared.stopping.load(Ordering::Acquire) {
+                let mut state = self.state.lock();
+                if state.holders.is_empty() || self.stopping.load(Ordering::Acquire) {
                     state.watched = false;
                     return;
                 }
@@ -128,7 +133,7 @@ impl Lingering {
             if !ended.iter().any(|ended| *ended) {
                 continue;
             }
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             let holders = std::mem::take(&mut state.holders);
             // Only this thread takes out, and others add at the end.
             let mut ended = ended.into_iter().chain(std::iter::repeat(false));
@@ -142,7 +147,7 @@ impl Lingering {
 
     /// Gives everything back, when the server stopped.
     pub(super) fn clear(&self) {
-        let holders = std::mem::take(&mut self.0.lock().holders);
+        let holders = std::mem::take(&mut self.state.lock().holders);
         drop(holders);
     }
 }

@@ -66,7 +66,7 @@ impl Server {
         };
         let accepting = thread::Builder::new()
             .name("accept".to_owned())
-            .stack_size(connection::STACK_BYTES)
+            .stack_size(limits::STACK_BYTES)
             .spawn(move || reception.run())
             .map_err(|error| {
                 Error::new(ErrorKind::Unsupported, "starting the socket server", "no thread")
