@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidepool_pfs::LowerFile;
+use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
+use tidepool_store::Owner;
 
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
@@ -18,9 +20,24 @@ use crate::striping;
 /// What an open needs to know before it looks at what is cached.
 struct Wish {
     access: Access,
-    user_id: u32,
+    terms: CacheTerms,
     created: bool,
     truncate: bool,
+}
+
+/// On which terms a file is cached: whom the store charges, and whether it may be kept at all.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheTerms {
+    owner: Owner,
+    admit: bool,
+}
+
+impl CacheTerms {
+    /// Those of an open by this user, of a file under this rule.
+    pub(crate) fn of(core: &Core, rule: Option<(usize, &DirectoryRule)>, user_id: u32) -> Self {
+        let admit = rule.is_none_or(|(_, rule)| rule.admit) && core.promise.may_cache();
+        CacheTerms { owner: core.owner(rule, user_id), admit }
+    }
 }
 
 /// Which content a file had, and of which version.
@@ -95,7 +112,7 @@ impl Node {
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
-            let content = fresh_content(core, &mut inner, lower, wish.user_id, version, is_shared);
+            let content = fresh_content(&mut inner, wish.terms, version, is_shared);
             if let Some(old) = old.filter(|_| is_led_on) {
                 old.lead_to(&content);
             }
@@ -166,7 +183,7 @@ impl Node {
         }
         let wish = Wish {
             access: request.access,
-            user_id: request.user_id,
+            terms: CacheTerms::of(&self.core, rule, request.user_id),
             created: request.created,
             truncate: request.truncate,
         };
@@ -203,23 +220,15 @@ fn is_usable(content: &CachedVersion, version: &Version, inner: &Inner) -> bool 
     is_current && !content.is_invalidated() && !is_stale
 }
 
-/// Begins what is cached of the file at `version`, for an open of this user.
+/// Begins what is cached of the file at `version`.
 pub(crate) fn fresh_content(
-    core: &Core,
     inner: &mut Inner,
-    lower: &Arc<dyn LowerFile>,
-    user_id: u32,
+    terms: CacheTerms,
     version: Version,
     is_shared: bool,
 ) -> Arc<CachedVersion> {
-    let rule = core.rule_of(&**lower);
-    let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
-    let owner = core.owner(rule, user_id);
-    let content = Arc::new(CachedVersion::new(
-        version,
-        owner,
-        admit && !is_shared && core.promise.may_cache(),
-    ));
+    let admit = terms.admit && !is_shared && !inner.written_directly;
+    let content = Arc::new(CachedVersion::new(version, terms.owner, admit));
     if is_shared {
         // The next change of the other program may hide behind one of our writer.
         content.mark_racy();

@@ -4,7 +4,7 @@ use tidepool_proto::{ReadMode, Result};
 
 use super::handle::Handle;
 use super::stub::{self, Found};
-use crate::opening::fresh_content;
+use crate::opening::{CacheTerms, fresh_content};
 
 impl Handle {
     /// Looks at the file once more. Where another program gave it another length or time, what is
@@ -26,6 +26,9 @@ impl Handle {
         if !matches!(stub::find(&*self.lower, version.size)?, Found::Nothing) {
             return Ok(());
         }
+        // The rule turns on the name, which the PFS is asked for: before the lock is taken.
+        let rule = self.core.rule_of(&*self.lower);
+        let terms = CacheTerms::of(&self.core, rule, self.user_id);
         let mut inner = self.file.inner.lock();
         let is_known = inner
             .content
@@ -37,7 +40,7 @@ impl Handle {
         self.core.counters.versions_superseded.add(1);
         self.core.invalidate(&known);
         // The next change of the other program may hide behind one of ours.
-        fresh_content(&self.core, &mut inner, &self.lower, self.user_id, version, true);
+        fresh_content(&mut inner, terms, version, true);
         Ok(())
     }
 }
