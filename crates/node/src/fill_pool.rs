@@ -1,4 +1,5 @@
-//! [`FillPool`]: the queue of the transfer threads.
+//! [`FillPool`]: the transfer threads and the queue of their [`Job`]s. Blocks that a reader will
+//! want go before blocks that are kept of files that were written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The node daemon as a library: serving, filling, writing through, counting.
 //!
 //! [`Node`] implements the traits of `proto` for its front ends: the FUSE mount and the socket
-//! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
+//! [`server`]. It opens no file by name for a client and keeps no name space of its own.
 
 mod admin;
 pub mod block_buffers;

@@ -1,4 +1,4 @@
-//! The node: assembles store, PFS and transfers, and answers its front ends.
+//! [`Node`]: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};

@@ -1,5 +1,6 @@
-//! The account of memory: how much there may be, how much there is (invariants 1 and 2 of
-//! [`crate::engine`]). Counters only; those that a controller needs are words of the control page.
+//! [`Budget`], the account of memory: how much there may be, how much there is (invariants 1 and 2
+//! of [`crate::engine`]). Counters only; those that a controller needs are words of the control
+//! page.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

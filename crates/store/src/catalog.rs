@@ -1,5 +1,5 @@
-//! What is known of all segments together: who owns what, quotas, and the order of eviction. All
-//! of it lives under one lock that no hit takes. It frees nothing; it only selects.
+//! [`Catalog`]: all segments, their payers and quotas, and the order of eviction, under one lock
+//! that no hit takes. It frees nothing; it only selects.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! code is generic over the atomic so that the model checker runs exactly what production runs.
 //!
 //! Exclusive changes (a fill, a retraction) are announced by a bit. A block under one of them
-//! cannot be pinned, and a pinned block cannot be retracted. A
-//! truncation, which must retract it all the same, closes it: pins that are there end, new ones are
-//! refused, so readers cannot keep the truncation waiting by taking turns.
+//! cannot be pinned, and a pinned block cannot be retracted. A truncation, which must retract it
+//! all the same, closes it: pins that are there end, new ones are refused, so readers cannot keep
+//! the truncation waiting by taking turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

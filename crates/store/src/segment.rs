@@ -1,4 +1,4 @@
-//! One cached version of a file, as the node sees it.
+//! [`Segment`]: one cached version of a file, as the node sees it, and the pins of its blocks.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,7 +1,6 @@
-//! The memory of a segment: its file, mapping, cells and the record of changes under way. It takes
-//! no decision; the engine tells it what to retract, and the budget is charged by the engine.
-//!
-//! A pin of a block takes no lock. Invariants and the order of locks: [`crate::engine`].
+//! [`SegmentMemory`]: file, mapping and cells of a segment, and the record of changes under way. It
+//! takes no decision; the engine tells it what to retract and charges the budget. A pin of a block
+//! takes no lock. Invariants and the order of locks: [`crate::engine`].
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

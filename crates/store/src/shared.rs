@@ -1,5 +1,5 @@
-//! What clients see of a segment: the residency table, which they only read, and the reference
-//! bits, which they write and nobody trusts.
+//! [`SharedTable`]: what clients see of a segment. They read the residency table, and write the
+//! reference bits, which are not trusted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

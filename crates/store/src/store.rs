@@ -1,4 +1,4 @@
-//! The store: the front door to segments, small files, capacity and policy.
+//! [`Store`]: the front door to segments, small files, capacity and policy.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

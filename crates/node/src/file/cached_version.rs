@@ -284,8 +284,8 @@ impl CachedVersion {
         taken
     }
 
-    /// Ends a fill that was registered in `fills`. It leaves the map first: a reader that asks after
-    /// this finds the block, or starts anew.
+    /// Ends a fill that was registered in `fills`. It leaves the map first: a reader that asks
+    /// after this finds the block, or starts anew.
     pub(crate) fn end_fill(&self, ticket: &Ticket, filled: Filled) {
         self.fills.lock().remove(&ticket.block);
         ticket.finish(filled);

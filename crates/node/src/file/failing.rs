@@ -65,7 +65,7 @@ impl Pause {
 
 impl Failing {
     /// Whether this file, or all of them, failed a moment ago. Where all of them did and the pause
-    /// is over, one who asks may try.
+    /// is over, one caller may try.
     pub fn is_paused(&self, file: FileId) -> bool {
         let mut failures = self.0.lock();
         if failures.files.get(&file).is_some_and(Pause::lasts) {

@@ -525,7 +525,7 @@ fn become_ordinary(
     content.set_memory_only(false);
     core.counters.spilled_bytes.add(content.size());
     match &version {
-        // Another program may have written to it in between: who reads next asks the PFS.
+        // Another program may have written to it in between: the next reader asks the PFS.
         Ok(_) if changed_amid => core.invalidate(content),
         Ok(version) if version.size == content.size() => {
             content.set_version(*version);
@@ -536,7 +536,7 @@ fn become_ordinary(
             file.losses.add(content.size(), Cause::AnotherProgram);
             core.invalidate(content);
         }
-        // Of no known version, so nobody may be served from it.
+        // Of no known version, so it serves nobody.
         Err(_) => core.invalidate(content),
     }
     // Now that they may go, absent blocks are no zeros any more.

@@ -8,7 +8,8 @@
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
 //! * [`stub`], [`memory_only`], `write_back`: files whose bytes are in memory alone, and how they
 //!   are written back.
-//! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how fast.
+//! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
+//!   fast.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.
 //! * [`losses`]: bytes that were in memory alone and are gone, to be reported to their writers.
 //!
@@ -16,7 +17,8 @@
 //!
 //! 1. The bytes and the length of a file change, through this node, only under its gate held
 //!    exclusively. So a version that is seen under the gate is the recorded one or another
-//!    program's work. The kernel's and clients' direct writes (4) are the exception.
+//!    program's work. Exceptions are direct writes (4) and an open that empties the stub of another
+//!    node.
 //! 2. `Inner::content` is replaced under `inner` and the gate, shared at least; without the gate
 //!    only where nobody has the file open and it is discarded whole.
 //! 3. Bytes that a version has in the store are those of the file at that version. A fill is

@@ -64,7 +64,7 @@ impl Steps {
         }
     }
 
-    /// How long a file, which somebody took up at `begun`, waits for its present step.
+    /// How long a file, which a thread took up at `begun`, waits for its present step.
     pub fn waits(&self, file: FileId, begun: Instant) -> Duration {
         let moved = self.0.lock().get(&file).copied();
         moved.map_or(begun, |moved| moved.max(begun)).elapsed()

@@ -222,7 +222,7 @@ impl Handle {
         Ok((at, written))
     }
 
-    /// Whether nobody else changed the file since it had this content.
+    /// Whether no other program changed the file since it had this content.
     fn leads_to_current(&self, content: &Arc<CachedVersion>) -> bool {
         self.file.content().is_some_and(|now| now.number == content.latest().number)
     }
@@ -551,7 +551,7 @@ struct Growth {
     size_after: u64,
 }
 
-/// All that is in a file, whoever wrote it.
+/// All that is in a file, whichever program wrote it.
 const EVERYTHING: Need = Need::All { data_only: false };
 
 /// Writes zeros over the resident part of a range.

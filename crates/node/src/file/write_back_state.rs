@@ -19,7 +19,7 @@ pub enum Room {
     /// That of everybody.
     Pfs,
     /// What a quota gives the owner of a file. A quota of a group or a project counts as that of
-    /// the owners who meet it.
+    /// the owners who run into it.
     Owner(u32),
 }
 
@@ -116,7 +116,7 @@ impl WriteBackState {
         }
     }
 
-    /// There was no room for a file: the next pause begins. Answers whether nobody tries again
+    /// There was no room for a file: the next pause begins. Answers whether no thread tries again
     /// yet, and the caller has to see to it.
     #[must_use]
     pub fn refused(&self, room: Room, file: FileId, error: &Error) -> bool {

@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Sees to it that somebody waits for the next request. Without a further thread, requests
+    /// Sees to it that a thread waits for the next request. Without a further thread, requests
     /// wait for this one to be done, which is slower and still right.
     fn stand_by(self: &Arc<Self>) {
         let limit = self.shared.quotas.limits().requests_in_flight_max;
@@ -360,7 +360,7 @@ impl Connection {
         }
         let changes = request.changes_bytes();
         if changes && !self.still_asks() {
-            // Whoever writes the file by now must not find it changed by one who is gone.
+            // A later writer of the file must not find it changed by a client that is gone.
             return;
         }
         let answer = if frame.descriptors.len() < frame.descriptors_announced {
@@ -384,8 +384,8 @@ impl Connection {
         }
     }
 
-    /// Whether nobody waits for answers any more: the client is gone, or said so. Its children may
-    /// keep the socket open; they never speak on it.
+    /// Whether no client waits for answers any more: the client is gone, or said so. Its children
+    /// may keep the socket open; they never speak on it.
     fn is_abandoned(&self) -> bool {
         let (ended, is_gone) = self.ended_by_client();
         is_gone

@@ -1,5 +1,5 @@
-//! Who uses how much: counts per user and in all, given out as tickets that give themselves back.
-//! Decides nothing but whether a limit is reached.
+//! [`ClientQuotas`]: what clients use, for each user and in all. Each use is counted by a
+//! [`Ticket`] that ends it when it drops. Decides nothing but whether a limit is reached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

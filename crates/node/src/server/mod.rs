@@ -1,7 +1,7 @@
-//! The Unix socket that client processes and the command line talk to.
+//! [`Server`]: the Unix socket that client processes and the command line talk to.
 //!
-//! Everybody may connect; what a client may read or write is decided by the descriptors it brings.
-//! The server opens no name for anybody, and keeps each client's mistakes to that client. Threads:
+//! Every user may connect; what a client may read or write is decided by the descriptors it brings.
+//! The server opens no name for a client, and keeps each client's mistakes to that client. Threads:
 //! one accepts, one or more serve each connection (see `connection`).
 
 mod authority;

@@ -1,5 +1,5 @@
-//! What one connection holds (open files, borrowed ranges, a transfer buffer), and what its
-//! requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
+//! [`Session`]: what one connection has (open files, borrowed ranges, a transfer buffer), and what
+//! its requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
 //! nothing to another. Reads and writes no socket.
 
 mod places;

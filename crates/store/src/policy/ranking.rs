@@ -1,5 +1,5 @@
 //! The host of a policy: turns reference bits into hits, protects unread read-ahead, offers
-//! superseded blocks first, and changes the policy while blocks are resident.
+//! stale blocks first, and changes the policy while blocks are resident.
 
 use super::fifo::Fifo;
 use super::{Choice, Entries, Entry, EvictionTerms, Offer, Policy, block_key, create};
