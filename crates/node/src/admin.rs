@@ -20,7 +20,7 @@ use crate::file::handle::Handle;
 use crate::file::memory_only;
 use crate::file::state::FileState;
 use crate::file::stub::{self, Found};
-use crate::file::write_back_pool::{self, Wait};
+use crate::file::write_back_pool::Wait;
 use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
 
@@ -341,7 +341,7 @@ impl Node {
         let mut report = self.core.capacity_lease.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
-            if excess == 0 || write_back_pool::ask(&self.core, excess, Wait::ToEnd) == 0 {
+            if excess == 0 || self.core.write_back_pool.ask(excess, Wait::ToEnd) == 0 {
                 break;
             }
             let freed_bytes = report.freed_bytes;

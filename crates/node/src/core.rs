@@ -16,8 +16,9 @@ use crate::changes::Changes;
 use crate::counters::Counters;
 use crate::file::cached_version::CachedVersion;
 use crate::file::drained::Drained;
-use crate::file::memory_only::MemoryOnlyFiles;
+use crate::file::memory_only_files::MemoryOnlyFiles;
 use crate::file::state::FileTable;
+use crate::file::write_back_pool::WriteBackPool;
 use crate::fill_pool::FillPool;
 use crate::habits::Habits;
 use crate::pins::Pins;
@@ -50,7 +51,9 @@ pub struct Core {
     /// Between the store and a controller of its size.
     pub(crate) capacity_lease: Arc<CapacityLease>,
     /// Files whose bytes live in memory only.
-    pub memory_only: MemoryOnlyFiles,
+    pub memory_only: Arc<MemoryOnlyFiles>,
+    /// Threads that write them back while memory is needed.
+    pub write_back_pool: Arc<WriteBackPool>,
     /// Whether new opens are refused.
     pub drained: Drained,
     /// Start of the node.

@@ -23,8 +23,10 @@ use crate::counters::Counters;
 use crate::file::drained::Drained;
 use crate::file::draining::{Effort, write_back_all};
 use crate::file::memory_only;
+use crate::file::memory_only_files::MemoryOnlyFiles;
+use crate::file::retry;
 use crate::file::state::FileTable;
-use crate::file::write_back_pool::{self, Wait};
+use crate::file::write_back_pool::{Wait, WriteBackPool};
 use crate::fill;
 use crate::fill_pool::FillPool;
 use crate::loads::Loads;
@@ -99,6 +101,13 @@ impl Node {
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
         let capacity_lease = Arc::new(CapacityLease::new(store.clone(), &config));
+        let memory_only = Arc::<MemoryOnlyFiles>::default();
+        let write_back_pool = WriteBackPool::new(
+            memory_only.clone(),
+            store.clone(),
+            capacity_lease.clone(),
+            transfers as usize,
+        );
         let core = Arc::new(Core {
             store,
             pfs,
@@ -110,14 +119,15 @@ impl Node {
             changes: Changes::default(),
             pins: Arc::default(),
             capacity_lease,
-            memory_only: Default::default(),
+            memory_only,
+            write_back_pool,
             drained: Drained::default(),
             started: Instant::now(),
             promise,
             config,
         });
         fill::start_threads(&core, transfers)?;
-        write_back_under_pressure(&core);
+        connect_write_back(&core);
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;
         Ok(Arc::new(Node {
@@ -189,7 +199,7 @@ impl Node {
             let _ = thread.join();
         }
         self.core.memory_only.write_back_state().stop();
-        self.core.memory_only.write_back_pool().stop();
+        self.core.write_back_pool.stop();
         self.core.capacity_lease.stop();
         self.core.fills.stop();
     }
@@ -210,12 +220,23 @@ fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
     }
 }
 
-/// Lets the store ask for room that only writing memory-only files back can make.
-fn write_back_under_pressure(core: &Arc<Core>) {
+/// Has memory-only files written back where the store asks for room, and tried again where the PFS
+/// had none.
+fn connect_write_back(core: &Arc<Core>) {
+    let weak = Arc::downgrade(core);
+    core.memory_only.write_back_state().on_refusal(Box::new(move || {
+        if let Some(core) = weak.upgrade() {
+            retry::start(&core);
+        }
+    }));
+    let weak = Arc::downgrade(core);
+    core.write_back_pool.set_writer(Box::new(move |file| {
+        weak.upgrade().and_then(|core| memory_only::try_write_back(&core, file))
+    }));
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            write_back_pool::ask(&core, bytes_wanted, Wait::Moment);
+            core.write_back_pool.ask(bytes_wanted, Wait::Moment);
         }
     }));
 }

@@ -82,9 +82,9 @@ fn assert_answers(fixture: &Fixture) {
         node.admin(AdminRequest::ControlStatus, None, 0).unwrap();
         answered.send("control status").unwrap();
         node.housekeep();
-        answered.send("upkeep").unwrap();
+        answered.send("housekeeping").unwrap();
     });
-    for question in ["status", "govern", "control status", "upkeep"] {
+    for question in ["status", "govern", "control status", "housekeeping"] {
         assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
     }
 }
@@ -234,11 +234,11 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
         let (answered, answers) = mpsc::channel();
         std::thread::spawn(move || {
             node.housekeep();
-            answered.send("upkeep").unwrap();
+            answered.send("housekeeping").unwrap();
             node.admin(AdminRequest::Explain, Some(opened.into()), 0).unwrap();
             answered.send("explain").unwrap();
         });
-        for question in ["upkeep", "explain"] {
+        for question in ["housekeeping", "explain"] {
             assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
         }
         stall.let_go();

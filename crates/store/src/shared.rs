@@ -17,7 +17,7 @@ const WORD_BYTES: u64 = size_of::<u64>() as u64;
 pub(crate) struct SharedTable {
     table: MemoryFile,
     memory: Mapping,
-    touches: MemoryFile,
+    references: MemoryFile,
     blocks: u64,
     block_bytes: u64,
 }
@@ -30,9 +30,9 @@ impl SharedTable {
         let blocks = (length - HEADER_BYTES as u64) / WORD_BYTES;
         let table = MemoryFile::create_shared("tidepool-table", length)?;
         let memory = table.map(length)?;
-        let touches = MemoryFile::create_shared("tidepool-touches", blocks)?;
-        touches.seal_as_it_is()?;
-        let this = SharedTable { table, memory, touches, blocks, block_bytes };
+        let references = MemoryFile::create_shared("tidepool-touches", blocks)?;
+        references.seal_as_it_is()?;
+        let this = SharedTable { table, memory, references, blocks, block_bytes };
         this.header(0).store(TABLE_MAGIC, Ordering::Relaxed);
         this.header(8).store(block_bytes, Ordering::Relaxed);
         this.header(16).store(blocks, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl SharedTable {
         let page_of = |block: &u32| u64::from(*block) / PAGE_BYTES;
         for near in blocks.chunk_by(|one, next| page_of(one) == page_of(next)) {
             let start = page_of(&near[0]) * PAGE_BYTES;
-            let file = self.touches.read_write();
+            let file = self.references.read_write();
             let Ok(count) = rustix::io::pread(file, &mut marks[..], start) else { return };
             let is_marked = |block: &&u32| {
                 marks[..count].get((u64::from(**block) - start) as usize).is_some_and(|it| *it != 0)
@@ -82,7 +82,7 @@ impl SharedTable {
         Ok(HandOut {
             segment: segment.read_only_copy()?,
             table: self.table.read_only_copy()?,
-            touches: self.touches.writable_copy()?,
+            touches: self.references.writable_copy()?,
             block_bytes: self.block_bytes,
             blocks: self.blocks,
         })

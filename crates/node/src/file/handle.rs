@@ -330,11 +330,11 @@ impl OpenFile for Handle {
         if !eligible || (packed && content.segment().is_none()) {
             return Ok(None);
         }
-        let handed_out = content.segment_or_create(&self.core.store)?.export()?;
-        if handed_out.is_some() {
+        let exported = content.segment_or_create(&self.core.store)?.export()?;
+        if exported.is_some() {
             self.read_ahead.lock().see_misses_only();
         }
-        Ok(handed_out)
+        Ok(exported)
     }
 
     fn lower(&self) -> BorrowedFd<'_> {

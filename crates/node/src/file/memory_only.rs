@@ -5,14 +5,11 @@
 //! ordinary one; where the rule says `expendable` they are dropped instead. A stub whose holder is
 //! gone answers `Lost`, never zeros, to every open but one that empties it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{Mark, StubState};
+use tidepool_proto::stub::Mark;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
@@ -21,94 +18,13 @@ use super::cached_version::CachedVersion;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
 use super::losses::Cause;
-use super::retry;
 use super::state::{FileState, Inner, Remains};
-use super::steps::Steps;
 use super::stub::{self, Found, Stub};
 use super::write_back::write_into_stub;
-use super::write_back_pool::{self, Wait, WriteBackPool};
-use super::write_back_state::{Room, WriteBackState, is_full};
+use super::write_back_pool::Wait;
+use super::write_back_state::{Room, is_full};
 use super::written::Written;
 use crate::core::Core;
-
-/// The memory-only files of a node, to be counted without waiting for any of them.
-pub struct MemoryOnlyFiles {
-    contents: Mutex<HashMap<FileId, Arc<CachedVersion>>>,
-    count: AtomicU64,
-    write_back_state: Arc<WriteBackState>,
-    write_back_pool: Arc<WriteBackPool>,
-    steps: Steps,
-    /// Names this start of a node in marks.
-    node: String,
-    host: String,
-}
-
-impl Default for MemoryOnlyFiles {
-    fn default() -> Self {
-        use std::hash::{BuildHasher, Hasher};
-        let random = || std::hash::RandomState::new().build_hasher().finish();
-        MemoryOnlyFiles {
-            contents: Mutex::default(),
-            count: AtomicU64::new(0),
-            write_back_state: Arc::default(),
-            write_back_pool: Arc::default(),
-            steps: Steps::default(),
-            node: format!("{:016x}{:016x}", random(), random()),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        }
-    }
-}
-
-impl MemoryOnlyFiles {
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Their contents now.
-    pub fn contents(&self) -> Vec<Arc<CachedVersion>> {
-        self.contents.lock().values().cloned().collect()
-    }
-
-    /// What is known of a PFS without room for them.
-    pub fn write_back_state(&self) -> &Arc<WriteBackState> {
-        &self.write_back_state
-    }
-
-    /// The threads that write them back when memory is needed.
-    pub fn write_back_pool(&self) -> &Arc<WriteBackPool> {
-        &self.write_back_pool
-    }
-
-    /// Which of them are written back now.
-    pub fn steps(&self) -> &Steps {
-        &self.steps
-    }
-
-    fn insert(&self, content: &Arc<CachedVersion>) {
-        let mut contents = self.contents.lock();
-        contents.insert(content.id(), content.clone());
-        self.count.store(contents.len() as u64, Ordering::Release);
-    }
-
-    fn remove(&self, content: &CachedVersion) {
-        let mut contents = self.contents.lock();
-        if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
-            contents.remove(&content.id());
-        }
-        self.count.store(contents.len() as u64, Ordering::Release);
-    }
-
-    fn mark(&self, length: u64) -> Mark {
-        Mark {
-            length,
-            host: self.host.clone(),
-            process_id: std::process::id(),
-            node: self.node.clone(),
-            state: StubState::Held,
-        }
-    }
-}
 
 /// What became of a file that was to be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +105,7 @@ pub fn size_in_memory(core: &Core, id: FileId, pfs_size: u64) -> Option<u64> {
     // While it is written back it may have any length.
     let is_ours = inner.stub.as_ref().is_none_or(|stub| pfs_size == stub.size())
         || pfs_size == size
-        || core.memory_only.steps.has(id);
+        || core.memory_only.steps().has(id);
     is_ours.then_some(size)
 }
 
@@ -240,9 +156,9 @@ fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mar
     Ok(is_ours)
 }
 
-/// Has the stub tell no more bytes than the file is about to have, because a reader that
-/// asks the PFS for a length reads up to it. What grows is told by [`record`]. For a
-/// file that was found to be ours.
+/// Has the stub tell no more bytes than the file is about to have, because a reader that asks the
+/// PFS for a length reads up to it. What grows is told by [`record`]. For a file that was found to
+/// be ours.
 pub fn tell_shorter(
     core: &Core,
     file: &ExclusiveGate<'_>,
@@ -363,7 +279,7 @@ fn begin_block(
             return Ok(true);
         }
         if attempt == 0 {
-            write_back_pool::ask(core, core.block_bytes(), Wait::ToEnd);
+            core.write_back_pool.ask(core.block_bytes(), Wait::ToEnd);
         }
     }
     write_back_to_go_on(core, file, content)?;
@@ -415,7 +331,7 @@ pub fn note_replaced(file: &FileState, content: &CachedVersion) {
 /// that is being changed at this moment is passed over, so that no lock is waited for, and so is
 /// one that the PFS did not take a moment ago, or had no room for, unless it needs none.
 pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
-    let write_back_state = &core.memory_only.write_back_state;
+    let write_back_state = core.memory_only.write_back_state();
     let file = core.files.get(id)?;
     let stub = file.inner.lock().stub.clone()?;
     let is_paused =
@@ -446,10 +362,10 @@ pub fn write_back(
         return Ok(WriteBackOutcome::WrittenBack);
     };
     let begun = Instant::now();
-    let step = core.memory_only.steps.begin(file);
+    let step = core.memory_only.steps().begin(file);
     let outcome = write_back_or_discard(core, file, content, &stub);
     drop(step);
-    let (write_back_state, lower) = (&core.memory_only.write_back_state, &**stub.lower());
+    let (write_back_state, lower) = (core.memory_only.write_back_state(), &**stub.lower());
     match &outcome {
         Ok(WriteBackOutcome::WrittenBack) => {
             write_back_state.succeeded(lower);
@@ -458,7 +374,7 @@ pub fn write_back(
         Ok(WriteBackOutcome::Discarded) => {}
         Err(error) if is_full(error) => {
             if write_back_state.refused(Room::of(error, lower), file.id, error) {
-                retry::start(core);
+                write_back_state.start_retry();
             }
         }
         Err(error) => write_back_state.failing().failed(file.id, error, begun),

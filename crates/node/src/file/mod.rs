@@ -6,7 +6,7 @@
 //! * [`cached_version`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open; `read`, `write`, `follow`, `direct_writer` are its operations.
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
-//! * [`stub`], [`memory_only`], `write_back`: files whose bytes are in memory alone, and how they
+//! * [`stub`], [`memory_only`], [`memory_only_files`], `write_back`: files whose bytes are in memory alone, and how they
 //!   are written back.
 //! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
 //!   fast.
@@ -48,9 +48,10 @@ pub mod handle;
 mod kernel_borrow;
 pub mod losses;
 pub mod memory_only;
+pub mod memory_only_files;
 mod pace;
 mod read;
-mod retry;
+pub mod retry;
 pub mod state;
 pub mod steps;
 pub mod stub;

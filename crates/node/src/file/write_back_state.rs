@@ -3,6 +3,7 @@
 //! sync, and where one file found no room the next of the same owner will find none either.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -55,12 +56,16 @@ pub fn is_no_room(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT)
 }
 
+/// Starts the thread that tries again.
+pub type StartRetry = Box<dyn Fn() + Send + Sync>;
+
 /// The state of writing back.
 #[derive(Default)]
 pub struct WriteBackState {
     failing: Failing,
     refusals: Mutex<Refusals>,
     changed: Condvar,
+    start_retry: OnceLock<StartRetry>,
 }
 
 #[derive(Default)]
@@ -148,6 +153,18 @@ impl WriteBackState {
             );
         }
         !refusals.stopping && !std::mem::replace(&mut refusals.retrying, true)
+    }
+
+    /// Sets what starts the thread that tries again.
+    pub fn on_refusal(&self, start_retry: StartRetry) {
+        _ = self.start_retry.set(start_retry);
+    }
+
+    /// Starts that thread.
+    pub fn start_retry(&self) {
+        if let Some(start_retry) = self.start_retry.get() {
+            start_retry();
+        }
     }
 
     /// Waits until something is worth another try: its room, and the file that found none. `None`

@@ -179,7 +179,7 @@ impl Session {
             Request::Admin(request) => self.administer(request, descriptors),
             Request::NoteVersion => self.note_version(descriptors),
             Request::MetadataChanged { note, times } => self.metadata_changed(note, times),
-            Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
+            Request::Borrow { handle, offset, length } => self.borrow(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
             other => self.file_operation(&other),
         };
@@ -255,7 +255,7 @@ impl Session {
         let mut answer = Answer::from(Reply::Done);
         let mut segment = None;
         if open.want_descriptors && open.access.reads() {
-            (segment, answer.descriptors) = handed_out(&*file)?;
+            (segment, answer.descriptors) = exported(&*file)?;
         }
         let mut inline = None;
         let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
@@ -413,13 +413,13 @@ impl Session {
 
     fn descriptors(&self, handle: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
-        let (segment, descriptors) = handed_out(&*handle.file)?;
+        let (segment, descriptors) = exported(&*handle.file)?;
         handle.segment_exported.store(segment.is_some(), Ordering::Release);
         let reply = Reply::Descriptors { segment };
         Ok(Answer::with(reply, descriptors))
     }
 
-    fn lend(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
+    fn borrow(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         check_range(offset, length)?;
         let length = length.min(handle.file.size()?.saturating_sub(offset));
@@ -471,7 +471,7 @@ impl Session {
     }
 }
 
-fn handed_out(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
+fn exported(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
     let Some(handed) = file.hand_out()? else { return Ok((None, Vec::new())) };
     if !authority::is_read_only(handed.segment.as_fd())
         || !authority::is_read_only(handed.table.as_fd())

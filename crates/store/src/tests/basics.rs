@@ -372,8 +372,8 @@ fn descriptors_of_readers_cannot_write() {
     let segment = segment(&store, BLOCK);
     assert!(fill_clean(&segment, 0, 1));
     let out = segment.export().unwrap().unwrap();
-    let loan = segment.borrow_for_client().unwrap();
-    for file in [loan.descriptor(), out.segment.as_fd(), out.table.as_fd()] {
+    let borrow = segment.borrow_for_client().unwrap();
+    for file in [borrow.descriptor(), out.segment.as_fd(), out.table.as_fd()] {
         assert!(rustix::io::pwrite(file, b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(file, 0).is_err());
         let mode = rustix::fs::fstat(file).unwrap().st_mode & 0o7777;

@@ -239,15 +239,15 @@ fn tables_are_bounded_in_all_and_for_each_user() {
         store.create_segment(blocks * BLOCK, owner).unwrap()
     };
     assert!(of(1, (1 << 18) + 1).export().unwrap().is_none(), "too long for a table");
-    let handed_out = |user| {
+    let exported = |user| {
         let segments: Vec<_> = (0..20).map(|_| of(user, 1 << 18)).collect();
         let given = segments.iter().filter(|it| it.export().unwrap().is_some()).count();
         (given, segments)
     };
-    let (first, kept) = handed_out(1);
-    let (second, _) = handed_out(2);
+    let (first, kept) = exported(1);
+    let (second, _) = exported(2);
     assert_eq!((first, second), (3, 3), "8 MiB a user, 2.25 MiB a table");
     assert!(of(1, 1 << 18).export().unwrap().is_none());
     drop(kept);
-    assert_eq!(handed_out(1).0, 3, "they come back with their segments");
+    assert_eq!(exported(1).0, 3, "they come back with their segments");
 }
