@@ -15,13 +15,13 @@ use tidepool_proto::{
 };
 
 use crate::core::Core;
-use crate::file::content::Content;
-use crate::file::crew::{self, Wait};
+use crate::file::cached_version::CachedVersion;
 use crate::file::handle::Handle;
 use crate::file::memory_only;
-use crate::file::spilling::is_no_room;
 use crate::file::state::FileState;
 use crate::file::stub::{self, Found};
+use crate::file::write_back_pool::Wait;
+use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
 
 /// Characters of residency that an explanation shows at most.
@@ -85,14 +85,14 @@ impl AdminService for Node {
             }
             AdminRequest::Govern(request) => {
                 self.core.publish_memory_only();
-                AdminReply::Governed(Box::new(self.core.governor.govern(request)?))
+                AdminReply::Governed(Box::new(self.core.capacity_lease.govern(request)?))
             }
             AdminRequest::ControlStatus => {
-                self.core.publish_owed();
+                self.core.publish_dirty();
                 AdminReply::Control(Box::new(self.control_status()))
             }
             AdminRequest::SetControl { name, value } => {
-                self.core.governor.set(&name, &value)?;
+                self.core.capacity_lease.set(&name, &value)?;
                 AdminReply::Done
             }
             AdminRequest::Resume => {
@@ -108,7 +108,7 @@ impl AdminService for Node {
     }
 
     fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
-        self.core.governor.pages(fence)
+        self.core.capacity_lease.pages(fence)
     }
 }
 
@@ -116,9 +116,9 @@ impl Node {
     /// Facts and counters.
     pub fn status(&self) -> Status {
         let core = &self.core;
-        let ledger = &core.ledger;
-        let served = ledger.served_by_level();
-        let hits = HitRatio::of(&served, ledger.passthrough_lent_bytes.get());
+        let counters = &core.counters;
+        let served = counters.served_by_level();
+        let hits = HitRatio::of(&served, counters.passthrough_lent_bytes.get());
         let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
@@ -132,20 +132,20 @@ impl Node {
             user_quotas: core.config.quotas.len() as u64,
             store: core.store.stats(),
             served,
-            asked_bytes: ledger.asked_bytes.get(),
-            failed_bytes: ledger.failed_bytes.get(),
+            asked_bytes: counters.asked_bytes.get(),
+            failed_bytes: counters.failed_bytes.get(),
             hit_ratio_at_least: hits.hit_ratio_at_least,
             hit_ratio_estimated: hits.hit_ratio_estimated,
-            reading_opens: ledger.reading_opens.get(),
-            probes: ledger.probes(),
+            reading_opens: counters.reading_opens.get(),
+            probes: counters.probes(),
             traces: self.tracer.under_way(),
             draining: core.drained.is_on(),
-            written_bytes: ledger.written_bytes.get(),
-            pfs_read_bytes: ledger.pfs_read_bytes.get(),
-            pfs_written_bytes: ledger.pfs_written_bytes.get(),
-            open_files: ledger.open_files.get(),
+            written_bytes: counters.written_bytes.get(),
+            pfs_read_bytes: counters.pfs_read_bytes.get(),
+            pfs_written_bytes: counters.pfs_written_bytes.get(),
+            open_files: counters.open_files.get(),
             memory_only_files: core.memory_only.count(),
-            transfers: ledger.transfers(),
+            transfers: counters.transfers(),
             degraded: self.notes().iter().cloned().chain(hanging(core)).collect(),
             ..Status::default()
         };
@@ -156,7 +156,7 @@ impl Node {
 
     /// The memory control as operators see it.
     pub fn control_status(&self) -> ControlStatus {
-        let mut status = self.core.governor.status();
+        let mut status = self.core.capacity_lease.status();
         status.pfs_full = self.pfs_full();
         status
     }
@@ -164,8 +164,8 @@ impl Node {
     /// What the PFS had no room for: memory-only files, and bytes that programs could not sync.
     fn pfs_full(&self) -> Option<PfsFull> {
         let core = &self.core;
-        let spilled = core.memory_only.spilling().state();
-        let mut full = spilled.filter(|_| core.memory_only.count() > 0);
+        let refusals = core.memory_only.write_back_state().state();
+        let mut full = refusals.filter(|_| core.memory_only.count() > 0);
         for file in core.files.all() {
             let refused = file.unsynced.failing().filter(|(errno, _)| is_no_room(*errno));
             let Some((_, why)) = refused else { continue };
@@ -188,22 +188,22 @@ impl Node {
     ///
     /// `LimitReached` where there is no thread to watch over it.
     pub fn expect_controller(&self) -> Result<()> {
-        self.core.governor.expect()
+        self.core.capacity_lease.expect()
     }
 
-    /// Waits until a controller governs, at most for `patience`; whether one does.
-    pub fn wait_for_controller(&self, patience: Duration) -> bool {
-        self.core.governor.wait_until_governed(patience)
+    /// Waits until a controller governs, at most for `timeout`; whether one does.
+    pub fn wait_for_controller(&self, timeout: Duration) -> bool {
+        self.core.capacity_lease.wait_until_governed(timeout)
     }
 
     /// Tells that the process of a controller ended, so that the next may take over at once.
     pub fn controller_ended(&self, process_id: u32) {
-        self.core.governor.note_end(process_id);
+        self.core.capacity_lease.note_end(process_id);
     }
 
     /// Takes the store away from its controller; the capacity is the configured one again.
     pub fn release_control(&self) {
-        self.core.governor.release();
+        self.core.capacity_lease.release();
     }
 
     fn add_owed(&self, status: &mut Status) {
@@ -330,12 +330,12 @@ impl Node {
                 .remedy("ask for bytes"));
         };
         let begun = Instant::now();
-        let ceiling_before_bytes = self.core.governor.status().ceiling_bytes;
+        let ceiling_before_bytes = self.core.capacity_lease.status().ceiling_bytes;
         let before = self.core.store.stats().resident_bytes;
-        let mut report = self.core.governor.resize(capacity_bytes);
+        let mut report = self.core.capacity_lease.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
-            if excess == 0 || crew::ask(&self.core, excess, Wait::ToEnd) == 0 {
+            if excess == 0 || self.core.write_back_pool.ask(excess, Wait::ToEnd) == 0 {
                 break;
             }
             let freed_bytes = report.freed_bytes;
@@ -416,7 +416,7 @@ fn unknown(what: &str) -> Error {
     Error::new(ErrorKind::Internal, what, "the file has no record")
 }
 
-fn resident_bytes(node: &Node, content: &Content) -> u64 {
+fn resident_bytes(node: &Node, content: &CachedVersion) -> u64 {
     match content.segment() {
         Some(segment) => segment.resident_bytes(),
         None => node.core.store.small_state(content.id()).map_or(0, |(_, bytes)| bytes),
@@ -438,7 +438,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     if !content.is_memory_only() {
         answer.cached_as = "segment".into();
     }
-    answer.current = content.version().agrees_with(version) && !content.is_superseded();
+    answer.current = content.version().agrees_with(version) && !content.is_invalidated();
     answer.resident_bytes = segment.resident_bytes();
     answer.policy_rank = segment.rank();
     answer.residency = (0..segment.blocks().min(RESIDENCY_CHARACTERS))
@@ -449,7 +449,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
             BlockState::MemoryOnly => 'm',
         })
         .collect();
-    if content.is_unsettled() {
+    if content.is_racy() {
         answer.why_not.push(
             "it changed within the granularity of the PFS's time stamps: the next open reads it \
              again"

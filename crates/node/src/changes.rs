@@ -1,4 +1,5 @@
-//! Who hears of changes of files' bytes, and of the end: front ends that keep bytes of their own.
+//! [`Changes`]: hooks of front ends that keep bytes of their own. They are told of changes of
+//! files' bytes, and of a drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 use tidepool_proto::{ChangeHook, ChangedRange, DrainHook, FileId};
 
-/// See the file's first line.
+/// See the module's documentation.
 #[derive(Default)]
 pub struct Changes {
     hooks: RwLock<Arc<[ChangeHook]>>,
@@ -22,7 +23,7 @@ impl Changes {
         self.has_hooks.store(true, Ordering::Release);
     }
 
-    /// Calls `hook` before the node writes down what it owes.
+    /// Calls `hook` before the node writes back what is dirty.
     pub fn tell_of_drain(&self, hook: DrainHook) {
         self.drains.write().push(hook);
     }
@@ -34,8 +35,8 @@ impl Changes {
     }
 
     /// Tells that bytes from `offset` on are about to change, and that they did when what it
-    /// returns is dropped. Call without locks of the file: those who hear of it may have to write
-    /// to it first.
+    /// returns is dropped. Call without locks of the file: a hook may have to write to it
+    /// first.
     pub fn begin(&self, id: FileId, offset: u64, length: u64) -> Changing<'_> {
         let range = ChangedRange { id, offset, length, done: false };
         self.call(&range);

@@ -1,4 +1,4 @@
-//! What all parts of a node share: the store, the PFS, the table of files, fills and counters.
+//! [`Core`]: what all parts of a node share. Store, PFS, table of files, fills and counters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use tidepool_proto::config::{DirectoryRule, NodeConfig};
 use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
+use crate::block_buffers::BlockBuffers;
+use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
-use crate::file::content::Content;
-use crate::file::draining::Drained;
-use crate::file::memory_only::MemoryOnlyFiles;
+use crate::counters::Counters;
+use crate::file::cached_version::CachedVersion;
+use crate::file::drained::Drained;
+use crate::file::memory_only_files::MemoryOnlyFiles;
 use crate::file::state::FileTable;
-use crate::fill::FillPool;
-use crate::governor::Governor;
+use crate::file::write_back_pool::WriteBackPool;
+use crate::fill_pool::FillPool;
 use crate::habits::Habits;
-use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::promise::PfsPromise;
-use crate::transient::TransientBlocks;
 
 /// See the module's documentation.
 pub struct Core {
@@ -38,19 +39,21 @@ pub struct Core {
     /// Transfers.
     pub fills: FillPool,
     /// Blocks that pass through without being kept.
-    pub transient: TransientBlocks,
+    pub buffers: BlockBuffers,
     /// Whether readers go on from the heads of files, by user.
     pub(crate) habits: Habits,
     /// Counters.
-    pub ledger: Ledger,
+    pub counters: Counters,
     /// Who hears of changes.
     pub changes: Changes,
     /// Bytes that users pinned.
     pub pins: Arc<Pins>,
     /// Between the store and a controller of its size.
-    pub(crate) governor: Arc<Governor>,
+    pub(crate) capacity_lease: Arc<CapacityLease>,
     /// Files whose bytes live in memory only.
-    pub memory_only: MemoryOnlyFiles,
+    pub memory_only: Arc<MemoryOnlyFiles>,
+    /// Threads that write them back while memory is needed.
+    pub write_back_pool: Arc<WriteBackPool>,
     /// Whether new opens are refused.
     pub drained: Drained,
     /// Start of the node.
@@ -77,41 +80,41 @@ impl Core {
         self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Counts all owed bytes into the control page.
-    pub fn publish_owed(&self) {
+    /// Counts all dirty bytes into the control page.
+    pub fn publish_dirty(&self) {
         self.publish_memory_only();
         let files = self.files.all().into_iter();
         let bytes = files.map(|file| file.unsynced.owed_bytes()).sum();
         self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Drops contents past their time and records that nobody needs, and counts what is owed.
-    pub fn keep_up(&self) {
+    /// Drops what is past its time and records that nobody needs, and counts dirty bytes.
+    pub fn housekeep(&self) {
         self.store.expire(Instant::now());
         self.store.unmap_idle();
         self.files.sweep();
-        self.publish_owed();
+        self.publish_dirty();
         self.pfs.close_idle();
-        self.transient.trim();
+        self.buffers.trim();
     }
 
-    /// Marks `content` as not to be trusted by later opens if a change could still hide behind the
-    /// time stamps of `version`.
-    pub fn weigh_stamps(&self, content: &Content, version: &Version) {
-        if !self.is_settled(version) {
-            content.mark_unsettled();
+    /// Marks `content` as racy if a later change could still hide behind the time stamps of
+    /// `version`.
+    pub fn check_racy(&self, content: &CachedVersion, version: &Version) {
+        if self.is_racy(version) {
+            content.mark_racy();
         }
     }
 
-    /// Whether any later change gives the file another version.
-    pub fn is_settled(&self, version: &Version) -> bool {
-        version.is_settled(self.pfs.now_ns(), self.granularity_ns())
+    /// Whether a later change may hide behind the time stamps of `version`.
+    pub fn is_racy(&self, version: &Version) -> bool {
+        !version.is_settled(self.pfs.now_ns(), self.granularity_ns())
     }
 
-    /// Gives a content up: it is not the file's any more, and none of its bytes are used again.
-    pub fn give_up(&self, content: &Content) {
-        content.supersede();
-        self.transient.forget(content.number);
+    /// Invalidates a content: it is not the file's any more, and no later open uses its bytes.
+    pub fn invalidate(&self, content: &CachedVersion) {
+        content.invalidate();
+        self.buffers.discard(content.number);
     }
 
     /// The directory rule of a file, by the name its descriptor has now.

@@ -1,5 +1,5 @@
-//! What the readers of each user were seen to do of late: who reads heads alone takes read-ahead
-//! from nobody else.
+//! What the readers of each user were seen to do of late. A user whose readers read heads alone
+//! takes read-ahead from nobody else.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Who governs the store, and until when: grants, renewals, expiry, fencing. Pure bookkeeping with
-//! the time given by the caller; what follows from it is the governor's.
+//! [`Lease`]: which controller governs the store, and until when. Grants, renewals, expiry,
+//! fencing: pure bookkeeping with the time given by the caller, [`crate::capacity_lease`].
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub struct Holder {
     pub since: Instant,
     /// When it was heard last.
     pub heard: Instant,
-    /// How long it counts as alive without a word.
+    /// How long it counts as alive without a message or heartbeat.
     pub lease: Duration,
     /// Its process is known to have ended, so that another may take over before the lease is over.
     pub ended: bool,
@@ -92,8 +92,8 @@ impl Lease {
         }
     }
 
-    /// From `now` on somebody should govern: whoever has not attached within `lease` is as good as
-    /// silent. Changes nothing where one governs or is expected already.
+    /// From `now` on a controller should govern: one that has not attached within `lease` is as
+    /// good as silent. Changes nothing where one governs or is expected already.
     pub fn expect(&mut self, lease: Duration, now: Instant) {
         if self.awaited.is_none() && self.state != LeaseState::Governed {
             self.awaited = Some(Awaited { since: now, lease });
@@ -194,7 +194,7 @@ impl Lease {
         }
     }
 
-    /// Takes the lease away from whoever has it, by command. Nobody is expected any more.
+    /// Ends the lease, by command. No controller is expected any more.
     pub fn release(&mut self) {
         self.holder = None;
         self.awaited = None;

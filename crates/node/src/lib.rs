@@ -1,20 +1,22 @@
 //! The node daemon as a library: serving, filling, writing through, counting.
 //!
 //! [`Node`] implements the traits of `proto` for its front ends: the FUSE mount and the socket
-//! [`server`]. It opens no file by name for anybody and keeps no name space of its own.
+//! [`server`]. It opens no file by name for a client and keeps no name space of its own.
 
 mod admin;
-mod carry;
+pub mod block_buffers;
+mod capacity_lease;
 pub mod changes;
 pub mod core;
+pub mod counters;
 pub mod file;
 pub mod fill;
-mod governor;
+pub mod fill_pool;
 mod habits;
 mod lease;
-pub mod ledger;
 mod listing;
 mod loads;
+mod metadata_change;
 mod node;
 mod opening;
 pub mod pins;
@@ -22,8 +24,8 @@ mod promise;
 pub mod read_ahead;
 pub mod server;
 mod striping;
+pub mod ticket;
 mod tracer;
-pub mod transient;
 
-pub use governor::check_setting;
+pub use capacity_lease::check_setting;
 pub use node::Node;

@@ -1,5 +1,5 @@
-//! Which files the store holds most of, or readers read most of. Names are for those who may know
-//! them: root and the user of the node see all, others the files that are charged to themselves.
+//! The list of cached files: those that the store has most of, or readers read most of. Root and
+//! the user of the node see all names, others the files that are charged to themselves.
 
 use tidepool_proto::files::{CachedFile, FILES_MAX, FileOrder};
 
@@ -36,7 +36,7 @@ fn cached_file(file: &FileState, user_id: u32) -> Option<CachedFile> {
         size_bytes: content.size(),
         resident_bytes,
         read_bytes: content.read_bytes(),
-        lent_bytes: content.lent_bytes(),
+        lent_bytes: content.passthrough_bytes(),
         open_handles: u64::from(inner.handles),
         pinned: inner.pin.is_some(),
         memory_only: content.is_memory_only(),

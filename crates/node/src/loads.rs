@@ -1,5 +1,5 @@
 //! Loads of large files take turns, each user's among themselves: one already keeps all transfers
-//! busy, and nobody shall queue up more of them than he has files.
+//! busy, and a user's loads shall not queue up more of them than that user has files.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The node: assembles store, PFS and transfers, and answers its front ends.
+//! [`Node`]: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -15,26 +15,30 @@ use tidepool_proto::{
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
-use crate::carry::Noted;
+use crate::block_buffers::BlockBuffers;
+use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::core::Core;
-use crate::file::crew::{self, Wait};
-use crate::file::draining::{Drained, Effort, spill_all};
+use crate::counters::Counters;
+use crate::file::drained::Drained;
+use crate::file::draining::{Effort, write_back_all};
 use crate::file::memory_only;
+use crate::file::memory_only_files::MemoryOnlyFiles;
+use crate::file::retry;
 use crate::file::state::FileTable;
-use crate::fill::FillPool;
-use crate::governor::Governor;
-use crate::ledger::Ledger;
+use crate::file::write_back_pool::{Wait, WriteBackPool};
+use crate::fill;
+use crate::fill_pool::FillPool;
 use crate::loads::Loads;
+use crate::metadata_change::Noted;
 use crate::promise::PfsPromise;
 use crate::striping;
 use crate::tracer::{self, RequestTracer};
-use crate::transient::TransientBlocks;
 
 /// Blocks that may pass through beyond the window of one reader.
-const TRANSIENT_BLOCKS_MORE: u64 = 8;
+const POOL_BLOCKS_MORE: u64 = 8;
 /// How often records of files that nobody needs, and contents past their time, are dropped.
-const UPKEEP: Duration = Duration::from_secs(1);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running node, without front ends.
 pub struct Node {
@@ -42,7 +46,7 @@ pub struct Node {
     pub(crate) loads: Loads,
     pub(crate) tracer: Arc<RequestTracer>,
     notes: Vec<String>,
-    upkeep: Mutex<Option<JoinHandle<()>>>,
+    housekeeping: Mutex<Option<JoinHandle<()>>>,
     stopping: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -79,35 +83,43 @@ impl Node {
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
         let transfers = config.transfers;
-        let governor = Arc::new(Governor::new(store.clone(), &config));
+        let capacity_lease = Arc::new(CapacityLease::new(store.clone(), &config));
+        let memory_only = Arc::<MemoryOnlyFiles>::default();
+        let write_back_pool = WriteBackPool::new(
+            memory_only.clone(),
+            store.clone(),
+            capacity_lease.clone(),
+            transfers as usize,
+        );
         let core = Arc::new(Core {
             store,
             pfs,
             files: FileTable::default(),
             fills: FillPool::default(),
-            transient: TransientBlocks::new(transient_blocks(&config), config.block_bytes),
+            buffers: BlockBuffers::new(pool_blocks(&config), config.block_bytes),
             habits: Default::default(),
-            ledger: Ledger::default(),
+            counters: Counters::default(),
             changes: Changes::default(),
             pins: Arc::default(),
-            governor,
-            memory_only: Default::default(),
+            capacity_lease,
+            memory_only,
+            write_back_pool,
             drained: Drained::default(),
             started: Instant::now(),
             promise,
             config,
         });
-        core.fills.start(&core, transfers)?;
-        spill_under_pressure(&core);
+        fill::start_threads(&core, transfers)?;
+        connect_write_back(&core);
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
-        let upkeep = start_upkeep(Arc::downgrade(&core), stopping.clone())?;
         let tracer = RequestTracer::new(core.pfs.clone());
+        let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;
         Ok(Arc::new(Node {
             core,
             tracer,
             loads: Loads::default(),
             notes,
-            upkeep: Mutex::new(Some(upkeep)),
+            housekeeping: Mutex::new(Some(housekeeping)),
             stopping,
         }))
     }
@@ -122,7 +134,7 @@ impl Node {
         &self.core.store
     }
 
-    /// Refuses new opens and writes down what exists in memory only, with what the front ends keep
+    /// Refuses new opens and writes back what exists in memory only, with what the front ends keep
     /// of it. Where the PFS is full, not every file is tried.
     pub fn drain(&self) -> Result<()> {
         self.drain_with(Effort::Probe, false, &|| true)
@@ -142,7 +154,7 @@ impl Node {
     fn drain_with(&self, effort: Effort, to_end: bool, go_on: &dyn Fn() -> bool) -> Result<()> {
         let draining = self.core.drained.begin(to_end);
         self.core.changes.gather();
-        spill_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
+        write_back_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
         draining.stay();
         Ok(())
     }
@@ -152,30 +164,30 @@ impl Node {
         self.core.drained.undo();
     }
 
-    /// Drops what is past its time and brings the counts up to date; the upkeep thread does it once
-    /// a second. Waits for no file.
-    pub fn keep_up(&self) {
-        self.core.keep_up();
+    /// Drops what is past its time and brings the counts up to date; the housekeeping thread does
+    /// it once a second. Waits for no file.
+    pub fn housekeep(&self) {
+        self.core.housekeep();
     }
 
     /// Ends the node's threads. Call after the front ends are gone; `drain` first.
     pub fn stop(&self) {
         *self.stopping.0.lock() = true;
         self.stopping.1.notify_all();
-        if let Some(thread) = self.upkeep.lock().take() {
+        if let Some(thread) = self.housekeeping.lock().take() {
             let _ = thread.join();
         }
-        self.core.memory_only.spilling().stop();
-        self.core.memory_only.crew().stop();
-        self.core.governor.stop();
+        self.core.memory_only.write_back_state().stop();
+        self.core.write_back_pool.stop();
+        self.core.capacity_lease.stop();
         self.core.fills.stop();
     }
 }
 
 /// Blocks that pass through without being kept: one reader's window, and some for others.
-fn transient_blocks(config: &NodeConfig) -> usize {
+fn pool_blocks(config: &NodeConfig) -> usize {
     let window = config.read_ahead_bytes_max.min(config.capacity_bytes / 4);
-    (window / config.block_bytes + TRANSIENT_BLOCKS_MORE) as usize
+    (window / config.block_bytes + POOL_BLOCKS_MORE) as usize
 }
 
 fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
@@ -187,30 +199,47 @@ fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {
     }
 }
 
-/// Lets the store ask for room that only writing memory-only files down can make.
-fn spill_under_pressure(core: &Arc<Core>) {
+/// Has memory-only files written back where the store asks for room, and tried again where the PFS
+/// had none.
+fn connect_write_back(core: &Arc<Core>) {
+    let weak = Arc::downgrade(core);
+    core.memory_only.write_back_state().on_refusal(Box::new(move || {
+        if let Some(core) = weak.upgrade() {
+            retry::start(&core);
+        }
+    }));
+    let weak = Arc::downgrade(core);
+    core.write_back_pool.set_writer(Box::new(move |file| {
+        weak.upgrade().and_then(|core| memory_only::try_write_back(&core, file))
+    }));
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            crew::ask(&core, bytes_wanted, Wait::Moment);
+            core.write_back_pool.ask(bytes_wanted, Wait::Moment);
         }
     }));
 }
 
-fn start_upkeep(core: Weak<Core>, stopping: Arc<(Mutex<bool>, Condvar)>) -> Result<JoinHandle<()>> {
+fn start_housekeeping(
+    core: Weak<Core>,
+    stopping: Arc<(Mutex<bool>, Condvar)>,
+) -> Result<JoinHandle<()>> {
     let run = move || {
         let mut stop = stopping.0.lock();
         while !*stop {
-            stopping.1.wait_for(&mut stop, UPKEEP);
+            stopping.1.wait_for(&mut stop, HOUSEKEEPING_INTERVAL);
             let Some(core) = core.upgrade() else { return };
-            core.keep_up();
+            core.housekeep();
         }
     };
-    std::thread::Builder::new().name("upkeep".into()).stack_size(256 << 10).spawn(run).map_err(
-        |error| {
-            Error::new(ErrorKind::Unsupported, "starting the upkeep thread", "").caused_by(error)
-        },
-    )
+    std::thread::Builder::new()
+        .name("housekeeping".into())
+        .stack_size(256 << 10)
+        .spawn(run)
+        .map_err(|error| {
+            Error::new(ErrorKind::Unsupported, "starting the housekeeping thread", "")
+                .caused_by(error)
+        })
 }
 
 impl FileService for Node {
@@ -222,14 +251,14 @@ impl FileService for Node {
         let reads = request.access.reads();
         let handle = self.open_handle(request)?;
         if reads && !handle.is_of_probe() {
-            self.core.ledger.reading_opens.add(1);
+            self.core.counters.reading_opens.add(1);
         }
         Ok(Arc::new(handle))
     }
 
     fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
         let alone = if alone { Alone::Sure } else { Alone::Unknown };
-        self.core.carry(before, after, alone);
+        self.core.rebase_version(before, after, alone);
     }
 
     fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
@@ -266,7 +295,7 @@ impl FileService for Node {
     }
 
     fn is_settled(&self, version: &Version) -> bool {
-        self.core.promise.keeps() && self.core.is_settled(version)
+        self.core.promise.may_cache() && !self.core.is_racy(version)
     }
 
     fn tracer(&self) -> Option<Arc<dyn Tracer>> {

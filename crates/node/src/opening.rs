@@ -3,24 +3,41 @@
 use std::sync::Arc;
 
 use tidepool_pfs::LowerFile;
+use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
+use tidepool_store::Owner;
 
-use crate::carry::WordWait;
 use crate::core::Core;
-use crate::file::content::Content;
+use crate::file::cached_version::CachedVersion;
 use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
 use crate::file::state::{FileState, Inner, Remains};
 use crate::file::stub::{self, Found};
+use crate::metadata_change::NotificationWait;
 use crate::node::Node;
 use crate::striping;
 
 /// What an open needs to know before it looks at what is cached.
 struct Wish {
     access: Access,
-    user_id: u32,
+    terms: CacheTerms,
     created: bool,
     truncate: bool,
+}
+
+/// On which terms a file is cached: whom the store charges, and whether it may be kept at all.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheTerms {
+    owner: Owner,
+    admit: bool,
+}
+
+impl CacheTerms {
+    /// Those of an open by this user, of a file under this rule.
+    pub(crate) fn of(core: &Core, rule: Option<(usize, &DirectoryRule)>, user_id: u32) -> Self {
+        let admit = rule.is_none_or(|(_, rule)| rule.admit) && core.promise.may_cache();
+        CacheTerms { owner: core.owner(rule, user_id), admit }
+    }
 }
 
 /// Which content a file had, and of which version.
@@ -30,26 +47,25 @@ fn seen(inner: &Inner) -> Seen {
     inner.content.as_ref().map(|content| (content.number, content.version()))
 }
 
-fn is_at(content: &Option<Arc<Content>>, version: &Version) -> bool {
+fn is_at(content: &Option<Arc<CachedVersion>>, version: &Version) -> bool {
     content.as_ref().is_some_and(|content| content.version().agrees_with(version))
 }
 
 impl Node {
     /// The content that an open reads: the cached one if it is of the present version and can be
-    /// trusted, a fresh one otherwise. Also whether the kernel writes the file now.
+    /// used (not racy), a fresh one otherwise. Also whether the kernel writes the file now.
     fn content_at(
         &self,
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
-    ) -> Result<(Arc<Content>, bool)> {
-        // The gate keeps writers of this node out, so the version seen is the recorded one or
-        // somebody else's.
-        let _unchanged_by_us = file.gate.read();
-        let (core, word) = (&self.core, WordWait::begin());
+    ) -> Result<(Arc<CachedVersion>, bool)> {
+        // Invariant 1 of `file`: the version seen is the recorded one or another program's.
+        let unchanged_by_us = file.share_gate();
+        let (core, notification) = (&self.core, NotificationWait::begin());
         let mut asked = None;
         loop {
-            // The PFS is asked before the lock is taken: whoever looks at all files takes it too.
+            // The PFS is asked before the lock is taken: walks over all files take it too.
             let (before, current, has_users) = {
                 let inner = file.inner.lock();
                 (seen(&inner), inner.content.clone(), inner.handles > 0)
@@ -57,13 +73,15 @@ impl Node {
             let known = asked.filter(|version| is_at(&current, version));
             let mut version = known.map_or_else(|| lower.version(), Ok)?;
             asked = Some(version);
-            if has_users && current.as_ref().is_some_and(|known| word.is_for(known, &version)) {
-                word.pause();
-                continue; // who has it open would be shut out
+            if has_users
+                && current.as_ref().is_some_and(|known| notification.is_for(known, &version))
+            {
+                notification.pause();
+                continue; // opens that have it would be shut out
             }
             let is_ours = match &current {
                 Some(content) if content.is_memory_only() => {
-                    memory_only::is_still_ours(core, file, content, &**lower, &version)?
+                    memory_only::is_still_ours(core, &unchanged_by_us, content, &**lower, &version)?
                 }
                 _ => false,
             };
@@ -74,13 +92,13 @@ impl Node {
             let after = seen(&inner);
             let same_content = before.map(|(number, _)| number) == after.map(|(number, _)| number);
             if !(same_content && (is_ours || before == after)) {
-                continue; // another open or a carry came in between
+                continue; // another open or a notification came in between
             }
             let old = inner.content.clone();
             // Nobody is known to have changed it.
             let is_led_on = old
                 .as_ref()
-                .is_some_and(|old| !old.is_superseded() && old.version().agrees_with(&version));
+                .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
             let mut remains = Remains::none();
             if let Some(content) = &old {
                 if is_ours || is_usable(content, &version, &inner) {
@@ -88,13 +106,13 @@ impl Node {
                     return Ok((content.clone(), inner.written_directly));
                 }
                 memory_only::note_replaced(file, content);
-                core.ledger.versions_superseded.add(1);
-                core.give_up(content);
-                remains = memory_only::forget(core, &mut inner);
+                core.counters.versions_superseded.add(1);
+                core.invalidate(content);
+                remains = memory_only::discard(core, &mut inner);
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
-            let content = fresh_content(core, &mut inner, lower, wish.user_id, version, is_shared);
+            let content = fresh_content(&mut inner, wish.terms, version, is_shared);
             if let Some(old) = old.filter(|_| is_led_on) {
                 old.lead_to(&content);
             }
@@ -121,7 +139,8 @@ impl Node {
         }
         match stub::find(&**lower, version.size)? {
             Found::Nothing => return Ok(version),
-            // Also for a reader: there may be writers that opened before. Who cannot is no writer.
+            // Also for a reader: there may be writers that opened before. A reader may lack the
+            // right.
             Found::Remains => match stub::clear_remains(&**lower) {
                 Err(error) if writes => return Err(error),
                 _ => {}
@@ -142,7 +161,7 @@ impl Node {
         let packed = || core.store.small_state(version.id);
         file.content().is_some_and(|content| {
             !content.is_memory_only()
-                && !content.is_unsettled()
+                && !content.is_racy()
                 && content.version().agrees_with(version)
         }) || packed().is_some_and(|(cached, _)| cached.agrees_with(version))
     }
@@ -164,7 +183,7 @@ impl Node {
         }
         let wish = Wish {
             access: request.access,
-            user_id: request.user_id,
+            terms: CacheTerms::of(&self.core, rule, request.user_id),
             created: request.created,
             truncate: request.truncate,
         };
@@ -181,10 +200,10 @@ impl Node {
         let mut handle = Handle::new(&self.core, file.clone(), content, opened);
         handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
-            let _changing = file.gate.write();
+            let changing = file.close_gate();
             let current = file.content().filter(|content| !content.is_memory_only());
             if let Some(content) = current {
-                handle.begin_new_memory_only(&content)?;
+                handle.begin_new_memory_only(&changing, &content)?;
             }
         }
         Ok(handle)
@@ -192,32 +211,27 @@ impl Node {
 }
 
 /// Whether an open at `version` may read `content`, which is no memory-only one.
-fn is_usable(content: &Content, version: &Version, inner: &Inner) -> bool {
-    // Another node's change may hide behind stamps that had not settled. What the kernel reads by
+fn is_usable(content: &CachedVersion, version: &Version, inner: &Inner) -> bool {
+    // Another node's change may hide behind racy time stamps. What the kernel reads by
     // itself beside a writer of this node stays: it could not be led on to what the writer writes.
-    let is_stale = content.is_unsettled() && (inner.writers == 0 || !content.is_lent());
+    let is_stale = content.is_racy() && (inner.writers == 0 || !content.is_borrowed_by_kernel());
     let is_current = content.version().agrees_with(version) && !content.is_memory_only();
-    // A content that was given up stays so, even if its version is right after all.
-    is_current && !content.is_superseded() && !is_stale
+    // Invalidation is final (invariant 3), even if the version is right after all.
+    is_current && !content.is_invalidated() && !is_stale
 }
 
-/// Begins what is cached of the file at `version`, for an open of this user.
+/// Begins what is cached of the file at `version`.
 pub(crate) fn fresh_content(
-    core: &Core,
     inner: &mut Inner,
-    lower: &Arc<dyn LowerFile>,
-    user_id: u32,
+    terms: CacheTerms,
     version: Version,
     is_shared: bool,
-) -> Arc<Content> {
-    let rule = core.rule_of(&**lower);
-    let admit = rule.is_none_or(|(_, rule)| rule.admit) && !inner.written_directly;
-    let owner = core.owner(rule, user_id);
-    let content =
-        Arc::new(Content::new(version, owner, admit && !is_shared && core.promise.keeps()));
+) -> Arc<CachedVersion> {
+    let admit = terms.admit && !is_shared && !inner.written_directly;
+    let content = Arc::new(CachedVersion::new(version, terms.owner, admit));
     if is_shared {
         // The next change of the other program may hide behind one of our writer.
-        content.mark_unsettled();
+        content.mark_racy();
     }
     inner.content = Some(content.clone());
     inner.capture = Default::default();

@@ -1,14 +1,14 @@
 //! Files that `tidepool pin` keeps resident: whose they are, and how many bytes each user may pin.
 //!
-//! Root and the user who runs the node have no limit of their own and may end anybody's pin. It
-//! does not bring files in, and holds nothing that is lent to readers.
+//! Root and the user who runs the node have no limit of their own and may end any pin. Pins do not
+//! bring files in; what readers borrow is not counted here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidepool_proto::{Error, ErrorKind, Result};
-use tidepool_store::{Segment, SegmentHold};
+use tidepool_store::{Segment, SegmentPin};
 
 /// Bytes pinned by each user.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Pins {
 
 /// A pinned file. The pin ends when this drops.
 pub struct FilePin {
-    _hold: SegmentHold,
+    _hold: SegmentPin,
     pins: Arc<Pins>,
     user_id: u32,
     pinned_bytes: u64,
@@ -48,7 +48,7 @@ impl Pins {
             return Err(Error::new(ErrorKind::LimitReached, "pinning", detail)
                 .remedy("unpin other files, or ask the administrator for more"));
         }
-        let hold = segment.hold().ok_or_else(|| {
+        let hold = segment.pin_all().ok_or_else(|| {
             Error::new(ErrorKind::StoreFull, "pinning", "the file does not fit the pinned share")
                 .remedy("unpin other files, raise `pinned_share_max`, or enlarge the store")
         })?;

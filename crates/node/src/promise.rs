@@ -1,7 +1,7 @@
-//! What the PFS shows of changes by others, and what the node may do with its bytes because of it.
+//! What the PFS shows of changes by others, and what the node may cache because of it.
 //!
-//! A version is whatever proves that content is equal. Where a write moves no time stamp, nothing
-//! that `stat` tells proves it, so bytes that are kept may be of another version at any time.
+//! A version is what proves that content is equal. Where a write moves no time stamp, nothing that
+//! `stat` reports proves it, so cached bytes may be of another version at any time.
 
 use tidepool_pfs::Features;
 use tidepool_proto::config::NodeConfig;
@@ -12,7 +12,7 @@ use tidepool_proto::{Error, ErrorKind, ReadMode, Result, WriteMode};
 pub enum PfsPromise {
     /// Changes show in the version of a file.
     ChangesShow,
-    /// They do not, but whoever started the node says that nobody else makes any.
+    /// They do not, but the operator who started the node says that nobody else makes any.
     NobodyElseWrites,
     /// They do not: every read goes to the PFS and nothing is kept.
     NothingKept,
@@ -65,7 +65,7 @@ impl PfsPromise {
     }
 
     /// Whether bytes of files may be kept at all.
-    pub fn keeps(self) -> bool {
+    pub fn may_cache(self) -> bool {
         self != PfsPromise::NothingKept
     }
 }

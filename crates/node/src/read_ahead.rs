@@ -2,8 +2,9 @@
 //!
 //! Pure: it sees offsets and lengths and returns ranges. Sequential readers get a window that
 //! doubles from two blocks up to the limit, strided ones the next strides, random ones nothing.
-//! Who begins inside of the file reads one block first, for a sample may be all that he wants; who
-//! begins at its head does where the latest readers of other heads went no further.
+//! A reader that begins inside of the file reads one block first, because a sample may be all that
+//! it wants. A reader that begins at its head does so where the latest readers of other heads went
+//! no further.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct Range {
 #[derive(Debug)]
 pub struct ReadAhead {
     habit: Arc<Habit>,
-    /// The reader reads what is resident by himself, so his habit does not show.
+    /// The reader reads what is resident by itself, so its habit does not show.
     sees_misses_only: bool,
     /// Where the present run of reads began.
     run_start: u64,
@@ -77,7 +78,7 @@ impl ReadAhead {
         }
     }
 
-    /// The reader reads what is resident by himself from now on.
+    /// The reader reads what is resident by itself from now on.
     pub fn see_misses_only(&mut self) {
         self.sees_misses_only = true;
     }

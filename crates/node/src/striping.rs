@@ -1,5 +1,5 @@
-//! Passes the striping wishes of directory rules to the PFS: to the directories when the node
-//! starts, to files when they are created through it. Refusals are told once and cost nothing else.
+//! Passes the striping of directory rules to the PFS: for the directories when the node starts, for
+//! files when they are created through it. Refusals are logged once and cost nothing else.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::control::Govern;
 use tidepool_proto::{Access, FileId, FileService, MemorySize, OpenFile, WriteMode};
 
@@ -80,10 +81,10 @@ fn assert_answers(fixture: &Fixture) {
         answered.send("govern").unwrap();
         node.admin(AdminRequest::ControlStatus, None, 0).unwrap();
         answered.send("control status").unwrap();
-        node.keep_up();
-        answered.send("upkeep").unwrap();
+        node.housekeep();
+        answered.send("housekeeping").unwrap();
     });
-    for question in ["status", "govern", "control status", "upkeep"] {
+    for question in ["status", "govern", "control status", "housekeeping"] {
         assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
     }
 }
@@ -113,6 +114,40 @@ fn opens_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep() {
             assert_eq!(open.join().unwrap()[..7], *b"changed");
         }
     });
+}
+
+/// A directory rule has the node ask for the name of each file that it begins to cache.
+#[test]
+fn a_name_that_is_waited_for_stops_neither_status_nor_controller_nor_housekeeping() {
+    let (fixture, hooks) = Fixture::hooked(|config| {
+        config.rules.push(DirectoryRule {
+            path: "elsewhere".into(),
+            read_mode: None,
+            write_mode: None,
+            time_to_live: None,
+            quota_bytes: None,
+            admit: true,
+            expendable: false,
+            stripe: Default::default(),
+        });
+    });
+    let _memory = memory_writer(&fixture, "memory");
+    fixture.put("f", &content(2, 3000));
+    let writer = fixture.try_open("f", Access::ReadWrite, Wish::default()).unwrap();
+    overwrite(&fixture.path("f"), 0, b"changed");
+    let stall = Arc::<Stall>::default();
+    stall.hold(&hooks, Call::Name);
+    std::thread::scope(|scope| {
+        let _relief = Relief(stall.clone());
+        let look = scope.spawn(|| writer.follow());
+        stall.wait_for(1);
+        assert_answers(&fixture);
+        stall.let_go();
+        look.join().unwrap();
+    });
+    let mut now = vec![0; 7];
+    writer.read_at(0, &mut now).unwrap();
+    assert_eq!(now, b"changed");
 }
 
 #[test]
@@ -198,12 +233,12 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
         let node = fixture.node.clone();
         let (answered, answers) = mpsc::channel();
         std::thread::spawn(move || {
-            node.keep_up();
-            answered.send("upkeep").unwrap();
+            node.housekeep();
+            answered.send("housekeeping").unwrap();
             node.admin(AdminRequest::Explain, Some(opened.into()), 0).unwrap();
             answered.send("explain").unwrap();
         });
-        for question in ["upkeep", "explain"] {
+        for question in ["housekeeping", "explain"] {
             assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
         }
         stall.let_go();

@@ -1,6 +1,6 @@
-//! The control page of a store: a sealed memory file whose words are the store's own account, so
-//! that a controller sees every byte booked at the moment it is booked. Holds no meaning; the
-//! layout is `tidepool_proto::control_page`.
+//! [`AccountPage`]: the control page of a store, a sealed memory file whose words are the store's
+//! own account, so that a controller sees every byte booked at the moment it is booked. The layout
+//! and its meaning are in `tidepool_proto::control_page`.
 
 use std::os::fd::OwnedFd;
 

@@ -154,7 +154,7 @@ fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
 fn counted_memfd(name: &str) -> Result<OwnedFd, Errno> {
     let made = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
     let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-    // Without `/proc` nobody can tell who has it mapped, and what is lent stays.
+    // Without `/proc` nobody can tell who has it mapped, and what is borrowed stays.
     let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let file = file.unwrap_or(made);
     rustix::fs::fchmod(&file, Mode::empty())?;
@@ -190,7 +190,8 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// Forbids further seals, which whoever may write could set: nobody stops the node's writes.
+    /// Forbids further seals, which any process that may write could set: nobody stops the node's
+    /// writes.
     pub fn seal_as_it_is(&self) -> Result<()> {
         rustix::fs::fcntl_add_seals(&self.write, SealFlags::SEAL)
             .map_err(|errno| no_descriptor("sealing a page for clients", errno))

@@ -1,5 +1,6 @@
-//! The account of memory: how much there may be, how much there is. Counters only; those that a
-//! controller needs are words of the control page.
+//! [`Budget`], the account of memory: how much there may be, how much there is (invariants 1 and 2
+//! of [`crate::engine`]). Counters only; those that a controller needs are words of the control
+//! page.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +10,19 @@ use tidepool_proto::Result;
 use tidepool_proto::control_page::ControlPage;
 
 use crate::account_page::AccountPage;
-use crate::loan_shares::LoanShares;
+use crate::borrow_shares::BorrowShares;
 
-/// Bytes of the store. Memory is reserved here before it is taken, and released after it is freed,
-/// so that the memory held never exceeds what is booked.
+/// Bytes of the store.
 pub(crate) struct Budget {
     page: AccountPage,
     peak: AtomicU64,
     evicted_blocks: AtomicU64,
-    held_share_max: f64,
+    pinned_share_max: f64,
     tables: Mutex<Tables>,
-    loans: LoanShares,
+    borrows: BorrowShares,
 }
 
-/// Bytes of tables and touch marks, which are memory beside the capacity, by who pays.
+/// Bytes of tables and reference bits, which are memory beside the capacity, by payer.
 #[derive(Default)]
 struct Tables {
     all: u64,
@@ -35,14 +35,14 @@ const TABLES_SHARE: u64 = 8;
 const TABLES_BYTES_MIN: u64 = 16 << 20;
 
 impl Budget {
-    pub fn new(capacity_bytes: u64, block_bytes: u64, held_share_max: f64) -> Result<Self> {
+    pub fn new(capacity_bytes: u64, block_bytes: u64, pinned_share_max: f64) -> Result<Self> {
         let page = AccountPage::new(block_bytes)?;
         page.words().capacity_bytes.store(capacity_bytes, Ordering::SeqCst);
         page.words().capacity_max_bytes.store(capacity_bytes, Ordering::SeqCst);
         let (peak, evicted_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
         let tables = Mutex::default();
-        let loans = LoanShares::default();
-        Ok(Budget { page, peak, evicted_blocks, held_share_max, tables, loans })
+        let borrows = BorrowShares::default();
+        Ok(Budget { page, peak, evicted_blocks, pinned_share_max, tables, borrows })
     }
 
     /// The page that holds the account.
@@ -70,7 +70,7 @@ impl Budget {
         self.peak.load(Ordering::Relaxed)
     }
 
-    pub fn held(&self) -> u64 {
+    pub fn pinned(&self) -> u64 {
         self.words().held_bytes.load(Ordering::Relaxed)
     }
 
@@ -124,18 +124,18 @@ impl Budget {
         self.evicted_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Whether `hold` would book `bytes` now.
-    pub fn may_hold(&self, bytes: u64) -> bool {
-        self.held().saturating_add(bytes) <= self.held_max()
+    /// Whether `pin` would book `bytes` now.
+    pub fn may_pin(&self, bytes: u64) -> bool {
+        self.pinned().saturating_add(bytes) <= self.pinned_max()
     }
 
-    fn held_max(&self) -> u64 {
-        (self.capacity() as f64 * self.held_share_max) as u64
+    fn pinned_max(&self) -> u64 {
+        (self.capacity() as f64 * self.pinned_share_max) as u64
     }
 
-    /// Books `bytes` as held, within the cap.
-    pub fn hold(&self, bytes: u64) -> bool {
-        let cap = self.held_max();
+    /// Books `bytes` as pinned, within the cap.
+    pub fn pin(&self, bytes: u64) -> bool {
+        let cap = self.pinned_max();
         self.words()
             .held_bytes
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
@@ -144,21 +144,22 @@ impl Budget {
             .is_ok()
     }
 
-    pub fn unhold(&self, bytes: u64) {
+    pub fn unpin(&self, bytes: u64) {
         self.words().held_bytes.fetch_sub(bytes, Ordering::SeqCst);
     }
 
-    /// Books `bytes` of a loan to the kernel on its user. False: he has as many as he may.
-    pub fn book_loan(&self, user: u32, bytes: u64) -> bool {
-        self.loans.book(user, bytes, self.held(), self.held_max())
+    /// Books `bytes` that the kernel borrows on the user of the open. False: this user has as many
+    /// as allowed.
+    pub fn book_borrow(&self, user: u32, bytes: u64) -> bool {
+        self.borrows.book(user, bytes, self.pinned(), self.pinned_max())
     }
 
-    /// Takes booked bytes of a loan off.
-    pub fn release_loan(&self, user: u32, bytes: u64) {
-        self.loans.release(user, bytes);
+    /// Releases bytes that the kernel borrowed.
+    pub fn release_borrow(&self, user: u32, bytes: u64) {
+        self.borrows.release(user, bytes);
     }
 
-    /// Books memory for a table and its marks on a payer. False: there are too many.
+    /// Books memory for a table and its reference bits on a payer. False: there are too many.
     pub fn book_table(&self, payer: u16, bytes: u64) -> bool {
         let most = (self.capacity() / TABLES_SHARE).max(TABLES_BYTES_MIN);
         let mut tables = self.tables.lock();

@@ -1,5 +1,5 @@
-//! What is known of all segments together: who owns what, quotas, and the order of eviction. All
-//! of it lives under one lock that no hit takes. It frees nothing; it only selects.
+//! [`Catalog`]: all segments, their payers and quotas, and the order of eviction, under one lock
+//! that no hit takes. It frees nothing; it only selects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use crate::cell::Cell;
 use crate::cells::CellRef;
 use crate::config::{Owner, PolicyKind, QuotaKey};
-use crate::content::{Content, State};
-use crate::policy::{Admission, Choice, Entries, Entry, NONE, Offer, Ranking, block_key};
+use crate::policy::{Choice, Entries, Entry, EvictionTerms, NONE, Offer, Ranking, block_key};
+use crate::segment_memory::{SegmentMemory, State};
 
 /// A block that was made unreadable and whose memory is to be freed.
 pub(crate) struct Victim {
-    pub content: Arc<Content>,
+    pub memory: Arc<SegmentMemory>,
     pub block: u64,
     /// Bytes booked for it.
     pub charge: u64,
@@ -39,10 +39,10 @@ pub(crate) enum Filter {
 /// One walk through the order of eviction.
 struct Pass {
     filter: Filter,
-    /// Only what the policy holds for little.
+    /// Only what the policy expects little of.
     cheap_only: bool,
     /// Also blocks with hits that the policy does not know of.
-    touched_too: bool,
+    referenced_too: bool,
     /// See [`Catalog::kept`].
     kept: Vec<bool>,
 }
@@ -77,9 +77,9 @@ struct Quota {
 /// All segments, owners, and the order of eviction.
 pub(crate) struct Catalog {
     ranking: Ranking,
-    contents: Vec<Option<Arc<Content>>>,
+    memories: Vec<Option<Arc<SegmentMemory>>>,
     free_slots: Vec<u32>,
-    live_contents: u64,
+    live_segments: u64,
     payers: Vec<Payer>,
     payer_slots: HashMap<Payer, u16>,
     quotas: HashMap<QuotaKey, Quota>,
@@ -96,9 +96,9 @@ impl Catalog {
     pub fn new(kind: PolicyKind, block_bytes: u64, capacity_bytes: u64) -> Self {
         let mut this = Catalog {
             ranking: Ranking::new(kind),
-            contents: Vec::new(),
+            memories: Vec::new(),
             free_slots: Vec::new(),
-            live_contents: 0,
+            live_segments: 0,
             payers: Vec::new(),
             payer_slots: HashMap::new(),
             quotas: HashMap::new(),
@@ -125,12 +125,12 @@ impl Catalog {
         Some(PolicyChoice { chosen: chosen.to_string(), candidates, compared_reads })
     }
 
-    pub fn live_contents(&self) -> u64 {
-        self.live_contents
+    pub fn live_segments(&self) -> u64 {
+        self.live_segments
     }
 
-    pub fn contents(&self) -> impl Iterator<Item = &Arc<Content>> {
-        self.contents.iter().flatten()
+    pub fn memories(&self) -> impl Iterator<Item = &Arc<SegmentMemory>> {
+        self.memories.iter().flatten()
     }
 
     /// The number of an owner, for entries.
@@ -149,64 +149,64 @@ impl Catalog {
         Ok(slot)
     }
 
-    pub fn add_content(&mut self, content: Arc<Content>) {
+    pub fn add_memory(&mut self, memory: Arc<SegmentMemory>) {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.contents.push(None);
-            self.contents.len() as u32 - 1
+            self.memories.push(None);
+            self.memories.len() as u32 - 1
         });
-        content.slot.store(slot, Ordering::Relaxed);
-        self.contents[slot as usize] = Some(content);
-        self.live_contents += 1;
+        memory.slot.store(slot, Ordering::Relaxed);
+        self.memories[slot as usize] = Some(memory);
+        self.live_segments += 1;
     }
 
-    /// Takes a content out. The caller drops it after the lock is released.
-    pub fn take_content(&mut self, content: &Content) -> Option<Arc<Content>> {
-        let slot = content.slot.swap(NONE, Ordering::Relaxed);
-        let taken = self.contents.get_mut(slot as usize)?.take();
+    /// Takes a segment's memory out. The caller drops it after the lock is released.
+    pub fn take_memory(&mut self, memory: &SegmentMemory) -> Option<Arc<SegmentMemory>> {
+        let slot = memory.slot.swap(NONE, Ordering::Relaxed);
+        let taken = self.memories.get_mut(slot as usize)?.take();
         self.free_slots.push(slot);
-        self.live_contents -= 1;
+        self.live_segments -= 1;
         taken
     }
 
-    /// Enters a block that became resident.
-    pub fn enter(&mut self, content: &Content, state: &State, block: u64) {
-        let cell = content.cells.get(block).expect("a resident block has a cell");
-        let (slot, number) = (content.slot.load(Ordering::Relaxed), block as u32);
-        let history = history_of(content, cell);
-        let index = self.ranking.insert(slot, number, content.owner, history);
+    /// Enters a block that became resident (invariant 3 of [`crate::engine`]).
+    pub fn enter(&mut self, memory: &SegmentMemory, state: &State, block: u64) {
+        let cell = memory.cells.get(block).expect("a resident block has a cell");
+        let (slot, number) = (memory.slot.load(Ordering::Relaxed), block as u32);
+        let history = history_of(memory, cell);
+        let index = self.ranking.insert(slot, number, memory.owner, history);
         cell.entry.store(index, Ordering::Relaxed);
-        if state.retired {
-            self.ranking.supersede(index);
+        if state.invalidated {
+            self.ranking.invalidate(index);
         }
     }
 
     /// Removes a block that was retracted for a reason other than selection.
-    pub fn leave(&mut self, content: &Content, block: u64) {
-        let cell = content.cells.get(block).expect("a retracted block has a cell");
+    pub fn leave(&mut self, memory: &SegmentMemory, block: u64) {
+        let cell = memory.cells.get(block).expect("a retracted block has a cell");
         let index = cell.entry.swap(NONE, Ordering::Relaxed);
         if index != NONE {
             self.ranking.remove(index);
         }
     }
 
-    /// Moves all blocks of a superseded content to the front of the order.
-    pub fn supersede(&mut self, content: &Content) {
-        for (_, cell) in content.cells.range(0, u64::MAX) {
+    /// Moves all blocks of a stale segment to the front of the order.
+    pub fn invalidate(&mut self, memory: &SegmentMemory) {
+        for (_, cell) in memory.cells.range(0, u64::MAX) {
             let index = cell.entry.load(Ordering::Relaxed);
             if index != NONE {
-                self.ranking.supersede(index);
+                self.ranking.invalidate(index);
             }
         }
     }
 
-    pub fn admits(&mut self, content: &Content, block: u64) -> Admission {
+    pub fn admits(&mut self, memory: &SegmentMemory, block: u64) -> EvictionTerms {
         self.sweep(false);
-        self.ranking.admits(content.history, block as u32)
+        self.ranking.admits(memory.history, block as u32)
     }
 
-    /// A block found no room on the terms of its admission.
-    pub fn refused(&mut self, content: &Content, block: u64) {
-        self.ranking.refused(content.history, block as u32);
+    /// A block found no room on its terms.
+    pub fn refused(&mut self, memory: &SegmentMemory, block: u64) {
+        self.ranking.refused(memory.history, block as u32);
     }
 
     /// Books bytes on an owner.
@@ -266,35 +266,33 @@ impl Catalog {
         if !forced && ticks < self.ranking.entries().len() / SWEEP_SHARE {
             return;
         }
-        self.take_client_touches();
+        self.take_client_references();
         for index in 0..self.ranking.entries().bound() {
             if !self.ranking.entries().is_live(index) {
                 continue;
             }
             let entry = *self.ranking.entries().get(index);
-            let content = content_of(&self.contents, entry.segment);
-            let Some(cell) = content.cells.get(u64::from(entry.block)) else { continue };
-            if cell.word.take_touch() {
-                self.ranking.touch(index, history_of(content, cell));
+            let memory = memory_of(&self.memories, entry.segment);
+            let Some(cell) = memory.cells.get(u64::from(entry.block)) else { continue };
+            if cell.word.take_reference() {
+                self.ranking.note_reference(index, history_of(memory, cell));
             }
         }
         self.swept_tick = self.ranking.tick();
     }
 
     /// Looks at the marks of resident blocks alone: a file may have millions of others.
-    fn take_client_touches(&self) {
+    fn take_client_references(&self) {
         let entries = self.ranking.entries();
         let live = (0..entries.bound()).filter(|index| entries.is_live(*index));
         let mut blocks: Vec<(u32, u32)> = live
             .map(|index| (entries.get(index).segment, entries.get(index).block))
-            .filter(|(slot, _)| {
-                content_of(&self.contents, *slot).handed_out.load(Ordering::Acquire)
-            })
+            .filter(|(slot, _)| memory_of(&self.memories, *slot).exported.load(Ordering::Acquire))
             .collect();
         blocks.sort_unstable();
         for of_one in blocks.chunk_by(|(one, _), (next, _)| one == next) {
             let resident: Vec<u32> = of_one.iter().map(|(_, block)| *block).collect();
-            content_of(&self.contents, of_one[0].0).take_client_touches(&resident);
+            memory_of(&self.memories, of_one[0].0).take_client_references(&resident);
         }
     }
 
@@ -303,19 +301,19 @@ impl Catalog {
         &mut self,
         filter: Filter,
         bytes: u64,
-        admission: Admission,
+        terms: EvictionTerms,
         victims: &mut Vec<Victim>,
     ) -> u64 {
-        let cheap_only = admission == Admission::IfCheap;
+        let cheap_only = terms == EvictionTerms::CheapOnly;
         // What was just read must not look unread, nor the other way round, where the order of
         // eviction turns on it; in a large store one sweep serves several selections.
         self.sweep(self.ranking.entries().len() <= SWEPT_ALWAYS);
         let first = victims.len();
-        let mut pass = Pass { filter, cheap_only, touched_too: false, kept: self.kept(filter) };
+        let mut pass = Pass { filter, cheap_only, referenced_too: false, kept: self.kept(filter) };
         let mut found = self.select_pass(&pass, bytes, victims);
         if found < bytes {
             self.sweep(true);
-            pass.touched_too = true;
+            pass.referenced_too = true;
             found += self.select_pass(&pass, bytes - found, victims);
         }
         if found < bytes && !pass.kept.is_empty() && !cheap_only {
@@ -323,13 +321,13 @@ impl Catalog {
             found += self.select_pass(&pass, bytes - found, victims);
         }
         for victim in &victims[first..] {
-            self.discharge(victim.content.owner, victim.charge);
+            self.discharge(victim.memory.owner, victim.charge);
         }
         found
     }
 
-    /// By payer, whether what he reads stays while others want room: each user has an equal share
-    /// of the capacity. Empty if nobody's does.
+    /// By payer, whether what its users read stays while others want room: each user has an equal
+    /// share of the capacity. Empty if nobody's does.
     fn kept(&self, filter: Filter) -> Vec<bool> {
         let Filter::For { payer, capacity_bytes } = filter else { return Vec::new() };
         let asker = QuotaKey::User(self.payers[payer as usize].user_id);
@@ -350,8 +348,8 @@ impl Catalog {
     }
 
     fn select_pass(&mut self, pass: &Pass, bytes: u64, victims: &mut Vec<Victim>) -> u64 {
-        let Catalog { ranking, contents, payers, .. } = self;
-        let Pass { filter, cheap_only, touched_too, ref kept } = *pass;
+        let Catalog { ranking, memories, payers, .. } = self;
+        let Pass { filter, cheap_only, referenced_too, ref kept } = *pass;
         let recent = ranking.recent();
         let mut found = 0;
         ranking.select(cheap_only, |entries, index| {
@@ -359,76 +357,78 @@ impl Catalog {
             if found >= bytes {
                 return Offer::Stop;
             }
-            let content = content_of(contents, entry.segment);
+            let memory = memory_of(memories, entry.segment);
             let block = u64::from(entry.block);
-            let cell = content.cells.get(block).expect("a resident block has a cell");
+            let cell = memory.cells.get(block).expect("a resident block has a cell");
             // A hit that the policy does not know of yet: look again after the next sweep.
-            let unknown_hit = cell.word.word().is_touched() && !touched_too;
+            let unknown_hit = cell.word.word().is_referenced() && !referenced_too;
             if unknown_hit || !payers[entry.owner as usize].matches(filter) {
                 return Offer::Skip;
             }
             if kept.get(entry.owner as usize) == Some(&true) && recent.has(entry) {
                 return Offer::Skip;
             }
-            let state = content.state.lock();
-            if state.holds > 0 {
+            let state = memory.state.lock();
+            if state.segment_pins > 0 {
                 return Offer::Skip;
             }
-            let Ok((charge, _)) = content.retract(&state, block, true) else { return Offer::Skip };
+            let Ok((charge, _)) = memory.retract(&state, block, true) else { return Offer::Skip };
             cell.entry.store(NONE, Ordering::Relaxed);
-            victims.push(Victim { content: content.clone(), block, charge });
+            victims.push(Victim { memory: memory.clone(), block, charge });
             found += charge;
-            Offer::Take(departure_key(content, entry))
+            Offer::Take(departure_key(memory, entry))
         });
         found
     }
 
     pub fn set_policy(&mut self, kind: PolicyKind) {
         self.sweep(true);
-        let Catalog { ranking, contents, .. } = self;
+        let Catalog { ranking, memories, .. } = self;
         ranking.set_policy(kind, |entries, index| {
             let entry = entries.get(index);
-            let content = content_of(contents, entry.segment);
-            let cell = content.cells.get(u64::from(entry.block));
-            block_key(history_of(content, cell.expect("a resident block has a cell")), entry.block)
+            let memory = memory_of(memories, entry.segment);
+            let cell = memory.cells.get(u64::from(entry.block));
+            block_key(history_of(memory, cell.expect("a resident block has a cell")), entry.block)
         });
     }
 
-    /// Place of the content's next block in the order of eviction: 0 is next, 1 is last.
-    pub fn rank(&mut self, content: &Content) -> Option<f64> {
+    /// Place of the segment's next block in the order of eviction: 0 is next, 1 is last.
+    pub fn rank(&mut self, memory: &SegmentMemory) -> Option<f64> {
         self.sweep(true);
-        let slot = content.slot.load(Ordering::Relaxed);
+        let slot = memory.slot.load(Ordering::Relaxed);
         self.ranking.position(|entries: &Entries, index| entries.get(index).segment == slot)
     }
 
     pub fn bookkeeping_bytes(&self) -> u64 {
         let payer_bytes = size_of::<Payer>() + size_of::<(Payer, u16)>() + 1;
-        let own = self.contents.capacity() * size_of::<Option<Arc<Content>>>()
+        let own = self.memories.capacity() * size_of::<Option<Arc<SegmentMemory>>>()
             + self.free_slots.capacity() * size_of::<u32>()
             + self.payers.capacity() * payer_bytes
             + self.quotas.capacity() * (size_of::<(QuotaKey, Quota)>() + 1);
-        let contents: u64 = self.contents().map(|content| content.bookkeeping_bytes()).sum();
-        own as u64 + contents + self.ranking.bookkeeping_bytes()
+        let memories: u64 = self.memories().map(|memory| memory.bookkeeping_bytes()).sum();
+        own as u64 + memories + self.ranking.bookkeeping_bytes()
     }
 }
 
 /// What the policy knows a resident block by. A pack's block comes back with other files.
-fn history_of(content: &Content, cell: CellRef<'_>) -> u64 {
-    let is_pack = content.evicted_packs.is_some();
+fn history_of(memory: &SegmentMemory, cell: CellRef<'_>) -> u64 {
+    let is_pack = memory.evicted_packs.is_some();
     let use_number = if is_pack { cell.word.word().generation() } else { 0 };
-    content.history ^ use_number << 20
+    memory.history ^ use_number << 20
 }
 
 /// What the policy remembers a departing block by. A pack's block comes back with other files.
-fn departure_key(content: &Content, entry: &Entry) -> u64 {
-    let reused = content.evicted_packs.is_some();
+fn departure_key(memory: &SegmentMemory, entry: &Entry) -> u64 {
+    let reused = memory.evicted_packs.is_some();
     let history =
-        if reused { content.history ^ u64::from(entry.tick) << 32 } else { content.history };
+        if reused { memory.history ^ u64::from(entry.tick) << 32 } else { memory.history };
     block_key(history, entry.block)
 }
 
-fn content_of(contents: &[Option<Arc<Content>>], slot: u32) -> &Arc<Content> {
-    contents[slot as usize].as_ref().expect("a content stays in the catalog while it has entries")
+fn memory_of(memories: &[Option<Arc<SegmentMemory>>], slot: u32) -> &Arc<SegmentMemory> {
+    memories[slot as usize]
+        .as_ref()
+        .expect("the memory of a segment stays in the catalog while it has entries")
 }
 
 /// The lock of the catalog, for signatures.

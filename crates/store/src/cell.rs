@@ -5,9 +5,9 @@
 //! code is generic over the atomic so that the model checker runs exactly what production runs.
 //!
 //! Exclusive changes (a fill, a retraction) are announced by a bit. A block under one of them
-//! cannot be pinned, and a pinned block cannot be retracted. Who must retract it all the same (a
-//! truncation) closes it: pins that are there end, new ones are refused, so readers cannot keep him
-//! waiting by taking turns.
+//! cannot be pinned, and a pinned block cannot be retracted. A truncation, which must retract it
+//! all the same, closes it: pins that are there end, new ones are refused, so readers cannot keep
+//! the truncation waiting by taking turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ const FILLING: u64 = 1 << 2;
 /// The block's memory is being freed or cut; its bytes are invalid.
 const RETRACTING: u64 = 1 << 3;
 /// Read since the policy last looked.
-const TOUCHED: u64 = 1 << 4;
+const REFERENCED: u64 = 1 << 4;
 /// Somebody waits for the pins to end: no new ones.
 const CLOSING: u64 = 1 << 5;
 const PIN: u64 = 1 << 8;
@@ -73,8 +73,8 @@ impl CellWord {
         self.0 & RETRACTING != 0
     }
 
-    pub fn is_touched(self) -> bool {
-        self.0 & TOUCHED != 0
+    pub fn is_referenced(self) -> bool {
+        self.0 & REFERENCED != 0
     }
 
     pub fn is_pinned(self) -> bool {
@@ -104,7 +104,7 @@ pub(crate) enum Refusal {
     /// Somebody reads it at this moment.
     Pinned,
     /// Not clean, and only clean blocks were asked for.
-    Owed,
+    NotClean,
 }
 
 /// The operations on a residency word.
@@ -132,7 +132,7 @@ pub(crate) trait Cell {
     /// Changes the state of a resident block.
     fn change_state(&self, state: BlockState) -> bool;
     /// Takes the mark of a hit away.
-    fn take_touch(&self) -> bool;
+    fn take_reference(&self) -> bool;
 }
 
 /// Replaces the word by what `change` makes of it, or passes its refusal on. Returns the word
@@ -157,7 +157,7 @@ impl<A: AtomicWord> Cell for A {
     }
 
     fn pin(&self, hit: bool) -> Option<CellWord> {
-        let mark = if hit { TOUCHED } else { 0 };
+        let mark = if hit { REFERENCED } else { 0 };
         let pinned = update(self, |word| {
             let room = word.0 & PINS_MASK != PINS_MASK && !word.is_closing();
             if word.is_resident() && room { Ok((word.0 + PIN) | mark) } else { Err(()) }
@@ -191,11 +191,11 @@ impl<A: AtomicWord> Cell for A {
             if !word.is_resident() {
                 Err(Refusal::NotResident)
             } else if clean_only && word.state() != BlockState::Clean {
-                Err(Refusal::Owed)
+                Err(Refusal::NotClean)
             } else if word.is_pinned() {
                 if clean_only { Err(Refusal::Pinned) } else { Ok(word.0 | CLOSING) }
             } else {
-                Ok((word.with_state(BlockState::Absent) | RETRACTING) & !TOUCHED)
+                Ok((word.with_state(BlockState::Absent) | RETRACTING) & !REFERENCED)
             }
         })?;
         if before.is_pinned() { Err(Refusal::Pinned) } else { Ok(before.state()) }
@@ -219,11 +219,11 @@ impl<A: AtomicWord> Cell for A {
             .is_ok()
     }
 
-    fn take_touch(&self) -> bool {
-        let touched = |word: CellWord| {
-            if word.is_touched() { Ok(word.0 & !TOUCHED) } else { Err(()) }
+    fn take_reference(&self) -> bool {
+        let referenced = |word: CellWord| {
+            if word.is_referenced() { Ok(word.0 & !REFERENCED) } else { Err(()) }
         };
-        update(self, touched).is_ok()
+        update(self, referenced).is_ok()
     }
 }
 

@@ -20,7 +20,8 @@ pub struct StoreConfig {
     pub backing: BackingChoice,
     /// Whether to use 2 MiB pages where the kernel gives them.
     pub huge_pages: bool,
-    /// Largest share of the capacity that holds (passthrough opens, pins, borrows) may cover.
+    /// Largest share of the capacity that may be pinned (passthrough opens, borrows, `tidepool
+    /// pin`).
     pub pinned_share_max: f64,
 }
 
@@ -140,7 +141,7 @@ pub struct Owner {
     pub user_id: u32,
     /// Number of the directory rule that applies, if any.
     pub directory: Option<u32>,
-    /// How long contents stay valid after they came in; `None` is forever.
+    /// How long blocks stay valid after they came in; `None` is forever.
     pub time_to_live: Option<Duration>,
 }
 

@@ -1,7 +1,25 @@
-//! Admission, fills, eviction: the operations that touch budget, catalog and contents together.
+//! Admission, fills, eviction: the operations that touch the budget, the catalog and the memory of
+//! segments together.
 //!
-//! Memory is reserved before it is taken and released after it is freed. Victims are chosen and
-//! made unreadable under the catalog's lock, in batches; their memory is freed outside all locks.
+//! # Invariants
+//!
+//! 1. Memory of blocks is booked in the [`Budget`] before it is taken and released after it is
+//!    freed. A booking never goes beyond the capacity; only a smaller capacity leaves an excess.
+//!    `SegmentMemory::charged` is the part of one segment. (One exception: up to a large page that
+//!    is cut while it is in use, see *Known limits* in `docs/design/store.md`.)
+//! 2. Every booked byte is charged to one payer, under the catalog's lock with the booking. The
+//!    charge ends when the block becomes unreadable, the booking when its memory is free: payers
+//!    are never charged for more than is booked.
+//! 3. Every resident block of a segment that is not closed has one entry in the ranking, and its
+//!    cell names it. Both change under the catalog's lock and the segment's `state`.
+//! 4. Eviction takes clean blocks without pins, of segments without pins. All others leave by a cut
+//!    or a discard, which wait for the pins of blocks, or with their segment.
+//! 5. The memory of a block is freed after its words (cell and clients' tables) say *absent*; a new
+//!    fill of it begins after that. Whole blocks are freed outside all locks.
+//! 6. Locks are taken in the order `SegmentMemory::lengths`, `Engine::catalog`,
+//!    `SegmentMemory::state`, those of `Mappings`, which only tries the `state` of others.
+//!    `Engine::lingering` comes before `state` and is taken with no other lock.
+//! 7. The pressure hook runs with none of these locks but `lengths` of one segment that grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,15 +30,16 @@ use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 
 use crate::backing::Backing;
+use crate::backoff::Backoff;
+use crate::borrow::Lingering;
 use crate::budget::Budget;
-use crate::catalog::{Catalog, Filter, Victim};
+use crate::catalog::{Catalog, CatalogGuard, Filter, Victim};
 use crate::cell::{Cell, Refusal};
 use crate::config::{Owner, QuotaKey, StoreConfig};
-use crate::content::{ActiveFill, Content, ContentOptions, charge_of};
 use crate::fill::{BlockFill, FillStart};
-use crate::loan::Lingering;
 use crate::mappings::Mappings;
-use crate::policy::Admission;
+use crate::policy::EvictionTerms;
+use crate::segment_memory::{ActiveFill, SegmentMemory, SegmentMemoryOptions, charge_of};
 use crate::shared::SharedTable;
 
 /// Called with the number of bytes wanted.
@@ -30,8 +49,8 @@ pub(crate) type PressureHook = Arc<dyn Fn(u64) + Send + Sync>;
 const BATCH_BLOCKS_MAX: u64 = 8;
 /// Bytes that one selection of a large shrink takes, so that memory comes back while it goes on.
 const SHRINK_STEP_BYTES: u64 = 1 << 30;
-/// How long a shrink waits for short pins before it reports them as held.
-const PIN_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a shrink waits for short pins before it reports their bytes as held.
+const PIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The machinery behind a store and its segments.
 pub(crate) struct Engine {
@@ -43,21 +62,6 @@ pub(crate) struct Engine {
     pub lingering: Mutex<Lingering>,
     hook: RwLock<Option<PressureHook>>,
     next_id: AtomicU64,
-}
-
-/// Waits a little longer each time, for something that others finish soon.
-#[derive(Default)]
-pub(crate) struct Patience(u32);
-
-impl Patience {
-    pub fn wait(&mut self) {
-        if self.0 < 32 {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        self.0 += 1;
-    }
 }
 
 impl Engine {
@@ -84,19 +88,19 @@ impl Engine {
         *self.hook.write() = Some(hook);
     }
 
-    /// A new content in the catalog. Policies remember its blocks by `history`, or by its own
-    /// number where there is none.
-    pub fn create_content(
+    /// The memory of a new segment, in the catalog. Policies remember its blocks by `history`, or
+    /// by its own number where there is none.
+    pub fn create_memory(
         &self,
         size_bytes: u64,
         owner: &Owner,
         history: Option<u64>,
-    ) -> Result<Arc<Content>> {
+    ) -> Result<Arc<SegmentMemory>> {
         self.create(size_bytes, owner, history, false)
     }
 
-    /// A new content in the catalog whose blocks are packs of small files.
-    pub fn create_pack_content(&self, owner: &Owner) -> Result<Arc<Content>> {
+    /// Memory in the catalog whose blocks are packs of small files.
+    pub fn create_pack_memory(&self, owner: &Owner) -> Result<Arc<SegmentMemory>> {
         self.create(0, owner, None, true)
     }
 
@@ -106,10 +110,10 @@ impl Engine {
         owner: &Owner,
         history: Option<u64>,
         packs: bool,
-    ) -> Result<Arc<Content>> {
+    ) -> Result<Arc<SegmentMemory>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let payer = self.catalog.lock().payer_slot(owner)?;
-        let options = ContentOptions {
+        let options = SegmentMemoryOptions {
             id,
             size_bytes,
             block_bytes: self.block_bytes,
@@ -118,40 +122,41 @@ impl Engine {
             time_to_live: owner.time_to_live,
             packs,
         };
-        let content = Content::new(options, &self.backing, &self.budget, &self.mappings)?;
-        self.catalog.lock().add_content(content.clone());
-        Ok(content)
+        let memory = SegmentMemory::new(options, &self.backing, &self.budget, &self.mappings)?;
+        self.catalog.lock().add_memory(memory.clone());
+        Ok(memory)
     }
 
-    /// The last handle of a content is gone: nothing of it is ranked or charged any more. Its
-    /// memory goes when the last pin or hold lets go of it.
-    pub fn close(&self, content: &Arc<Content>) {
+    /// The last handle of a segment is gone: nothing of it is ranked or charged any more. Its
+    /// memory goes with its last pin.
+    pub fn close(&self, memory: &Arc<SegmentMemory>) {
         let taken;
         {
             let mut catalog = self.catalog.lock();
-            let mut state = content.state.lock();
+            let mut state = memory.state.lock();
             state.closed = true;
-            for (block, cell) in content.cells.range(0, u64::MAX) {
+            for (block, cell) in memory.cells.range(0, u64::MAX) {
                 if cell.word.word().is_resident() {
-                    catalog.leave(content, block);
-                    let charge = charge_of(content.block_length(block));
-                    catalog.discharge(content.owner, charge);
+                    catalog.leave(memory, block);
+                    let charge = charge_of(memory.block_length(block));
+                    catalog.discharge(memory.owner, charge);
                 }
             }
-            taken = catalog.take_content(content);
+            taken = catalog.take_memory(memory);
         }
         drop(taken);
     }
 
-    /// Books `bytes` for an owner, evicting where needed. False: they cannot be had.
+    /// Books `bytes` for a payer, evicting where needed (invariants 1 and 2). False: they cannot be
+    /// had.
     pub fn reserve(&self, payer: u16, bytes: u64) -> bool {
-        self.reserve_on(payer, bytes, Admission::Always)
+        self.reserve_on(payer, bytes, EvictionTerms::Any)
     }
 
     /// As `reserve`, evicting only what the terms allow.
-    fn reserve_on(&self, payer: u16, bytes: u64, admission: Admission) -> bool {
+    fn reserve_on(&self, payer: u16, bytes: u64, terms: EvictionTerms) -> bool {
         let mut asked_hook = false;
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             let mut victims = Vec::new();
             let mut within_quota = true;
@@ -160,7 +165,7 @@ impl Engine {
                 let missing = match catalog.quota_shortfall(payer, bytes) {
                     Some((_, None)) => return false,
                     Some((key, Some(missing))) => {
-                        catalog.select(Filter::Quota(key), missing, admission, &mut victims);
+                        catalog.select(Filter::Quota(key), missing, terms, &mut victims);
                         within_quota = false;
                         missing
                     }
@@ -171,19 +176,19 @@ impl Engine {
                         }
                         Err(_) if bytes > self.budget.capacity() => return false,
                         Err(missing) => {
-                            let ahead = match admission {
-                                Admission::Always => self.batch_bytes(),
-                                Admission::IfCheap => 0,
+                            let ahead = match terms {
+                                EvictionTerms::Any => self.batch_bytes(),
+                                EvictionTerms::CheapOnly => 0,
                             };
                             self.refresh_target(&mut catalog);
                             let capacity_bytes = self.budget.capacity();
                             let filter = Filter::For { payer, capacity_bytes };
-                            catalog.select(filter, ahead.max(missing), admission, &mut victims);
+                            catalog.select(filter, ahead.max(missing), terms, &mut victims);
                             missing
                         }
                     },
                 };
-                self.announce_freeing(&victims);
+                self.announce_freeing(&catalog, &victims);
                 missing
             };
             if self.free(victims) > 0 {
@@ -192,12 +197,12 @@ impl Engine {
             if self.ask_all() {
                 continue;
             }
-            if admission == Admission::IfCheap {
+            if terms == EvictionTerms::CheapOnly {
                 return false;
             }
             if self.budget.freeing() > 0 {
                 // Somebody else is freeing memory; it may do for us too.
-                patience.wait();
+                backoff.wait();
             } else if !within_quota || asked_hook || !self.ask_hook(missing) {
                 return false;
             } else {
@@ -206,14 +211,15 @@ impl Engine {
         }
     }
 
-    /// Gives back what was booked but is not resident.
+    /// Releases what was booked but is not resident.
     pub fn cancel_reservation(&self, payer: u16, bytes: u64) {
         self.catalog.lock().discharge(payer, bytes);
         self.budget.release(bytes);
     }
 
-    /// Counts victims as memory that is about to come back. Call before the lock is released.
-    pub fn announce_freeing(&self, victims: &[Victim]) {
+    /// Counts victims as memory that is about to come back. The lock is that under which they were
+    /// made unreadable, so that nobody finds neither the bytes nor this promise of them.
+    pub fn announce_freeing(&self, _catalog: &CatalogGuard<'_>, victims: &[Victim]) {
         self.budget.start_freeing(victims.iter().map(|victim| victim.charge).sum());
     }
 
@@ -242,12 +248,12 @@ impl Engine {
         }
     }
 
-    /// Evicts until the capacity is kept: waits for short pins, and asks for what is not clean to
-    /// be written down. Returns bytes freed.
+    /// Evicts until the capacity is kept: waits for the pins of blocks, and has what is not clean
+    /// written back by the pressure hook. Returns bytes freed.
     pub fn shrink(&self) -> u64 {
         let mut freed = 0;
         let mut asked_hook = false;
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let since = Instant::now();
         loop {
             freed += self.trim();
@@ -258,8 +264,8 @@ impl Engine {
             if self.ask_all() {
                 continue;
             }
-            if self.budget.freeing() > 0 || since.elapsed() < PIN_PATIENCE && self.any_pins() {
-                patience.wait();
+            if self.budget.freeing() > 0 || since.elapsed() < PIN_TIMEOUT && self.any_pins() {
+                backoff.wait();
             } else if asked_hook || !self.ask_hook(excess) {
                 return freed;
             } else {
@@ -279,16 +285,16 @@ impl Engine {
             let mut catalog = self.catalog.lock();
             self.refresh_target(&mut catalog);
             let step = wanted.min(SHRINK_STEP_BYTES);
-            catalog.select(Filter::All, step, Admission::Always, &mut victims);
-            self.announce_freeing(&victims);
+            catalog.select(Filter::All, step, EvictionTerms::Any, &mut victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
 
     fn any_pins(&self) -> bool {
         let catalog = self.catalog.lock();
-        catalog.contents().any(|content| {
-            content.cells.range(0, u64::MAX).any(|(_, cell)| cell.word.word().is_pinned())
+        catalog.memories().any(|memory| {
+            memory.cells.range(0, u64::MAX).any(|(_, cell)| cell.word.word().is_pinned())
         })
     }
 
@@ -316,8 +322,8 @@ impl Engine {
         {
             let mut catalog = self.catalog.lock();
             let excess = catalog.quota_excess(key);
-            catalog.select(Filter::Quota(key), excess, Admission::Always, &mut victims);
-            self.announce_freeing(&victims);
+            catalog.select(Filter::Quota(key), excess, EvictionTerms::Any, &mut victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
@@ -325,22 +331,22 @@ impl Engine {
     /// Begins to fill a block. Read-ahead comes in only where the policy wants it.
     pub fn begin_fill(
         self: &Arc<Self>,
-        content: &Arc<Content>,
+        memory: &Arc<SegmentMemory>,
         block: u64,
         is_read_ahead: bool,
     ) -> FillStart {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let length = loop {
-            let mut state = content.state.lock();
-            let length = content.block_length(block);
+            let mut state = memory.state.lock();
+            let length = memory.block_length(block);
             let being_cut = state.cutting_from.is_some_and(|first| block >= first);
             if length == 0 || state.closed || being_cut || u32::try_from(block).is_err() {
                 return FillStart::NotAdmitted;
             }
-            if self.budget.capacity() == 0 && content.cells.get(block).is_none() {
+            if self.budget.capacity() == 0 && memory.cells.get(block).is_none() {
                 return FillStart::NotAdmitted;
             }
-            match content.cells.get_or_create(block).word.start_fill() {
+            match memory.cells.get_or_create(block).word.start_fill() {
                 Ok(()) => {
                     let keep = length;
                     state.fills.push(ActiveFill { block, length, keep, charge: 0, stale: false });
@@ -352,44 +358,44 @@ impl Engine {
             }
             drop(state);
             // Its memory is being freed, which does not take long.
-            patience.wait();
+            backoff.wait();
         };
-        let admission = match is_read_ahead {
-            true => self.catalog.lock().admits(content, block),
-            false => Admission::Always,
+        let terms = match is_read_ahead {
+            true => self.catalog.lock().admits(memory, block),
+            false => EvictionTerms::Any,
         };
         let charge = charge_of(length);
-        if !self.reserve_on(content.owner, charge, admission) {
+        if !self.reserve_on(memory.owner, charge, terms) {
             if is_read_ahead {
-                self.catalog.lock().refused(content, block);
+                self.catalog.lock().refused(memory, block);
             }
-            self.end_fill(content, block);
+            self.end_fill(memory, block);
             return FillStart::NotAdmitted;
         }
-        content.add_charge(charge);
+        memory.add_charge(charge);
         let added = |fill: &mut ActiveFill| fill.charge += charge;
-        content.state.lock().fills.iter_mut().filter(|fill| fill.block == block).for_each(added);
-        match content.populate_for_fill(block, length) {
-            Some(memory) => {
-                FillStart::Started(BlockFill::new(self, content, block, memory, length))
+        memory.state.lock().fills.iter_mut().filter(|fill| fill.block == block).for_each(added);
+        match memory.populate_for_fill(block, length) {
+            Some(address) => {
+                FillStart::Started(BlockFill::new(self, memory, block, address, length))
             }
             None => {
-                self.end_fill(content, block);
+                self.end_fill(memory, block);
                 FillStart::NotAdmitted
             }
         }
     }
 
-    /// Ends a fill by publishing the block. `None`: its bytes were superseded and are
+    /// Ends a fill by publishing the block. `None`: its bytes are stale and were
     /// discarded. Otherwise the generation of its word.
     pub fn commit(
         &self,
-        content: &Arc<Content>,
+        memory: &Arc<SegmentMemory>,
         block: u64,
         block_state: BlockState,
     ) -> Option<u64> {
-        let Some(generation) = self.publish(content, block, block_state) else {
-            self.end_fill(content, block);
+        let Some(generation) = self.publish(memory, block, block_state) else {
+            self.end_fill(memory, block);
             return None;
         };
         if self.budget.excess() > 0 {
@@ -398,144 +404,145 @@ impl Engine {
         Some(generation)
     }
 
-    fn publish(&self, content: &Content, block: u64, block_state: BlockState) -> Option<u64> {
+    fn publish(&self, memory: &SegmentMemory, block: u64, block_state: BlockState) -> Option<u64> {
         let mut catalog = self.catalog.lock();
-        let mut state = content.state.lock();
-        let length = content.block_length(block);
+        let mut state = memory.state.lock();
+        let length = memory.block_length(block);
         let place = state.fills.iter().position(|fill| fill.block == block);
         let place = place.expect("a fill is registered until it ends");
         let fill = &state.fills[place];
-        let superseded = fill.stale || fill.keep < fill.length;
+        let is_stale = fill.stale || fill.keep < fill.length;
         let unwanted = state.closed || length == 0 || fill.keep == 0;
         if unwanted || block_state == BlockState::Absent {
             return None;
         }
-        if superseded && block_state == BlockState::Clean {
+        if is_stale && block_state == BlockState::Clean {
             return None;
         }
         let fill = state.fills.swap_remove(place);
         // What a truncation cut off during the fill reads as zeros from then on.
         if fill.keep < fill.length {
-            let cut = content.cut_block(&mut state, block, fill.keep);
-            if cut.is_err() || !content.populate(&mut state, block, length) {
+            let cut = memory.cut_block(&mut state, block, fill.keep);
+            if cut.is_err() || !memory.populate(&mut state, block, length) {
                 state.fills.push(fill);
                 return None;
             }
         }
         let surplus = fill.charge.saturating_sub(charge_of(length));
-        let generation = content.publish(&mut state, block, block_state);
-        catalog.enter(content, &state, block);
+        let generation = memory.publish(&mut state, block, block_state);
+        catalog.enter(memory, &state, block);
         if surplus > 0 {
-            catalog.discharge(content.owner, surplus);
-            content.remove_charge(surplus);
+            catalog.discharge(memory.owner, surplus);
+            memory.remove_charge(surplus);
             self.budget.release(surplus);
         }
-        _ = content.apply_length(&mut state);
+        _ = memory.apply_length(&mut state);
         Some(generation)
     }
 
     /// Ends a fill by giving the memory back.
-    pub fn end_fill(&self, content: &Content, block: u64) {
-        let start = block * content.block_bytes;
-        content.file.punch(start, content.block_bytes);
+    pub fn end_fill(&self, memory: &SegmentMemory, block: u64) {
+        let start = block * memory.block_bytes;
+        memory.file.punch(start, memory.block_bytes);
         let charge = {
             let mut catalog = self.catalog.lock();
-            let mut state = content.state.lock();
+            let mut state = memory.state.lock();
             let place = state.fills.iter().position(|fill| fill.block == block);
             let fill = state.fills.swap_remove(place.expect("a fill is registered until it ends"));
-            let cell = content.cells.get(block).expect("a block under a fill has a cell");
+            let cell = memory.cells.get(block).expect("a block under a fill has a cell");
             cell.word.abandon_fill();
-            catalog.discharge(content.owner, fill.charge);
-            _ = content.apply_length(&mut state);
+            catalog.discharge(memory.owner, fill.charge);
+            _ = memory.apply_length(&mut state);
             fill.charge
         };
-        content.remove_charge(charge);
+        memory.remove_charge(charge);
         self.budget.release(charge);
     }
 
-    /// Evicts the clean, unpinned blocks of a range, unless they are held. Returns bytes.
-    pub fn evict_blocks(&self, content: &Arc<Content>, first: u64, end: u64) -> u64 {
-        self.ask(content);
+    /// Evicts the clean, unpinned blocks of a range, unless the segment is pinned (invariant 4).
+    /// Returns bytes.
+    pub fn evict_blocks(&self, memory: &Arc<SegmentMemory>, first: u64, end: u64) -> u64 {
+        self.ask(memory);
         let mut victims = Vec::new();
         {
             let mut catalog = self.catalog.lock();
-            let state = content.state.lock();
-            // A closed content is charged to nobody and goes with its last pin or hold.
-            if state.holds == 0 && !state.closed {
-                for (block, _) in content.cells.range(first, end) {
-                    if let Ok((charge, _)) = content.retract(&state, block, true) {
-                        catalog.leave(content, block);
-                        catalog.discharge(content.owner, charge);
-                        victims.push(Victim { content: content.clone(), block, charge });
+            let state = memory.state.lock();
+            // A closed segment is charged to nobody and goes with its last pin.
+            if state.segment_pins == 0 && !state.closed {
+                for (block, _) in memory.cells.range(first, end) {
+                    if let Ok((charge, _)) = memory.retract(&state, block, true) {
+                        catalog.leave(memory, block);
+                        catalog.discharge(memory.owner, charge);
+                        victims.push(Victim { memory: memory.clone(), block, charge });
                     }
                 }
             }
-            self.announce_freeing(&victims);
+            self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
     }
 
-    /// Drops all blocks whatever their state; waits for short pins. What is held goes when the
-    /// last hold lets go.
-    pub fn drop_contents(&self, content: &Arc<Content>) {
-        self.ask(content);
-        let mut patience = Patience::default();
-        content.state.lock().fills.iter_mut().for_each(|fill| fill.keep = 0);
+    /// Drops all blocks whatever their state; waits for the pins of blocks. A pinned segment is
+    /// discarded when its last pin drops.
+    pub fn discard(&self, memory: &Arc<SegmentMemory>) {
+        self.ask(memory);
+        let mut backoff = Backoff::default();
+        memory.state.lock().fills.iter_mut().for_each(|fill| fill.keep = 0);
         loop {
             let mut victims = Vec::new();
             let mut pinned = false;
             {
                 let mut catalog = self.catalog.lock();
-                let mut state = content.state.lock();
+                let mut state = memory.state.lock();
                 if state.closed {
                     return;
                 }
-                if state.holds > 0 {
-                    state.drop_when_released = true;
-                    content.cells.range(0, u64::MAX).for_each(|(_, cell)| cell.word.open());
+                if state.segment_pins > 0 {
+                    state.discard_when_unpinned = true;
+                    memory.cells.range(0, u64::MAX).for_each(|(_, cell)| cell.word.open());
                     return;
                 }
-                for (block, _) in content.cells.range(0, u64::MAX) {
-                    match content.retract(&state, block, false) {
+                for (block, _) in memory.cells.range(0, u64::MAX) {
+                    match memory.retract(&state, block, false) {
                         Ok((charge, _)) => {
-                            catalog.leave(content, block);
-                            catalog.discharge(content.owner, charge);
-                            victims.push(Victim { content: content.clone(), block, charge });
+                            catalog.leave(memory, block);
+                            catalog.discharge(memory.owner, charge);
+                            victims.push(Victim { memory: memory.clone(), block, charge });
                         }
                         Err(refusal) => pinned |= refusal == Refusal::Pinned,
                     }
                 }
-                self.announce_freeing(&victims);
+                self.announce_freeing(&catalog, &victims);
             }
             self.free(victims);
             if !pinned {
                 return;
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 
-    /// Supersedes a content: its blocks go before all others.
-    pub fn retire(&self, content: &Content) {
+    /// Marks a segment as stale: its blocks go before all others.
+    pub fn invalidate(&self, memory: &SegmentMemory) {
         let mut catalog = self.catalog.lock();
         {
-            let mut state = content.state.lock();
-            state.retired = true;
-            state.shared.iter().for_each(SharedTable::supersede);
+            let mut state = memory.state.lock();
+            state.invalidated = true;
+            state.shared.iter().for_each(SharedTable::invalidate);
         }
-        catalog.supersede(content);
+        catalog.invalidate(memory);
     }
 
     /// Evicts what outlived its time. Returns bytes.
     pub fn expire(&self, now: Instant) -> u64 {
-        let outlived: Vec<Arc<Content>> = {
+        let outlived: Vec<Arc<SegmentMemory>> = {
             let catalog = self.catalog.lock();
-            let is_due = |content: &&Arc<Content>| {
-                content.time_to_live.is_some()
-                    && content.state.lock().expires.is_some_and(|expires| expires <= now)
+            let is_due = |memory: &&Arc<SegmentMemory>| {
+                memory.time_to_live.is_some()
+                    && memory.state.lock().expires.is_some_and(|expires| expires <= now)
             };
-            catalog.contents().filter(is_due).cloned().collect()
+            catalog.memories().filter(is_due).cloned().collect()
         };
-        outlived.iter().map(|content| self.evict_blocks(content, 0, u64::MAX)).sum()
+        outlived.iter().map(|memory| self.evict_blocks(memory, 0, u64::MAX)).sum()
     }
 }

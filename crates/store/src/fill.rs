@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tidepool_proto::table::BlockState;
 
-use crate::content::Content;
 use crate::engine::Engine;
+use crate::segment_memory::SegmentMemory;
 
 /// How a fill begins.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub enum FillStart {
 /// touching it cannot fault. Dropping it without a commit gives the memory back.
 pub struct BlockFill {
     engine: Arc<Engine>,
-    content: Arc<Content>,
+    memory: Arc<SegmentMemory>,
     block: u64,
-    memory: *mut u8,
+    address: *mut u8,
     length: usize,
     ended: bool,
 }
@@ -41,13 +41,13 @@ unsafe impl Sync for BlockFill {}
 impl BlockFill {
     pub(crate) fn new(
         engine: &Arc<Engine>,
-        content: &Arc<Content>,
+        memory: &Arc<SegmentMemory>,
         block: u64,
-        memory: *mut u8,
+        address: *mut u8,
         length: u64,
     ) -> Self {
-        let (engine, content) = (engine.clone(), content.clone());
-        BlockFill { engine, content, block, memory, length: length as usize, ended: false }
+        let (engine, memory) = (engine.clone(), memory.clone());
+        BlockFill { engine, memory, block, address, length: length as usize, ended: false }
     }
 
     /// Number of the block.
@@ -55,9 +55,9 @@ impl BlockFill {
         self.block
     }
 
-    /// Publishes the block. `false` means that its bytes were superseded during the fill and are
-    /// discarded: contents were dropped or the block was cut off, or it is committed as clean and
-    /// `write_resident` or a truncation passed over it.
+    /// Publishes the block. `false` means that its bytes became stale during the fill and are
+    /// discarded: the segment was discarded or the block was cut off, or it is committed as clean
+    /// and `write_resident` or a truncation passed over it.
     pub fn commit(self, state: BlockState) -> bool {
         self.commit_generation(state).is_some()
     }
@@ -65,7 +65,7 @@ impl BlockFill {
     /// As `commit`, and tells the generation of the block's word that readers will find.
     pub(crate) fn commit_generation(mut self, state: BlockState) -> Option<u64> {
         self.ended = true;
-        self.engine.commit(&self.content, self.block, state)
+        self.engine.commit(&self.memory, self.block, state)
     }
 }
 
@@ -75,21 +75,21 @@ impl Deref for BlockFill {
     fn deref(&self) -> &[u8] {
         // SAFETY: the range is mapped and populated, stays so while the fill is registered, and
         // nobody else writes it.
-        unsafe { std::slice::from_raw_parts(self.memory, self.length) }
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
 impl DerefMut for BlockFill {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and nobody else reads it before the commit.
-        unsafe { std::slice::from_raw_parts_mut(self.memory, self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
     }
 }
 
 impl Drop for BlockFill {
     fn drop(&mut self) {
         if !self.ended {
-            self.engine.end_fill(&self.content, self.block);
+            self.engine.end_fill(&self.memory, self.block);
         }
     }
 }
@@ -97,6 +97,6 @@ impl Drop for BlockFill {
 impl fmt::Debug for BlockFill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("BlockFill");
-        shown.field("segment", &self.content.id).field("block", &self.block).finish()
+        shown.field("segment", &self.memory.id).field("block", &self.block).finish()
     }
 }

@@ -1,5 +1,5 @@
-//! The heartbeat of a controller: a memory file of one word that the controller writes and the node
-//! reads. Holds no meaning; the layout is `tidepool_proto::control_page`.
+//! [`HeartbeatPage`]: a memory file of one word that a controller writes and the node reads. The
+//! layout and its meaning are in `tidepool_proto::control_page`.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! A shared mapping of a memory file. Whoever holds a pointer into it promises that the pages stay
+//! A shared mapping of a memory file. The holder of a pointer into it promises that the pages stay
 //! populated and below the end of the file; the mapping itself only maps, populates and unmaps.
 
 use std::ffi::c_void;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::backing;
-use crate::content::Content;
+use crate::segment_memory::SegmentMemory;
 
 /// Share of the address space of a process that segments may take.
 const ADDRESS_SPACE_BYTES_MAX: u64 = 64 << 40;
@@ -42,7 +42,7 @@ pub(crate) struct Mappings {
     count: AtomicUsize,
     count_max: usize,
     bytes: AtomicU64,
-    mapped: Mutex<VecDeque<Weak<Content>>>,
+    mapped: Mutex<VecDeque<Weak<SegmentMemory>>>,
 }
 
 impl Mappings {
@@ -62,14 +62,14 @@ impl Mappings {
 
     /// Counts a new mapping; unmaps idle segments where that goes beyond a limit. The limits are
     /// soft: what is in use stays, and the kernel has the last word.
-    pub fn added(&self, content: Weak<Content>, bytes: u64) {
+    pub fn added(&self, memory: Weak<SegmentMemory>, bytes: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut mapped = self.mapped.lock();
-        mapped.push_back(content);
+        mapped.push_back(memory);
         // Segments that are gone leave their entry behind; sweep them before they are half of all.
         if mapped.len() > 2 * self.count.load(Ordering::Relaxed) + RECLAIM_BATCH {
-            mapped.retain(|content| content.strong_count() > 0);
+            mapped.retain(|memory| memory.strong_count() > 0);
             let room = 2 * mapped.len();
             mapped.shrink_to(room);
         }
@@ -87,8 +87,8 @@ impl Mappings {
             left -= 1;
             // Not held while a segment is unmapped: others map theirs meanwhile.
             let Some(next) = self.mapped.lock().pop_front() else { return };
-            let Some(content) = next.upgrade() else { continue };
-            if content.used.take() || !content.unmap_if_idle() {
+            let Some(memory) = next.upgrade() else { continue };
+            if memory.used.take() || !memory.unmap_if_idle() {
                 self.mapped.lock().push_back(next);
             }
         }
@@ -105,7 +105,7 @@ impl Mappings {
     }
 
     pub fn bookkeeping_bytes(&self) -> u64 {
-        (self.mapped.lock().capacity() * size_of::<Weak<Content>>()) as u64
+        (self.mapped.lock().capacity() * size_of::<Weak<SegmentMemory>>()) as u64
     }
 
     fn is_over_limit(&self) -> bool {
@@ -113,11 +113,11 @@ impl Mappings {
             || self.bytes.load(Ordering::Relaxed) > ADDRESS_SPACE_BYTES_MAX
     }
 
-    fn reclaim(&self, mapped: &mut VecDeque<Weak<Content>>) {
+    fn reclaim(&self, mapped: &mut VecDeque<Weak<SegmentMemory>>) {
         for _ in 0..RECLAIM_BATCH.min(mapped.len()) {
             let Some(next) = mapped.pop_front() else { return };
-            let Some(content) = next.upgrade() else { continue };
-            if !content.unmap_if_idle() {
+            let Some(memory) = next.upgrade() else { continue };
+            if !memory.unmap_if_idle() {
                 mapped.push_back(next);
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A policy orders entries of a [`Entries`] slab; it owns no memory of blocks, takes no lock and
 //! asks no clock, so that every decision can be replayed offline ([`Simulation`]). [`Ranking`] is
-//! its host: it turns raw touches into hits, protects read-ahead that nobody has read yet, and puts
-//! superseded blocks first. The host promises that every index it passes in was inserted and not
+//! its host: it turns reference bits into hits, protects read-ahead that nobody has read yet, and
+//! puts stale blocks first. The host promises that every index it passes in was inserted and not
 //! yet removed; a policy promises to offer every entry that it holds at most once per selection.
 
 mod adaptive;
@@ -42,13 +42,13 @@ pub(crate) enum Offer {
 /// The answer to an offer; may look at and change the entry, but not link or unlink it.
 pub(crate) type Offered<'a> = &'a mut dyn FnMut(&mut Entries, u32) -> Offer;
 
-/// On which terms a block comes in.
+/// What may be evicted for a block that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    /// Others go for it.
-    Always,
-    /// Only what the policy holds for little goes for it.
-    IfCheap,
+pub(crate) enum EvictionTerms {
+    /// Any block.
+    Any,
+    /// Only blocks that the policy expects little of.
+    CheapOnly,
 }
 
 /// An order of eviction.
@@ -56,9 +56,9 @@ pub(crate) trait Policy: Send {
     /// Tells how many entries the capacity holds at their present average size.
     fn set_target(&mut self, _target_entries: u32) {}
 
-    /// On which terms a block may come in ahead of its first read.
-    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32) -> Admission {
-        Admission::Always
+    /// What may be evicted for a block that comes in ahead of its first read.
+    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32) -> EvictionTerms {
+        EvictionTerms::Any
     }
 
     /// A block found no room on its terms; it is read all the same, at `tick`.
@@ -76,7 +76,7 @@ pub(crate) trait Policy: Send {
     fn remove(&mut self, entries: &mut Entries, index: u32);
 
     /// Offers entries in the order of eviction until told to stop; unlinks those that go. With
-    /// `cheap_only` just those that it would give for a block that comes in `IfCheap`.
+    /// `cheap_only` just those that it would give for a block that comes in `CheapOnly`.
     fn select(&mut self, entries: &mut Entries, cheap_only: bool, offer: Offered<'_>);
 
     /// What a policy that chooses among others chose.

@@ -1,4 +1,4 @@
-//! One cached version of a file, as the node sees it.
+//! [`Segment`]: one cached version of a file, as the node sees it, and the pins of its blocks.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,109 +10,109 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{HandOut, Result};
 
 use crate::cell::Cell;
-use crate::content::{Content, Pinned};
 use crate::engine::Engine;
 use crate::fill::FillStart;
 use crate::length::Growth;
+use crate::segment_memory::{Pinned, SegmentMemory};
 
 /// A sparse memory file with the offsets and the length of the file it caches.
 ///
-/// Dropping the last handle frees its memory, apart from what pins and holds still use.
+/// Dropping the last handle frees its memory, apart from what pins still use.
 pub struct Segment {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) content: Arc<Content>,
+    pub(crate) memory: Arc<SegmentMemory>,
 }
 
 impl Segment {
-    pub(crate) fn new(engine: Arc<Engine>, content: Arc<Content>) -> Self {
-        Segment { engine, content }
+    pub(crate) fn new(engine: Arc<Engine>, memory: Arc<SegmentMemory>) -> Self {
+        Segment { engine, memory }
     }
 
     /// Number of the segment, never reused within a store.
     pub fn id(&self) -> u64 {
-        self.content.id
+        self.memory.id
     }
 
     /// Length of the file in bytes.
     pub fn size(&self) -> u64 {
-        self.content.size()
+        self.memory.size()
     }
 
     /// Sets the length to exactly `bytes`. What grows reads as zeros. What is cut off is dropped
     /// whatever its state, after short pins of it are gone: do not call this holding one. Fails
     /// with `StoreFull` if a tail block that is not clean would need more memory than there is.
     pub fn set_size(&self, bytes: u64) -> Result<()> {
-        self.engine.set_size(&self.content, bytes)
+        self.engine.set_size(&self.memory, bytes)
     }
 
     /// As [`set_size`](Self::set_size) to the end of bytes that are written behind the present
     /// one, if it is not as long yet. The part of them in the block of the old end is there before
     /// anybody sees the new length; the rest is for the caller to bring.
     pub fn grow_with(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.engine.grow_with(&self.content, &Growth { offset, data })
+        self.engine.grow_with(&self.memory, &Growth { offset, data })
     }
 
-    /// Appends `zeros` zeros and then `data` to a wholly resident segment so that readers who go by
-    /// the length alone (the kernel in passthrough opens, clients) find the bytes as soon as they
-    /// see the length. New blocks become `state`. False: there is no memory for all of it, and
+    /// Appends `zeros` zeros and then `data` to a wholly resident segment. Readers that go by the
+    /// length alone (the kernel in passthrough opens, clients) find the bytes as soon as they see
+    /// the length. New blocks become `state`. False: there is no memory for all of it, and
     /// nothing changed.
     pub fn extend(&self, zeros: u64, data: &[u8], state: BlockState) -> bool {
-        self.engine.extend(&self.content, zeros, data, state)
+        self.engine.extend(&self.memory, zeros, data, state)
     }
 
     /// Bytes of a block.
     pub fn block_bytes(&self) -> u64 {
-        self.content.block_bytes
+        self.memory.block_bytes
     }
 
     /// Number of blocks, the last of which may be short.
     pub fn blocks(&self) -> u64 {
-        self.content.blocks()
+        self.memory.blocks()
     }
 
     /// State of a block; `Absent` beyond the end.
     pub fn state(&self, block: u64) -> BlockState {
-        self.content.block_state(block)
+        self.memory.block_state(block)
     }
 
     /// Bytes of the file that are resident.
     pub fn resident_bytes(&self) -> u64 {
-        self.content.resident_bytes()
+        self.memory.resident_bytes()
     }
 
     /// Whether every block is resident; true of an empty file.
     pub fn is_wholly_resident(&self) -> bool {
-        self.content.is_wholly_resident()
+        self.memory.is_wholly_resident()
     }
 
     /// Begins to fill an absent block. Evicts others, and asks the pressure hook, to make room.
     pub fn begin_fill(&self, block: u64) -> FillStart {
-        self.engine.begin_fill(&self.content, block, false)
+        self.engine.begin_fill(&self.memory, block, false)
     }
 
     /// Begins to fill a block that nobody has asked for yet. `NotAdmitted` also where the policy
-    /// would have to give up something better for it.
+    /// would have to evict something better for it.
     pub fn begin_read_ahead(&self, block: u64) -> FillStart {
-        self.engine.begin_fill(&self.content, block, true)
+        self.engine.begin_fill(&self.memory, block, true)
     }
 
     /// Pins a resident block for a short read, and counts a hit.
     pub fn pin_block(&self, block: u64) -> Option<BlockPin> {
-        BlockPin::new(&self.content, block, true)
+        BlockPin::new(&self.memory, block, true)
     }
 
     /// Writes over the resident blocks of a range in place and skips the others; returns the bytes
     /// written. A fill under way in the range is marked: if it is committed as clean, it is
     /// discarded, because its bytes may be older. So call this after the lower level has the data.
     pub fn write_resident(&self, offset: u64, data: &[u8]) -> u64 {
-        let block_bytes = self.content.block_bytes;
+        let block_bytes = self.memory.block_bytes;
         let mut written = 0;
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
             let (block, within) = (at / block_bytes, at % block_bytes);
             let piece = (data.len() - done).min((block_bytes - within) as usize);
-            written += self.content.patch(block, within, &data[done..done + piece]);
+            written += self.memory.patch(block, within, &data[done..done + piece]);
             done += piece;
         }
         written
@@ -122,7 +122,7 @@ impl Segment {
     /// `Absent` is refused: evict or drop instead.
     pub fn set_state(&self, block: u64, state: BlockState) {
         if state != BlockState::Absent
-            && self.content.change_state(block, state)
+            && self.memory.change_state(block, state)
             && state == BlockState::Clean
             && self.engine.budget.excess() > 0
         {
@@ -130,77 +130,77 @@ impl Segment {
         }
     }
 
-    /// Evicts a block if it is clean, unpinned and not held.
+    /// Evicts a block if it is clean and unpinned.
     pub fn evict_block(&self, block: u64) -> bool {
-        self.engine.evict_blocks(&self.content, block, block + 1) > 0
+        self.engine.evict_blocks(&self.memory, block, block + 1) > 0
     }
 
-    /// Evicts all clean, unpinned blocks unless the segment is held; returns bytes.
+    /// Evicts all clean, unpinned blocks unless the segment is pinned; returns bytes.
     pub fn evict(&self) -> u64 {
-        self.engine.evict_blocks(&self.content, 0, u64::MAX)
+        self.engine.evict_blocks(&self.memory, 0, u64::MAX)
     }
 
     /// Drops all blocks whatever their state, and the fills under way. Waits for short pins: do not
-    /// call this holding one. A held segment keeps its contents until the last hold lets go.
-    pub fn drop_contents(&self) {
-        self.engine.drop_contents(&self.content);
+    /// call this with one of your own. A pinned segment keeps its blocks until the last pin drops.
+    pub fn discard(&self) {
+        self.engine.discard(&self.memory);
     }
 
-    /// Holds all blocks of a wholly resident segment until the hold drops. `None` where it is not
-    /// wholly resident, or all holds together would go beyond their share of the capacity.
-    pub fn hold(&self) -> Option<SegmentHold> {
-        // At the limit others may hold what they do not use any more.
-        self.try_hold().or_else(|| self.engine.ask_all().then(|| self.try_hold()).flatten())
+    /// Pins all blocks of a wholly resident segment until the pin drops. `None` where it is not
+    /// wholly resident, or all pins together would go beyond their share of the capacity.
+    pub fn pin_all(&self) -> Option<SegmentPin> {
+        // At the limit others may have pinned what they do not use any more.
+        self.try_pin().or_else(|| self.engine.ask_all().then(|| self.try_pin()).flatten())
     }
 
-    fn try_hold(&self) -> Option<SegmentHold> {
-        let content = &self.content;
-        let mut state = content.state.lock();
+    fn try_pin(&self) -> Option<SegmentPin> {
+        let memory = &self.memory;
+        let mut state = memory.state.lock();
         let usable = !state.closed && state.cutting_from.is_none();
-        if !usable || !content.is_wholly_resident() || !content.begin_hold(&mut state) {
+        if !usable || !memory.is_wholly_resident() || !memory.begin_pin(&mut state) {
             return None;
         }
         drop(state);
-        Some(SegmentHold { engine: self.engine.clone(), content: content.clone() })
+        Some(SegmentPin { engine: self.engine.clone(), memory: memory.clone() })
     }
 
     /// The memory file, for this process alone: it can be written.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.content.file.read_write()
+        self.memory.file.read_write()
     }
 
-    /// Descriptors that let another process read resident blocks. The table and the touch marks
+    /// Descriptors that let another process read resident blocks. The table and the reference bits
     /// are made at the first call, and again when the file outgrew them. `None` while the kernel
     /// may read the memory file by itself.
-    pub fn hand_out(&self) -> Result<Option<HandOut>> {
-        if self.is_lent_to_kernel() { Ok(None) } else { self.content.hand_out() }
+    pub fn export(&self) -> Result<Option<HandOut>> {
+        if self.is_borrowed_by_kernel() { Ok(None) } else { self.memory.export() }
     }
 
-    /// Marks the segment as superseded: who holds it can still read it; it is evicted first.
-    pub fn retire(&self) {
-        self.engine.retire(&self.content);
+    /// Marks the segment as stale: its readers can still read it, and it is evicted first.
+    pub fn invalidate(&self) {
+        self.engine.invalidate(&self.memory);
     }
 
-    /// Clients that hold the segment ask the node for every byte from now on. What they borrowed
+    /// Clients that have the segment ask the node for every byte from now on. What they borrowed
     /// stays as it is.
     pub fn hide_from_clients(&self) {
-        self.content.hide_from_clients(&self.content.state.lock());
+        self.memory.hide_from_clients(&self.memory.state.lock());
     }
 
     /// Bytes booked for the segment: whole pages, with those of fills under way.
     pub fn charged_bytes(&self) -> u64 {
-        self.content.charged()
+        self.memory.charged()
     }
 
     /// Place of the segment's next block in the order of eviction, from 0 (next) to 1 (last).
     pub fn rank(&self) -> Option<f64> {
-        self.engine.catalog.lock().rank(&self.content)
+        self.engine.catalog.lock().rank(&self.memory)
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        self.engine.close(&self.content);
+        self.engine.close(&self.memory);
     }
 }
 
@@ -218,10 +218,10 @@ impl fmt::Debug for Segment {
 /// The bytes are those of the file at this version; local writes to it may change them under the
 /// reader, as POSIX lets concurrent writes do.
 pub struct BlockPin {
-    content: Arc<Content>,
-    /// The block's residency word, which lives as long as the content.
+    memory: Arc<SegmentMemory>,
+    /// The block's residency word, which lives as long as the segment's memory.
     word: *const AtomicU64,
-    memory: *mut u8,
+    address: *mut u8,
     length: usize,
     generation: u64,
 }
@@ -232,10 +232,10 @@ unsafe impl Send for BlockPin {}
 unsafe impl Sync for BlockPin {}
 
 impl BlockPin {
-    pub(crate) fn new(content: &Arc<Content>, block: u64, hit: bool) -> Option<BlockPin> {
-        let Pinned { word, memory, length, generation } = content.pin(block, hit)?;
-        let (content, word) = (content.clone(), std::ptr::from_ref(word));
-        Some(BlockPin { content, word, memory, length: length as usize, generation })
+    pub(crate) fn new(memory: &Arc<SegmentMemory>, block: u64, hit: bool) -> Option<BlockPin> {
+        let Pinned { word, address, length, generation } = memory.pin(block, hit)?;
+        let (memory, word) = (memory.clone(), std::ptr::from_ref(word));
+        Some(BlockPin { memory, word, address, length: length as usize, generation })
     }
 
     /// Part of the block.
@@ -245,7 +245,7 @@ impl BlockPin {
     pub(crate) unsafe fn range(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset + length <= self.length, "a range outside its block");
         // SAFETY: inside the pinned block; the caller vouches that nobody writes it.
-        unsafe { std::slice::from_raw_parts(self.memory.add(offset), length) }
+        unsafe { std::slice::from_raw_parts(self.address.add(offset), length) }
     }
 
     /// Writes part of the block.
@@ -256,7 +256,7 @@ impl BlockPin {
         assert!(offset + data.len() <= self.length, "a range outside its block");
         // SAFETY: inside the pinned block; the caller vouches that nobody else uses it.
         unsafe {
-            std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.add(offset), data.len());
+            std::ptr::copy_nonoverlapping(data.as_ptr(), self.address.add(offset), data.len());
         }
     }
 
@@ -271,14 +271,14 @@ impl Deref for BlockPin {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the range is mapped, populated and below the end of the file while the block is
-        // pinned, and the content lives as long as this.
-        unsafe { std::slice::from_raw_parts(self.memory, self.length) }
+        // pinned, and the segment's memory lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
 impl Drop for BlockPin {
     fn drop(&mut self) {
-        // SAFETY: cells never move and live as long as the content that this keeps alive.
+        // SAFETY: cells never move and live as long as the memory that this keeps alive.
         unsafe { &*self.word }.unpin();
     }
 }
@@ -286,25 +286,25 @@ impl Drop for BlockPin {
 impl fmt::Debug for BlockPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("BlockPin");
-        shown.field("segment", &self.content.id).field("length", &self.length).finish()
+        shown.field("segment", &self.memory.id).field("length", &self.length).finish()
     }
 }
 
 /// A counted pin of all blocks of a wholly resident segment.
-pub struct SegmentHold {
+pub struct SegmentPin {
     engine: Arc<Engine>,
-    content: Arc<Content>,
+    memory: Arc<SegmentMemory>,
 }
 
-impl Drop for SegmentHold {
+impl Drop for SegmentPin {
     fn drop(&mut self) {
-        let rest = self.content.end_hold(&mut self.content.state.lock());
-        self.engine.after_hold(&self.content, rest);
+        let rest = self.memory.end_pin(&mut self.memory.state.lock());
+        self.engine.after_pin(&self.memory, rest);
     }
 }
 
-impl fmt::Debug for SegmentHold {
+impl fmt::Debug for SegmentPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SegmentHold").field("segment", &self.content.id).finish_non_exhaustive()
+        f.debug_struct("SegmentPin").field("segment", &self.memory.id).finish_non_exhaustive()
     }
 }

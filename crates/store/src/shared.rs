@@ -1,5 +1,5 @@
-//! What clients see of a segment: the residency table, which they only read, and the touch marks,
-//! which they write and nobody trusts.
+//! [`SharedTable`]: what clients see of a segment. They read the residency table, and write the
+//! reference bits, which are not trusted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ use crate::mapping::Mapping;
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
-/// One table and its touch marks, of a fixed number of blocks.
+/// One table and its reference bits, of a fixed number of blocks.
 pub(crate) struct SharedTable {
     table: MemoryFile,
     memory: Mapping,
-    touches: MemoryFile,
+    references: MemoryFile,
     blocks: u64,
     block_bytes: u64,
 }
@@ -30,9 +30,9 @@ impl SharedTable {
         let blocks = (length - HEADER_BYTES as u64) / WORD_BYTES;
         let table = MemoryFile::create_shared("tidepool-table", length)?;
         let memory = table.map(length)?;
-        let touches = MemoryFile::create_shared("tidepool-touches", blocks)?;
-        touches.seal_as_it_is()?;
-        let this = SharedTable { table, memory, touches, blocks, block_bytes };
+        let references = MemoryFile::create_shared("tidepool-touches", blocks)?;
+        references.seal_as_it_is()?;
+        let this = SharedTable { table, memory, references, blocks, block_bytes };
         this.header(0).store(TABLE_MAGIC, Ordering::Relaxed);
         this.header(8).store(block_bytes, Ordering::Relaxed);
         this.header(16).store(blocks, Ordering::Relaxed);
@@ -51,19 +51,19 @@ impl SharedTable {
     }
 
     /// Tells clients that another program changed the file.
-    pub fn supersede(&self) {
+    pub fn invalidate(&self) {
         self.header(HEADER_SUPERSEDED_OFFSET).store(1, Ordering::Release);
     }
 
-    /// Takes the touch marks of some blocks, in ascending order, away and passes them on. Clients
+    /// Clears the reference bits of some blocks, in ascending order, and passes them on. Clients
     /// may write and punch this file as they like, so it is never mapped: a system call cannot
     /// fault. The file may be long, and is looked at near these blocks alone.
-    pub fn take_touches(&self, blocks: &[u32], mut touched: impl FnMut(u64)) {
+    pub fn take_references(&self, blocks: &[u32], mut referenced: impl FnMut(u64)) {
         let mut marks = [0; PAGE_BYTES as usize];
         let page_of = |block: &u32| u64::from(*block) / PAGE_BYTES;
         for near in blocks.chunk_by(|one, next| page_of(one) == page_of(next)) {
             let start = page_of(&near[0]) * PAGE_BYTES;
-            let file = self.touches.read_write();
+            let file = self.references.read_write();
             let Ok(count) = rustix::io::pread(file, &mut marks[..], start) else { return };
             let is_marked = |block: &&u32| {
                 marks[..count].get((u64::from(**block) - start) as usize).is_some_and(|it| *it != 0)
@@ -72,17 +72,17 @@ impl SharedTable {
             if !marked.is_empty() {
                 marks[..count].fill(0);
                 _ = rustix::io::pwrite(file, &marks[..count], start);
-                marked.into_iter().for_each(&mut touched);
+                marked.into_iter().for_each(&mut referenced);
             }
         }
     }
 
     /// Descriptors for a client, with the segment's own.
-    pub fn hand_out(&self, segment: &MemoryFile) -> Result<HandOut> {
+    pub fn export(&self, segment: &MemoryFile) -> Result<HandOut> {
         Ok(HandOut {
             segment: segment.read_only_copy()?,
             table: self.table.read_only_copy()?,
-            touches: self.touches.writable_copy()?,
+            touches: self.references.writable_copy()?,
             block_bytes: self.block_bytes,
             blocks: self.blocks,
         })

@@ -1,5 +1,5 @@
 //! Small files, packed into blocks one behind the other. A pack is written once, evicted as a
-//! whole, and freed at once when the last file in it is gone. Packs are never handed out.
+//! whole, and freed at once when the last file in it is gone. Packs are never exported.
 //!
 //! Every owner has packs of its own, in one memory file, so that quotas and times to live apply.
 //! Lock order: the writer of a space, then a shard of the index; never the other way round.
@@ -13,10 +13,10 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 
 use crate::cell::Cell;
 use crate::config::Owner;
-use crate::content::Content;
 use crate::engine::Engine;
 use crate::fill::FillStart;
 use crate::segment::BlockPin;
+use crate::segment_memory::SegmentMemory;
 
 const SHARDS: usize = 16;
 /// Files start at multiples of this, so that copies are aligned.
@@ -85,7 +85,7 @@ struct Writer {
 
 /// The packs of one owner.
 struct Space {
-    content: Arc<Content>,
+    memory: Arc<SegmentMemory>,
     writer: Mutex<Writer>,
 }
 
@@ -120,7 +120,7 @@ impl SmallFiles {
             return Ok(false);
         }
         let (number, space) = self.space(owner)?;
-        self.forget_evicted(&space);
+        self.drop_evicted(&space);
         let packed = Packed {
             modified_ns,
             changed_ns,
@@ -154,7 +154,7 @@ impl SmallFiles {
             return None;
         }
         let space = self.spaces.read()[packed.space as usize].clone();
-        let pin = BlockPin::new(&space.content, u64::from(packed.pack), true)?;
+        let pin = BlockPin::new(&space.memory, u64::from(packed.pack), true)?;
         // The pack may have been evicted and its block used again.
         if pin.generation() as u32 != packed.generation {
             return None;
@@ -169,13 +169,13 @@ impl SmallFiles {
     pub fn state(&self, id: FileId) -> Option<(Version, u64)> {
         let packed = *self.shard(id).read().get(&id)?;
         let space = self.spaces.read()[packed.space as usize].clone();
-        let word = space.content.cells.get(u64::from(packed.pack))?.word.word();
+        let word = space.memory.cells.get(u64::from(packed.pack))?.word.word();
         let present = word.is_resident() && word.generation() as u32 == packed.generation;
         present.then(|| (packed.version(id), u64::from(packed.size)))
     }
 
     /// Lets what is packed of `before` serve `after`, if their lengths are equal.
-    pub fn carry(&self, id: FileId, before: &Version, after: &Version) {
+    pub fn rebase(&self, id: FileId, before: &Version, after: &Version) {
         let mut shard = self.shard(id).write();
         let Some(packed) = shard.get_mut(&id) else { return };
         if !packed.version(id).agrees_with(before) || before.size != after.size {
@@ -211,17 +211,17 @@ impl SmallFiles {
             }
         }
         let pack = u64::from(packed.pack);
-        self.engine.evict_blocks(&space.content, pack, pack + 1);
-        self.forget_evicted(&space);
+        self.engine.evict_blocks(&space.memory, pack, pack + 1);
+        self.drop_evicted(&space);
     }
 
     /// Drops index entries of packs that were evicted.
-    pub fn forget_all_evicted(&self) {
+    pub fn drop_all_evicted(&self) {
         let spaces = self.spaces.read().clone();
-        spaces.iter().for_each(|space| self.forget_evicted(space));
+        spaces.iter().for_each(|space| self.drop_evicted(space));
     }
 
-    /// Number of packed files. Call `forget_all_evicted` before.
+    /// Number of packed files. Call `drop_all_evicted` before.
     pub fn count(&self) -> u64 {
         self.index.iter().map(|shard| shard.read().len() as u64).sum()
     }
@@ -260,8 +260,8 @@ impl SmallFiles {
         if let Some(number) = space_of.get(&owner) {
             return Ok((*number, self.spaces.read()[*number as usize].clone()));
         }
-        let content = self.engine.create_pack_content(&owner)?;
-        let space = Arc::new(Space { content, writer: Mutex::default() });
+        let memory = self.engine.create_pack_memory(&owner)?;
+        let space = Arc::new(Space { memory, writer: Mutex::default() });
         let mut spaces = self.spaces.write();
         let number = spaces.len() as u32;
         spaces.push(space.clone());
@@ -279,7 +279,7 @@ impl SmallFiles {
             return false;
         }
         let pack = &mut packs[current.pack as usize];
-        let pin = BlockPin::new(&space.content, u64::from(current.pack), false);
+        let pin = BlockPin::new(&space.memory, u64::from(current.pack), false);
         let Some(pin) = pin.filter(|pin| pin.generation() as u32 == pack.generation) else {
             *open = None;
             return false;
@@ -312,11 +312,11 @@ impl SmallFiles {
                 writer.packs.len() as u32 - 1
             })
         };
-        let content = &space.content;
-        let end = (u64::from(number) + 1) * content.block_bytes;
-        let generation = self.engine.set_size_at_least(content, end).ok().and_then(|()| match self
+        let memory = &space.memory;
+        let end = (u64::from(number) + 1) * memory.block_bytes;
+        let generation = self.engine.set_size_at_least(memory, end).ok().and_then(|()| match self
             .engine
-            .begin_fill(content, u64::from(number), false)
+            .begin_fill(memory, u64::from(number), false)
         {
             FillStart::Started(fill) => fill.commit_generation(BlockState::Clean),
             _ => None,
@@ -326,7 +326,7 @@ impl SmallFiles {
             writer.free.push(number);
             return Ok(false);
         };
-        let cell = content.cells.get(u64::from(number)).expect("filled just now");
+        let cell = memory.cells.get(u64::from(number)).expect("filled just now");
         let word = cell.word.word();
         if !word.is_resident() || word.generation() != generation {
             // Evicted at once, and perhaps somebody else's pack by now. Whoever cleans up after
@@ -342,8 +342,8 @@ impl SmallFiles {
         Ok(true)
     }
 
-    fn forget_evicted(&self, space: &Space) {
-        let Some(evicted) = &space.content.evicted_packs else { return };
+    fn drop_evicted(&self, space: &Space) {
+        let Some(evicted) = &space.memory.evicted_packs else { return };
         let numbers = std::mem::take(&mut *evicted.lock());
         for number in numbers {
             let mut writer = space.writer.lock();
@@ -365,7 +365,7 @@ impl SmallFiles {
 impl Drop for SmallFiles {
     fn drop(&mut self) {
         for space in self.spaces.get_mut().drain(..) {
-            self.engine.close(&space.content);
+            self.engine.close(&space.memory);
         }
     }
 }

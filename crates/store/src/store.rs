@@ -1,4 +1,4 @@
-//! The store: the front door to segments, small files, capacity and policy.
+//! [`Store`]: the front door to segments, small files, capacity and policy.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -48,8 +48,8 @@ impl Store {
 
     /// A sparse segment for a file of `size_bytes`. It takes (almost) no memory until it is filled.
     pub fn create_segment(self: &Arc<Self>, size_bytes: u64, owner: Owner) -> Result<Arc<Segment>> {
-        let content = self.engine.create_content(size_bytes, &owner, None)?;
-        Ok(Arc::new(Segment::new(self.engine.clone(), content)))
+        let memory = self.engine.create_memory(size_bytes, &owner, None)?;
+        Ok(Arc::new(Segment::new(self.engine.clone(), memory)))
     }
 
     /// As [`create_segment`](Self::create_segment), with a number that names the same content each
@@ -60,8 +60,8 @@ impl Store {
         owner: Owner,
         history: u64,
     ) -> Result<Arc<Segment>> {
-        let content = self.engine.create_content(size_bytes, &owner, Some(history))?;
-        Ok(Arc::new(Segment::new(self.engine.clone(), content)))
+        let memory = self.engine.create_memory(size_bytes, &owner, Some(history))?;
+        Ok(Arc::new(Segment::new(self.engine.clone(), memory)))
     }
 
     /// Packs a small file of at most one block, whole. `false`: not admitted.
@@ -90,9 +90,9 @@ impl Store {
         self.small.remove(id);
     }
 
-    /// Lets what is packed of `before` serve `after`; lengths must be equal.
-    pub fn carry_small(&self, id: FileId, before: &Version, after: Version) {
-        self.small.carry(id, before, &after);
+    /// Gives what is packed of `before` the version `after`; lengths must be equal.
+    pub fn rebase_small(&self, id: FileId, before: &Version, after: Version) {
+        self.small.rebase(id, before, &after);
     }
 
     /// Version and length in bytes of a packed file.
@@ -101,7 +101,7 @@ impl Store {
     }
 
     /// Sets the capacity. A shrink evicts before this returns, waits for short pins and asks the
-    /// pressure hook; what cannot go is reported as held, and goes when it is let go of.
+    /// pressure hook; what cannot go is reported as held, and goes when its last pin drops.
     pub fn resize(&self, capacity_bytes: u64) -> FreeReport {
         self.set_capacity(capacity_bytes);
         self.settle()
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// The words that a controller sees. The account is the store's; the words about leases,
-    /// limits and owed bytes are for the node to keep.
+    /// limits and dirty bytes are for the node to keep.
     pub fn control_page(&self) -> &ControlPage {
         self.engine.budget.page().words()
     }
@@ -150,7 +150,7 @@ impl Store {
 
     /// Facts and counters.
     pub fn stats(&self) -> StoreStatus {
-        self.small.forget_all_evicted();
+        self.small.drop_all_evicted();
         let small_bookkeeping_bytes = self.small.bookkeeping_bytes();
         let (budget, backing) = (&self.engine.budget, &self.engine.backing);
         let lingering_bytes = self.engine.lingering_bytes();
@@ -159,12 +159,12 @@ impl Store {
             capacity_bytes: budget.capacity(),
             resident_bytes: budget.used(),
             resident_bytes_peak: budget.peak(),
-            pinned_bytes: budget.held(),
+            pinned_bytes: budget.pinned(),
             lingering_bytes,
             bookkeeping_bytes: catalog.bookkeeping_bytes()
                 + small_bookkeeping_bytes
                 + self.engine.mappings.bookkeeping_bytes(),
-            segments: catalog.live_contents() - self.small.spaces(),
+            segments: catalog.live_segments() - self.small.spaces(),
             small_files: self.small.count(),
             policy: catalog.kind().to_string(),
             policy_choice: catalog.choice(),
@@ -185,7 +185,7 @@ impl Store {
             self.engine.trim();
         }
         self.engine.catalog.lock().sweep(true);
-        self.small.forget_all_evicted();
+        self.small.drop_all_evicted();
         freed_bytes
     }
 
@@ -196,13 +196,13 @@ impl Store {
     }
 
     /// Sets what is called, outside all locks, with the bytes wanted when clean blocks do not
-    /// suffice. It may write owed blocks down and mark them clean before it returns. It runs on
+    /// suffice. It may write dirty blocks back and mark them clean before it returns. It runs on
     /// the thread that wants room, possibly inside `set_size`, so it must not call `set_size`.
     pub fn on_pressure(&self, hook: Box<dyn Fn(u64) + Send + Sync>) {
         self.engine.set_hook(Arc::from(hook));
     }
 
-    /// Unmaps segments that this process did not use since the last call. For the upkeep: what is
+    /// Unmaps segments that this process did not use since the last call. For housekeeping: what is
     /// mapped counts as memory of this process, and the out-of-memory killer goes by that.
     pub fn unmap_idle(&self) {
         self.engine.mappings.unmap_idle();

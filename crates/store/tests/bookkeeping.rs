@@ -87,7 +87,7 @@ fn blocks(policy: PolicyKind) {
     let before = allocated();
     let store = store(BLOCKS, policy);
     let segment = store.create_segment(3 * BLOCKS * BLOCK, Owner::default()).expect("a segment");
-    drop(segment.hand_out().expect("descriptors").expect("not lent"));
+    drop(segment.export().expect("descriptors").expect("not lent"));
     let empty = (allocated(), store.stats().bookkeeping_bytes);
     // Two turns of eviction, so that policies have their ghosts.
     fill(&segment, 0..3 * BLOCKS);

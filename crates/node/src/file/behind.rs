@@ -1,9 +1,7 @@
-//! Readers left behind: the kernel goes on reading a segment by itself although this node gave its
-//! content up, because there was no memory for the file to grow, or a program set its times. They
-//! follow what this node changes as long as no other program changes the file. Where there is no
-//! memory they stay at their end, and catch up with the next change that finds some.
-//!
-//! All of this is called with the gate of the file held exclusively, after the change.
+//! Versions left behind: the kernel goes on reading a segment by itself although this node
+//! invalidated its version, because there was no memory for the file to grow, or a program set its
+//! times. They follow what this node changes as long as no other program changes the file. Where
+//! there is no memory they stay at their end, and catch up with the next change that finds some.
 
 use std::sync::Arc;
 
@@ -11,13 +9,20 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
-use super::content::Content;
+use super::cached_version::CachedVersion;
+use super::gate::ExclusiveGate;
 
 /// What is read from the PFS at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// A write through this node.
-pub fn write(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, data: &[u8]) {
+/// Follows a write that the PFS has taken.
+pub fn write(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
+    lower: &dyn LowerFile,
+    offset: u64,
+    data: &[u8],
+) {
     for segment in segments(content) {
         let inside = segment.size().saturating_sub(offset).min(data.len() as u64);
         segment.write_resident(offset, &data[..inside as usize]);
@@ -25,8 +30,14 @@ pub fn write(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, data: &
     catch_up(content, lower);
 }
 
-/// Zeros through this node.
-pub fn zero(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, length: u64) {
+/// Follows a range that was made zeros on the PFS.
+pub fn zero(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
+    lower: &dyn LowerFile,
+    offset: u64,
+    length: u64,
+) {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     for segment in segments(content) {
         let end = segment.size().min(offset.saturating_add(length));
@@ -40,8 +51,13 @@ pub fn zero(content: &Arc<Content>, lower: &dyn LowerFile, offset: u64, length: 
     catch_up(content, lower);
 }
 
-/// A length set through this node.
-pub fn set_size(content: &Arc<Content>, lower: &dyn LowerFile, size: u64) {
+/// Follows a length that was set on the PFS.
+pub fn set_size(
+    _gate: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
+    lower: &dyn LowerFile,
+    size: u64,
+) {
     for segment in segments(content) {
         if size < segment.size()
             && let Err(error) = segment.set_size(size)
@@ -53,7 +69,7 @@ pub fn set_size(content: &Arc<Content>, lower: &dyn LowerFile, size: u64) {
 }
 
 /// Grows them to the present end with what the PFS has, as far as there is memory.
-fn catch_up(content: &Arc<Content>, lower: &dyn LowerFile) {
+fn catch_up(content: &Arc<CachedVersion>, lower: &dyn LowerFile) {
     let now = content.latest();
     if now.is_memory_only() {
         return;
@@ -64,14 +80,14 @@ fn catch_up(content: &Arc<Content>, lower: &dyn LowerFile) {
 }
 
 /// Whether a piece was taken.
-fn grow(now: &Content, lower: &dyn LowerFile, segment: &Segment) -> bool {
+fn grow(now: &CachedVersion, lower: &dyn LowerFile, segment: &Segment) -> bool {
     let mut bytes = vec![0; (now.size() - segment.size()).min(PIECE_BYTES) as usize];
     let is_whole = lower.look_at(segment.size(), &mut bytes).is_ok_and(|read| read == bytes.len());
     let is_ours = || lower.version().is_ok_and(|version| version.agrees_with(&now.version()));
     is_whole && is_ours() && segment.extend(0, &bytes, BlockState::Clean)
 }
 
-fn segments(content: &Arc<Content>) -> impl Iterator<Item = Arc<Segment>> {
+fn segments(content: &Arc<CachedVersion>) -> impl Iterator<Item = Arc<Segment>> {
     let behind = content.latest().left_behind().into_iter();
     behind.filter_map(|content| content.segment().cloned())
 }

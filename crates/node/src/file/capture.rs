@@ -6,14 +6,16 @@
 //! bytes of resident blocks: a block is never half known. The block at the end of a growing file is
 //! gathered beside the segment, so that it comes in 2 MiB pages when it is whole.
 
+use std::sync::Arc;
+
 use tidepool_proto::Result;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Segment, Store};
 
-use super::content::Content;
-use super::lent;
-use crate::core::Core;
-use crate::transient::{AlignedBuffer, TransientBlocks};
+use super::cached_version::CachedVersion;
+use super::kernel_borrow;
+use super::written::Written;
+use crate::block_buffers::{AlignedBuffer, BlockBuffers};
 
 /// Where the bytes of a file being written are kept.
 #[derive(Debug, Default)]
@@ -27,6 +29,17 @@ pub enum Capture {
     Gather(GatheredBlock),
 }
 
+/// Where written bytes may go.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    /// Segments and packed files.
+    pub store: &'a Arc<Store>,
+    /// Buffers to gather blocks in.
+    pub buffers: &'a BlockBuffers,
+    /// Files up to this length are packed.
+    pub small_file_bytes_max: u64,
+}
+
 /// A block that is written piece by piece.
 #[derive(Debug)]
 pub struct GatheredBlock {
@@ -37,7 +50,7 @@ pub struct GatheredBlock {
 
 impl GatheredBlock {
     /// Starts a block with its first bytes, if not too many are gathered already.
-    fn start(buffers: &TransientBlocks, block: u64, first: &[u8]) -> Option<Self> {
+    fn start(buffers: &BlockBuffers, block: u64, first: &[u8]) -> Option<Self> {
         let buffer = buffers.gathering_buffer()?;
         let mut this = GatheredBlock { block, buffer, filled: 0 };
         this.take(0, first);
@@ -69,45 +82,24 @@ impl GatheredBlock {
     }
 }
 
-/// A write that the PFS has taken.
-pub struct Written<'a> {
-    /// First byte.
-    pub offset: u64,
-    /// The bytes.
-    pub data: &'a [u8],
-    /// Length of the file before.
-    pub size_before: u64,
-}
-
-impl Written<'_> {
-    /// First byte behind it.
-    pub fn end(&self) -> u64 {
-        self.offset + self.data.len() as u64
-    }
-
-    fn size_after(&self) -> u64 {
-        self.size_before.max(self.end())
-    }
-}
-
 impl Capture {
     /// Keeps `written`. `keep_new` is false in write mode `bypass`: then only what is resident
     /// already is brought up to date.
     pub fn keep(
         &mut self,
-        core: &Core,
-        content: &Content,
+        places: Places<'_>,
+        content: &CachedVersion,
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
-        let (store, buffers) = (&core.store, &core.transient);
+        let Places { store, buffers, small_file_bytes_max } = places;
         if content.segment().is_none() {
             store.remove_small(content.id());
             if !keep_new || !content.admit {
                 *self = Capture::Off;
                 return Ok(());
             }
-            if written.size_after() <= core.config.small_file_bytes_max {
+            if written.size_after() <= small_file_bytes_max {
                 self.buffer(written);
                 return Ok(());
             }
@@ -123,13 +115,13 @@ impl Capture {
             return self.keep_in_segment((buffers, segment), written, true);
         }
         let segment = content.segment_or_create(store)?.clone();
-        if content.is_lent() && written.end() > written.size_before {
-            return lent::write(&segment, written, BlockState::Clean);
+        if content.is_borrowed_by_kernel() && written.end() > written.size_before {
+            return kernel_borrow::write(&segment, written, BlockState::Clean);
         }
         self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
     }
 
-    /// Extends or patches the buffer; gives up where that would leave a gap.
+    /// Extends or patches the buffer; drops it where that would leave a gap.
     fn buffer(&mut self, written: &Written<'_>) {
         if written.size_before == 0 && matches!(self, Capture::Off) {
             *self = Capture::Buffer(Vec::new());
@@ -148,7 +140,7 @@ impl Capture {
     }
 
     /// Follows a change of the file's length to `size`.
-    pub fn set_size(&mut self, store: &Store, content: &Content, size: u64) -> Result<()> {
+    pub fn set_size(&mut self, store: &Store, content: &CachedVersion, size: u64) -> Result<()> {
         store.remove_small(content.id());
         match self {
             Capture::Buffer(bytes) => match usize::try_from(size) {
@@ -162,14 +154,16 @@ impl Capture {
             Capture::Off => {}
         }
         match content.segment() {
-            Some(segment) if content.is_lent() => lent::set_size(segment, size, BlockState::Clean),
+            Some(segment) if content.is_borrowed_by_kernel() => {
+                kernel_borrow::set_size(segment, size, BlockState::Clean)
+            }
             Some(segment) => segment.set_size(size),
             None => Ok(()),
         }
     }
 
     /// Puts what was gathered so far into the store: the file's last block, or a small file.
-    pub fn settle(&mut self, store: &Store, content: &Content) -> Result<()> {
+    pub fn settle(&mut self, store: &Store, content: &CachedVersion) -> Result<()> {
         if let (Capture::Gather(gathered), Some(segment)) = (&*self, content.segment()) {
             gathered.commit(segment);
             *self = Capture::Off;
@@ -177,7 +171,7 @@ impl Capture {
         let Capture::Buffer(bytes) = self else { return Ok(()) };
         let version = content.version();
         let whole = bytes.len() as u64 == version.size && content.segment().is_none();
-        if whole && !content.is_unsettled() && !bytes.is_empty() {
+        if whole && !content.is_racy() && !bytes.is_empty() {
             store.insert_small(version.id, version, content.owner, bytes)?;
         }
         Ok(())
@@ -188,7 +182,7 @@ impl Capture {
     /// Patches resident blocks, and keeps new ones from their start to their end.
     fn keep_in_segment(
         &mut self,
-        (buffers, segment): (&TransientBlocks, &Segment),
+        (buffers, segment): (&BlockBuffers, &Segment),
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
@@ -217,7 +211,7 @@ impl Capture {
     /// Keeps bytes of a block that is not resident.
     fn gather(
         &mut self,
-        (buffers, segment): (&TransientBlocks, &Segment),
+        (buffers, segment): (&BlockBuffers, &Segment),
         block: u64,
         within: usize,
         part: &[u8],

@@ -1,11 +1,11 @@
 //! Files that are written past the node: by the kernel, through a FUSE passthrough open of the PFS
 //! file, or by a client through its own descriptor.
 //!
-//! A file that is new or was cut to nothing, and that nobody else has open, is left to its writer,
-//! so that a written byte costs what it costs on the bare PFS. Nothing of it is cached meanwhile:
-//! every open through the mount shares the kernel's page cache of the PFS file, other opens read
-//! the PFS. `close` syncs as ever. When the last of these opens is gone, the file is taken back:
-//! its version is recorded and its bytes are kept from the page cache.
+//! A file that is new or was truncated, and that nobody else has open, is left to its writer, so
+//! that a written byte costs what it costs on the bare PFS. Nothing of it is cached meanwhile
+//! (invariant 4 of [`super`]): every open through the mount shares the kernel's page cache of the
+//! PFS file, other opens read the PFS. `close` syncs as ever. When the last of these opens is gone,
+//! the file is taken back: its version is recorded and its bytes are kept from the page cache.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use rustix::fs::OFlags;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{PassthroughPin, Result, Version, WriteMode};
 
-use super::content::Content;
+use super::cached_version::CachedVersion;
 use super::handle::Handle;
 use super::state::FileState;
 use crate::core::Core;
-use crate::fill;
+use crate::fill::BlockSource;
 
 /// A file while its writer writes it directly.
 struct DirectWriter {
@@ -27,7 +27,7 @@ struct DirectWriter {
     file: Arc<FileState>,
     lower: Arc<dyn LowerFile>,
     /// Whom the store charges, and whether it may keep the bytes.
-    before: Arc<Content>,
+    before: Arc<CachedVersion>,
     keeps: bool,
     /// What the writer says of it.
     worth_keeping: Arc<AtomicBool>,
@@ -43,14 +43,14 @@ impl Handle {
         if !eligible {
             return None;
         }
-        let _changing = self.file.gate.try_write()?;
+        let _changing = self.file.try_close_gate()?;
         let mut inner = self.file.inner.lock();
         // The open, which is only now to be answered, asked the PFS for the version.
-        let now = inner.content.as_ref().filter(|known| !known.is_superseded())?.version();
+        let now = inner.content.as_ref().filter(|known| !known.is_invalidated())?.version();
         let cached = inner.content.as_ref().is_some_and(|content| {
             content.is_memory_only()
-                || content.is_lent()
-                || content.is_borrowed()
+                || content.is_borrowed_by_kernel()
+                || content.is_borrowed_by_client()
                 || !content.left_behind().is_empty()
         });
         if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
@@ -64,7 +64,7 @@ impl Handle {
             lower: self.lower.clone(),
             before: self.content.clone(),
             keeps: self.write_mode == WriteMode::Through,
-            worth_keeping: Arc::clone(&self.keeps),
+            worth_keeping: Arc::clone(&self.worth_keeping),
         }))
     }
 }
@@ -89,26 +89,26 @@ impl PassthroughPin for DirectWriter {
 
 impl DirectWriter {
     /// Makes the file an ordinary one again; returns what to keep of it.
-    fn take_back(&self) -> Result<Option<Arc<Content>>> {
-        let _changing = self.file.gate.write();
+    fn take_back(&self) -> Result<Option<Arc<CachedVersion>>> {
+        let _changing = self.file.close_gate();
         {
             let mut inner = self.file.inner.lock();
             inner.written_directly = false;
             if let Some(old) = inner.content.take() {
-                self.core.give_up(&old);
+                self.core.invalidate(&old);
             }
             inner.capture = Default::default();
         }
         // With the gate alone: the PFS may take its time.
         let now = self.lower.version()?;
-        self.core.ledger.written_bytes.add(now.size);
-        self.core.ledger.pfs_written_bytes.add(now.size);
-        let content = Arc::new(Content::new(now, self.before.owner, self.before.admit));
-        self.core.weigh_stamps(&content, &now);
+        self.core.counters.written_bytes.add(now.size);
+        self.core.counters.pfs_written_bytes.add(now.size);
+        let content = Arc::new(CachedVersion::new(now, self.before.owner, self.before.admit));
+        self.core.check_racy(&content, &now);
         let mut inner = self.file.inner.lock();
         inner.content = Some(content.clone());
         let keeps = self.keeps && self.worth_keeping.load(Ordering::Acquire);
-        let wanted = keeps && content.admit && !inner.removed && !content.is_unsettled();
+        let wanted = keeps && content.admit && !inner.removed && !content.is_racy();
         Ok(wanted.then_some(content))
     }
 }
@@ -130,7 +130,8 @@ impl Drop for DirectWriter {
         match self.take_back() {
             Ok(Some(content)) => {
                 leave_access_time(&*self.lower);
-                fill::keep_written(&self.core, &self.file, &self.lower, &content);
+                let DirectWriter { core, file, lower, .. } = &*self;
+                BlockSource { core, file, lower, content: &content }.keep_written();
             }
             Ok(None) => self.lower.drop_cached(0, 0),
             Err(error) => tracing::warn!(%error, "a written file is not kept in memory"),

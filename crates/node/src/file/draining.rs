@@ -1,108 +1,44 @@
-//! Everything that is in memory alone is written down: for a drain, and when the node ends.
-//! Several files at a time, so that one that the PFS does not answer for is the only one that is
-//! waited for.
+//! Writes everything back that is in memory alone: for a drain, and when the node ends. Several
+//! files go at a time, so that one that the PFS does not answer for is the only one that is waited
+//! for.
 //!
 //! Where the PFS has no room, a drain does not try every file: each try costs syncs, and the bytes
-//! stay in memory in any case. The end of a node does, for then they would be lost.
+//! stay in memory in any case. The end of a node does, because they would be lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::{ByteSize, Error, ErrorKind, FileId, Result};
 
-use super::content::Content;
-use super::memory_only::{is_expendable, name_of_file, spill_gated};
-use super::spilling::{Room, SAY_EVERY, is_full};
+use super::cached_version::CachedVersion;
+use super::memory_only::{is_expendable, name_of_file, write_back};
 use super::state::FileState;
-use super::steps::{HANGING, WAITING_MAX, moving};
+use super::steps::HANGING;
+use super::works::Works;
+use super::write_back_state::{Room, SAY_EVERY, is_full};
 use crate::core::Core;
 
 /// How often it is looked whether a file hangs.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-const WHAT: &str = "writing down what is in memory alone";
-
-/// Why the node takes no new opens.
-#[derive(Debug, Default)]
-pub struct Drained {
-    /// It was told to, until that is undone.
-    by_order: AtomicBool,
-    /// Orders to end that are being carried out.
-    stops: AtomicU32,
-    /// How often it was undone.
-    undone: AtomicU64,
-}
-
-/// One drain that is being carried out; dropped, the node is as before it.
-#[derive(Debug)]
-pub struct Draining<'a> {
-    drained: &'a Drained,
-    to_end: bool,
-    undone: u64,
-}
-
-impl Drained {
-    /// Whether new opens are refused.
-    pub fn is_on(&self) -> bool {
-        self.by_order.load(Ordering::Acquire) || self.stops.load(Ordering::Acquire) > 0
-    }
-
-    /// Refuses new opens from now on; `to_end`: because the node is to end.
-    pub fn begin(&self, to_end: bool) -> Draining<'_> {
-        match to_end {
-            true => _ = self.stops.fetch_add(1, Ordering::AcqRel),
-            false => self.by_order.store(true, Ordering::Release),
-        }
-        Draining { drained: self, to_end, undone: self.undone.load(Ordering::Acquire) }
-    }
-
-    /// Takes new opens again. What is being carried out ends.
-    pub fn undo(&self) {
-        self.by_order.store(false, Ordering::Release);
-        self.stops.store(0, Ordering::Release);
-        self.undone.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-impl Draining<'_> {
-    /// Whether nobody undid it.
-    pub fn goes_on(&self) -> bool {
-        self.drained.undone.load(Ordering::Acquire) == self.undone
-    }
-
-    /// It is done, and new opens stay refused.
-    pub fn stay(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Draining<'_> {
-    fn drop(&mut self) {
-        match self.to_end {
-            _ if !self.goes_on() => {}
-            true => _ = self.drained.stops.fetch_sub(1, Ordering::AcqRel),
-            false => self.drained.by_order.store(false, Ordering::Release),
-        }
-    }
-}
+const WHAT: &str = "writing back what is in memory alone";
 
 /// How much is tried where there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// A few files: the bytes stay in memory.
     Probe,
-    /// Each file: what is not written down is lost.
+    /// Each file: what is not written back is lost.
     Each,
 }
 
-/// Writes every memory-only file down, the small ones first: they find room longest. After a file
+/// Writes every memory-only file back, the small ones first: they find room longest. After a file
 /// that found none, more and more are passed over until the next is tried. Returns when all is
 /// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error
 /// tells what is left, or is the first that was of another kind, after all were tried.
-pub fn spill_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
+pub fn write_back_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
     let mut left = core.memory_only.contents();
     left.sort_by_key(|content| std::cmp::Reverse(content.size()));
     let state = Mutex::new(State { left, ..State::default() });
@@ -146,11 +82,9 @@ struct Round {
 #[derive(Default)]
 struct State {
     /// Files to come, the last one first.
-    left: Vec<Arc<Content>>,
-    works: Vec<(FileId, Instant)>,
+    left: Vec<Arc<CachedVersion>>,
+    works: Works,
     ended: usize,
-    last_end: Option<Instant>,
-    threads: usize,
     walk: Walk,
     first_error: Option<Error>,
     first_full: Option<Error>,
@@ -160,7 +94,7 @@ struct State {
 
 impl State {
     fn is_done(&self) -> bool {
-        self.left.is_empty() && self.works.is_empty()
+        self.left.is_empty() && self.works.all().is_empty()
     }
 }
 
@@ -168,39 +102,36 @@ impl Round {
     /// Begins threads, as many as may write; false where there is none and none to be had. They
     /// grow in number with the files that are done: a PFS without room is not asked for many.
     fn employ(self: &Arc<Self>, state: &mut State) -> bool {
-        let steps = self.core.memory_only.steps();
-        let waits = |&(file, begun): &(FileId, Instant)| (steps.waits(file, begun), ());
-        let waits = state.works.iter().map(waits).collect();
-        let moving = moving(waits, state.last_end.map(|end| end.elapsed()));
-        let waiting = (state.works.len() - moving.len()).min(WAITING_MAX);
         let places = (self.core.config.transfers as usize).min(state.ended + 1);
-        while state.threads < (places + waiting).min(state.works.len() + state.left.len()) {
+        let threads_max = state.works.threads_max(self.core.memory_only.steps(), places);
+        while state.works.threads < threads_max.min(state.works.all().len() + state.left.len()) {
             let round = self.clone();
             let work = move || {
                 round.work();
-                round.state.lock().threads -= 1;
+                round.state.lock().works.threads -= 1;
                 round.changed.notify_all();
             };
             let builder = std::thread::Builder::new().name("drain".into()).stack_size(256 << 10);
             if let Err(error) = builder.spawn(work) {
-                tracing::warn!(%error, "no more threads write memory-only files down");
+                tracing::warn!(%error, "no more threads write memory-only files back");
                 break;
             }
-            state.threads += 1;
+            state.works.threads += 1;
         }
-        state.threads > 0
+        state.works.threads > 0
     }
 
     fn work(&self) {
         let mut state = self.state.lock();
         while let Some(content) = state.left.pop() {
             let file = content.id();
-            state.works.push((file, Instant::now()));
+            state.works.begin(file, content.size(), Instant::now());
             drop(state);
             self.try_one(file);
             state = self.state.lock();
-            state.works.retain(|(other, _)| *other != file);
-            (state.ended, state.last_end) = (state.ended + 1, Some(Instant::now()));
+            state.works.end(file);
+            state.works.note_done();
+            state.ended += 1;
             self.changed.notify_all();
         }
     }
@@ -217,7 +148,7 @@ impl Round {
         {
             return;
         }
-        let Some(result) = self.write_down(&file) else { return };
+        let Some(result) = self.write_back(&file) else { return };
         let mut state = self.state.lock();
         match result {
             Ok(()) => state.walk.found_room(&rooms),
@@ -238,10 +169,10 @@ impl Round {
         used_up.into_iter().filter(|room| room.is_of(lower)).collect()
     }
 
-    /// Waits for those who change the file; `None` where nothing is to be done any more.
-    fn write_down(&self, file: &FileState) -> Option<Result<()>> {
-        let _changing = loop {
-            if let Some(changing) = file.gate.try_write_for(LOOK_AGAIN) {
+    /// Waits for changes of the file to end; `None` where nothing is to be done any more.
+    fn write_back(&self, file: &FileState) -> Option<Result<()>> {
+        let changing = loop {
+            if let Some(changing) = file.try_close_gate_for(LOOK_AGAIN) {
                 break changing;
             }
             if self.state.lock().undone {
@@ -249,13 +180,13 @@ impl Round {
             }
         };
         let content = file.content().filter(|content| content.is_memory_only())?;
-        Some(spill_gated(&self.core, file, &content).map(drop))
+        Some(write_back(&self.core, &changing, &content).map(drop))
     }
 
     /// Names the files that keep everybody waiting.
     fn say_what_hangs(&self, state: &State, said: &mut Option<Instant>) {
         let steps = self.core.memory_only.steps();
-        let waits = state.works.iter().map(|&(file, begun)| (file, steps.waits(file, begun)));
+        let waits = state.works.all().iter().map(|work| (work.file, work.waits(steps)));
         let hanging: Vec<_> = waits.filter(|(_, elapsed)| *elapsed >= HANGING).collect();
         if hanging.is_empty() || said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
             return;

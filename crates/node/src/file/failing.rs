@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_proto::{Error, FileId};
 
-use super::spilling::{PAUSE_MAX, PAUSE_MIN, SAY_EVERY};
-
 /// Failures in a row after which it is the PFS that fails.
 const MANY: u32 = 8;
+/// The pause after the first refusal; it doubles up to the longest.
+pub(super) const PAUSE_MIN: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What goes on is said this often.
+pub(super) const SAY_EVERY: Duration = Duration::from_secs(60);
 /// One file is tried for all at least this often, because a job may wait for the memory.
 const PFS_PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -62,7 +65,7 @@ impl Pause {
 
 impl Failing {
     /// Whether this file, or all of them, failed a moment ago. Where all of them did and the pause
-    /// is over, one who asks may try.
+    /// is over, one caller may try.
     pub fn is_paused(&self, file: FileId) -> bool {
         let mut failures = self.0.lock();
         if failures.files.get(&file).is_some_and(Pause::lasts) {
@@ -80,7 +83,7 @@ impl Failing {
     pub fn failed(&self, file: FileId, error: &Error, begun: Instant) {
         let now = Instant::now();
         let mut failures = self.0.lock();
-        // Files may be gone, or be written down by their writers.
+        // Files may be gone, or be written back by their writers.
         failures.files.retain(|_, pause| now < pause.until + PAUSE_MAX);
         let pause = Pause::next(failures.files.get(&file).copied(), begun, PAUSE_MAX);
         failures.files.insert(file, pause);
@@ -99,7 +102,7 @@ impl Failing {
         }
     }
 
-    /// A file was written down.
+    /// A file was written back.
     pub fn succeeded(&self, file: FileId) {
         let mut failures = self.0.lock();
         failures.in_a_row = 0;

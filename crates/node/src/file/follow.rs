@@ -4,22 +4,21 @@ use tidepool_proto::{ReadMode, Result};
 
 use super::handle::Handle;
 use super::stub::{self, Found};
-use crate::opening::fresh_content;
+use crate::opening::{CacheTerms, fresh_content};
 
 impl Handle {
-    /// Looks at the file once more: where another program gave it another length or time, what is
-    /// cached of it is given up, as if somebody opened it now. Stubs stay for their writers to
-    /// find.
+    /// Looks at the file once more. Where another program gave it another length or time, what is
+    /// cached of it is invalidated, as at an open. Stubs stay for their writers to find.
     pub(super) fn go_on_with_changes(&self) -> Result<()> {
         if !self.access.writes() || self.read_mode == ReadMode::Bypass {
             return Ok(());
         }
         // Writes of this node move the version too, and may take their time.
-        let Some(_unchanged_by_us) = self.file.gate.try_read() else { return Ok(()) };
+        let Some(_unchanged_by_us) = self.file.try_share_gate() else { return Ok(()) };
         let version = self.lower.version()?;
         let Some(known) = self.file.content() else { return Ok(()) };
         let ours = known.version();
-        // Word of a change of metadata may be under way.
+        // Notification of a metadata change may be under way.
         let is_of_metadata = (version.size, version.modified_ns) == (ours.size, ours.modified_ns);
         if is_of_metadata || known.is_memory_only() || !version.is_of_same_file(&ours) {
             return Ok(());
@@ -27,6 +26,9 @@ impl Handle {
         if !matches!(stub::find(&*self.lower, version.size)?, Found::Nothing) {
             return Ok(());
         }
+        // The rule turns on the name, which the PFS is asked for: before the lock is taken.
+        let rule = self.core.rule_of(&*self.lower);
+        let terms = CacheTerms::of(&self.core, rule, self.user_id);
         let mut inner = self.file.inner.lock();
         let is_known = inner
             .content
@@ -35,10 +37,10 @@ impl Handle {
         if !is_known || known.is_memory_only() || inner.written_directly {
             return Ok(());
         }
-        self.core.ledger.versions_superseded.add(1);
-        self.core.give_up(&known);
+        self.core.counters.versions_superseded.add(1);
+        self.core.invalidate(&known);
         // The next change of the other program may hide behind one of ours.
-        fresh_content(&self.core, &mut inner, &self.lower, self.user_id, version, true);
+        fresh_content(&mut inner, terms, version, true);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! One open of a file: which content it reads, in which modes, and what it still owes.
+//! [`Handle`]: one open of a file, with the version that it reads and its modes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use tidepool_proto::{
     Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
     ReadMode, ReadOutcome, Result, Version, WriteMode,
 };
-use tidepool_store::{ClientLoan, KernelLoan, Segment};
+use tidepool_store::{ClientBorrow, KernelBorrow, Segment};
 
-use super::content::Content;
+use super::cached_version::CachedVersion;
 use super::losses::Before;
 use super::memory_only;
 use super::state::FileState;
@@ -27,7 +27,7 @@ pub struct Handle {
     pub(super) core: Arc<Core>,
     pub(super) file: Arc<FileState>,
     pub(super) lower: Arc<dyn LowerFile>,
-    pub(super) content: Arc<Content>,
+    pub(super) content: Arc<CachedVersion>,
     pub(super) access: Access,
     /// Whose open it is.
     pub(super) user_id: u32,
@@ -40,7 +40,7 @@ pub struct Handle {
     losses_before: Before,
     pub(super) read_ahead: Mutex<ReadAhead>,
     /// What is read and written by this open is worth keeping.
-    pub(super) keeps: Arc<AtomicBool>,
+    pub(super) worth_keeping: Arc<AtomicBool>,
     /// It is a file of `tidepool doctor`, whose reads are counted apart.
     of_probe: bool,
 }
@@ -66,10 +66,10 @@ impl Handle {
     pub fn new(
         core: &Arc<Core>,
         file: Arc<FileState>,
-        content: Arc<Content>,
+        content: Arc<CachedVersion>,
         opened: Opened,
     ) -> Self {
-        core.ledger.open_files.add(1);
+        core.counters.open_files.add(1);
         let window = read_ahead_bytes_max(core);
         let habit = core.habits.of(opened.user_id);
         if opened.created {
@@ -89,22 +89,22 @@ impl Handle {
             hearing,
             losses_before,
             read_ahead: Mutex::new(ReadAhead::new(core.block_bytes(), window, habit)),
-            keeps: Arc::new(AtomicBool::new(true)),
+            worth_keeping: Arc::new(AtomicBool::new(true)),
             of_probe: false,
         }
     }
 
     /// The content this open reads. Opens that may write follow the file from version to version;
     /// readers stay with what they opened, and with what this node makes of it.
-    pub(super) fn content(&self) -> Arc<Content> {
+    pub(super) fn content(&self) -> Arc<CachedVersion> {
         if !self.access.writes() {
             return self.content.latest();
         }
         self.file.content().unwrap_or_else(|| self.content.clone())
     }
 
-    pub(super) fn keeps(&self) -> bool {
-        self.keeps.load(Ordering::Acquire)
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        self.worth_keeping.load(Ordering::Acquire)
     }
 
     pub(super) fn refuse(&self, what: &str, detail: &str) -> Error {
@@ -119,17 +119,17 @@ fn read_ahead_bytes_max(core: &Core) -> u64 {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.ledger.open_files.subtract(1);
+        self.core.counters.open_files.subtract(1);
         let mut inner = self.file.inner.lock();
         inner.handles -= 1;
         if self.access.writes() {
             inner.writers -= 1;
         }
         let last = inner.handles == 0;
-        let remains = (last && inner.removed).then(|| inner.discard(&self.core));
+        let remains = (last && inner.removed).then(|| self.core.discard(&mut inner));
         drop(inner);
         if last {
-            self.core.transient.forget(self.content.number);
+            self.core.buffers.discard(self.content.number);
             self.core.files.release(self.file.id);
         }
         if let Some(remains) = remains {
@@ -138,37 +138,37 @@ impl Drop for Handle {
     }
 }
 
-/// Who has the segment.
-enum Loan {
-    Kernel(KernelLoan),
-    Client(ClientLoan),
+/// Which of the two has borrowed the segment.
+enum Borrow {
+    Kernel(KernelBorrow),
+    Client(ClientBorrow),
 }
 
-/// A wholly resident content lent to the kernel or to a client.
-struct Lent {
-    loan: Loan,
+/// A wholly resident version that the kernel or a client has borrowed.
+struct BorrowedSegment {
+    borrow: Borrow,
     segment_id: u64,
-    content: Arc<Content>,
+    content: Arc<CachedVersion>,
     file: Arc<FileState>,
     /// Keeps the handle's file registered while the kernel reads by itself.
     _lower: Arc<dyn LowerFile>,
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedSegment {
     fn drop(&mut self) {
-        match &self.loan {
+        match &self.borrow {
             // The kernel does not tell what it read; without this, such files would look unused.
-            Loan::Kernel(loan) => loan.mark_read(),
-            Loan::Client(_) => self.content.end_borrow(),
+            Borrow::Kernel(borrow) => borrow.mark_read(),
+            Borrow::Client(_) => self.content.end_client_borrow(),
         }
     }
 }
 
-impl PassthroughPin for Lent {
+impl PassthroughPin for BorrowedSegment {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.loan {
-            Loan::Kernel(loan) => loan.descriptor(),
-            Loan::Client(loan) => loan.descriptor(),
+        match &self.borrow {
+            Borrow::Kernel(borrow) => borrow.descriptor(),
+            Borrow::Client(borrow) => borrow.descriptor(),
         }
     }
 
@@ -181,7 +181,7 @@ impl PassthroughPin for Lent {
     }
 
     fn serves(&self, version: &Version) -> bool {
-        !self.content.is_superseded()
+        !self.content.is_invalidated()
             && self.content.version().agrees_with(version)
             && self.file.content().is_some_and(|now| now.number == self.content.number)
     }
@@ -288,18 +288,18 @@ impl OpenFile for Handle {
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
         let user = (!is_operator(self.user_id)).then_some(self.user_id);
-        self.lend(|segment| segment.lend_to_kernel(user).map(Loan::Kernel))
+        self.borrow(|segment| segment.borrow_for_kernel(user).map(Borrow::Kernel))
     }
 
     fn count_passthrough(&self) {
-        let ledger = &self.core.ledger;
+        let counters = &self.core.counters;
         if self.of_probe {
-            ledger.probe_passthrough_opens.add(1);
+            counters.probe_passthrough_opens.add(1);
             return;
         }
-        ledger.passthrough_opens.add(1);
-        ledger.passthrough_lent_bytes.add(self.content.size());
-        self.content.count_lent();
+        counters.passthrough_opens.add(1);
+        counters.passthrough_lent_bytes.add(self.content.size());
+        self.content.count_kernel_open();
     }
 
     fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {
@@ -307,10 +307,10 @@ impl OpenFile for Handle {
     }
 
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
-        Ok(self.lend(|segment| {
-            let loan = segment.lend_to_client()?;
-            self.content.begin_borrow();
-            Some(Loan::Client(loan))
+        Ok(self.borrow(|segment| {
+            let borrow = segment.borrow_for_client()?;
+            self.content.begin_client_borrow();
+            Some(Borrow::Client(borrow))
         }))
     }
 
@@ -323,18 +323,18 @@ impl OpenFile for Handle {
         let content = self.content();
         let packed = content.size() <= self.core.config.small_file_bytes_max;
         let eligible = self.read_mode != ReadMode::Bypass
-            && !content.is_superseded()
+            && !content.is_invalidated()
             && !content.is_memory_only()
             && content.admit
             && content.size() > 0;
         if !eligible || (packed && content.segment().is_none()) {
             return Ok(None);
         }
-        let handed_out = content.segment_or_create(&self.core.store)?.hand_out()?;
-        if handed_out.is_some() {
+        let exported = content.segment_or_create(&self.core.store)?.export()?;
+        if exported.is_some() {
             self.read_ahead.lock().see_misses_only();
         }
-        Ok(handed_out)
+        Ok(exported)
     }
 
     fn lower(&self) -> BorrowedFd<'_> {
@@ -351,19 +351,22 @@ impl OpenFile for Handle {
         let most = read_ahead_bytes_max(&self.core);
         let window = advice.read_ahead_bytes_max.map_or(most, |asked| asked.min(most));
         self.read_ahead.lock().set_window_bytes_max(window);
-        self.keeps.store(advice.keep, Ordering::Release);
+        self.worth_keeping.store(advice.keep, Ordering::Release);
     }
 }
 
 impl Handle {
-    /// Lends a wholly resident segment, which then stays where it is.
-    fn lend(&self, to: impl FnOnce(&Segment) -> Option<Loan>) -> Option<Arc<dyn PassthroughPin>> {
-        // No write through this node may fall between the checks and the loan.
+    /// Borrows a wholly resident segment, which then stays where it is.
+    fn borrow(
+        &self,
+        to: impl FnOnce(&Segment) -> Option<Borrow>,
+    ) -> Option<Arc<dyn PassthroughPin>> {
+        // No write through this node may fall between the checks and the borrow.
         // Not waited for: the write may wait for the PFS, and others for this open.
-        let _unchanged_by_us = self.file.gate.try_read()?;
+        let _unchanged_by_us = self.file.try_share_gate()?;
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
-            && !self.content.is_superseded()
+            && !self.content.is_invalidated()
             && !self.content.is_memory_only();
         if !eligible || self.file.inner.lock().writers > 0 {
             return None;
@@ -372,9 +375,9 @@ impl Handle {
         if !segment.is_wholly_resident() || segment.size() != self.content.size() {
             return None;
         }
-        let loan = to(segment)?;
-        Some(Arc::new(Lent {
-            loan,
+        let borrow = to(segment)?;
+        Some(Arc::new(BorrowedSegment {
+            borrow,
             segment_id: segment.id(),
             content: self.content.clone(),
             file: self.file.clone(),
@@ -383,7 +386,7 @@ impl Handle {
     }
 
     /// Fails where an open that may write lost bytes that were in memory alone. Before each change
-    /// and all that settles what is owed.
+    /// and before all that makes dirty bytes durable.
     pub(super) fn check_nothing_lost(&self) -> Result<()> {
         if !self.access.writes() {
             return Ok(());
@@ -420,13 +423,13 @@ impl Handle {
     pub(super) fn count_served(&self, levels: &BytesByLevel) {
         cost::served(levels);
         match self.of_probe {
-            true => self.core.ledger.probed(levels),
-            false => self.core.ledger.served(levels),
+            true => self.core.counters.probed(levels),
+            false => self.core.counters.served(levels),
         }
     }
 
     /// The content that the open began with.
-    pub(crate) fn opened_content(&self) -> &Content {
+    pub(crate) fn opened_content(&self) -> &CachedVersion {
         &self.content
     }
 }

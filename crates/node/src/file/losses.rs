@@ -23,7 +23,7 @@ struct Loss {
     cause: Cause,
 }
 
-/// Why bytes in memory were given up.
+/// Why bytes in memory were discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Another program wrote to the stub.

@@ -1,130 +1,47 @@
 //! Write mode `memory`: bytes live in the store only, the PFS holds a stub ([`super::stub`]) with
 //! name, owner, mode and a mark that says how long the file is and which node holds it.
 //!
-//! Under pressure, at `drain` and at stop the bytes are written down and the file becomes an
+//! Under pressure, at `drain` and at stop the bytes are written back and the file becomes an
 //! ordinary one; where the rule says `expendable` they are dropped instead. A stub whose holder is
 //! gone answers `Lost`, never zeros, to every open but one that empties it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{Mark, StubState};
+use tidepool_proto::stub::Mark;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
-use super::capture::Written;
-use super::content::Content;
-use super::crew::{self, Crew, Wait};
-use super::lent;
+use super::cached_version::CachedVersion;
+use super::gate::{ExclusiveGate, Gated};
+use super::kernel_borrow;
 use super::losses::Cause;
-use super::retry;
-use super::spilling::{Room, Spilling, is_full};
 use super::state::{FileState, Inner, Remains};
-use super::steps::Steps;
 use super::stub::{self, Found, Stub};
-use super::written_down::write_down;
+use super::write_back::write_into_stub;
+use super::write_back_pool::Wait;
+use super::write_back_state::{Room, is_full};
+use super::written::Written;
 use crate::core::Core;
 
-/// The memory-only files of a node, to be counted without waiting for any of them.
-pub struct MemoryOnlyFiles {
-    contents: Mutex<HashMap<FileId, Arc<Content>>>,
-    count: AtomicU64,
-    spilling: Arc<Spilling>,
-    crew: Arc<Crew>,
-    steps: Steps,
-    /// Names this start of a node in marks.
-    node: String,
-    host: String,
-}
-
-impl Default for MemoryOnlyFiles {
-    fn default() -> Self {
-        use std::hash::{BuildHasher, Hasher};
-        let random = || std::hash::RandomState::new().build_hasher().finish();
-        MemoryOnlyFiles {
-            contents: Mutex::default(),
-            count: AtomicU64::new(0),
-            spilling: Arc::default(),
-            crew: Arc::default(),
-            steps: Steps::default(),
-            node: format!("{:016x}{:016x}", random(), random()),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        }
-    }
-}
-
-impl MemoryOnlyFiles {
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Their contents now.
-    pub fn contents(&self) -> Vec<Arc<Content>> {
-        self.contents.lock().values().cloned().collect()
-    }
-
-    /// What is known of a PFS without room for them.
-    pub fn spilling(&self) -> &Arc<Spilling> {
-        &self.spilling
-    }
-
-    /// The threads that write them down when memory is needed.
-    pub fn crew(&self) -> &Arc<Crew> {
-        &self.crew
-    }
-
-    /// Which of them are written down now.
-    pub fn steps(&self) -> &Steps {
-        &self.steps
-    }
-
-    fn insert(&self, content: &Arc<Content>) {
-        let mut contents = self.contents.lock();
-        contents.insert(content.id(), content.clone());
-        self.count.store(contents.len() as u64, Ordering::Release);
-    }
-
-    fn remove(&self, content: &Content) {
-        let mut contents = self.contents.lock();
-        if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
-            contents.remove(&content.id());
-        }
-        self.count.store(contents.len() as u64, Ordering::Release);
-    }
-
-    fn mark(&self, length: u64) -> Mark {
-        Mark {
-            length,
-            host: self.host.clone(),
-            process_id: std::process::id(),
-            node: self.node.clone(),
-            state: StubState::Held,
-        }
-    }
-}
-
-/// What became of a file that was to be written down.
+/// What became of a file that was to be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Spilled {
+pub enum WriteBackOutcome {
     /// It is an ordinary file.
-    WrittenDown,
+    WrittenBack,
     /// Its bytes are gone: it was expendable, has no name any more, or is another program's.
-    LetGo,
+    Discarded,
 }
 
 /// Makes an empty file a memory-only one. False where it takes no mark: it then stays an ordinary
-/// file. Call with the gate held exclusively.
+/// file.
 pub fn begin(
     core: &Core,
-    file: &FileState,
-    content: &Arc<Content>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
     lower: &Arc<dyn LowerFile>,
 ) -> Result<bool> {
     let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
@@ -143,11 +60,11 @@ pub fn begin(
 }
 
 /// Whether a memory-only file, seen at `now`, is still the stub of `content`. Then that is its
-/// version from now on. Call with the gate held.
+/// version from now on.
 pub fn is_still_ours(
     core: &Core,
-    file: &FileState,
-    content: &Content,
+    file: &impl Gated,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
     now: &Version,
 ) -> Result<bool> {
@@ -185,10 +102,10 @@ pub fn size_in_memory(core: &Core, id: FileId, pfs_size: u64) -> Option<u64> {
     let inner = file.inner.lock();
     let content = inner.content.as_ref().filter(|content| content.is_memory_only())?;
     let size = content.size();
-    // While it is written down it may have any length.
+    // While it is written back it may have any length.
     let is_ours = inner.stub.as_ref().is_none_or(|stub| pfs_size == stub.size())
         || pfs_size == size
-        || core.memory_only.steps.has(id);
+        || core.memory_only.steps().has(id);
     is_ours.then_some(size)
 }
 
@@ -205,17 +122,17 @@ pub fn name_of_file(core: &Core, id: FileId) -> String {
     path.map_or_else(|| "a file".into(), |path| path.display().to_string())
 }
 
-/// The error of an open file whose bytes were let go.
-pub fn let_go(core: &Core, content: &Content, lower: &dyn LowerFile) -> Error {
+/// The error of an open file whose bytes were discarded.
+pub fn lost_error(core: &Core, content: &CachedVersion, lower: &dyn LowerFile) -> Error {
     stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
 }
 
 /// Writes the present length into the stub, and makes it durable the first time; false where the
-/// file is another program's by now. Call with the gate held exclusively.
+/// file is another program's by now.
 pub fn record(
     core: &Core,
-    file: &FileState,
-    content: &Content,
+    file: &ExclusiveGate<'_>,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
 ) -> Result<bool> {
     if !is_still_ours(core, file, content, lower, &lower.version()?)? {
@@ -229,7 +146,7 @@ pub fn record(
 
 /// Takes the version that the stub has after a change of the mark, unless another program wrote to
 /// it meanwhile.
-fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
+fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
     // Seen before it is looked at: what comes later shows.
     let now = lower.version()?;
     let is_ours = stub.is_at(lower, &now, mark)?;
@@ -239,13 +156,13 @@ fn adopt(content: &Content, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> 
     Ok(is_ours)
 }
 
-/// Has the stub tell no more bytes than the file is about to have, because whoever asks the PFS
-/// for a length reads up to it. What grows is told by [`record`]. Call with the gate held
-/// exclusively, for a file that was found to be ours.
+/// Has the stub tell no more bytes than the file is about to have, because a reader that asks the
+/// PFS for a length reads up to it. What grows is told by [`record`]. For a file that was found to
+/// be ours.
 pub fn tell_shorter(
     core: &Core,
-    file: &FileState,
-    content: &Content,
+    file: &ExclusiveGate<'_>,
+    content: &CachedVersion,
     lower: &dyn LowerFile,
     size: u64,
 ) -> Result<()> {
@@ -258,28 +175,30 @@ pub fn tell_shorter(
     Ok(())
 }
 
-/// Keeps a write in memory. False when there was no room and the file was written down instead:
-/// the caller then writes through. Call with the gate held exclusively.
+/// Keeps a write in memory. False when there was no room and the file was written back instead:
+/// the caller then writes through.
 pub fn write(
     core: &Arc<Core>,
-    file: &FileState,
-    content: &Arc<Content>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
     offset: u64,
     data: &[u8],
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
     let size = content.size().max(end);
     let segment = content.segment_or_create(&core.store)?.clone();
-    if content.is_lent() && end > content.size() {
+    if content.is_borrowed_by_kernel() && end > content.size() {
         let written = Written { offset, data, size_before: content.size() };
-        let kept = lent::write(&segment, &written, BlockState::MemoryOnly);
-        if !or_spilled(core, file, content, kept)? {
+        let kept = kernel_borrow::write(&segment, &written, BlockState::MemoryOnly);
+        if !or_written_back(core, file, content, kept)? {
             return Ok(false);
         }
         content.set_size(size);
         return Ok(true);
     }
-    if size > segment.size() && !or_spilled(core, file, content, segment.grow_with(offset, data))? {
+    if size > segment.size()
+        && !or_written_back(core, file, content, segment.grow_with(offset, data))?
+    {
         return Ok(false);
     }
     let block_bytes = segment.block_bytes();
@@ -307,8 +226,12 @@ pub fn write(
     Ok(true)
 }
 
-/// Writes a file down for want of memory, to go on with it as an ordinary one.
-pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<()> {
+/// Writes a file back for want of memory, to go on with it as an ordinary one.
+pub fn write_back_to_go_on(
+    core: &Arc<Core>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
+) -> Result<()> {
     // A write that found no room may have made the segment longer than the file.
     if let Some(segment) = content.segment()
         && segment.size() > content.size()
@@ -316,34 +239,36 @@ pub fn spill_to_go_on(core: &Arc<Core>, file: &FileState, content: &Arc<Content>
         segment.set_size(content.size())?;
     }
     let stub = file.inner.lock().stub.clone();
-    match (spill_gated(core, file, content)?, stub) {
-        (Spilled::LetGo, Some(stub)) => Err(let_go(core, content, &**stub.lower())),
+    match (write_back(core, file, content)?, stub) {
+        (WriteBackOutcome::Discarded, Some(stub)) => {
+            Err(lost_error(core, content, &**stub.lower()))
+        }
         _ => Ok(()),
     }
 }
 
-/// How growth ended; false when the file had to be written down for lack of room.
-fn or_spilled(
+/// How growth ended; false when the file had to be written back for lack of room.
+fn or_written_back(
     core: &Arc<Core>,
-    file: &FileState,
-    content: &Arc<Content>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
     grown: Result<()>,
 ) -> Result<bool> {
     match grown {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::StoreFull => {
-            spill_to_go_on(core, file, content)?;
+            write_back_to_go_on(core, file, content)?;
             Ok(false)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Makes a block of zeros; false when the file had to be written down.
+/// Makes a block of zeros; false when the file had to be written back.
 fn begin_block(
     core: &Arc<Core>,
-    file: &FileState,
-    content: &Arc<Content>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
     segment: &Arc<tidepool_store::Segment>,
     block: u64,
 ) -> Result<bool> {
@@ -354,18 +279,18 @@ fn begin_block(
             return Ok(true);
         }
         if attempt == 0 {
-            crew::ask(core, core.block_bytes(), Wait::ToEnd);
+            core.write_back_pool.ask(core.block_bytes(), Wait::ToEnd);
         }
     }
-    spill_to_go_on(core, file, content)?;
+    write_back_to_go_on(core, file, content)?;
     Ok(false)
 }
 
-/// Sets the length of a memory-only file. Call with the gate held exclusively.
-pub fn set_size(content: &Content, size: u64) -> Result<()> {
+/// Sets the length of a memory-only file.
+pub fn set_size(_gate: &ExclusiveGate<'_>, content: &CachedVersion, size: u64) -> Result<()> {
     match content.segment() {
-        Some(segment) if content.is_lent() => {
-            lent::set_size(segment, size, BlockState::MemoryOnly)?;
+        Some(segment) if content.is_borrowed_by_kernel() => {
+            kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
         }
         Some(segment) => segment.set_size(size)?,
         None => {}
@@ -374,22 +299,22 @@ pub fn set_size(content: &Content, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gives memory-only bytes up, because the file is gone or was replaced.
-pub fn forget(core: &Core, inner: &mut Inner) -> Remains {
+/// Discards memory-only bytes, because the file is gone or was replaced.
+pub fn discard(core: &Core, inner: &mut Inner) -> Remains {
     inner.stub = None;
     let content = inner.content.as_ref().filter(|content| content.is_memory_only());
     let Some(content) = content else { return Remains::none() };
     content.set_memory_only(false);
     // Its readers see how long it was; the stub was not.
     content.set_version(Version { size: content.size(), ..content.version() });
-    core.give_up(content);
+    core.invalidate(content);
     core.memory_only.remove(content);
     Remains::of(content)
 }
 
-/// Notes that another program changed a file, before its bytes in memory are forgotten. Its writers
+/// Notes that another program changed a file, before its bytes in memory are discarded. Its writers
 /// are told.
-pub fn note_replaced(file: &FileState, content: &Content) {
+pub fn note_replaced(file: &FileState, content: &CachedVersion) {
     if !content.is_memory_only() {
         return;
     }
@@ -397,65 +322,72 @@ pub fn note_replaced(file: &FileState, content: &Content) {
     tracing::warn!(
         inode,
         bytes,
-        "another program wrote to a memory-only file; its version is kept, ours is given up"
+        "another program wrote to a memory-only file; its version is kept, ours is discarded"
     );
     file.losses.add(bytes, Cause::AnotherProgram);
 }
 
-/// Writes one memory-only file down while memory is needed; the bytes that became clean. A file
+/// Writes one memory-only file back while memory is needed; the bytes that became clean. A file
 /// that is being changed at this moment is passed over, so that no lock is waited for, and so is
 /// one that the PFS did not take a moment ago, or had no room for, unless it needs none.
-pub fn try_spill(core: &Arc<Core>, id: FileId) -> Option<u64> {
-    let spilling = &core.memory_only.spilling;
+pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
+    let write_back_state = core.memory_only.write_back_state();
     let file = core.files.get(id)?;
     let stub = file.inner.lock().stub.clone()?;
-    let is_paused = spilling.is_paused(&**stub.lower()) || spilling.failing().is_paused(id);
+    let is_paused =
+        write_back_state.is_paused(&**stub.lower()) || write_back_state.failing().is_paused(id);
     if is_paused && !is_expendable(core, &file) {
         return None;
     }
-    let _changing = file.gate.try_write()?;
+    let changing = file.try_close_gate()?;
     let content = file.content().filter(|content| content.is_memory_only())?;
     let bytes = content.resident_bytes();
-    spill_gated(core, &file, &content).is_ok().then_some(bytes)
+    write_back(core, &changing, &content).is_ok().then_some(bytes)
 }
 
-/// Whether a file may be dropped instead of being written down.
+/// Whether a file may be discarded instead of being written back.
 pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     let stub = file.inner.lock().stub.clone();
     stub.is_some_and(|stub| core.rule_of(&**stub.lower()).is_some_and(|(_, rule)| rule.expendable))
 }
 
-/// Writes one memory-only file down, or drops it where its rule says so. Call with the gate held
-/// exclusively. On error the bytes stay in memory, and that is noted.
-pub fn spill_gated(core: &Arc<Core>, file: &FileState, content: &Arc<Content>) -> Result<Spilled> {
-    let Some(stub) = file.inner.lock().stub.clone() else { return Ok(Spilled::WrittenDown) };
+/// Writes one memory-only file back, or discards it where its rule says so. On error the bytes stay
+/// in memory, and that is noted.
+pub fn write_back(
+    core: &Arc<Core>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
+) -> Result<WriteBackOutcome> {
+    let Some(stub) = file.inner.lock().stub.clone() else {
+        return Ok(WriteBackOutcome::WrittenBack);
+    };
     let begun = Instant::now();
-    let step = core.memory_only.steps.begin(file.id);
-    let spilled = spill(core, file, content, &stub);
+    let step = core.memory_only.steps().begin(file);
+    let outcome = write_back_or_discard(core, file, content, &stub);
     drop(step);
-    let (spilling, lower) = (&core.memory_only.spilling, &**stub.lower());
-    match &spilled {
-        Ok(Spilled::WrittenDown) => {
-            spilling.succeeded(lower);
-            spilling.failing().succeeded(file.id);
+    let (write_back_state, lower) = (core.memory_only.write_back_state(), &**stub.lower());
+    match &outcome {
+        Ok(WriteBackOutcome::WrittenBack) => {
+            write_back_state.succeeded(lower);
+            write_back_state.failing().succeeded(file.id);
         }
-        Ok(Spilled::LetGo) => {}
+        Ok(WriteBackOutcome::Discarded) => {}
         Err(error) if is_full(error) => {
-            if spilling.refused(Room::of(error, lower), file.id, error) {
-                retry::start(core);
+            if write_back_state.refused(Room::of(error, lower), file.id, error) {
+                write_back_state.start_retry();
             }
         }
-        Err(error) => spilling.failing().failed(file.id, error, begun),
+        Err(error) => write_back_state.failing().failed(file.id, error, begun),
     }
-    spilled
+    outcome
 }
 
-fn spill(
+fn write_back_or_discard(
     core: &Arc<Core>,
-    file: &FileState,
-    content: &Arc<Content>,
+    file: &ExclusiveGate<'_>,
+    content: &Arc<CachedVersion>,
     stub: &Stub,
-) -> Result<Spilled> {
+) -> Result<WriteBackOutcome> {
     let is_nameless = {
         let inner = file.inner.lock();
         inner.removed && inner.handles == 0
@@ -475,31 +407,31 @@ fn spill(
             }
         }
         let mut inner = file.inner.lock();
-        let remains = forget(core, &mut inner);
+        let remains = discard(core, &mut inner);
         inner.content = None;
         drop(inner);
         remains.free();
-        return Ok(Spilled::LetGo);
+        return Ok(WriteBackOutcome::Discarded);
     }
     let mark = core.memory_only.mark(content.size());
     let mut changed_amid = false;
-    let written = write_down(core, content, stub, &mark, &mut changed_amid);
-    if written.is_err() && stub.give_up(&mark) {
+    let written = write_into_stub(core, content, stub, &mark, &mut changed_amid);
+    if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
         if let Err(error) = adopt(content, &*lower, stub, &mark) {
-            tracing::debug!(%error, "a stub that could not be written down is looked at later");
+            tracing::debug!(%error, "a stub that could not be written back is looked at later");
         }
-        return written.map(|()| Spilled::WrittenDown);
+        return written.map(|()| WriteBackOutcome::WrittenBack);
     }
     become_ordinary(core, file, content, &lower, changed_amid)?;
-    written.map(|()| Spilled::WrittenDown)
+    written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
-/// The PFS has the bytes.
+/// The PFS has the bytes, durably: from now on they may be evicted (invariant 5).
 fn become_ordinary(
     core: &Core,
-    file: &FileState,
-    content: &Content,
+    file: &ExclusiveGate<'_>,
+    content: &CachedVersion,
     lower: &Arc<dyn LowerFile>,
     changed_amid: bool,
 ) -> Result<()> {
@@ -507,21 +439,21 @@ fn become_ordinary(
     core.memory_only.remove(content);
     file.inner.lock().stub = None;
     content.set_memory_only(false);
-    core.ledger.spilled_bytes.add(content.size());
+    core.counters.spilled_bytes.add(content.size());
     match &version {
-        // Another program may have written to it in between: who reads next asks the PFS.
-        Ok(_) if changed_amid => core.give_up(content),
+        // Another program may have written to it in between: the next reader asks the PFS.
+        Ok(_) if changed_amid => core.invalidate(content),
         Ok(version) if version.size == content.size() => {
             content.set_version(*version);
-            core.weigh_stamps(content, version);
+            core.check_racy(content, version);
         }
         // Another program wrote to it in the meantime.
         Ok(_) => {
             file.losses.add(content.size(), Cause::AnotherProgram);
-            core.give_up(content);
+            core.invalidate(content);
         }
-        // Of no known version, so nobody may be served from it.
-        Err(_) => core.give_up(content),
+        // Of no known version, so it serves nobody.
+        Err(_) => core.invalidate(content),
     }
     // Now that they may go, absent blocks are no zeros any more.
     if let Some(segment) = content.segment() {

@@ -1,4 +1,5 @@
-//! How fast files are written down, as it goes: a controller begins the earlier the slower it is.
+//! [`Pace`]: how fast files are written back at present. A controller begins the earlier the slower
+//! it is.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// Time without a file after which the rate is known to be lower than it was believed.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Bytes that became clean in the time since somebody began, or since that was told.
+/// Bytes that became clean since the first file was begun, or since that was reported.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     since: Option<Instant>,

@@ -10,12 +10,14 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
 use tidepool_store::BlockPin;
 
-use super::content::Content;
+use super::cached_version::CachedVersion;
 use super::handle::Handle;
 use super::memory_only;
-use crate::fill::{self, Filled, Keeping};
+use crate::block_buffers::AlignedBuffer;
+use crate::fill::BlockSource;
+use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
-use crate::transient::AlignedBuffer;
+use crate::ticket::Filled;
 
 /// Reads that are random and no longer than this do not fetch a whole block at first.
 const SMALL_READ_BYTES: usize = 128 << 10;
@@ -50,7 +52,7 @@ impl Piece {
 type Sink<'a> = dyn FnMut(&[IoSlice<'_>]) + 'a;
 
 impl Handle {
-    /// Reads and records it in the ledger.
+    /// Reads and counts it.
     pub(super) fn read_recorded(
         &self,
         offset: u64,
@@ -67,7 +69,7 @@ impl Handle {
         };
         match &result {
             Ok(outcome) => self.count_served(&outcome.levels),
-            Err(_) => self.core.ledger.failed(length as u64),
+            Err(_) => self.core.counters.failed(length as u64),
         }
         result
     }
@@ -78,7 +80,7 @@ impl Handle {
     /// have been had.
     fn read_to_end(
         &self,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         asked: usize,
         sink: &mut Sink<'_>,
@@ -93,7 +95,7 @@ impl Handle {
             if changed && latest.number != content.number {
                 return self.read_to_end(&latest, offset, asked, sink);
             }
-            let moved = changed && !content.is_superseded();
+            let moved = changed && !content.is_invalidated();
             if !moved || attempt >= ATTEMPTS_IN_MEMORY {
                 return (result, length);
             }
@@ -111,7 +113,7 @@ impl Handle {
 
     /// What reads come from; `None` is the PFS as it is now, which is what mode `bypass` sees
     /// unless the file's bytes are in memory only.
-    pub(super) fn content_to_read(&self) -> Option<Arc<Content>> {
+    pub(super) fn content_to_read(&self) -> Option<Arc<CachedVersion>> {
         if self.read_mode == ReadMode::Bypass {
             let current = self.file.content().unwrap_or_else(|| self.content.clone());
             return Some(current).filter(|content| content.is_memory_only() || content.is_lost());
@@ -126,13 +128,13 @@ impl Handle {
 
     fn read_content(
         &self,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         if content.is_lost() {
-            return Err(memory_only::let_go(&self.core, content, &*self.lower));
+            return Err(memory_only::lost_error(&self.core, content, &*self.lower));
         }
         if length == 0 {
             sink(&[]);
@@ -168,9 +170,12 @@ impl Handle {
         })
     }
 
-    /// Brings in what is not resident. No pin is held here: who changes the file waits for pins
-    /// while he keeps fetches out.
-    fn obtain(&self, content: &Arc<Content>, range: &Range<u64>) -> Result<Vec<Option<Piece>>> {
+    /// Brings in what is not resident. No pin is held here (invariant 7 of [`super`]).
+    fn obtain(
+        &self,
+        content: &Arc<CachedVersion>,
+        range: &Range<u64>,
+    ) -> Result<Vec<Option<Piece>>> {
         let request_bytes = (range.end - range.start) as usize;
         self.parts(range)
             .map(|(block, within)| self.obtain_part(content, block, within, request_bytes))
@@ -180,7 +185,7 @@ impl Handle {
     /// Bytes of one block that are not in the store, or `None` where they should be there now.
     fn obtain_part(
         &self,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         block: u64,
         within: Range<usize>,
         request_bytes: usize,
@@ -200,16 +205,16 @@ impl Handle {
         let pattern = self.read_ahead.lock().pattern();
         let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
         if !small || content.miss_is_hot(block) {
-            let keeping = match pattern {
-                _ if !self.keeps() => Keeping::Never,
-                Pattern::Sequential => Keeping::WhereItPays,
-                _ => Keeping::Always,
+            let admission = match pattern {
+                _ if !self.is_worth_keeping() => Admission::Never,
+                Pattern::Sequential => Admission::IfBeneficial,
+                _ => Admission::Always,
             };
-            match fill::fetch(&self.core, &self.file, &self.lower, content, block, keeping) {
+            match self.source(content).fetch(block, admission) {
                 Filled::Kept => return Ok(None),
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
-                        self.core.transient.remove(content.number, block);
+                        self.core.buffers.remove(content.number, block);
                     }
                     return Ok(Some(Piece::Passing(buffer, within.start, within.end)));
                 }
@@ -227,7 +232,7 @@ impl Handle {
     /// Pins what was not obtained otherwise; `None` where a block went away meanwhile.
     fn pin(
         &self,
-        content: &Content,
+        content: &CachedVersion,
         range: &Range<u64>,
         obtained: Vec<Option<Piece>>,
     ) -> Option<Vec<Piece>> {
@@ -242,7 +247,7 @@ impl Handle {
     /// Passes the pieces on and tells which level each byte came from.
     fn send(
         &self,
-        content: &Content,
+        content: &CachedVersion,
         range: &Range<u64>,
         pieces: &[Piece],
         sink: &mut Sink<'_>,
@@ -251,7 +256,7 @@ impl Handle {
         for ((block, within), piece) in self.parts(range).zip(pieces) {
             let bytes = within.len() as u64;
             let from_pfs = match piece {
-                Piece::Resident(..) => content.take_fresh(block, bytes),
+                Piece::Resident(..) => content.take_unread(block, bytes),
                 Piece::Zeros(_) => 0,
                 Piece::Passing(..) | Piece::Copied(_) => bytes,
             };
@@ -264,11 +269,11 @@ impl Handle {
     }
 
     /// Reads from the PFS under the version rule: the bytes are those of `content` or an error.
-    fn read_checked(&self, content: &Content, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let _unchanged_by_us = self.file.gate.read();
+    fn read_checked(&self, content: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let unchanged_by_us = self.file.share_gate();
         let read = self.lower.read_at(offset, bytes)?;
-        self.core.ledger.pfs_read_bytes.add(read as u64);
-        let current = fill::still_current(&self.core, content, &self.lower)?;
+        self.core.counters.pfs_read_bytes.add(read as u64);
+        let current = self.core.still_current(&unchanged_by_us, content, &*self.lower)?;
         if read < bytes.len() || !current {
             return Err(self.changed());
         }
@@ -284,7 +289,7 @@ impl Handle {
     ) -> Result<ReadOutcome> {
         let mut bytes = vec![0; length];
         let read = self.lower.read_at(offset, &mut bytes)?;
-        self.core.ledger.pfs_read_bytes.add(read as u64);
+        self.core.counters.pfs_read_bytes.add(read as u64);
         sink(&[IoSlice::new(&bytes[..read])]);
         Ok(ReadOutcome { bytes: read, levels: BytesByLevel::of(Level::Pfs, read as u64) })
     }
@@ -292,7 +297,7 @@ impl Handle {
     /// Small files: from their pack, read whole and packed at the first miss.
     fn read_packed(
         &self,
-        content: &Arc<Content>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
@@ -304,7 +309,7 @@ impl Handle {
         }
         let range = offset as usize..offset as usize + length;
         let version = content.version();
-        if !content.is_unsettled() {
+        if !content.is_racy() {
             let found = self.core.store.read_small(version.id, &version, |bytes| {
                 sink(&[IoSlice::new(&bytes[range.clone()])]);
             });
@@ -318,10 +323,11 @@ impl Handle {
         }
         let mut bytes = vec![0; size as usize];
         // What a program mapped it may change without a new time stamp, until its pages are clean.
-        let clean = content.admit && self.keeps() && self.lower.write_back(0, size).is_ok();
+        let clean =
+            content.admit && self.is_worth_keeping() && self.lower.write_back(0, size).is_ok();
         self.read_checked(content, 0, &mut bytes)?;
-        let trusted = clean && !content.is_unsettled() && !content.is_superseded();
-        if trusted && self.keeps() && self.file.inner.lock().writers == 0 {
+        let trusted = clean && !content.is_racy() && !content.is_invalidated();
+        if trusted && self.is_worth_keeping() && self.file.inner.lock().writers == 0 {
             let owner = content.owner;
             self.core.store.insert_small(version.id, version, owner, &bytes)?;
         }
@@ -350,10 +356,9 @@ impl Handle {
                 self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            let (core, keeping) = (&self.core, Keeping::Always);
-            match fill::fetch(core, &self.file, &self.lower, &content, block, keeping) {
+            match self.source(&content).fetch(block, Admission::Always) {
                 // Brought in on demand of an operator: no later reader is charged for it.
-                Filled::Kept => _ = content.take_fresh(block, block_bytes),
+                Filled::Kept => _ = content.take_unread(block, block_bytes),
                 Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
@@ -362,8 +367,13 @@ impl Handle {
         Ok(())
     }
 
+    /// Where the blocks of `content` come from, for this open.
+    fn source<'a>(&'a self, content: &'a Arc<CachedVersion>) -> BlockSource<'a> {
+        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, content }
+    }
+
     /// Notes the read for the pattern and starts what the pattern asks for.
-    fn plan_ahead(&self, content: &Arc<Content>, offset: u64, length: usize) {
+    fn plan_ahead(&self, content: &Arc<CachedVersion>, offset: u64, length: usize) {
         if self.read_mode != ReadMode::TwoLevel || content.is_memory_only() {
             return;
         }
@@ -382,7 +392,7 @@ impl Handle {
         self.prefetch_content(&self.content(), offset, length);
     }
 
-    fn prefetch_content(&self, content: &Arc<Content>, offset: u64, length: u64) {
+    fn prefetch_content(&self, content: &Arc<CachedVersion>, offset: u64, length: u64) {
         if self.core.config.read_ahead_bytes_max == 0 || content.is_memory_only() {
             return;
         }
@@ -391,9 +401,10 @@ impl Handle {
         if offset >= end {
             return;
         }
-        let keeping = if self.keeps() { Keeping::WhereItPays } else { Keeping::Never };
+        let admission =
+            if self.is_worth_keeping() { Admission::IfBeneficial } else { Admission::Never };
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            fill::prefetch(&self.core, &self.file, &self.lower, content, block, keeping);
+            self.source(content).prefetch(block, admission);
         }
     }
 

@@ -1,34 +1,35 @@
-//! Tries memory-only files again for which the PFS had no room, also while nobody needs their
-//! memory: so that operators are told no longer than it lasts.
+//! The thread that tries memory-only files again for which the PFS had no room, also while nobody
+//! needs their memory, so that operators are told no longer than it lasts.
 
 use std::sync::{Arc, Weak};
 
-use super::memory_only::{is_expendable, spill_gated};
-use super::spilling::{Room, Spilling};
+use super::memory_only::{is_expendable, write_back};
 use super::state::FileState;
+use super::write_back_state::{Room, WriteBackState};
 use crate::core::Core;
 use tidepool_proto::FileId;
 
 /// Starts the thread that tries again. It ends when nothing is left to try.
 pub fn start(core: &Arc<Core>) {
-    let (weak, spilling) = (Arc::downgrade(core), core.memory_only.spilling().clone());
+    let (weak, write_back_state) =
+        (Arc::downgrade(core), core.memory_only.write_back_state().clone());
     let builder = std::thread::Builder::new().name("retry".into()).stack_size(256 << 10);
-    if let Err(error) = builder.spawn(move || retry(&weak, &spilling)) {
-        core.memory_only.spilling().is_not_retried();
+    if let Err(error) = builder.spawn(move || retry(&weak, &write_back_state)) {
+        core.memory_only.write_back_state().is_not_retried();
         tracing::warn!(%error, "nobody tries again until memory is needed: no thread");
     }
 }
 
-fn retry(core: &Weak<Core>, spilling: &Spilling) {
-    while let Some((room, refused)) = spilling.next_try() {
+fn retry(core: &Weak<Core>, write_back_state: &WriteBackState) {
+    while let Some((room, refused)) = write_back_state.next_try() {
         let Some(core) = core.upgrade() else { return };
         match waiting(&core, room, refused) {
             Some(file) => {
                 // First: whatever comes of it, it is not tried again at once.
-                spilling.postpone(room);
+                write_back_state.postpone(room);
                 try_again(&core, &file);
             }
-            None => spilling.forget(room),
+            None => write_back_state.clear(room),
         }
     }
 }
@@ -48,8 +49,8 @@ fn waiting(core: &Core, room: Room, refused: FileId) -> Option<Arc<FileState>> {
 
 /// Passes over a file that is being changed.
 fn try_again(core: &Arc<Core>, file: &FileState) {
-    let Some(_changing) = file.gate.try_write() else { return };
+    let Some(changing) = file.try_close_gate() else { return };
     let Some(content) = file.content().filter(|content| content.is_memory_only()) else { return };
     // What became of it is noted.
-    let _ = spill_gated(core, file, &content);
+    let _ = write_back(core, &changing, &content);
 }

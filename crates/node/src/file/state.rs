@@ -9,21 +9,19 @@ use tidepool_pfs::Unsynced;
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
+use super::cached_version::CachedVersion;
 use super::capture::Capture;
-use super::content::Content;
 use super::losses::Losses;
-use super::memory_only;
 use super::stub::Stub;
-use crate::core::Core;
 use crate::pins::FilePin;
 
-/// What the node knows of one file. See the lock order in [`super`].
+/// What the node knows of one file. Invariants and the order of locks: [`super`].
 #[derive(Debug)]
 pub struct FileState {
     /// Which file.
     pub id: FileId,
-    /// Shared by fills and reads from the PFS, exclusive for changes of the file.
-    pub gate: RwLock<()>,
+    /// Taken by the methods of [`super::gate`].
+    pub(super) gate: RwLock<()>,
     /// The rest.
     pub inner: Mutex<Inner>,
     /// What was written through the node and is not durable.
@@ -35,8 +33,8 @@ pub struct FileState {
 /// The part of a file's state that changes at open and close.
 #[derive(Default)]
 pub struct Inner {
-    /// What is cached of the present version.
-    pub content: Option<Arc<Content>>,
+    /// What is cached of the present version (invariant 2).
+    pub content: Option<Arc<CachedVersion>>,
     /// The path below the PFS directory by which it was opened last.
     pub opened_as: PathBuf,
     /// Open handles.
@@ -47,35 +45,21 @@ pub struct Inner {
     pub capture: Capture,
     /// Held by `tidepool pin`.
     pub pin: Option<FilePin>,
-    /// The stub of memory-only bytes.
+    /// The stub of memory-only bytes (invariant 5).
     pub stub: Option<Stub>,
     /// The last name is gone.
     pub removed: bool,
-    /// The kernel writes the PFS file by itself: nothing of it may be cached. Changes with the
-    /// gate held exclusively.
+    /// The kernel or a client writes the PFS file by itself (invariant 4).
     pub written_directly: bool,
 }
 
-impl Inner {
-    /// Gives everything up that is kept of a file without names that nobody has open: its memory,
-    /// and the transfers whose descriptors keep its room on the PFS.
-    pub fn discard(&mut self, core: &Core) -> Remains {
-        let _the_same = memory_only::forget(core, self);
-        self.pin = None;
-        let Some(content) = self.content.take() else { return Remains::none() };
-        core.give_up(&content);
-        core.fills.cancel(&content);
-        Remains::of(&content)
-    }
-}
-
-/// Memory of bytes that nobody will read any more.
+/// Memory of bytes that will not be read any more.
 #[must_use = "it stays until it is dropped by `free`"]
 pub struct Remains(Option<Arc<Segment>>);
 
 impl Remains {
     /// All of a content.
-    pub fn of(content: &Content) -> Self {
+    pub fn of(content: &CachedVersion) -> Self {
         Remains(content.segment().cloned())
     }
 
@@ -84,11 +68,11 @@ impl Remains {
         Remains(None)
     }
 
-    /// Gives the memory back. Call without a lock: blocks may be pinned for as long as the PFS
-    /// takes to write them down.
+    /// Frees the memory. Call without a lock: blocks may be pinned for as long as the PFS takes to
+    /// write them back.
     pub fn free(self) {
         if let Some(segment) = self.0 {
-            segment.drop_contents();
+            segment.discard();
         }
     }
 }
@@ -115,7 +99,7 @@ impl FileState {
     }
 
     /// The content that opens share now.
-    pub fn content(&self) -> Option<Arc<Content>> {
+    pub fn content(&self) -> Option<Arc<CachedVersion>> {
         self.inner.lock().content.clone()
     }
 }

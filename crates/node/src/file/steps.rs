@@ -1,5 +1,5 @@
-//! Which files are written down now, and since when the PFS owes each of them an answer: so that
-//! one that hangs keeps no place that others need, and operators are told which it is.
+//! [`Steps`]: which files are written back now, and how long each waits for its present step on the
+//! PFS. A file that hangs gives its place to others, and operators are told which one it is.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_proto::FileId;
 
+use super::gate::ExclusiveGate;
+
 /// A file whose last step takes longer leaves its place to another one.
 pub const SLOW: Duration = Duration::from_secs(1);
-/// A file whose last step takes longer hangs: nobody who needs memory waits for it.
+/// A file whose last step takes longer hangs: no thread that needs memory waits for it.
 pub const HANGING: Duration = Duration::from_secs(5);
 /// Threads that may be waiting for the PFS beyond those that write.
 pub const WAITING_MAX: usize = 64;
 
 /// The files that go on, of those that wait for their present steps for so long; `ended` ago one
-/// was done. Who waits a second is left behind where another one was done meanwhile. Where none
-/// was, the PFS may be slow: then one is left behind in a second, two in two, so that not all write
-/// at a time and none gets done.
+/// was done. A file that waits a second is left behind where another one was done meanwhile. Where
+/// none was, the PFS may be slow: then one is left behind in a second, two in two, so that not all
+/// write at a time and none gets done.
 pub fn moving<T>(mut files: Vec<(Duration, T)>, ended: Option<Duration>) -> Vec<T> {
     files.sort_by_key(|(waits, _)| std::cmp::Reverse(*waits));
     let is_moving = |(number, (waits, _)): &(u32, (Duration, T))| {
@@ -31,7 +33,7 @@ pub fn moving<T>(mut files: Vec<(Duration, T)>, ended: Option<Duration>) -> Vec<
 #[derive(Default)]
 pub struct Steps(Mutex<HashMap<FileId, Instant>>);
 
-/// A file that is written down.
+/// A file that is written back.
 pub struct Step<'a> {
     steps: &'a Steps,
     file: FileId,
@@ -44,13 +46,13 @@ impl Drop for Step<'_> {
 }
 
 impl Steps {
-    /// A file is written down from now on. Call with its gate held exclusively.
-    pub fn begin(&self, file: FileId) -> Step<'_> {
-        self.0.lock().insert(file, Instant::now());
-        Step { steps: self, file }
+    /// A file is written back from now on.
+    pub fn begin(&self, file: &ExclusiveGate<'_>) -> Step<'_> {
+        self.0.lock().insert(file.id, Instant::now());
+        Step { steps: self, file: file.id }
     }
 
-    /// Whether a file is written down now.
+    /// Whether a file is written back now.
     pub fn has(&self, file: FileId) -> bool {
         self.0.lock().contains_key(&file)
     }
@@ -62,7 +64,7 @@ impl Steps {
         }
     }
 
-    /// How long a file, which somebody took up at `begun`, waits for its present step.
+    /// How long a file, which a thread took up at `begun`, waits for its present step.
     pub fn waits(&self, file: FileId, begun: Instant) -> Duration {
         let moved = self.0.lock().get(&file).copied();
         moved.map_or(begun, |moved| moved.max(begun)).elapsed()

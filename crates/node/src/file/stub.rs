@@ -1,9 +1,9 @@
 //! Stubs of memory-only files on the PFS: how they are marked, found, and turned into the files
 //! whose place they hold.
 //!
-//! Every step leaves a stub or the whole file behind if it is the last one, also where a failure
-//! of power takes what was not synced: the mark says *writing*, durably, before the first byte
-//! goes down, and goes after the last one is durable.
+//! Each step, if it is the last one, leaves a stub or the whole file behind, also where a failure
+//! of power takes what was not synced: the mark says *writing*, durably, before the first byte is
+//! written, and is removed after the last one is durable.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
             });
         }
         Ok(None) => true,
-        // Nobody makes a stub whose mark he cannot read.
+        // No user makes a stub whose mark that user cannot read.
         Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => true,
         Err(error) if is_unsupported(&error) => false,
         Err(error) => return Err(error),
@@ -74,7 +74,7 @@ fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
     match rustix::fs::open(again, flags, Mode::empty()) {
         Ok(readable) => rustix::io::pread(&readable, head, 0)
             .map_err(|errno| Error::pfs("looking for the mark of a stub", errno)),
-        // Nobody makes a stub whose mark he cannot read.
+        // No user makes a stub whose mark that user cannot read.
         Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(0),
         Err(_) => Err(error),
     }
@@ -204,7 +204,7 @@ impl Stub {
     }
 
     /// Whether the file, seen at `now`, is still this stub: nobody wrote to it. Times may have
-    /// been set, by whomever: they are not those of the bytes.
+    /// been set, by any program: they are not those of the bytes.
     pub fn is_at(&self, lower: &dyn LowerFile, now: &Version, mark: &Mark) -> Result<bool> {
         let Found::Stub(found) = find(lower, now.size)? else { return Ok(false) };
         if self.unsure.load(Ordering::Acquire) {
@@ -259,8 +259,8 @@ impl Stub {
     }
 
     /// Turns the stub into the file of `mark.length` bytes whose first bytes are `head`; `rest`
-    /// writes those behind them. After an error [`Stub::give_up`] says what became of it.
-    pub fn write_down(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
+    /// writes those behind them. After an error [`Stub::restore`] says what became of it.
+    pub fn write_back(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
         let (lower, size) = (&*self.lower, mark.length);
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
         self.progress.lock().is_cut = false;
@@ -299,14 +299,14 @@ impl Stub {
         lower.sync_directory_entry()
     }
 
-    /// Makes it a stub again after it could not be written down. False where it is the whole file
+    /// Makes it a stub again after it could not be written back. False where it is the whole file
     /// by now, and no mark can be had any more.
-    pub fn give_up(&self, mark: &Mark) -> bool {
+    pub fn restore(&self, mark: &Mark) -> bool {
         let Err(error) = self.back(mark) else { return true };
         let size = self.lower.version().map(|now| now.size);
         let found = size.and_then(|size| find(&*self.lower, size));
-        // What is said is said by whoever counts failures.
-        tracing::debug!(%error, ?found, "a memory-only file that could not be written down");
+        // The error is logged where failures are counted.
+        tracing::debug!(%error, ?found, "a memory-only file that could not be written back");
         let is_whole = matches!(found, Ok(Found::Nothing));
         self.unsure.store(!is_whole, Ordering::Release);
         !is_whole

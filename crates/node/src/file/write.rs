@@ -1,4 +1,5 @@
-//! The write path: the PFS first, then the store, under the file's gate; durable at close.
+//! The write path: the PFS first, then the store, under the file's gate (invariants 1 and 3 of
+//! [`super`]); durable at close.
 //!
 //! Before a change the version is compared with the recorded one, so that bytes another program
 //! put there since are never mixed with what is cached; after it the new version is recorded.
@@ -6,16 +7,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
 use tidepool_pfs::{Need, Work, asked};
 use tidepool_proto::{ErrorKind, Result, Version, WriteMode};
 
-use super::capture::{Capture, Written};
-use super::content::Content;
+use super::cached_version::CachedVersion;
+use super::capture::{Capture, Places};
+use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
+use super::written::Written;
 use super::{behind, memory_only};
-use crate::carry::WordWait;
+use crate::metadata_change::NotificationWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
 const GAP_BYTES_MAX: u64 = 64 << 20;
@@ -27,39 +29,43 @@ const WRITEBACK_BYTES: u64 = 8 << 20;
 impl Handle {
     /// Begins a change: takes the gate and finds the content that it applies to, on the PFS where
     /// this open writes past the store.
-    fn begin_change(&self) -> Result<(RwLockWriteGuard<'_, ()>, Arc<Content>)> {
-        let word = WordWait::begin();
+    fn begin_change(&self) -> Result<(ExclusiveGate<'_>, Arc<CachedVersion>)> {
+        let notification = NotificationWait::begin();
         loop {
-            let changing = self.file.gate.write();
+            let changing = self.file.close_gate();
             self.check_nothing_lost()?;
             let now = self.lower.version()?;
-            if !self.file.content().is_some_and(|content| word.is_for(&content, &now)) {
-                let content = self.content_for_change(now)?;
+            if !self.file.content().is_some_and(|content| notification.is_for(&content, &now)) {
+                let content = self.content_for_change(&changing, now)?;
                 if self.write_mode == WriteMode::Bypass && content.is_memory_only() {
                     // What is written past the store is on the PFS when the call returns.
-                    memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
-                    self.owe(1);
+                    memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+                    self.add_dirty(1);
                 }
                 // It may have waited long for others, or for the PFS.
                 asked::check()?;
                 return Ok((changing, content));
             }
-            // Who brings the word needs the gate.
+            // The notification needs the gate.
             drop(changing);
-            word.pause();
+            notification.pause();
         }
     }
 
-    /// The content that a change applies to. Call with the gate held exclusively, and nothing else:
-    /// the PFS may take its time.
-    fn content_for_change(&self, now: Version) -> Result<Arc<Content>> {
+    /// The content that a change applies to. Call without any other lock: the PFS may take its
+    /// time.
+    fn content_for_change(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        now: Version,
+    ) -> Result<Arc<CachedVersion>> {
         let current = self.file.content();
         if let Some(content) = &current {
             let is_current = match content.is_memory_only() {
-                true => self.is_still_ours(content, &now)?,
-                false => content.version().agrees_with(&now) && !content.is_superseded(),
+                true => memory_only::is_still_ours(&self.core, gate, content, &*self.lower, &now)?,
+                false => content.version().agrees_with(&now) && !content.is_invalidated(),
             };
-            if is_current && content.is_borrowed() {
+            if is_current && content.is_borrowed_by_client() {
                 return Ok(self.replace_content(&mut self.file.inner.lock(), now));
             }
             if is_current {
@@ -69,26 +75,22 @@ impl Handle {
         memory_only::refuse_stub(&*self.lower, &now)?;
         let mut inner = self.file.inner.lock();
         if let Some(current) = current {
-            self.core.ledger.versions_superseded.add(1);
+            self.core.counters.versions_superseded.add(1);
             memory_only::note_replaced(&self.file, &current);
-            let remains = memory_only::forget(&self.core, &mut inner);
+            let remains = memory_only::discard(&self.core, &mut inner);
             let content = self.shared_content(&mut inner, now);
             drop(inner);
             remains.free();
-            // Who changes what is there now is told first what is not there any more.
+            // A writer is told first what is lost, then may change what is there now.
             self.check_nothing_lost()?;
             return Ok(content);
         }
         Ok(self.fresh_content(&mut inner, now))
     }
 
-    fn is_still_ours(&self, content: &Content, now: &Version) -> Result<bool> {
-        memory_only::is_still_ours(&self.core, &self.file, content, &*self.lower, now)
-    }
-
-    /// Gives the content up where no other program changed the file: its readers go on with what
+    /// Invalidates the content where no other program changed the file: its readers go on with what
     /// takes its place.
-    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
         let old = inner.content.clone();
         let fresh = self.fresh_content(inner, now);
         if let Some(old) = old {
@@ -97,39 +99,44 @@ impl Handle {
         fresh
     }
 
-    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
+    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
         let admits = inner.content.as_ref().map_or(self.content.admit, |old| old.admit);
-        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_unsettled());
-        self.drop_content(inner);
+        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_racy());
+        self.discard_content(inner);
         let admit = admits && !inner.written_directly;
-        let content = Arc::new(Content::new(now, self.content.owner, admit));
+        let content = Arc::new(CachedVersion::new(now, self.content.owner, admit));
         if shared {
-            content.mark_unsettled();
+            content.mark_racy();
         }
         inner.content = Some(content.clone());
         content
     }
 
-    fn drop_content(&self, inner: &mut Inner) {
+    fn discard_content(&self, inner: &mut Inner) {
         if let Some(old) = inner.content.take() {
-            self.core.give_up(&old);
+            self.core.invalidate(&old);
         }
         self.core.store.remove_small(self.file.id);
         inner.pin = None;
         inner.capture = Default::default();
     }
 
-    /// Records what a change made of the file. Call with the gate held exclusively.
-    fn changed_by_us(&self, content: &Content, now: &Version) {
+    /// Records what a change made of the file.
+    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, content: &CachedVersion, now: &Version) {
         content.set_version(*now);
-        self.core.weigh_stamps(content, now);
-        self.core.transient.forget(content.number);
+        self.core.check_racy(content, now);
+        self.core.buffers.discard(content.number);
     }
 
     /// The version after a change of ours, if the file is as that alone leaves it. Else another
-    /// program changed it at the same time, and nothing of it stays cached. Call with the gate held
-    /// exclusively, before what is cached follows the change.
-    fn seen_alone(&self, content: &Content, grown: &Growth) -> Result<Option<Version>> {
+    /// program changed it at the same time, and nothing of it stays cached. Call before what is
+    /// cached follows the change.
+    fn seen_alone(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &CachedVersion,
+        grown: &Growth,
+    ) -> Result<Option<Version>> {
         let now = self.lower.version()?;
         let gap = grown.size_before..grown.data_from.min(grown.size_after);
         let zeros = match now.size == grown.size_after {
@@ -138,17 +145,17 @@ impl Handle {
         };
         match zeros {
             Some(true) => return Ok(Some(now)),
-            Some(false) => self.changed_by_others(now),
-            None => self.distrust(),
+            Some(false) => self.changed_by_others(gate, now),
+            None => self.invalidate(gate),
         }
         Ok(None)
     }
 
     /// The part of a gap that what is cached would show as zeros without asking the PFS.
-    fn gap_kept(&self, content: &Content, gap: Range<u64>, size_after: u64) -> Range<u64> {
+    fn gap_kept(&self, content: &CachedVersion, gap: Range<u64>, size_after: u64) -> Range<u64> {
         let small = size_after <= self.core.config.small_file_bytes_max;
         let end = match content.segment() {
-            _ if content.is_lent() => gap.end,
+            _ if content.is_borrowed_by_kernel() => gap.end,
             None if small => gap.end,
             None => gap.start,
             // Blocks beyond the one at the old end are not there yet.
@@ -177,25 +184,25 @@ impl Handle {
     }
 
     /// Another program changed the file at the same time: nothing of it stays cached.
-    fn changed_by_others(&self, now: Version) {
+    fn changed_by_others(&self, _gate: &ExclusiveGate<'_>, now: Version) {
         let mut inner = self.file.inner.lock();
-        self.core.ledger.versions_superseded.add(1);
+        self.core.counters.versions_superseded.add(1);
         self.shared_content(&mut inner, now);
     }
 
     /// A content in place of one that another program changed while this open could write too.
     /// Its next change may hide behind one of ours, so nothing is kept before an open that finds
     /// the file without writers.
-    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<Content> {
-        self.drop_content(inner);
-        let content = Arc::new(Content::new(now, self.content.owner, false));
-        content.mark_unsettled();
+    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
+        self.discard_content(inner);
+        let content = Arc::new(CachedVersion::new(now, self.content.owner, false));
+        content.mark_racy();
         inner.content = Some(content.clone());
         content
     }
 
-    /// After a failed change nobody knows which bytes the PFS took: nothing of it stays cached.
-    fn distrust(&self) {
+    /// Invalidates what is cached after a failed change: which bytes the PFS took is not known.
+    fn invalidate(&self, _gate: &ExclusiveGate<'_>) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
             if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
@@ -207,37 +214,44 @@ impl Handle {
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
-        let (_changing, content) = self.begin_change()?;
-        let (at, written) = self.write_to(&content, offset, data)?;
+        let (changing, content) = self.begin_change()?;
+        let (at, written) = self.write_to(&changing, &content, offset, data)?;
         if self.leads_to_current(&content) {
-            behind::write(&content, &*self.lower, at, &data[..written]);
+            behind::write(&changing, &content, &*self.lower, at, &data[..written]);
         }
         Ok((at, written))
     }
 
-    /// Whether nobody else changed the file since it had this content.
-    fn leads_to_current(&self, content: &Arc<Content>) -> bool {
+    /// Whether no other program changed the file since it had this content.
+    fn leads_to_current(&self, content: &Arc<CachedVersion>) -> bool {
         self.file.content().is_some_and(|now| now.number == content.latest().number)
     }
 
-    /// As [`Handle::write`]. Call with the gate held exclusively.
-    fn write_to(&self, content: &Arc<Content>, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
+    /// As [`Handle::write`].
+    fn write_to(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(u64, usize)> {
         if content.is_memory_only() {
             let at = if self.append { content.size() } else { offset };
-            let kept = memory_only::write(&self.core, &self.file, content, at, data)?;
+            let kept = memory_only::write(&self.core, gate, content, at, data)?;
             if kept {
-                self.core.ledger.written_bytes.add(data.len() as u64);
+                self.core.counters.written_bytes.add(data.len() as u64);
                 return Ok((at, data.len()));
             }
-            return self.write_through(content, at, data);
+            return self.write_through(gate, content, at, data);
         }
-        self.write_through(content, offset, data)
+        self.write_through(gate, content, offset, data)
     }
 
-    /// Writes to the PFS, then keeps. Call with the gate held exclusively.
+    /// Writes to the PFS, then keeps.
     fn write_through(
         &self,
-        content: &Arc<Content>,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize)> {
@@ -247,56 +261,67 @@ impl Handle {
             Ok((at, taken)) => (at, &data[..taken]),
             Err(error) => {
                 // A part of it may be there.
-                self.owe(1);
-                self.distrust();
+                self.add_dirty(1);
+                self.invalidate(gate);
                 return Err(error);
             }
         };
         let done = (at, data.len());
-        self.core.ledger.written_bytes.add(data.len() as u64);
-        self.core.ledger.pfs_written_bytes.add(data.len() as u64);
-        self.owe(data.len() as u64);
+        self.core.counters.written_bytes.add(data.len() as u64);
+        self.core.counters.pfs_written_bytes.add(data.len() as u64);
+        self.add_dirty(data.len() as u64);
         if self.append && at != size_before {
-            self.changed_by_others(self.lower.version()?);
+            self.changed_by_others(gate, self.lower.version()?);
             return Ok(done);
         }
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(done) };
-        // Without the lock: making room may write other files down. The gate keeps it ours.
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(done) };
+        // Without the lock: making room may write other files back. The gate keeps it ours.
         let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
         let kept = capture.keep(
-            &self.core,
+            self.places(),
             content,
             &Written { offset: at, data, size_before },
-            self.write_mode != WriteMode::Bypass && self.keeps(),
+            self.write_mode != WriteMode::Bypass && self.is_worth_keeping(),
         );
         self.file.inner.lock().capture = capture;
         if kept.is_err() {
-            // The PFS has the bytes; only their copy in memory is given up.
-            self.distrust();
+            // The PFS has the bytes; only their copy in memory is invalidated.
+            self.invalidate(gate);
             return Ok(done);
         }
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(done)
     }
 
+    fn places(&self) -> Places<'_> {
+        let core = &self.core;
+        let small_file_bytes_max = core.config.small_file_bytes_max;
+        Places { store: &core.store, buffers: &core.buffers, small_file_bytes_max }
+    }
+
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
-        let (_changing, content) = self.begin_change()?;
-        self.truncate_to(&content, size)?;
+        let (changing, content) = self.begin_change()?;
+        self.truncate_to(&changing, &content, size)?;
         if self.leads_to_current(&content) {
-            behind::set_size(&content, &*self.lower, size);
+            behind::set_size(&changing, &content, &*self.lower, size);
         }
         Ok(())
     }
 
-    /// As [`Handle::truncate`]. Call with the gate held exclusively.
-    fn truncate_to(&self, content: &Arc<Content>, size: u64) -> Result<()> {
+    /// As [`Handle::truncate`].
+    fn truncate_to(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
+        size: u64,
+    ) -> Result<()> {
         if content.is_memory_only() {
-            memory_only::tell_shorter(&self.core, &self.file, content, &*self.lower, size)?;
-            match memory_only::set_size(content, size) {
+            memory_only::tell_shorter(&self.core, gate, content, &*self.lower, size)?;
+            match memory_only::set_size(gate, content, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    memory_only::spill_to_go_on(&self.core, &self.file, content)?;
+                    memory_only::write_back_to_go_on(&self.core, gate, content)?;
                 }
                 done => return done,
             }
@@ -304,81 +329,91 @@ impl Handle {
         let directly = self.file.inner.lock().written_directly;
         let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
         let cut = asked::making(|| self.lower.set_size(size));
-        match cut.and_then(|()| if in_memory { self.begin_memory_only(content) } else { Ok(false) })
-        {
+        match cut.and_then(|()| {
+            if in_memory { self.begin_memory_only(gate, content) } else { Ok(false) }
+        }) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => {
-                self.distrust();
+                self.invalidate(gate);
                 return Err(error);
             }
         }
-        self.owe(1);
+        self.add_dirty(1);
         let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
         if self.file.inner.lock().capture.set_size(&self.core.store, content, size).is_err() {
-            self.distrust();
+            self.invalidate(gate);
             return Ok(());
         }
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(())
     }
 
     /// Turns a file that was just created or cut to nothing into a memory-only one. Other handles
-    /// go along. False where it cannot be one. Call with the gate held exclusively.
-    pub(crate) fn begin_memory_only(&self, content: &Arc<Content>) -> Result<bool> {
+    /// go along. False where it cannot be one.
+    pub(crate) fn begin_memory_only(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
+    ) -> Result<bool> {
         self.core.store.remove_small(self.file.id);
-        self.core.transient.forget(content.number);
+        self.core.buffers.discard(content.number);
         self.file.inner.lock().capture = Default::default();
         if let Some(segment) = content.segment() {
             segment.set_size(0)?;
         }
-        memory_only::begin(&self.core, &self.file, content, &self.lower)
+        memory_only::begin(&self.core, gate, content, &self.lower)
     }
 
     /// As [`Handle::begin_memory_only`] for an open that created the file. Others may have written
     /// to it since: then their bytes stay, and it is an ordinary file. Refuses a stub that is not
-    /// ours. Call with the gate held exclusively.
-    pub(crate) fn begin_new_memory_only(&self, content: &Arc<Content>) -> Result<()> {
+    /// ours.
+    pub(crate) fn begin_new_memory_only(
+        &self,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
+    ) -> Result<()> {
         let now = self.lower.version()?;
         memory_only::refuse_stub(&*self.lower, &now)?;
         let directly = self.file.inner.lock().written_directly;
         if now.size == 0 && content.size() == 0 && !directly {
-            self.begin_memory_only(content)?;
+            self.begin_memory_only(gate, content)?;
         }
         Ok(())
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        let (_changing, content) = self.begin_change()?;
+        let (changing, content) = self.begin_change()?;
         if content.is_memory_only() {
-            memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
+            memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
         }
         let allocate = || self.lower.allocate(mode_bits, offset, length);
         if let Err(error) = asked::making(allocate) {
-            self.distrust();
+            self.invalidate(&changing);
             return Err(error);
         }
-        self.owe(1);
-        self.distrust_after_allocate(&content, mode_bits, offset, length)?;
+        self.add_dirty(1);
+        self.follow_allocation(&changing, &content, mode_bits, offset, length)?;
         if self.leads_to_current(&content) {
             let zeroed = if mode_bits & ZEROES != 0 { length } else { 0 };
-            behind::zero(&content, &*self.lower, offset, zeroed);
+            behind::zero(&changing, &content, &*self.lower, offset, zeroed);
         }
         Ok(())
     }
 
     /// Follows an allocation in the cache: zeros where it zeroes, nothing kept where bytes move.
-    fn distrust_after_allocate(
+    fn follow_allocation(
         &self,
-        content: &Arc<Content>,
+        gate: &ExclusiveGate<'_>,
+        content: &Arc<CachedVersion>,
         mode_bits: i32,
         offset: u64,
         length: u64,
     ) -> Result<()> {
         const PLAIN: i32 = libc::FALLOC_FL_KEEP_SIZE;
         if mode_bits & !(ZEROES | PLAIN) != 0 {
-            self.distrust();
+            self.invalidate(gate);
             return Ok(());
         }
         let size_before = content.size();
@@ -387,14 +422,14 @@ impl Handle {
             _ => size_before,
         };
         let grown = Growth { size_before, data_from: size_after, size_after };
-        let Some(now) = self.seen_alone(content, &grown)? else { return Ok(()) };
+        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
         let mut inner = self.file.inner.lock();
         if now.size != content.size()
             && inner.capture.set_size(&self.core.store, content, now.size).is_err()
         {
-            // The PFS has the new length; only the copy in memory is given up.
+            // The PFS has the new length; only the copy in memory is invalidated.
             drop(inner);
-            self.distrust();
+            self.invalidate(gate);
             return Ok(());
         }
         if matches!(inner.capture, Capture::Gather(_)) {
@@ -408,12 +443,12 @@ impl Handle {
             }
         }
         drop(inner);
-        self.changed_by_us(content, &now);
+        self.changed_by_us(gate, content, &now);
         Ok(())
     }
 
-    /// Counts bytes that `close` has to make durable. In mode `bypass` it promises nothing.
-    fn owe(&self, bytes: u64) {
+    /// Counts dirty bytes, which `close` has to make durable. In mode `bypass` it promises nothing.
+    fn add_dirty(&self, bytes: u64) {
         if self.write_mode == WriteMode::Bypass {
             return;
         }
@@ -441,22 +476,22 @@ impl Handle {
     }
 
     /// Brings the stub of a memory-only file up to date; false for other files. Where this open is
-    /// to make bytes durable (the file has another directory's rule now), they are written down.
+    /// to make bytes durable (the file has another directory's rule now), they are written back.
     fn record_in_stub(&self) -> Result<bool> {
         if !self.file.content().is_some_and(|content| content.is_memory_only()) {
             return Ok(false);
         }
-        let _changing = self.file.gate.write();
-        // It may have been written down while this waited.
+        let changing = self.file.close_gate();
+        // It may have been written back while this waited.
         match self.file.content().filter(|content| content.is_memory_only()) {
             Some(content) if self.write_mode != WriteMode::Memory => {
-                memory_only::spill_to_go_on(&self.core, &self.file, &content)?;
-                self.owe(1);
+                memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+                self.add_dirty(1);
             }
             Some(content) => {
-                if !memory_only::record(&self.core, &self.file, &content, &*self.lower)? {
+                if !memory_only::record(&self.core, &changing, &content, &*self.lower)? {
                     // Another program's by now; if bytes of ours went with it, that is told here.
-                    self.content_for_change(self.lower.version()?)?;
+                    self.content_for_change(&changing, self.lower.version()?)?;
                     return Ok(false);
                 }
                 return Ok(true);
@@ -470,14 +505,14 @@ impl Handle {
     fn settle(&self, need: Option<Need>) -> Result<()> {
         let directly = self.file.inner.lock().written_directly;
         if let Some(need) = need {
-            // Nobody counts what the kernel writes.
+            // What the kernel writes is not counted.
             let need = if directly && need == Need::Counted { EVERYTHING } else { need };
             self.file.unsynced.settle(&self.hearing, need, |work| self.sync_lower(work))?;
             if directly {
                 return Ok(());
             }
         }
-        let _changing = self.file.gate.write();
+        let _changing = self.file.close_gate();
         let mut inner = self.file.inner.lock();
         match inner.content.clone() {
             Some(content) if !content.is_memory_only() && content.admit => {
@@ -499,8 +534,8 @@ impl Handle {
             }
             Ok(()) => {}
             Err(error) => {
-                let _changing = self.file.gate.write();
-                self.distrust();
+                let changing = self.file.close_gate();
+                self.invalidate(&changing);
                 return Err(error);
             }
         }
@@ -516,7 +551,7 @@ struct Growth {
     size_after: u64,
 }
 
-/// All that is in a file, whoever wrote it.
+/// All that is in a file, whichever program wrote it.
 const EVERYTHING: Need = Need::All { data_only: false };
 
 /// Writes zeros over the resident part of a range.

@@ -1,5 +1,5 @@
-//! Who may do what: checks of the descriptors that clients bring, of those they are given, and of
-//! requests that change the node. Every match is complete, so a new request must be placed here.
+//! Access checks: of the descriptors that clients bring, of those they are given, and of requests
+//! that change the node. Every match is complete, so a new request must be placed here.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -44,8 +44,8 @@ pub(super) fn check_file(descriptor: impl AsFd, access: Access) -> Result<()> {
 }
 
 /// Checks that a user may have what is cached of a file serve it after a change of metadata.
-/// Between the two versions, the times of the file are the word of whoever may set them: he owns
-/// the file, may read and write it, or may do everything on this node anyway.
+/// Between the two versions, the times of the file are only as good as the users who may set them:
+/// the owner, users who may read and write the file, and operators of the node.
 pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
     let descriptor = descriptor.as_fd();
     if check_file(descriptor, Access::ReadWrite).is_ok() {
@@ -61,9 +61,9 @@ pub(super) fn check_vouches(descriptor: impl AsFd, user_id: u32) -> Result<()> {
         .remedy("what is cached is read anew; nothing is wrong"))
 }
 
-/// Checks that a user may have a file let go of memory: he owns it, may write it, or may do
-/// everything on this node anyway. Each of its other readers pays for an eviction with a transfer,
-/// so a mere reader may not have it done again and again.
+/// Checks that a user may have a file evicted: its owner, users who may write it, and operators of
+/// the node. Each of its other readers pays for an eviction with a transfer, so a mere reader may
+/// not have it done again and again.
 pub(super) fn check_evicts(descriptor: impl AsFd, user_id: u32) -> Result<()> {
     let operation = "evicting a file";
     let descriptor = descriptor.as_fd();
@@ -110,7 +110,7 @@ pub(super) fn check_transfer_buffer(descriptor: impl AsFd) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody who is given this descriptor can only read the file: it is open for reading,
+/// Whether a process that is given this descriptor can only read the file: it is open for reading,
 /// and cannot be opened anew for writing (through `/proc`) by other users.
 pub(super) fn is_read_only(descriptor: BorrowedFd<'_>) -> bool {
     let for_reading = rustix::fs::fcntl_getfl(descriptor)

@@ -26,12 +26,10 @@ use tidepool_proto::wire::{
 };
 use tidepool_proto::{Error, ErrorKind};
 
-use super::limits::{Ledger, Ticket};
+use super::limits::{ClientQuotas, STACK_BYTES, Ticket};
 use super::linger::{AT_ONCE, Lingering, Whereabouts};
 use super::session::{Answer, Session};
 
-/// Stack of a thread that serves requests, in bytes. Memory is used only as far as it is touched.
-pub(super) const STACK_BYTES: usize = 512 << 10;
 /// Threads that may stand by for the next request: one waits for it, one takes over from that one.
 const WAITING_MAX: usize = 2;
 /// Buffers that are kept for further writes; each is as long as the longest write.
@@ -39,9 +37,9 @@ const SCRATCH_BUFFERS_MAX: usize = 16;
 
 /// What all connections of a server share.
 pub(super) struct Shared {
-    pub(super) ledger: Arc<Ledger>,
-    pub(super) stopping: AtomicBool,
-    pub(super) lingering: Lingering,
+    pub(super) quotas: Arc<ClientQuotas>,
+    pub(super) stopping: Arc<AtomicBool>,
+    lingering: Arc<Lingering>,
     /// The directory of the parallel file system, which each client is told.
     root: PathBuf,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -52,11 +50,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(ledger: Arc<Ledger>, root: PathBuf) -> Arc<Shared> {
+    pub(super) fn new(quotas: Arc<ClientQuotas>, root: PathBuf) -> Arc<Shared> {
+        let stopping = Arc::new(AtomicBool::new(false));
         Arc::new(Shared {
-            ledger,
-            stopping: AtomicBool::new(false),
-            lingering: Lingering::default(),
+            quotas,
+            lingering: Lingering::new(&stopping),
+            stopping,
             root,
             open: Mutex::default(),
             all_ended: Condvar::new(),
@@ -90,7 +89,7 @@ impl Shared {
     /// for a file system that does not answer is left behind after a time: it ends with the
     /// process, and its client hears nothing before.
     pub(super) fn end_all(&self) {
-        let deadline = Instant::now() + self.ledger.limits().stop_timeout;
+        let deadline = Instant::now() + self.quotas.limits().stop_timeout;
         let mut open = self.open.lock();
         for connection in open.values() {
             connection.take_no_more();
@@ -136,9 +135,9 @@ pub(super) struct Connection {
     process: Whereabouts,
     session: Session,
     shared: Arc<Shared>,
-    /// Whoever holds it waits for the next request; true when the connection has ended.
+    /// Its holder waits for the next request; true when the connection has ended.
     turn: Mutex<bool>,
-    /// Whoever holds it sends a reply.
+    /// Its holder sends a reply.
     sending: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
@@ -239,7 +238,7 @@ impl Connection {
     }
 
     fn greet(&self) -> bool {
-        let limits = self.shared.ledger.limits();
+        let limits = self.shared.quotas.limits();
         let by = Instant::now() + limits.hello_timeout;
         let received = receive_frame(
             self.socket.as_fd(),
@@ -274,7 +273,7 @@ impl Connection {
     }
 
     fn refuse_malformed(&self, malformed: Malformed) {
-        self.shared.ledger.malformed.fetch_add(1, Ordering::Relaxed);
+        self.shared.quotas.malformed.fetch_add(1, Ordering::Relaxed);
         self.cut_off(malformed.0);
     }
 
@@ -285,7 +284,7 @@ impl Connection {
             self.left.store(true, Ordering::Release);
         }
         match error {
-            // It gave up what it was waiting for, and may still look at what it was lent.
+            // It gave up what it was waiting for, and may still look at what it borrowed.
             ReceiveError::Closed if self.is_half_closed() => {
                 self.cut_off.store(true, Ordering::Release);
             }
@@ -322,10 +321,10 @@ impl Connection {
         }
     }
 
-    /// Sees to it that somebody waits for the next request. Without a further thread, requests
+    /// Sees to it that a thread waits for the next request. Without a further thread, requests
     /// wait for this one to be done, which is slower and still right.
     fn stand_by(self: &Arc<Self>) {
-        let limit = self.shared.ledger.limits().requests_in_flight_max;
+        let limit = self.shared.quotas.limits().requests_in_flight_max;
         if self.waiting.load(Ordering::Acquire) == 0 && self.threads.load(Ordering::Acquire) < limit
         {
             let _ = self.spawn(Connection::serve);
@@ -333,7 +332,7 @@ impl Connection {
     }
 
     fn next_request(&self) -> Option<(Request, Frame)> {
-        let limits = self.shared.ledger.limits();
+        let limits = self.shared.quotas.limits();
         let received =
             receive_frame(self.socket.as_fd(), FrameLimits::REQUEST, None, limits.message_timeout);
         let frame = match received {
@@ -346,7 +345,7 @@ impl Connection {
         match decode_request(&frame.body) {
             Ok(Request::Bye) => None,
             Ok(Request::Finish) => {
-                // It lives, and may look at what it was lent.
+                // It lives, and may look at what it borrowed.
                 self.cut_off.store(true, Ordering::Release);
                 None
             }
@@ -369,11 +368,11 @@ impl Connection {
         }
         let changes = request.changes_bytes();
         if changes && !self.still_asks() {
-            // Whoever writes the file by now must not find it changed by one who is gone.
+            // A later writer of the file must not find it changed by a client that is gone.
             return;
         }
         let answer = if frame.descriptors.len() < frame.descriptors_announced {
-            self.shared.ledger.limited.fetch_add(1, Ordering::Relaxed);
+            self.shared.quotas.limited.fetch_add(1, Ordering::Relaxed);
             let detail = "they did not arrive; the node may have no room for more";
             let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
             Reply::Failed((&error).into()).into()
@@ -382,7 +381,7 @@ impl Connection {
         } else {
             self.answer(request, frame)
         };
-        self.shared.ledger.requests.fetch_add(1, Ordering::Relaxed);
+        self.shared.quotas.requests.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.send(request_id, &answer) {
             if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
                 self.cut_off("it does not take its replies");
@@ -393,8 +392,8 @@ impl Connection {
         }
     }
 
-    /// Whether nobody waits for answers any more: the client is gone, or said so. Its children may
-    /// keep the socket open; they never speak on it.
+    /// Whether no client waits for answers any more: the client is gone, or said so. Its children
+    /// may keep the socket open; they never speak on it.
     fn is_abandoned(&self) -> bool {
         let (ended, is_gone) = self.ended_by_client();
         is_gone
@@ -456,7 +455,7 @@ impl Connection {
             }
         };
         let descriptors: Vec<BorrowedFd<'_>> = answer.descriptors.iter().map(AsFd::as_fd).collect();
-        let timeout = self.shared.ledger.limits().message_timeout;
+        let timeout = self.shared.quotas.limits().message_timeout;
         let _sending = self.sending.lock();
         if self.deaf.load(Ordering::Acquire) {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -470,7 +469,7 @@ impl Asker for Connection {
     fn still_asks(&self) -> bool {
         let is_abandoned = self.is_abandoned();
         if is_abandoned {
-            self.shared.ledger.abandoned.fetch_add(1, Ordering::Relaxed);
+            self.shared.quotas.abandoned.fetch_add(1, Ordering::Relaxed);
         }
         !is_abandoned
     }
@@ -484,7 +483,7 @@ impl Drop for Leaver {
         let Some(connection) = self.0.take() else { return };
         if thread::panicking() {
             connection.cut_off("a request of it made the node panic");
-            // First, because whoever receives holds the turn until the socket ends.
+            // First, because the thread that receives has the turn until the socket ends.
             connection.take_no_more();
             *connection.turn.lock() = true;
         }
@@ -501,7 +500,7 @@ impl Drop for Leaver {
         let process = connection.process.now();
         // Nothing is worked on any more, and this says so.
         let _ = connection.socket.shutdown(std::net::Shutdown::Both);
-        let (errors, loans) = connection.session.end();
+        let (errors, borrows) = connection.session.end();
         for error in errors {
             let user_id = connection.user_id;
             tracing::error!(user_id, %error, "a client ended before its write did");
@@ -512,11 +511,11 @@ impl Drop for Leaver {
             Whereabouts::Unknown => Some(None),
         };
         if connection.cut_off.load(Ordering::Acquire)
-            && !loans.is_empty()
+            && !borrows.is_empty()
             && let Some(process) = process
         {
             let ticket = Arc::clone(&connection.ticket);
-            shared.lingering.keep(loans, process, ticket, &shared);
+            shared.lingering.keep(borrows, process, ticket);
         }
         let mut open = shared.open.lock();
         open.remove(&connection.number);

@@ -1,5 +1,5 @@
-//! Who uses how much: counts per user and in all, given out as tickets that give themselves back.
-//! Decides nothing but whether a limit is reached.
+//! [`ClientQuotas`]: what clients use, for each user and in all. Each use is counted by a
+//! [`Ticket`] that ends it when it drops. Decides nothing but whether a limit is reached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,13 +119,16 @@ struct Books {
     users: HashMap<u32, Usage>,
 }
 
-/// The books of a server.
+/// Stack of a thread of the server, in bytes. Memory is used only as far as it is touched.
+pub(super) const STACK_BYTES: usize = 512 << 10;
+
+/// What the clients of a server have, of all users and of each, and their limits.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct ClientQuotas {
     limits: ServerLimits,
     books: Mutex<Books>,
-    /// Segments that are lent, by user and number. Locked before the books.
-    lent: Mutex<HashMap<(u32, u64), Weak<WholeSegment>>>,
+    /// Segments that are borrowed, by user and number. Locked before the books.
+    borrowed: Mutex<HashMap<(u32, u64), Weak<WholeSegment>>>,
     buffers_freed: Condvar,
     pub(super) requests: AtomicU64,
     pub(super) limited: AtomicU64,
@@ -133,14 +136,14 @@ pub(super) struct Ledger {
     pub(super) abandoned: AtomicU64,
 }
 
-/// What a loan counts as.
+/// What a borrow counts as.
 #[derive(Debug)]
-pub(super) struct LoanTicket {
+pub(super) struct BorrowTicket {
     _range: Ticket,
     _whole: Option<Arc<WholeSegment>>,
 }
 
-/// A segment that stays whole for the loans that a user has of it: counted once.
+/// A segment that stays whole for the borrows that a user has of it: counted once.
 #[derive(Debug)]
 struct WholeSegment {
     key: (u32, u64),
@@ -149,25 +152,25 @@ struct WholeSegment {
 
 impl Drop for WholeSegment {
     fn drop(&mut self) {
-        let mut lent = self.ticket.ledger.lent.lock();
-        // It may have been lent anew since the last loan ended.
-        if lent.get(&self.key).is_some_and(|whole| whole.strong_count() == 0) {
-            lent.remove(&self.key);
+        let mut borrowed = self.ticket.quotas.borrowed.lock();
+        // It may have been borrowed anew since the last borrow ended.
+        if borrowed.get(&self.key).is_some_and(|whole| whole.strong_count() == 0) {
+            borrowed.remove(&self.key);
         }
     }
 }
 
-/// A part of what a user holds; dropping it gives it back.
+/// A part of what a user has; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    ledger: Arc<Ledger>,
+    quotas: Arc<ClientQuotas>,
     user_id: u32,
     usage: Usage,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut books = self.ledger.books.lock();
+        let mut books = self.quotas.books.lock();
         let subtract = |from: &mut Usage| {
             from.connections -= self.usage.connections;
             from.handles -= self.usage.handles;
@@ -182,17 +185,17 @@ impl Drop for Ticket {
             books.users.remove(&self.user_id);
         }
         if self.usage.buffered_bytes > 0 {
-            self.ledger.buffers_freed.notify_all();
+            self.quotas.buffers_freed.notify_all();
         }
     }
 }
 
-impl Ledger {
-    pub(super) fn new(limits: ServerLimits) -> Arc<Ledger> {
-        Arc::new(Ledger {
+impl ClientQuotas {
+    pub(super) fn new(limits: ServerLimits) -> Arc<ClientQuotas> {
+        Arc::new(ClientQuotas {
             limits,
             books: Mutex::default(),
-            lent: Mutex::default(),
+            borrowed: Mutex::default(),
             buffers_freed: Condvar::new(),
             requests: AtomicU64::new(0),
             limited: AtomicU64::new(0),
@@ -243,22 +246,22 @@ impl Ledger {
         })
     }
 
-    /// Counts a loan of `length` bytes as what `pin` really keeps. Root and the user who runs the
+    /// Counts a borrow of `length` bytes as what `pin` really keeps. Root and the user who runs the
     /// node have no limit of bytes where that is a whole segment, as for `tidepool pin`.
-    pub(super) fn loan(
+    pub(super) fn borrow_segment(
         self: &Arc<Self>,
         user_id: u32,
         pin: &dyn PassthroughPin,
         length: u64,
-    ) -> Result<LoanTicket> {
+    ) -> Result<BorrowTicket> {
         let Some(bytes) = pin.held_bytes() else {
-            return Ok(LoanTicket { _range: self.borrow(user_id, length)?, _whole: None });
+            return Ok(BorrowTicket { _range: self.borrow_range(user_id, length)?, _whole: None });
         };
-        let range = self.borrow(user_id, 0)?;
+        let range = self.borrow_range(user_id, 0)?;
         let key = (user_id, pin.segment_id());
-        let mut lent = self.lent.lock();
-        if let Some(whole) = lent.get(&key).and_then(Weak::upgrade) {
-            return Ok(LoanTicket { _range: range, _whole: Some(whole) });
+        let mut borrowed = self.borrowed.lock();
+        if let Some(whole) = borrowed.get(&key).and_then(Weak::upgrade) {
+            return Ok(BorrowTicket { _range: range, _whole: Some(whole) });
         }
         let bytes_max = self.limits.borrowed_bytes_per_user_max;
         let usage = Usage { borrowed_bytes: bytes, ..Usage::default() };
@@ -267,11 +270,11 @@ impl Ledger {
                 .then(|| format!("bytes of files that this user borrowed of: at most {bytes_max}"))
         })?;
         let whole = Arc::new(WholeSegment { key, ticket });
-        lent.insert(key, Arc::downgrade(&whole));
-        Ok(LoanTicket { _range: range, _whole: Some(whole) })
+        borrowed.insert(key, Arc::downgrade(&whole));
+        Ok(BorrowTicket { _range: range, _whole: Some(whole) })
     }
 
-    fn borrow(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
+    fn borrow_range(self: &Arc<Self>, user_id: u32, bytes: u64) -> Result<Ticket> {
         let limits = &self.limits;
         let usage = Usage { borrows: 1, borrowed_bytes: bytes, ..Usage::default() };
         self.take(user_id, usage, |_, user| {
@@ -296,7 +299,7 @@ impl Ledger {
             if user.buffered_bytes == 0 || user.buffered_bytes.saturating_add(bytes) <= limit {
                 books.all = books.all.plus(&usage);
                 books.users.insert(user_id, user.plus(&usage));
-                return Ok(Ticket { ledger: Arc::clone(self), user_id, usage });
+                return Ok(Ticket { quotas: Arc::clone(self), user_id, usage });
             }
             if self.buffers_freed.wait_until(&mut books, deadline).timed_out() {
                 self.limited.fetch_add(1, Ordering::Relaxed);
@@ -326,7 +329,7 @@ impl Ledger {
         }
         books.all = all;
         books.users.insert(user_id, user);
-        Ok(Ticket { ledger: Arc::clone(self), user_id, usage })
+        Ok(Ticket { quotas: Arc::clone(self), user_id, usage })
     }
 }
 
@@ -363,22 +366,22 @@ mod tests {
             borrowed_bytes_per_user_max: 100,
             ..ServerLimits::default()
         };
-        let ledger = Ledger::new(limits);
-        let first = ledger.handle(1).unwrap();
-        let second = ledger.handle(1).unwrap();
-        assert_eq!(ledger.handle(1).unwrap_err().kind(), ErrorKind::LimitReached);
-        let third = ledger.handle(2).unwrap();
-        assert!(ledger.handle(2).is_err(), "the limit of all users");
+        let quotas = ClientQuotas::new(limits);
+        let first = quotas.handle(1).unwrap();
+        let second = quotas.handle(1).unwrap();
+        assert_eq!(quotas.handle(1).unwrap_err().kind(), ErrorKind::LimitReached);
+        let third = quotas.handle(2).unwrap();
+        assert!(quotas.handle(2).is_err(), "the limit of all users");
         drop(first);
-        let fourth = ledger.handle(2).unwrap();
-        let loan = ledger.borrow(1, 100).unwrap();
-        assert!(ledger.borrow(1, 1).is_err());
-        assert!(ledger.borrow(1, u64::MAX).is_err());
-        assert_eq!(ledger.counts().limited, 4);
-        drop((second, third, fourth, loan));
-        let counts = ledger.counts();
+        let fourth = quotas.handle(2).unwrap();
+        let borrow = quotas.borrow_range(1, 100).unwrap();
+        assert!(quotas.borrow_range(1, 1).is_err());
+        assert!(quotas.borrow_range(1, u64::MAX).is_err());
+        assert_eq!(quotas.counts().limited, 4);
+        drop((second, third, fourth, borrow));
+        let counts = quotas.counts();
         assert_eq!((counts.handles, counts.borrows, counts.borrowed_bytes), (0, 0, 0));
-        assert!(ledger.books.lock().users.is_empty(), "nothing is kept for users who left");
+        assert!(quotas.books.lock().users.is_empty(), "nothing is kept for users who left");
     }
 
     struct Pin(u64);
@@ -405,20 +408,20 @@ mod tests {
     fn a_loan_counts_as_the_segment_that_it_keeps_once_for_each_user() {
         const ONE: u32 = 60_001;
         let limits = ServerLimits { borrowed_bytes_per_user_max: 100, ..ServerLimits::default() };
-        let ledger = Ledger::new(limits);
-        let loan = |user, segment| ledger.loan(user, &Pin(segment), 1);
-        let first = loan(ONE, 1).unwrap();
-        let again = loan(ONE, 1).unwrap();
-        assert_eq!((ledger.counts().borrows, ledger.counts().borrowed_bytes), (2, 60));
-        assert_eq!(loan(ONE, 2).unwrap_err().kind(), ErrorKind::LimitReached);
-        let other = loan(ONE + 1, 2).unwrap();
-        let operator = (loan(0, 1).unwrap(), loan(0, 2).unwrap());
+        let quotas = ClientQuotas::new(limits);
+        let borrow = |user, segment| quotas.borrow_segment(user, &Pin(segment), 1);
+        let first = borrow(ONE, 1).unwrap();
+        let again = borrow(ONE, 1).unwrap();
+        assert_eq!((quotas.counts().borrows, quotas.counts().borrowed_bytes), (2, 60));
+        assert_eq!(borrow(ONE, 2).unwrap_err().kind(), ErrorKind::LimitReached);
+        let other = borrow(ONE + 1, 2).unwrap();
+        let operator = (borrow(0, 1).unwrap(), borrow(0, 2).unwrap());
         drop(first);
-        assert!(loan(ONE, 2).is_err(), "the other loan keeps it");
+        assert!(borrow(ONE, 2).is_err(), "the other borrow keeps it");
         drop(again);
-        drop((loan(ONE, 2).unwrap(), other, operator));
-        assert_eq!((ledger.counts().borrows, ledger.counts().borrowed_bytes), (0, 0));
-        assert!(ledger.lent.lock().is_empty(), "nothing is kept of what was given back");
+        drop((borrow(ONE, 2).unwrap(), other, operator));
+        assert_eq!((quotas.counts().borrows, quotas.counts().borrowed_bytes), (0, 0));
+        assert!(quotas.borrowed.lock().is_empty(), "nothing is kept of what was given back");
     }
 
     #[test]
@@ -428,14 +431,14 @@ mod tests {
             message_timeout: Duration::from_millis(20),
             ..ServerLimits::default()
         };
-        let ledger = Ledger::new(limits);
-        let large = ledger.buffer(1, 50).unwrap();
-        assert_eq!(ledger.buffer(1, 1).unwrap_err().kind(), ErrorKind::LimitReached);
-        let other = ledger.buffer(2, 10).unwrap();
+        let quotas = ClientQuotas::new(limits);
+        let large = quotas.buffer(1, 50).unwrap();
+        assert_eq!(quotas.buffer(1, 1).unwrap_err().kind(), ErrorKind::LimitReached);
+        let other = quotas.buffer(2, 10).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 loop {
-                    if let Ok(ticket) = ledger.buffer(1, 10) {
+                    if let Ok(ticket) = quotas.buffer(1, 10) {
                         break ticket;
                     }
                 }
@@ -444,7 +447,7 @@ mod tests {
             waiting.join().unwrap();
         });
         drop(other);
-        assert!(ledger.books.lock().users.is_empty());
+        assert!(quotas.books.lock().users.is_empty());
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Loans of clients that were cut off while they live: a suspended process, say, that did not take
-//! a reply in time. It still has the lent memory mapped, so what it was lent stays until it ends.
-//! Loans and connection count against their user all the while. One thread watches all of them.
+//! Borrows of clients that were cut off while they live, as a suspended process that did not take a
+//! reply in time. Such a process still has the borrowed memory mapped, so it stays until the
+//! process ends. Borrows and connection count against their user all the while. One thread watches
+//! all of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -13,18 +14,20 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tidepool_proto::wire::socket::peer_process;
 
-use super::connection::{STACK_BYTES, Shared};
-use super::limits::Ticket;
-use super::session::Loan;
+use super::limits::{STACK_BYTES, Ticket};
+use super::session::Borrow;
 
 /// How soon a stop of the server, and a further process, are noticed.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// For a look that waits for nothing.
 pub(super) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// What processes that were cut off still hold.
-#[derive(Default)]
-pub(super) struct Lingering(Mutex<State>);
+/// What processes that were cut off still have borrowed.
+pub(super) struct Lingering {
+    state: Mutex<State>,
+    /// The server stops.
+    stopping: Arc<AtomicBool>,
+}
 
 #[derive(Default)]
 struct State {
@@ -35,7 +38,7 @@ struct State {
 struct Holder {
     /// None where nobody can tell whether it is there.
     process: Option<Arc<OwnedFd>>,
-    _loans: Vec<Loan>,
+    _borrows: Vec<Borrow>,
     _connection: Arc<Ticket>,
 }
 
@@ -66,7 +69,7 @@ impl Whereabouts {
         };
         match found {
             Ok(process) => Whereabouts::Here(Arc::new(process)),
-            // The second is what some kernels say of a process that nobody waits for any more.
+            // The second is what some kernels say of a process that was waited for.
             Err(Some(Errno::SRCH | Errno::INVAL)) => Whereabouts::Gone,
             Err(_) => Whereabouts::Unknown,
         }
@@ -92,32 +95,35 @@ impl Whereabouts {
 }
 
 impl Lingering {
-    /// Keeps `loans` until the process ends or the server stops.
+    pub(super) fn new(stopping: &Arc<AtomicBool>) -> Arc<Self> {
+        Arc::new(Lingering { state: Mutex::default(), stopping: Arc::clone(stopping) })
+    }
+
+    /// Keeps `borrows` until the process ends or the server stops.
     pub(super) fn keep(
-        &self,
-        loans: Vec<Loan>,
+        self: &Arc<Self>,
+        borrows: Vec<Borrow>,
         process: Option<Arc<OwnedFd>>,
         connection: Arc<Ticket>,
-        shared: &Arc<Shared>,
     ) {
-        let mut state = self.0.lock();
-        state.holders.push(Holder { process, _loans: loans, _connection: connection });
+        let mut state = self.state.lock();
+        state.holders.push(Holder { process, _borrows: borrows, _connection: connection });
         if state.watched {
             return;
         }
-        let shared = Arc::clone(shared);
-        let builder = thread::Builder::new().name("loans".to_owned()).stack_size(STACK_BYTES);
-        state.watched = builder.spawn(move || shared.lingering.watch(&shared)).is_ok();
+        let lingering = Arc::clone(self);
+        let builder = thread::Builder::new().name("borrowers".to_owned()).stack_size(STACK_BYTES);
+        state.watched = builder.spawn(move || lingering.watch()).is_ok();
         if !state.watched {
-            tracing::warn!("no thread to watch clients that were lent memory: it stays lent");
+            tracing::warn!("no thread to watch clients that borrowed memory: it stays borrowed");
         }
     }
 
-    fn watch(&self, shared: &Shared) {
+    fn watch(&self) {
         loop {
             let processes: Vec<Option<Arc<OwnedFd>>> = {
-                let mut state = self.0.lock();
-                if state.holders.is_empty() || shared.stopping.load(Ordering::Acquire) {
+                let mut state = self.state.lock();
+                if state.holders.is_empty() || self.stopping.load(Ordering::Acquire) {
                     state.watched = false;
                     return;
                 }
@@ -127,7 +133,7 @@ impl Lingering {
             if !ended.iter().any(|ended| *ended) {
                 continue;
             }
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             let holders = std::mem::take(&mut state.holders);
             // Only this thread takes out, and others add at the end.
             let mut ended = ended.into_iter().chain(std::iter::repeat(false));
@@ -141,7 +147,7 @@ impl Lingering {
 
     /// Gives everything back, when the server stopped.
     pub(super) fn clear(&self) {
-        let holders = std::mem::take(&mut self.0.lock().holders);
+        let holders = std::mem::take(&mut self.state.lock().holders);
         drop(holders);
     }
 }

@@ -1,7 +1,7 @@
-//! The Unix socket that client processes and the command line talk to.
+//! [`Server`]: the Unix socket that client processes and the command line talk to.
 //!
-//! Everybody may connect; what a client may read or write is decided by the descriptors it brings.
-//! The server opens no name for anybody, and keeps each client's mistakes to that client. Threads:
+//! Every user may connect; what a client may read or write is decided by the descriptors it brings.
+//! The server opens no name for a client, and keeps each client's mistakes to that client. Threads:
 //! one accepts, one or more serve each connection (see `connection`).
 
 mod authority;
@@ -29,7 +29,7 @@ use tidepool_proto::wire::socket::{peer, peer_groups};
 use tidepool_proto::{Error, ErrorKind, FileService, Identity, Result};
 
 use connection::{Connection, Shared};
-use limits::Ledger;
+use limits::ClientQuotas;
 pub use limits::{ServerCounts, ServerLimits};
 use listen::Listener;
 use session::Session;
@@ -56,8 +56,8 @@ impl Server {
     ) -> Result<Server> {
         let listener = Arc::new(listen::listen(socket_path)?);
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let ledger = Ledger::new(limits.fitted_to(descriptors_max));
-        let shared = Shared::new(ledger, admin.pfs_root());
+        let quotas = ClientQuotas::new(limits.fitted_to(descriptors_max));
+        let shared = Shared::new(quotas, admin.pfs_root());
         let reception = Reception {
             service,
             admin,
@@ -66,7 +66,7 @@ impl Server {
         };
         let accepting = thread::Builder::new()
             .name("accept".to_owned())
-            .stack_size(connection::STACK_BYTES)
+            .stack_size(limits::STACK_BYTES)
             .spawn(move || reception.run())
             .map_err(|error| {
                 Error::new(ErrorKind::Unsupported, "starting the socket server", "no thread")
@@ -83,10 +83,10 @@ impl Server {
 
     /// What clients use.
     pub fn counts(&self) -> ServerCounts {
-        self.shared.ledger.counts()
+        self.shared.quotas.counts()
     }
 
-    /// Ends all connections and gives the socket up. Returns when no request is worked on any
+    /// Ends all connections and closes the socket. Returns when no request is worked on any
     /// more, so it must not be called from within one. Further calls do nothing.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
@@ -146,7 +146,7 @@ impl Reception {
     fn receive(&self, number: u64, socket: UnixStream) {
         let Ok(peer) = peer(socket.as_fd()) else { return };
         let user_id = peer.user_id;
-        let ticket = match self.shared.ledger.connection(user_id) {
+        let ticket = match self.shared.quotas.connection(user_id) {
             Ok(ticket) => ticket,
             Err(_) => {
                 let verdict = Verdict::LimitReached;
@@ -163,7 +163,7 @@ impl Reception {
         let session = Session::new(
             Arc::clone(&self.service),
             Arc::clone(&self.admin),
-            Arc::clone(&self.shared.ledger),
+            Arc::clone(&self.shared.quotas),
             user,
         );
         let shared = Arc::clone(&self.shared);

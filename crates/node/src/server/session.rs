@@ -1,5 +1,5 @@
-//! What one connection holds (open files, borrowed ranges, a transfer buffer), and what its
-//! requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
+//! [`Session`]: what one connection has (open files, borrowed ranges, a transfer buffer), and what
+//! its requests do. Handle numbers are looked up here and nowhere else, so those of one client mean
 //! nothing to another. Reads and writes no socket.
 
 mod places;
@@ -22,8 +22,8 @@ use tidepool_proto::{
 };
 
 use super::authority;
-use super::limits::{Ledger, LoanTicket, Ticket};
-use places::{LendingPlace, OpeningPlace};
+use super::limits::{BorrowTicket, ClientQuotas, Ticket};
+use places::{BorrowPlace, OpeningPlace};
 use traced::Watching;
 
 /// Longest read that asks for residency, in bytes: bounds how long one request takes.
@@ -60,14 +60,14 @@ struct Handle {
     _written_by_client: Option<Arc<dyn PassthroughPin>>,
     file: Arc<dyn OpenFile>,
     access: Access,
-    segment_handed_out: AtomicBool,
+    segment_exported: AtomicBool,
     ticket: Arc<Ticket>,
 }
 
-pub(super) struct Loan {
+pub(super) struct Borrow {
     _pin: Arc<dyn PassthroughPin>,
-    _ticket: LoanTicket,
-    /// The file stays open with its loan, so it counts as open.
+    _ticket: BorrowTicket,
+    /// The file stays open with its borrow, so it counts as open.
     _open: Arc<Ticket>,
 }
 
@@ -83,8 +83,8 @@ struct Held {
     handles: HashMap<u64, Arc<Handle>>,
     /// Opens that are under way, so that many at once do not pass the limit.
     opening: usize,
-    loans: HashMap<u64, Loan>,
-    lending: usize,
+    borrows: HashMap<u64, Borrow>,
+    borrowing: usize,
     notes: VecDeque<Note>,
     numbers_given: u64,
 }
@@ -93,7 +93,7 @@ struct Held {
 pub(super) struct Session {
     service: Arc<dyn FileService>,
     admin: Arc<dyn AdminService>,
-    ledger: Arc<Ledger>,
+    quotas: Arc<ClientQuotas>,
     user: Identity,
     /// Nobody waits for long requests any more.
     ended: AtomicBool,
@@ -106,12 +106,12 @@ impl Session {
     pub(super) fn new(
         service: Arc<dyn FileService>,
         admin: Arc<dyn AdminService>,
-        ledger: Arc<Ledger>,
+        quotas: Arc<ClientQuotas>,
         user: Identity,
     ) -> Self {
         let (ended, held, buffer) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
         let watching = Watching::new(service.tracer());
-        Session { service, admin, ledger, user, ended, held, buffer, watching }
+        Session { service, admin, quotas, user, ended, held, buffer, watching }
     }
 
     /// Has requests that bring much in end soon.
@@ -158,8 +158,8 @@ impl Session {
                 }
             }
             Request::Release { borrow } => {
-                let loan = self.held.lock().loans.remove(&borrow);
-                drop(loan);
+                let borrow = self.held.lock().borrows.remove(&borrow);
+                drop(borrow);
             }
             _ => {}
         }
@@ -185,7 +185,7 @@ impl Session {
             Request::Admin(request) => self.administer(request, descriptors),
             Request::NoteVersion => self.note_version(descriptors),
             Request::MetadataChanged { note, times } => self.metadata_changed(note, times),
-            Request::Borrow { handle, offset, length } => self.lend(handle, offset, length),
+            Request::Borrow { handle, offset, length } => self.borrow(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
             other => self.file_operation(&other),
         };
@@ -261,12 +261,12 @@ impl Session {
         let mut answer = Answer::from(Reply::Done);
         let mut segment = None;
         if open.want_descriptors && open.access.reads() {
-            (segment, answer.descriptors) = handed_out(&*file)?;
+            (segment, answer.descriptors) = exported(&*file)?;
         }
         let mut inline = None;
         let inline_bytes_max = open.inline_bytes_max.min(REPLY_PAYLOAD_BYTES_MAX);
         if segment.is_none() && open.access == Access::Read && size <= inline_bytes_max.into() {
-            answer._buffer = Some(self.ledger.buffer(self.user.user_id, size)?);
+            answer._buffer = Some(self.quotas.buffer(self.user.user_id, size)?);
             inline = whole_file(&*file, size, &mut answer.payload);
         }
         let version = file.version();
@@ -288,7 +288,7 @@ impl Session {
     fn read(&self, handle: u64, offset: u64, length: u32, want: Want) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         check_range(offset, length.into())?;
-        if want == Want::Resident && handle.segment_handed_out.load(Ordering::Acquire) {
+        if want == Want::Resident && handle.segment_exported.load(Ordering::Acquire) {
             let length = length.min(RESIDENT_READ_BYTES_MAX) as usize;
             let outcome = handle.file.read_with(offset, length, &mut |_| {})?;
             let bytes = outcome.bytes as u64;
@@ -296,7 +296,7 @@ impl Session {
         }
         let wanted = u64::from(length.min(REPLY_PAYLOAD_BYTES_MAX));
         let length = wanted.min(handle.file.size()?.saturating_sub(offset));
-        let buffer = self.ledger.buffer(self.user.user_id, length)?;
+        let buffer = self.quotas.buffer(self.user.user_id, length)?;
         let mut payload = vec![0; length as usize];
         let outcome = handle.file.read_at(offset, &mut payload)?;
         payload.truncate(outcome.bytes);
@@ -326,7 +326,7 @@ impl Session {
             WriteSource::Payload => payload,
             WriteSource::Buffer { offset, length } => {
                 check_transfer_length(length)?;
-                _buffer = Some(self.ledger.buffer(self.user.user_id, length.into())?);
+                _buffer = Some(self.quotas.buffer(self.user.user_id, length.into())?);
                 self.copy_from_buffer(offset, length, scratch)?
             }
         };
@@ -393,11 +393,12 @@ impl Session {
     }
 
     /// What a file was before a change is never the client's word: an inode number may be another
-    /// file's by then, and whoever may write a file now may not have been let at its former bytes.
+    /// file's by then, and a user who may write a file now may not have had access to its former
+    /// bytes.
     fn note_version(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
         authority::check_vouches(&lower, self.user.user_id)?;
-        let ticket = self.ledger.handle(self.user.user_id)?;
+        let ticket = self.quotas.handle(self.user.user_id)?;
         let version = self.service.note_version(lower)?;
         let mut held = self.held.lock();
         held.numbers_given += 1;
@@ -422,18 +423,18 @@ impl Session {
 
     fn descriptors(&self, handle: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
-        let (segment, descriptors) = handed_out(&*handle.file)?;
-        handle.segment_handed_out.store(segment.is_some(), Ordering::Release);
+        let (segment, descriptors) = exported(&*handle.file)?;
+        handle.segment_exported.store(segment.is_some(), Ordering::Release);
         let reply = Reply::Descriptors { segment };
         Ok(Answer::with(reply, descriptors))
     }
 
-    fn lend(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
+    fn borrow(&self, handle: u64, offset: u64, length: u64) -> Result<Answer> {
         let handle = self.find_readable(handle)?;
         check_range(offset, length)?;
         let length = length.min(handle.file.size()?.saturating_sub(offset));
-        let place = LendingPlace::take(self)?;
-        if !handle.segment_handed_out.load(Ordering::Acquire) || length == 0 {
+        let place = BorrowPlace::take(self)?;
+        if !handle.segment_exported.load(Ordering::Acquire) || length == 0 {
             return Ok(Reply::NotLent.into());
         }
         let mut levels = BytesByLevel::default();
@@ -453,20 +454,20 @@ impl Session {
         let Some(pin) = handle.file.pin_range(offset, length)? else {
             return Ok(Reply::NotLent.into());
         };
-        let ticket = self.ledger.loan(self.user.user_id, &*pin, length)?;
+        let ticket = self.quotas.borrow_segment(self.user.user_id, &*pin, length)?;
         let segment = pin.descriptor().try_clone_to_owned().map_err(out_of_descriptors)?;
         if !authority::is_read_only(segment.as_fd()) {
             return Ok(Reply::NotLent.into());
         }
         let borrow =
-            place.fill(Loan { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
+            place.fill(Borrow { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
         let reply = Reply::Borrowed { borrow, bytes: length, levels };
         Ok(Answer::with(reply, vec![segment]))
     }
 
     /// Gives everything back, as the kernel does for a process that ends. Returns the errors of
-    /// writes that nobody else will hear of, and what is lent.
-    pub(super) fn end(&self) -> (Vec<Error>, Vec<Loan>) {
+    /// writes that are reported nowhere else, and what is borrowed.
+    pub(super) fn end(&self) -> (Vec<Error>, Vec<Borrow>) {
         self.watching.end();
         let held = std::mem::take(&mut *self.held.lock());
         let mut errors = Vec::new();
@@ -477,16 +478,16 @@ impl Session {
                 errors.push(error);
             }
         }
-        (errors, held.loans.into_values().collect())
+        (errors, held.borrows.into_values().collect())
     }
 }
 
-fn handed_out(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
+fn exported(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
     let Some(handed) = file.hand_out()? else { return Ok((None, Vec::new())) };
     if !authority::is_read_only(handed.segment.as_fd())
         || !authority::is_read_only(handed.table.as_fd())
     {
-        tracing::error!("a segment that clients could write was not handed out");
+        tracing::error!("a segment that clients could write was not exported");
         return Ok((None, Vec::new()));
     }
     let layout = SegmentLayout { block_bytes: handed.block_bytes, blocks: handed.blocks };

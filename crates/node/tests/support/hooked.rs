@@ -13,6 +13,8 @@ use tidepool_proto::{FileId, Result, Version};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Version,
+    /// Which name the file has now.
+    Name,
     Read,
     Write,
     SetSize,
@@ -202,7 +204,7 @@ impl LowerFile for HookedFile {
     }
 
     fn relative_path(&self) -> Option<PathBuf> {
-        self.inner.relative_path()
+        self.hooks.around(Call::Name, || Ok(self.inner.relative_path())).ok().flatten()
     }
 
     fn relative_path_known(&self) -> Option<PathBuf> {

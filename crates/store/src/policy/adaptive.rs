@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::shadow::Shadow;
-use super::{Admission, Entries, Offer, Offered, Policy, create};
+use super::{Entries, EvictionTerms, Offer, Offered, Policy, create};
 use crate::config::PolicyKind;
 
 /// The candidates. The first one decides until another proves better.
@@ -191,7 +191,7 @@ impl Policy for Adaptive {
         }
     }
 
-    fn admits(&mut self, entries: &Entries, key: u64, tick: u32) -> Admission {
+    fn admits(&mut self, entries: &Entries, key: u64, tick: u32) -> EvictionTerms {
         self.active.admits(entries, key, tick)
     }
 

@@ -10,7 +10,7 @@
 
 use super::ghost::Ghosts;
 use super::strain::Strain;
-use super::{Admission, Entries, List, NONE, Offered, Policy};
+use super::{Entries, EvictionTerms, List, NONE, Offered, Policy};
 
 const STABLE: u32 = 1;
 /// Passing blocks hold one entry in a hundred.
@@ -81,13 +81,13 @@ impl Policy for Cyclic {
 
     /// Read-ahead must not drain the stable blocks: it takes the place of a passing one, or passes
     /// through without being kept, unless it comes back soon enough to become stable.
-    fn admits(&mut self, entries: &Entries, key: u64, tick: u32) -> Admission {
+    fn admits(&mut self, entries: &Entries, key: u64, tick: u32) -> EvictionTerms {
         self.now = tick;
         let age = self.ghosts.recall(key, tick);
         if let Some(age) = age {
             self.ghosts.remember(key, tick.wrapping_sub(age), tick);
         }
-        if self.returns_early(entries, age) { Admission::Always } else { Admission::IfCheap }
+        if self.returns_early(entries, age) { EvictionTerms::Any } else { EvictionTerms::CheapOnly }
     }
 
     fn refused(&mut self, key: u64, tick: u32) {

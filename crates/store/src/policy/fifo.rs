@@ -1,5 +1,5 @@
 //! The simplest policy: first in, first out, deaf to hits. It is the yardstick of the others and
-//! keeps the order of superseded blocks; no configuration selects it.
+//! keeps the order of stale blocks; no configuration selects it.
 
 use super::{Entries, List, Offered, Policy};
 

@@ -6,14 +6,14 @@
 //! job that moved on to other data gets a part of those.
 
 use super::strain::Strain;
-use super::{Admission, Entries, List, NONE, Offered, Policy};
+use super::{Entries, EvictionTerms, List, NONE, Offered, Policy};
 
 const KEPT: u32 = 1;
 /// Passing blocks hold one entry in a hundred.
 const PASSING_SHARE: u32 = 100;
 /// But enough that one of them is neither being read nor waiting for its reader.
 const PASSING_LEAST: u32 = 4;
-/// A kept block is given up where the store could have been filled so many times since its last
+/// A kept block is evicted where the store could have been filled so many times since its last
 /// read: of a set of four times the capacity, any block is read again before.
 const FORGOTTEN_TURNOVERS: u32 = 8;
 
@@ -69,8 +69,8 @@ impl Policy for Fixed {
         self.forgotten_ticks = target_entries.saturating_mul(FORGOTTEN_TURNOVERS);
     }
 
-    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32) -> Admission {
-        if self.kept.len() < self.kept_max { Admission::Always } else { Admission::IfCheap }
+    fn admits(&mut self, _: &Entries, _key: u64, _tick: u32) -> EvictionTerms {
+        if self.kept.len() < self.kept_max { EvictionTerms::Any } else { EvictionTerms::CheapOnly }
     }
 
     fn insert(&mut self, entries: &mut Entries, index: u32, _key: u64) {

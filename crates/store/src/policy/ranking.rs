@@ -1,21 +1,21 @@
-//! The host of a policy: turns raw touches into hits, protects unread read-ahead, offers superseded
-//! blocks first, and changes the policy while blocks are resident.
+//! The host of a policy: turns reference bits into hits, protects unread read-ahead, offers
+//! stale blocks first, and changes the policy while blocks are resident.
 
 use super::fifo::Fifo;
-use super::{Admission, Choice, Entries, Entry, Offer, Policy, block_key, create};
+use super::{Choice, Entries, Entry, EvictionTerms, Offer, Policy, block_key, create};
 use crate::config::PolicyKind;
 
 /// Nobody read the block since it came in.
 const UNREAD: u16 = 1;
-/// The segment is superseded; the block waits in the first queue.
-const SUPERSEDED: u16 = 2;
+/// The segment is stale; the block waits in the first queue.
+const INVALIDATED: u16 = 2;
 
 /// Reads of one block within this many ticks are one read: applications read a block in pieces,
 /// and several streams interleave.
 const PIECES_TICKS_MAX: u32 = 32;
 
 /// Whether a block was read ahead and still waits for its reader, for a turnover at most.
-/// A block was read lately if the store took in no more than so many times its content since.
+/// A block was read lately if no more than so many times the capacity came in since.
 const RECENT_TURNOVERS: u32 = 8;
 
 /// See [`Ranking::recent`].
@@ -27,18 +27,19 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub fn has(&self, entry: &Entry) -> bool {
-        entry.flags & SUPERSEDED == 0 && self.tick.wrapping_sub(entry.tick) <= self.ticks
+        entry.flags & INVALIDATED == 0 && self.tick.wrapping_sub(entry.tick) <= self.ticks
     }
 }
 
 fn is_waiting(entry: &Entry, tick: u32, turnover_ticks: u32) -> bool {
-    entry.flags & (UNREAD | SUPERSEDED) == UNREAD && tick.wrapping_sub(entry.tick) <= turnover_ticks
+    entry.flags & (UNREAD | INVALIDATED) == UNREAD
+        && tick.wrapping_sub(entry.tick) <= turnover_ticks
 }
 
 /// All resident blocks in their order of eviction.
 pub(crate) struct Ranking {
     entries: Entries,
-    superseded: Fifo,
+    invalidated: Fifo,
     policy: Box<dyn Policy>,
     kind: PolicyKind,
     /// Counts blocks that came in and reads that counted.
@@ -50,7 +51,7 @@ impl Ranking {
     pub fn new(kind: PolicyKind) -> Self {
         Ranking {
             entries: Entries::default(),
-            superseded: Fifo::default(),
+            invalidated: Fifo::default(),
             policy: create(kind),
             kind,
             tick: 0,
@@ -76,7 +77,7 @@ impl Ranking {
         Recent { tick: self.tick, ticks }
     }
 
-    pub fn admits(&mut self, history: u64, block: u32) -> Admission {
+    pub fn admits(&mut self, history: u64, block: u32) -> EvictionTerms {
         self.policy.admits(&self.entries, block_key(history, block), self.tick)
     }
 
@@ -104,9 +105,9 @@ impl Ranking {
     }
 
     /// A block was read since it was last asked about. `history` is that of its insertion.
-    pub fn touch(&mut self, index: u32, history: u64) {
+    pub fn note_reference(&mut self, index: u32, history: u64) {
         let entry = self.entries.get_mut(index);
-        if entry.flags & SUPERSEDED != 0 {
+        if entry.flags & INVALIDATED != 0 {
             return;
         }
         let first = entry.flags & UNREAD != 0;
@@ -128,26 +129,26 @@ impl Ranking {
         self.policy.hit(&mut self.entries, index, key, reuse);
     }
 
-    /// The block's segment is superseded: it goes before all that are not.
-    pub fn supersede(&mut self, index: u32) {
-        if self.entries.get(index).flags & SUPERSEDED == 0 {
+    /// The block's segment is stale: it goes before all that are not.
+    pub fn invalidate(&mut self, index: u32) {
+        if self.entries.get(index).flags & INVALIDATED == 0 {
             self.policy.remove(&mut self.entries, index);
-            self.entries.get_mut(index).flags |= SUPERSEDED;
-            self.superseded.insert(&mut self.entries, index, 0);
+            self.entries.get_mut(index).flags |= INVALIDATED;
+            self.invalidated.insert(&mut self.entries, index, 0);
         }
     }
 
     /// The block left without being selected.
     pub fn remove(&mut self, index: u32) {
-        if self.entries.get(index).flags & SUPERSEDED != 0 {
-            self.superseded.remove(&mut self.entries, index);
+        if self.entries.get(index).flags & INVALIDATED != 0 {
+            self.invalidated.remove(&mut self.entries, index);
         } else {
             self.policy.remove(&mut self.entries, index);
         }
         self.entries.release(index);
     }
 
-    /// Offers blocks in the order of eviction until `offer` says stop: superseded ones, then those
+    /// Offers blocks in the order of eviction until `offer` says stop: stale ones, then those
     /// that were read, then read-ahead that waited for a whole turnover or that is all there is.
     /// With `cheap_only` neither what the policy thinks much of nor read-ahead.
     pub fn select(&mut self, cheap_only: bool, mut offer: impl FnMut(&Entries, u32) -> Offer) {
@@ -171,7 +172,7 @@ impl Ranking {
                 }
                 answer
             };
-            self.superseded.select(&mut self.entries, cheap_only, &mut ask);
+            self.invalidated.select(&mut self.entries, cheap_only, &mut ask);
             self.policy.select(&mut self.entries, cheap_only, &mut ask);
             if stopped || cheap_only {
                 break;
@@ -190,9 +191,9 @@ impl Ranking {
             Offer::Take(0)
         });
         debug_assert_eq!(
-            order.len() as u32 + self.superseded.len(),
+            order.len() as u32 + self.invalidated.len(),
             self.entries.len(),
-            "a policy offers every entry it holds"
+            "a policy offers every entry it segment_pins"
         );
         self.policy = create(kind);
         self.kind = kind;
@@ -210,7 +211,7 @@ impl Ranking {
             order.push(index);
             Offer::Skip
         };
-        self.superseded.select(&mut self.entries, false, &mut note);
+        self.invalidated.select(&mut self.entries, false, &mut note);
         self.policy.select(&mut self.entries, false, &mut note);
         let place = order.iter().position(|index| wanted(&self.entries, *index))?;
         Some(place as f64 / (order.len().max(2) - 1) as f64)

@@ -65,7 +65,7 @@ impl Shadow {
     pub fn read(&mut self, key: u64) -> bool {
         let key = key & KEY_MASK;
         if let Some(index) = self.resident.get(&key) {
-            self.ranking.touch(*index, key);
+            self.ranking.note_reference(*index, key);
             return true;
         }
         if self.capacity == 0 {
@@ -76,7 +76,7 @@ impl Shadow {
         }
         let (segment, block) = ((key >> 32) as u32, key as u32);
         let index = self.ranking.insert(segment, block, 0, key);
-        self.ranking.touch(index, key);
+        self.ranking.note_reference(index, key);
         self.resident.insert(key, index);
         false
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Admission, Choice, Offer, Ranking};
+use super::{Choice, EvictionTerms, Offer, Ranking};
 use crate::config::PolicyKind;
 
 /// A store of equal blocks that only counts.
@@ -30,7 +30,7 @@ impl Simulation {
             self.insert(block, false);
         }
         if let Some(index) = self.resident.get(&block) {
-            self.ranking.touch(*index, 0);
+            self.ranking.note_reference(*index, 0);
         }
         self.reads += 1;
         self.hits += u64::from(hit);
@@ -42,7 +42,7 @@ impl Simulation {
         if self.resident.contains_key(&block) || self.capacity_blocks == 0 {
             return;
         }
-        let cheap_only = self.ranking.admits(0, block) == Admission::IfCheap;
+        let cheap_only = self.ranking.admits(0, block) == EvictionTerms::CheapOnly;
         if !self.insert(block, cheap_only) {
             self.ranking.refused(0, block);
         }

@@ -1,7 +1,7 @@
-//! Whether the host lately refused to give what a policy holds for little, because it is pinned,
-//! being read, or another user's. Then something goes that the policy meant to keep, and whoever
-//! comes for it must not be kept in its stead: otherwise the next one would go, and so on, each
-//! shortly before it is read.
+//! [`Strain`]: whether the host lately refused to evict what a policy expects little of, because it
+//! is pinned, being read, or another user's. Then a block goes that the policy meant to keep, and
+//! the block that comes in must not be kept in its stead: otherwise the next one would go, and so
+//! on, each shortly before it is read.
 
 /// How long it counts, in turnovers of the store.
 const TURNOVERS: u32 = 2;

@@ -64,7 +64,7 @@ fn only_clean_unpinned_blocks_are_evicted() {
     assert_holds(&segment, 1, 2);
     segment.set_state(0, BlockState::Clean);
     assert!(segment.evict_block(0));
-    segment.drop_contents();
+    segment.discard();
     assert_eq!(store.stats().resident_bytes, 0, "drop asks for no state");
 }
 
@@ -109,16 +109,16 @@ fn a_resize_to_nothing_reports_what_is_held() {
 fn holds_keep_a_whole_segment_within_their_cap() {
     let store = store(8);
     let held = segment(&store, 4 * BLOCK);
-    assert!(held.hold().is_none(), "not resident");
+    assert!(held.pin_all().is_none(), "not resident");
     (0..4).for_each(|block| assert!(fill_clean(&held, block, 1)));
     let other = segment(&store, BLOCK);
     assert!(fill_clean(&other, 0, 2));
-    let hold = held.hold().unwrap();
-    let again = held.hold().unwrap();
+    let hold = held.pin_all().unwrap();
+    let again = held.pin_all().unwrap();
     assert_eq!(store.stats().pinned_bytes, 4 * BLOCK, "counted once");
-    assert!(other.hold().is_none(), "beyond half of the capacity");
+    assert!(other.pin_all().is_none(), "beyond half of the capacity");
     assert_eq!(held.evict(), 0);
-    held.drop_contents();
+    held.discard();
     assert_holds(&held, 3, 1);
     drop(hold);
     assert_holds(&held, 3, 1);
@@ -183,7 +183,7 @@ fn shrinking_cuts_exactly() {
     segment.set_size(0).unwrap();
     assert_eq!(store.stats().resident_bytes, 0);
     assert!(segment.is_wholly_resident(), "nothing is all of nothing");
-    assert!(segment.hold().is_some());
+    assert!(segment.pin_all().is_some());
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn superseded_segments_go_first() {
         assert!(fill_clean(&new, 0, 1) && fill_clean(&new, 1, 1));
         assert!(fill_clean(&old, 0, 2) && fill_clean(&old, 1, 2));
         (0..2).for_each(|block| _ = (new.pin_block(block), old.pin_block(block)));
-        old.retire();
+        old.invalidate();
         assert_holds(&old, 1, 2);
         assert_eq!(old.rank(), Some(0.0));
         assert!(fill_clean(&new, 2, 1));
@@ -306,7 +306,7 @@ fn quotas_evict_from_their_own_owner() {
     (0..4).for_each(|block| assert!(fill_clean(&two, block, 2)));
     (0..4).for_each(|block| assert!(fill_clean(&one, block, 1)));
     assert_eq!((one.resident_bytes(), two.resident_bytes()), (2 * BLOCK, 4 * BLOCK));
-    one.drop_contents();
+    one.discard();
     assert!(fill(&one, 0, 1, BlockState::Dirty) && fill(&one, 1, 1, BlockState::Dirty));
     assert!(!fill_clean(&one, 2, 1), "nothing of this owner may go");
     assert_eq!(two.resident_bytes(), 4 * BLOCK, "others do not pay");
@@ -371,9 +371,9 @@ fn descriptors_of_readers_cannot_write() {
     let store = store(2);
     let segment = segment(&store, BLOCK);
     assert!(fill_clean(&segment, 0, 1));
-    let out = segment.hand_out().unwrap().unwrap();
-    let loan = segment.lend_to_client().unwrap();
-    for file in [loan.descriptor(), out.segment.as_fd(), out.table.as_fd()] {
+    let out = segment.export().unwrap().unwrap();
+    let borrow = segment.borrow_for_client().unwrap();
+    for file in [borrow.descriptor(), out.segment.as_fd(), out.table.as_fd()] {
         assert!(rustix::io::pwrite(file, b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(file, 0).is_err());
         let mode = rustix::fs::fstat(file).unwrap().st_mode & 0o7777;
@@ -406,7 +406,7 @@ fn memory_that_cannot_be_had_is_a_refusal_not_a_signal() {
     assert!(small.set_size(BLOCK).is_err(), "growing takes its memory at once");
     assert_eq!((small.size(), small.descriptor_length()), (4096, 4096));
     assert_holds(&small, 0, 4);
-    segment.drop_contents();
+    segment.discard();
     assert!(fill_clean(&segment, 2, 3));
     assert_holds(&segment, 2, 3);
     assert_eq!(store.stats().resident_bytes, BLOCK + 4096);

@@ -66,7 +66,7 @@ fn a_client_reads_what_is_resident_and_nothing_else() {
     let store = store(4);
     let segment = segment(&store, 3 * BLOCK + 7);
     assert!(fill_clean(&segment, 0, 1), "before the table exists");
-    let client = Client::new(segment.hand_out().unwrap().unwrap());
+    let client = Client::new(segment.export().unwrap().unwrap());
     assert!(fill_clean(&segment, 3, 4), "after it");
     assert_eq!(client.header(0), TABLE_MAGIC);
     assert_eq!(client.header(8), BLOCK);
@@ -89,7 +89,7 @@ fn a_client_reads_what_is_resident_and_nothing_else() {
     assert_eq!(client.read(0, &mut buffer), Some(16));
     assert_eq!(client.read(3, &mut buffer), None);
     segment.set_size(2000 * BLOCK).unwrap();
-    let larger = Client::new(segment.hand_out().unwrap().unwrap());
+    let larger = Client::new(segment.export().unwrap().unwrap());
     assert!(larger.out.blocks >= 2000 && client.out.blocks < 2000);
     assert_eq!(larger.read(0, &mut buffer), Some(16));
     assert_eq!(client.read(0, &mut buffer), Some(16), "the older table lives on");
@@ -106,7 +106,7 @@ fn a_client_that_follows_a_growing_file_finds_the_bytes_with_the_length() {
     let store = store(8);
     let segment = segment(&store, 100);
     assert!(fill_clean(&segment, 0, 7));
-    let client = Client::new(segment.hand_out().unwrap().unwrap());
+    let client = Client::new(segment.export().unwrap().unwrap());
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let follower = scope.spawn(|| {
@@ -149,7 +149,7 @@ fn touch_marks_of_clients_count_as_hits() {
         drop(segment.pin_block(block));
     }
     store.expire(std::time::Instant::now());
-    let out = segment.hand_out().unwrap().unwrap();
+    let out = segment.export().unwrap().unwrap();
     rustix::io::pwrite(&out.touches, &[0xFF], 0).unwrap();
     // Marks beyond the file, and a hole instead of marks, are no danger.
     rustix::io::pwrite(&out.touches, &[1; 50], out.blocks - 50).unwrap();
@@ -169,7 +169,7 @@ fn clients_never_see_zeros_while_blocks_come_and_go() {
     let stop = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..2)
         .map(|_| {
-            let (client, stop) = (Client::new(segment.hand_out().unwrap().unwrap()), stop.clone());
+            let (client, stop) = (Client::new(segment.export().unwrap().unwrap()), stop.clone());
             std::thread::spawn(move || {
                 let mut buffer = vec![0; 64 << 10];
                 let mut served = 0u64;
@@ -204,7 +204,7 @@ fn clients_never_see_zeros_while_blocks_come_and_go() {
 fn nobody_seals_the_marks_against_the_node() {
     let store = store(4);
     let segment = segment(&store, BLOCK);
-    let out = segment.hand_out().unwrap().unwrap();
+    let out = segment.export().unwrap().unwrap();
     let heartbeat = crate::HeartbeatPage::new().unwrap().descriptor().unwrap();
     for file in [&out.touches, &heartbeat] {
         let sealed = rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE);
@@ -218,7 +218,7 @@ fn marks_far_from_what_is_resident_are_not_looked_at() {
     let store = store_with(4, PolicyKind::Lru);
     let segment = segment(&store, BLOCKS * BLOCK);
     assert!(fill_clean(&segment, BLOCKS - 1, 1) && fill_clean(&segment, 5, 1));
-    let out = segment.hand_out().unwrap().unwrap();
+    let out = segment.export().unwrap().unwrap();
     for block in [5, 100_000, BLOCKS - 1] {
         rustix::io::pwrite(&out.touches, &[1], block).unwrap();
     }
@@ -238,16 +238,16 @@ fn tables_are_bounded_in_all_and_for_each_user() {
         let owner = crate::Owner { user_id, ..crate::Owner::default() };
         store.create_segment(blocks * BLOCK, owner).unwrap()
     };
-    assert!(of(1, (1 << 18) + 1).hand_out().unwrap().is_none(), "too long for a table");
-    let handed_out = |user| {
+    assert!(of(1, (1 << 18) + 1).export().unwrap().is_none(), "too long for a table");
+    let exported = |user| {
         let segments: Vec<_> = (0..20).map(|_| of(user, 1 << 18)).collect();
-        let given = segments.iter().filter(|it| it.hand_out().unwrap().is_some()).count();
+        let given = segments.iter().filter(|it| it.export().unwrap().is_some()).count();
         (given, segments)
     };
-    let (first, kept) = handed_out(1);
-    let (second, _) = handed_out(2);
+    let (first, kept) = exported(1);
+    let (second, _) = exported(2);
     assert_eq!((first, second), (3, 3), "8 MiB a user, 2.25 MiB a table");
-    assert!(of(1, 1 << 18).hand_out().unwrap().is_none());
+    assert!(of(1, 1 << 18).export().unwrap().is_none());
     drop(kept);
-    assert_eq!(handed_out(1).0, 3, "they come back with their segments");
+    assert_eq!(exported(1).0, 3, "they come back with their segments");
 }

@@ -10,7 +10,7 @@ fn a_reader_by_the_length_alone_never_meets_a_hole() {
     let store = store(40);
     let segment = segment(&store, 100);
     assert!(fill_clean(&segment, 0, 7));
-    let hold = segment.hold().expect("resident and within the cap");
+    let hold = segment.pin_all().expect("resident and within the cap");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -54,7 +54,7 @@ fn growth_without_room_changes_nothing() {
     let store = store(4);
     let segment = segment(&store, BLOCK);
     assert!(fill_clean(&segment, 0, 7));
-    let _hold = segment.hold().expect("resident and within the cap");
+    let _hold = segment.pin_all().expect("resident and within the cap");
     let clean = BlockState::Clean;
     assert!(!segment.extend(BLOCK, &vec![7; BLOCK as usize], clean), "half may be held");
     assert!(!segment.extend(u64::MAX, b"far away", clean));
@@ -75,7 +75,7 @@ fn growth_that_finds_no_room_half_way_is_taken_back() {
     }
     let segment = segment(&store, 100);
     assert!(fill_clean(&segment, 0, 7));
-    let _hold = segment.hold().expect("resident and within the cap");
+    let _hold = segment.pin_all().expect("resident and within the cap");
     let before = store.stats();
     let growth = vec![7; BLOCK as usize + 8192];
     assert!(!segment.extend(0, &growth, BlockState::Clean));
@@ -93,7 +93,7 @@ fn what_is_cut_off_a_held_segment_is_held_no_more() {
     for block in 0..3 {
         assert!(fill_clean(&segment, block, 7));
     }
-    let hold = segment.hold().expect("resident and within the cap");
+    let hold = segment.pin_all().expect("resident and within the cap");
     for size in [2 * BLOCK + 100, 0] {
         segment.set_size(size).unwrap();
         assert_eq!(store.stats().pinned_bytes, segment.charged_bytes());

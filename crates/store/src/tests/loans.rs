@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::support::*;
-use crate::{BackingChoice, BlockState, KernelLoan, Segment, Store, StoreConfig};
+use crate::{BackingChoice, BlockState, KernelBorrow, Segment, Store, StoreConfig};
 
 /// Within this everything comes that comes by itself.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,8 +20,8 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn of(loan: &KernelLoan, length: u64, flags: MapFlags) -> Mapped {
-        let path = format!("/proc/self/fd/{}", loan.descriptor().as_raw_fd());
+    fn of(borrow: &KernelBorrow, length: u64, flags: MapFlags) -> Mapped {
+        let path = format!("/proc/self/fd/{}", borrow.descriptor().as_raw_fd());
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let (length, read) = (length as usize, ProtFlags::READ);
         // SAFETY: the kernel chooses the place.
@@ -71,15 +71,15 @@ fn filled(store: &Arc<Store>, blocks: u64, value: u8) -> Arc<Segment> {
 fn a_loan_without_a_mapping_ends_with_its_open() {
     for store in stores(8) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel(None).unwrap();
-        let other = segment.lend_to_kernel(None).unwrap();
+        let borrow = segment.borrow_for_kernel(None).unwrap();
+        let other = segment.borrow_for_kernel(None).unwrap();
         assert_eq!(store.stats().pinned_bytes, 2 * BLOCK, "counted once");
         assert_eq!(store.stats().lingering_bytes, 0, "it is open");
-        drop(loan);
-        assert!(segment.is_lent_to_kernel());
+        drop(borrow);
+        assert!(segment.is_borrowed_by_kernel());
         assert_eq!(segment.evict(), 0);
         drop(other);
-        assert!(!segment.is_lent_to_kernel());
+        assert!(!segment.is_borrowed_by_kernel());
         assert_eq!(store.stats().pinned_bytes, 0);
         assert_eq!(segment.evict(), 2 * BLOCK);
     }
@@ -89,13 +89,13 @@ fn a_loan_without_a_mapping_ends_with_its_open() {
 fn a_mapping_keeps_its_bytes_whatever_is_evicted() {
     for (store, flags) in stores(8).into_iter().zip([MapFlags::SHARED, MapFlags::PRIVATE]) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel(None).unwrap();
-        let mapped = Mapped::of(&loan, 2 * BLOCK, flags);
-        drop(loan);
+        let borrow = segment.borrow_for_kernel(None).unwrap();
+        let mapped = Mapped::of(&borrow, 2 * BLOCK, flags);
+        drop(borrow);
         assert_eq!(segment.evict(), 0);
         assert_eq!(store.evict_all().held_bytes, 2 * BLOCK);
         assert_eq!(store.resize(0).held_bytes, 2 * BLOCK);
-        segment.drop_contents();
+        segment.discard();
         assert_eq!(store.stats().pinned_bytes, 2 * BLOCK, "told as held");
         assert_eq!(store.stats().lingering_bytes, 2 * BLOCK, "and why");
         mapped.assert_holds(0, 2 * BLOCK, 7);
@@ -111,16 +111,19 @@ fn a_mapping_keeps_its_bytes_whatever_is_evicted() {
 fn others_find_other_room_and_that_of_the_mapping_once_it_is_gone() {
     for store in stores(4) {
         let first = filled(&store, 2, 7);
-        let loan = first.lend_to_kernel(None).unwrap();
-        let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
-        drop(loan);
+        let borrow = first.borrow_for_kernel(None).unwrap();
+        let mapped = Mapped::of(&borrow, 2 * BLOCK, MapFlags::SHARED);
+        drop(borrow);
         let second = segment(&store, 4 * BLOCK);
         for block in 0..2 {
             assert!(fill(&second, block, 8, BlockState::Dirty));
         }
         assert!(!fill(&second, 2, 8, BlockState::Dirty), "the rest is mapped");
         mapped.assert_holds(0, 2 * BLOCK, 7);
-        assert!(filled(&store, 0, 0).lend_to_kernel(None).is_some(), "what is empty takes no room");
+        assert!(
+            filled(&store, 0, 0).borrow_for_kernel(None).is_some(),
+            "what is empty takes no room"
+        );
         drop(mapped);
         for block in 2..4 {
             assert!(fill(&second, block, 8, BlockState::Dirty), "at once, not at the next look");
@@ -133,10 +136,10 @@ fn others_find_other_room_and_that_of_the_mapping_once_it_is_gone() {
 fn a_segment_that_is_given_up_stays_whole_for_its_mapping() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel(None).unwrap();
-        let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
-        segment.retire();
-        drop((loan, segment));
+        let borrow = segment.borrow_for_kernel(None).unwrap();
+        let mapped = Mapped::of(&borrow, 2 * BLOCK, MapFlags::SHARED);
+        segment.invalidate();
+        drop((borrow, segment));
         let second = self::segment(&store, 2 * BLOCK);
         assert!(fill(&second, 0, 8, BlockState::Dirty) && fill(&second, 1, 8, BlockState::Dirty));
         store.resize(0);
@@ -153,9 +156,9 @@ fn a_segment_that_is_given_up_stays_whole_for_its_mapping() {
 fn a_store_that_ends_leaves_mappings_their_bytes() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
-        let loan = segment.lend_to_kernel(None).unwrap();
-        let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
-        drop((loan, segment, store));
+        let borrow = segment.borrow_for_kernel(None).unwrap();
+        let mapped = Mapped::of(&borrow, 2 * BLOCK, MapFlags::SHARED);
+        drop((borrow, segment, store));
         mapped.assert_holds(0, 2 * BLOCK, 7);
     }
 }
@@ -164,9 +167,9 @@ fn a_store_that_ends_leaves_mappings_their_bytes() {
 fn a_cut_under_a_mapping_ends_it_and_changes_nothing_before() {
     for store in stores(8) {
         let segment = filled(&store, 3, 7);
-        let loan = segment.lend_to_kernel(None).unwrap();
-        let mapped = Mapped::of(&loan, 3 * BLOCK, MapFlags::SHARED);
-        drop(loan);
+        let borrow = segment.borrow_for_kernel(None).unwrap();
+        let mapped = Mapped::of(&borrow, 3 * BLOCK, MapFlags::SHARED);
+        drop(borrow);
         // A reader that is cut off reads less. In one call it may see zeros behind the cut, as of
         // any file: the kernel looks at the length, then copies a page whose rest goes meanwhile.
         let path = format!("/proc/self/fd/{}", segment.descriptor().as_raw_fd());
@@ -194,22 +197,22 @@ fn a_cut_under_a_mapping_ends_it_and_changes_nothing_before() {
 fn kernel_and_clients_have_a_segment_in_turn() {
     for store in stores(4) {
         let segment = filled(&store, 2, 7);
-        let handed_out = segment.hand_out().unwrap().expect("nobody has it");
-        assert!(segment.lend_to_kernel(None).is_none(), "a client may have it mapped");
-        let borrowed = segment.lend_to_client().expect("clients share it");
-        drop(handed_out);
-        assert!(segment.lend_to_kernel(None).is_none(), "one client has it still");
+        let exported = segment.export().unwrap().expect("nobody has it");
+        assert!(segment.borrow_for_kernel(None).is_none(), "a client may have it mapped");
+        let borrowed = segment.borrow_for_client().expect("clients share it");
+        drop(exported);
+        assert!(segment.borrow_for_kernel(None).is_none(), "one client has it still");
         drop(borrowed);
-        let loan = segment.lend_to_kernel(None).expect("no client has it");
-        assert!(segment.hand_out().unwrap().is_none() && segment.lend_to_client().is_none());
-        let mapped = Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED);
-        drop(loan);
-        assert!(segment.hand_out().unwrap().is_none() && segment.lend_to_client().is_none());
-        let again = segment.lend_to_kernel(None).expect("the kernel may have it twice");
+        let borrow = segment.borrow_for_kernel(None).expect("no client has it");
+        assert!(segment.export().unwrap().is_none() && segment.borrow_for_client().is_none());
+        let mapped = Mapped::of(&borrow, 2 * BLOCK, MapFlags::SHARED);
+        drop(borrow);
+        assert!(segment.export().unwrap().is_none() && segment.borrow_for_client().is_none());
+        let again = segment.borrow_for_kernel(None).expect("the kernel may have it twice");
         drop(mapped);
-        assert!(segment.hand_out().unwrap().is_none(), "it is open again");
+        assert!(segment.export().unwrap().is_none(), "it is open again");
         drop(again);
-        assert!(segment.hand_out().unwrap().is_some() && segment.lend_to_client().is_some());
+        assert!(segment.export().unwrap().is_some() && segment.borrow_for_client().is_some());
     }
 }
 
@@ -217,14 +220,14 @@ fn kernel_and_clients_have_a_segment_in_turn() {
 fn loans_that_linger_count_into_the_share_of_all_holds() {
     for store in stores(8) {
         let files: Vec<_> = (0..3).map(|value| filled(&store, 2, value)).collect();
-        let lent = |file: &Arc<Segment>| {
-            let loan = file.lend_to_kernel(None)?;
-            Some(Mapped::of(&loan, 2 * BLOCK, MapFlags::SHARED))
+        let borrowed = |file: &Arc<Segment>| {
+            let borrow = file.borrow_for_kernel(None)?;
+            Some(Mapped::of(&borrow, 2 * BLOCK, MapFlags::SHARED))
         };
-        let mapped: Vec<_> = files.iter().filter_map(lent).collect();
+        let mapped: Vec<_> = files.iter().filter_map(borrowed).collect();
         assert_eq!((mapped.len(), store.stats().pinned_bytes), (2, 4 * BLOCK));
         drop(mapped);
-        assert!(lent(&files[2]).is_some(), "what is unmapped makes room at once");
+        assert!(borrowed(&files[2]).is_some(), "what is unmapped makes room at once");
     }
 }
 
@@ -233,42 +236,42 @@ fn one_user_leaves_room_for_the_loans_of_others() {
     const HELD_SHARE_MAX: f64 = 0.5;
     let store = Store::new(StoreConfig { pinned_share_max: HELD_SHARE_MAX, ..config(40) }).unwrap();
     let files: Vec<_> = (0..20).map(|_| filled(&store, 1, 7)).collect();
-    let lend = |user| {
-        let lent = |file: &Arc<Segment>| (!file.is_lent_to_kernel()).then(|| file.clone());
-        files.iter().filter_map(lent).map_while(|file| file.lend_to_kernel(user)).collect()
+    let borrow_all = |user| {
+        let borrowed = |file: &Arc<Segment>| (!file.is_borrowed_by_kernel()).then(|| file.clone());
+        files.iter().filter_map(borrowed).map_while(|file| file.borrow_for_kernel(user)).collect()
     };
     // Twenty blocks may be held.
-    let greedy: Vec<KernelLoan> = lend(Some(1));
+    let greedy: Vec<KernelBorrow> = borrow_all(Some(1));
     assert_eq!(greedy.len(), 15);
     let mapped = Mapped::of(&greedy[0], BLOCK, MapFlags::SHARED);
-    let shared = files[0].lend_to_kernel(Some(1)).expect("what is lent costs nothing more");
-    let other: Vec<KernelLoan> = lend(Some(2));
+    let shared = files[0].borrow_for_kernel(Some(1)).expect("what is borrowed costs nothing more");
+    let other: Vec<KernelBorrow> = borrow_all(Some(2));
     assert_eq!(other.len(), 3, "three quarters of the rest");
-    let nobody: Vec<KernelLoan> = lend(None);
+    let nobody: Vec<KernelBorrow> = borrow_all(None);
     assert_eq!(nobody.len(), 2, "bounded by all holds alone");
     drop((greedy, shared, nobody));
     assert_eq!(store.stats().pinned_bytes, 4 * BLOCK, "what is mapped counts on");
-    let again: Vec<KernelLoan> = lend(Some(1));
+    let again: Vec<KernelBorrow> = borrow_all(Some(1));
     assert_eq!(again.len(), 11, "twelve with the mapping");
     drop(again);
     drop(mapped);
-    let again: Vec<KernelLoan> = lend(Some(1));
+    let again: Vec<KernelBorrow> = borrow_all(Some(1));
     assert_eq!(again.len(), 12, "and now without");
     drop((again, other));
     wait_until("all is let go", || store.stats().pinned_bytes == 0);
-    assert_eq!(lend(Some(3)).len(), 15);
+    assert_eq!(borrow_all(Some(3)).len(), 15);
 }
 
 #[test]
 fn growth_of_a_lent_file_counts_for_its_user() {
     let store = Store::new(StoreConfig { pinned_share_max: 0.5, ..config(16) }).unwrap();
     let file = filled(&store, 2, 7);
-    let loan = file.lend_to_kernel(Some(1)).unwrap();
+    let borrow = file.borrow_for_kernel(Some(1)).unwrap();
     let block = vec![7; BLOCK as usize];
     let grown = (0..8).take_while(|_| file.extend(0, &block, BlockState::Clean)).count();
     assert_eq!(grown, 4, "six of eight blocks are his");
-    drop(loan);
-    let pinned = file.hold().unwrap();
+    drop(borrow);
+    let pinned = file.pin_all().unwrap();
     for _ in 0..2 {
         assert!(file.extend(0, &block, BlockState::Clean), "a pin is none of his");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::support::*;
-use crate::{BlockState, FillStart, PolicyKind, Segment, SegmentHold, Store};
+use crate::{BlockState, FillStart, PolicyKind, Segment, SegmentPin, Store};
 
 const SEGMENTS: usize = 3;
 const BLOCKS: u64 = 4;
@@ -76,7 +76,7 @@ struct World {
     store: Arc<Store>,
     segments: Vec<Arc<Segment>>,
     expected: Vec<Expected>,
-    holds: Vec<SegmentHold>,
+    holds: Vec<SegmentPin>,
     cut_under_hold: bool,
 }
 
@@ -117,7 +117,7 @@ impl World {
             Step::SetSize(s, bytes) => self.set_size(s, bytes),
             Step::DropContents(s) => {
                 self.holds.clear();
-                self.segments[s].drop_contents();
+                self.segments[s].discard();
                 self.expected[s].blocks.clear();
                 assert_eq!(self.segments[s].resident_bytes(), 0);
             }
@@ -125,11 +125,11 @@ impl World {
                 self.segments[s] = segment(&self.store, size);
                 self.expected[s] = Expected { size, blocks: HashMap::new() };
             }
-            Step::Hold(s) => self.holds.extend(self.segments[s].hold()),
+            Step::Hold(s) => self.holds.extend(self.segments[s].pin_all()),
             Step::Release => self.holds.clear(),
             Step::Resize(blocks) => _ = self.store.resize(blocks * BLOCK),
             Step::SetPolicy(kind) => self.store.set_policy(kind),
-            Step::HandOut(s) => drop(self.segments[s].hand_out().unwrap().unwrap()),
+            Step::HandOut(s) => drop(self.segments[s].export().unwrap().unwrap()),
         }
     }
 

@@ -42,9 +42,9 @@ fn only_the_exact_version_is_read() {
     assert!(!holds(&store, 1, 5000, 11), "changed");
     assert!(!holds(&store, 1, 5001, 10), "another length");
     assert!(!holds(&store, 3, 1, 10), "never seen");
-    store.carry_small(id(1), &version(1, 5000, 10), version(1, 5000, 12));
+    store.rebase_small(id(1), &version(1, 5000, 10), version(1, 5000, 12));
     assert!(holds(&store, 1, 5000, 12) && !holds(&store, 1, 5000, 10));
-    store.carry_small(id(1), &version(1, 5000, 10), version(1, 5000, 13));
+    store.rebase_small(id(1), &version(1, 5000, 10), version(1, 5000, 13));
     assert!(holds(&store, 1, 5000, 12), "carried from a version that is not there");
     assert!(insert(&store, 1, 100, 14), "replaced");
     assert!(holds(&store, 1, 100, 14) && !holds(&store, 1, 5000, 12));
@@ -64,9 +64,9 @@ fn a_later_file_with_the_inode_number_of_another_is_not_given_its_bytes() {
     let is_read = |version: Version| store.read_small(id(1), &version, |_| ()).is_some();
     assert!(is_read(born(5)) && !is_read(born(6)));
     assert!(is_read(born(0)), "who does not know the birth time is not shut out");
-    store.carry_small(id(1), &born(6), Version { changed_ns: 11, ..born(6) });
+    store.rebase_small(id(1), &born(6), Version { changed_ns: 11, ..born(6) });
     assert!(is_read(born(5)), "carried along by another file");
-    store.carry_small(id(1), &born(0), Version { changed_ns: 12, ..born(0) });
+    store.rebase_small(id(1), &born(0), Version { changed_ns: 12, ..born(0) });
     let carried = |born_ns| Version { changed_ns: 12, ..born(born_ns) };
     assert!(is_read(carried(5)) && !is_read(carried(6)), "a carry keeps the birth time");
 }

@@ -91,7 +91,7 @@ impl Arena {
             0 | 1 => _ = self.store.resize(random.below(CAPACITY_BLOCKS + 1) * BLOCK),
             2 => self.store.set_policy(PolicyKind::ALL[random.below(6) as usize]),
             3 => _ = segment.evict(),
-            4 => segment.drop_contents(),
+            4 => segment.discard(),
             5 => {
                 segment.set_size(random.below(BLOCKS) * BLOCK).unwrap();
                 segment.set_size(BLOCKS * BLOCK).unwrap();
@@ -100,7 +100,7 @@ impl Arena {
             7 => self.store.set_quota(QuotaKey::User(0), Some(random.below(10) * BLOCK)),
             8 => self.store.set_quota(QuotaKey::User(0), None),
             _ => {
-                if let Some(hold) = segment.hold() {
+                if let Some(hold) = segment.pin_all() {
                     (0..BLOCKS).for_each(|block| {
                         // Only a truncation or a drop may take a held block away.
                         if let Some(pin) = segment.pin_block(block) {
@@ -109,8 +109,8 @@ impl Arena {
                     });
                     drop(hold);
                 }
-                drop(segment.hand_out().unwrap());
-                drop(segment.lend_to_kernel(None));
+                drop(segment.export().unwrap());
+                drop(segment.borrow_for_kernel(None));
             }
         }
     }
@@ -194,7 +194,7 @@ fn segments_come_and_go_under_pressure() {
                         }
                         let pin = segment.pin_block(block);
                         if round % 3 == 0 {
-                            segment.retire();
+                            segment.invalidate();
                         }
                         assert!(
                             pin.is_none_or(|pin| pin.iter().step_by(97).all(|b| *b == round as u8))
@@ -270,7 +270,7 @@ type Taker = fn(&Segment);
 
 #[test]
 fn readers_who_take_turns_do_not_keep_those_waiting_who_take_a_block_away() {
-    let takers: [Taker; 2] = [|segment| segment.set_size(100).unwrap(), Segment::drop_contents];
+    let takers: [Taker; 2] = [|segment| segment.set_size(100).unwrap(), Segment::discard];
     let store = store(4);
     for take in takers {
         let segment = segment(&store, BLOCK);
@@ -299,13 +299,13 @@ fn a_drop_that_meets_a_hold_lets_readers_in_again() {
     assert!(fill_clean(&segment, 0, 7));
     std::thread::scope(|scope| {
         let pin = segment.pin_block(0).expect("resident");
-        let dropper = scope.spawn(|| segment.drop_contents());
+        let dropper = scope.spawn(|| segment.discard());
         let patience = Instant::now() + STARVED;
         while segment.pin_block(0).is_some() {
             assert!(Instant::now() < patience, "a block that somebody drops takes pins");
             std::thread::yield_now();
         }
-        let hold = segment.hold().expect("wholly resident");
+        let hold = segment.pin_all().expect("wholly resident");
         dropper.join().unwrap();
         assert_holds(&segment, 0, 7);
         drop(pin);

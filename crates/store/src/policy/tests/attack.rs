@@ -71,7 +71,7 @@ impl Host {
             }
             Step::Supersede(block) => {
                 if let Some(index) = self.resident.get(&block) {
-                    self.ranking.supersede(*index);
+                    self.ranking.invalidate(*index);
                 }
             }
             Step::Resize(capacity) => {
@@ -89,7 +89,7 @@ impl Host {
     fn read(&mut self, block: u32, counts: bool) {
         if !self.resident.contains_key(&block) {
             let cheap =
-                !counts && self.ranking.admits(0, block) == super::super::Admission::IfCheap;
+                !counts && self.ranking.admits(0, block) == super::super::EvictionTerms::CheapOnly;
             let full = self.resident.len() as u32 >= self.capacity;
             if self.capacity == 0 || full && self.evict(1, cheap) == 0 {
                 return self.ranking.refused(0, block);
@@ -98,7 +98,7 @@ impl Host {
             self.resident.insert(block, index);
         }
         if counts {
-            self.ranking.touch(self.resident[&block], 0);
+            self.ranking.note_reference(self.resident[&block], 0);
         }
     }
 

@@ -1,7 +1,8 @@
-//! The cached bytes of one version of a file, carried along by writes through this node.
+//! [`CachedVersion`]: the cached bytes of one version of a file. Writes through this node make it
+//! another version of the same bytes.
 //!
-//! A content is *current* until the file is seen at a version that this node did not make; then it
-//! is superseded: its holders keep reading what is resident, absent blocks answer `Changed`.
+//! It is *current* until the file is seen at a version that this node did not make; then it is
+//! invalidated: opens that have it keep reading what is resident, absent blocks answer `Changed`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,13 +12,13 @@ use parking_lot::Mutex;
 use tidepool_proto::{FileId, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
-use crate::fill::Ticket;
+use crate::ticket::{Filled, Ticket};
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Content {
+pub struct CachedVersion {
     /// Identity within this process.
     pub number: u64,
     /// Whom quotas charge.
@@ -27,20 +28,20 @@ pub struct Content {
     version: Mutex<Version>,
     size: AtomicU64,
     segment: OnceLock<Arc<Segment>>,
-    superseded: AtomicBool,
+    invalidated: AtomicBool,
     /// What took its place without another program's doing.
-    successor: OnceLock<Arc<Content>>,
+    successor: OnceLock<Arc<CachedVersion>>,
     /// Those in whose place it came and whose bytes the kernel goes on reading by itself.
-    behind: Mutex<Vec<Weak<Content>>>,
-    unsettled: AtomicBool,
+    behind: Mutex<Vec<Weak<CachedVersion>>>,
+    racy: AtomicBool,
     memory_only: AtomicBool,
     lost: AtomicBool,
-    borrowed: AtomicU32,
+    client_borrows: AtomicU32,
     read_bytes: AtomicU64,
-    lent_bytes: AtomicU64,
+    passthrough_bytes: AtomicU64,
     /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
-    fresh: Mutex<HashMap<u64, u64>>,
-    fresh_blocks: AtomicUsize,
+    unread: Mutex<HashMap<u64, u64>>,
+    unread_blocks: AtomicUsize,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
     /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
@@ -52,7 +53,7 @@ const MISSES_TRACKED: usize = 1024;
 /// Small random reads of one block after which it is fetched whole.
 const MISSES_TO_FILL: u8 = 3;
 
-impl Drop for Content {
+impl Drop for CachedVersion {
     /// One after the other: recursion along a long chain of successors would end the stack.
     fn drop(&mut self) {
         let mut next = self.successor.take();
@@ -62,33 +63,33 @@ impl Drop for Content {
     }
 }
 
-impl Content {
+impl CachedVersion {
     /// Nothing cached yet of `version`.
     pub fn new(version: Version, owner: Owner, admit: bool) -> Self {
-        Content {
+        CachedVersion {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             owner,
             admit,
             size: AtomicU64::new(version.size),
             version: Mutex::new(version),
             segment: OnceLock::new(),
-            superseded: AtomicBool::new(false),
+            invalidated: AtomicBool::new(false),
             successor: OnceLock::new(),
             behind: Mutex::default(),
-            unsettled: AtomicBool::new(false),
+            racy: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            borrowed: AtomicU32::new(0),
+            client_borrows: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
-            lent_bytes: AtomicU64::new(0),
-            fresh: Mutex::new(HashMap::new()),
-            fresh_blocks: AtomicUsize::new(0),
+            passthrough_bytes: AtomicU64::new(0),
+            unread: Mutex::new(HashMap::new()),
+            unread_blocks: AtomicUsize::new(0),
             fills: Mutex::new(HashMap::new()),
             misses: Mutex::new(HashMap::new()),
         }
     }
 
-    /// The version this content is, after all writes through this node.
+    /// The version that it is, after all writes through this node.
     pub fn version(&self) -> Version {
         *self.version.lock()
     }
@@ -104,7 +105,7 @@ impl Content {
     }
 
     /// Records what a write or metadata change through this node made of it. For memory-only
-    /// contents the version is the stub's, so their length is set by [`Content::set_size`].
+    /// contents the version is the stub's, so their length is set by [`CachedVersion::set_size`].
     pub fn set_version(&self, version: Version) {
         let mut ours = self.version.lock();
         *ours = version.born_as(&ours);
@@ -135,25 +136,27 @@ impl Content {
     }
 
     /// Whether the file was seen at a version that this node did not make.
-    pub fn is_superseded(&self) -> bool {
-        self.superseded.load(Ordering::Acquire)
+    pub fn is_invalidated(&self) -> bool {
+        self.invalidated.load(Ordering::Acquire)
     }
 
-    /// Marks it as no longer the file's content.
-    pub fn supersede(&self) {
-        self.superseded.store(true, Ordering::Release);
+    /// Marks it as stale, for good: it is no longer the file's content.
+    pub fn invalidate(&self) {
+        self.invalidated.store(true, Ordering::Release);
         if let Some(segment) = self.segment.get() {
-            segment.retire();
+            segment.invalidate();
         }
     }
 
-    /// Leads readers on to `next`: this node gave the content up, but no other program changed the
-    /// file.
-    pub fn lead_to(self: &Arc<Self>, next: &Arc<Content>) {
+    /// Leads readers on to `next`: this node invalidated the version, but no other program changed
+    /// the file.
+    pub fn lead_to(self: &Arc<Self>, next: &Arc<CachedVersion>) {
         _ = self.successor.set(next.clone());
         let mut behind = std::mem::take(&mut *self.behind.lock());
-        behind.retain(|content| content.upgrade().is_some_and(|content| content.is_lent()));
-        if self.is_lent() {
+        behind.retain(|content| {
+            content.upgrade().is_some_and(|content| content.is_borrowed_by_kernel())
+        });
+        if self.is_borrowed_by_kernel() {
             behind.push(Arc::downgrade(self));
         }
         next.behind.lock().append(&mut behind);
@@ -162,19 +165,21 @@ impl Content {
         }
     }
 
-    /// Contents that the kernel goes on reading by itself although this one took their place, as
+    /// Versions that the kernel goes on reading by itself although this one took their place, as
     /// where there was no memory for them to grow (see `behind`).
-    pub fn left_behind(&self) -> Vec<Arc<Content>> {
+    pub fn left_behind(&self) -> Vec<Arc<CachedVersion>> {
         let mut behind = self.behind.lock();
         if behind.is_empty() {
             return Vec::new();
         }
-        behind.retain(|content| content.upgrade().is_some_and(|content| content.is_lent()));
+        behind.retain(|content| {
+            content.upgrade().is_some_and(|content| content.is_borrowed_by_kernel())
+        });
         behind.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// What readers of this content read now.
-    pub fn latest(self: &Arc<Self>) -> Arc<Content> {
+    pub fn latest(self: &Arc<Self>) -> Arc<CachedVersion> {
         let mut latest = self;
         while let Some(next) = latest.successor.get() {
             latest = next;
@@ -182,15 +187,15 @@ impl Content {
         latest.clone()
     }
 
-    /// Whether bytes were read or written within the tick of the version's time stamps: a later
-    /// open must not trust them.
-    pub fn is_unsettled(&self) -> bool {
-        self.unsettled.load(Ordering::Acquire)
+    /// Whether bytes were read or written within the tick of the version's time stamps, so that a
+    /// later change may hide behind them: later opens do not use it.
+    pub fn is_racy(&self) -> bool {
+        self.racy.load(Ordering::Acquire)
     }
 
-    /// Marks it as not to be trusted by later opens.
-    pub fn mark_unsettled(&self) {
-        self.unsettled.store(true, Ordering::Release);
+    /// Keeps later opens from using it.
+    pub fn mark_racy(&self) {
+        self.racy.store(true, Ordering::Release);
     }
 
     /// Whether its bytes exist in memory only.
@@ -213,25 +218,26 @@ impl Content {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Whether the kernel may read the segment by itself, for a passthrough open or for what was
-    /// mapped by one.
-    pub fn is_lent(&self) -> bool {
-        self.segment.get().is_some_and(|segment| segment.is_lent_to_kernel())
+    /// Whether the kernel has borrowed the segment, for a passthrough open or for what was mapped
+    /// by one.
+    pub fn is_borrowed_by_kernel(&self) -> bool {
+        self.segment.get().is_some_and(|segment| segment.is_borrowed_by_kernel())
     }
 
-    /// Whether a client has parts of the segment mapped: these bytes must never change.
-    pub fn is_borrowed(&self) -> bool {
-        self.borrowed.load(Ordering::Acquire) > 0
+    /// Whether a client has borrowed the segment and may have parts of it mapped: these bytes must
+    /// never change.
+    pub fn is_borrowed_by_client(&self) -> bool {
+        self.client_borrows.load(Ordering::Acquire) > 0
     }
 
-    /// Counts a client's loan in.
-    pub fn begin_borrow(&self) {
-        self.borrowed.fetch_add(1, Ordering::AcqRel);
+    /// Counts a client's borrow in.
+    pub fn begin_client_borrow(&self) {
+        self.client_borrows.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a client's loan out.
-    pub fn end_borrow(&self) {
-        self.borrowed.fetch_sub(1, Ordering::AcqRel);
+    /// Counts a client's borrow out.
+    pub fn end_client_borrow(&self) {
+        self.client_borrows.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Counts bytes that readers got.
@@ -245,37 +251,44 @@ impl Content {
     }
 
     /// Counts an open that the kernel reads by itself.
-    pub fn count_lent(&self) {
-        self.lent_bytes.fetch_add(self.size(), Ordering::Relaxed);
+    pub fn count_kernel_open(&self) {
+        self.passthrough_bytes.fetch_add(self.size(), Ordering::Relaxed);
     }
 
     /// The length of the file, for each open that the kernel reads by itself.
-    pub fn lent_bytes(&self) -> u64 {
-        self.lent_bytes.load(Ordering::Relaxed)
+    pub fn passthrough_bytes(&self) -> u64 {
+        self.passthrough_bytes.load(Ordering::Relaxed)
     }
 
     /// Notes that a block of `bytes` came from the PFS.
-    pub fn note_fresh(&self, block: u64, bytes: u64) {
-        let mut fresh = self.fresh.lock();
-        fresh.insert(block, bytes);
-        self.fresh_blocks.store(fresh.len(), Ordering::Release);
+    pub fn note_unread(&self, block: u64, bytes: u64) {
+        let mut unread = self.unread.lock();
+        unread.insert(block, bytes);
+        self.unread_blocks.store(unread.len(), Ordering::Release);
     }
 
     /// How many of `bytes` read from a block now came from the PFS for this read: read-ahead is no
     /// hit, and a byte is charged to the PFS once.
-    pub fn take_fresh(&self, block: u64, bytes: u64) -> u64 {
-        if self.fresh_blocks.load(Ordering::Acquire) == 0 {
+    pub fn take_unread(&self, block: u64, bytes: u64) -> u64 {
+        if self.unread_blocks.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let mut fresh = self.fresh.lock();
-        let Some(left) = fresh.get_mut(&block) else { return 0 };
+        let mut unread = self.unread.lock();
+        let Some(left) = unread.get_mut(&block) else { return 0 };
         let taken = bytes.min(*left);
         *left -= taken;
         if *left == 0 {
-            fresh.remove(&block);
-            self.fresh_blocks.store(fresh.len(), Ordering::Release);
+            unread.remove(&block);
+            self.unread_blocks.store(unread.len(), Ordering::Release);
         }
         taken
+    }
+
+    /// Ends a fill that was registered in `fills`. It leaves the map first: a reader that asks
+    /// after this finds the block, or starts anew.
+    pub(crate) fn end_fill(&self, ticket: &Ticket, filled: Filled) {
+        self.fills.lock().remove(&ticket.block);
+        ticket.finish(filled);
     }
 
     /// Counts a small random read that missed `block`; true when the block is worth fetching.

@@ -1,8 +1,9 @@
-//! Carries out what a controller of the memory asks for, and watches over its lease: when the
-//! controller falls silent, the store falls to its guaranteed part until somebody governs again.
+//! [`CapacityLease`]: carries out what a controller of the memory asks for, and watches over its
+//! lease. When the controller falls silent, the store falls to its guaranteed part until a
+//! controller governs again.
 //!
-//! Decides nothing about sizes itself. It never lets a controller go below the guaranteed part or
-//! above the ceiling, which is what the operator configured or set by `resize`.
+//! It decides nothing about sizes itself. It never lets a controller go below the guaranteed part
+//! or above the ceiling, which is what the operator configured or set by `resize`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -34,7 +35,7 @@ const POLICY: &str = "control_policy";
 const LIVE_CHANGE: &str = "live change";
 
 /// Between the store and its controller.
-pub struct Governor {
+pub struct CapacityLease {
     store: Arc<Store>,
     block_bytes: u64,
     shared: Arc<Shared>,
@@ -62,9 +63,9 @@ struct State {
     stopping: bool,
 }
 
-impl Governor {
+impl CapacityLease {
     /// For a store of the given configuration, governed by nobody yet.
-    pub fn new(store: Arc<Store>, config: &NodeConfig) -> Governor {
+    pub fn new(store: Arc<Store>, config: &NodeConfig) -> CapacityLease {
         let ours = |entry: &&ConfigEntry| is_setting(&entry.name);
         let entries = config.entries.iter().filter(ours).cloned().collect();
         let memory_min_bytes = config.control.memory_min_bytes;
@@ -74,7 +75,7 @@ impl Governor {
         let state = State { entries, memory_min_bytes, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let block_bytes = config.block_bytes;
-        Governor { store, block_bytes, shared, watchdog: Mutex::new(None) }
+        CapacityLease { store, block_bytes, shared, watchdog: Mutex::new(None) }
     }
 
     fn page(&self) -> &ControlPage {
@@ -97,16 +98,16 @@ impl Governor {
         Ok(())
     }
 
-    /// Waits until a controller governs; whether one does. Gives up after `patience`, and where the
+    /// Waits until a controller governs; whether one does. Gives up after `timeout`, and where the
     /// control is switched off or the node stops.
-    pub fn wait_until_governed(&self, patience: Duration) -> bool {
+    pub fn wait_until_governed(&self, timeout: Duration) -> bool {
         let mut state = self.shared.state.lock();
         let is_awaited = |state: &mut State| {
             state.lease.state() != LeaseState::Governed
                 && !state.stopping
                 && state.check_wanted().is_ok()
         };
-        let _ = self.shared.changed.wait_while_for(&mut state, is_awaited, patience);
+        let _ = self.shared.changed.wait_while_for(&mut state, is_awaited, timeout);
         state.lease.state() == LeaseState::Governed
     }
 
@@ -323,8 +324,8 @@ impl Governor {
         }
     }
 
-    /// Remembers how fast memory-only bytes were written down.
-    pub fn note_spill(&self, bytes: u64, elapsed: Duration) {
+    /// Remembers how fast memory-only bytes were written back.
+    pub fn note_write_back(&self, bytes: u64, elapsed: Duration) {
         if bytes == 0 {
             return;
         }
@@ -336,9 +337,9 @@ impl Governor {
         word.store(smoothed.max(1), Ordering::Relaxed);
     }
 
-    /// Remembers that memory-only bytes are written down no faster than this, because they take
+    /// Remembers that memory-only bytes are written back no faster than this, because they take
     /// longer already.
-    pub fn note_spill_at_most(&self, bytes_per_s: u64) {
+    pub fn note_write_back_at_most(&self, bytes_per_s: u64) {
         let word = &self.page().spill_bytes_per_s;
         let known = word.load(Ordering::Relaxed);
         let believed = if known == 0 { SPILL_PRIOR_BYTES_PER_S } else { known };
@@ -406,14 +407,14 @@ impl Governor {
     }
 }
 
-impl Drop for Governor {
+impl Drop for CapacityLease {
     fn drop(&mut self) {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_all();
     }
 }
 
-fn watch(governor: &Weak<Governor>, shared: &Shared) {
+fn watch(capacity_lease: &Weak<CapacityLease>, shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.stopping {
         state.listen();
@@ -424,11 +425,11 @@ fn watch(governor: &Weak<Governor>, shared: &Shared) {
             }
             continue;
         }
-        let Some(governor) = governor.upgrade() else { return };
-        governor.fall_back(&state);
+        let Some(capacity_lease) = capacity_lease.upgrade() else { return };
+        capacity_lease.fall_back(&state);
         drop(state);
-        governor.store.settle();
-        drop(governor);
+        capacity_lease.store.settle();
+        drop(capacity_lease);
         state = shared.state.lock();
     }
 }

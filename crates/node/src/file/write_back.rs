@@ -1,4 +1,4 @@
-//! Writing the bytes of a memory-only file into the place of its stub.
+//! Writes the bytes of a memory-only file into the place of its stub.
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{Mark, STUB_BYTES};
@@ -6,15 +6,15 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::{BlockPin, Segment};
 
-use super::content::Content;
+use super::cached_version::CachedVersion;
 use super::stub::Stub;
 use crate::core::Core;
 
 /// Turns the stub into the whole file. `changed_amid`: whether another program was seen to change
 /// it between two steps, also where this failed.
-pub fn write_down(
+pub fn write_into_stub(
     core: &Core,
-    content: &Content,
+    content: &CachedVersion,
     stub: &Stub,
     mark: &Mark,
     changed_amid: &mut bool,
@@ -27,7 +27,7 @@ pub fn write_down(
         let length = head.len().min(pin.len());
         head[..length].copy_from_slice(&pin[..length]);
     }
-    stub.write_down(mark, head, &mut |from| {
+    stub.write_back(mark, head, &mut |from| {
         let Some(segment) = content.segment() else { return Ok(()) };
         let lower = &**stub.lower();
         let mut written = WrittenBack { lower, last: None };
@@ -43,16 +43,16 @@ pub fn write_down(
             lower.write_at(start + skip, bytes)?;
             left_at = Some(lower.version()?);
             written.next(start + skip, bytes.len() as u64)?;
-            core.ledger.pfs_written_bytes.add(pin.len() as u64);
+            core.counters.pfs_written_bytes.add(pin.len() as u64);
             core.memory_only.steps().moved(content.id());
         }
         written.end()
     })
 }
 
-/// Keeps the page cache from filling with what is written down: it is charged to the control group
-/// of the node, beside the memory that is to be freed, and dirty pages cannot be given back. One
-/// block waits while the next is written.
+/// Keeps the page cache from filling with what is written back: it is charged to the control group
+/// of the node, beside the memory that is to be freed, and dirty pages cannot be freed. One block
+/// waits while the next is written.
 struct WrittenBack<'a> {
     lower: &'a dyn LowerFile,
     last: Option<(u64, u64)>,
@@ -72,7 +72,7 @@ impl WrittenBack<'_> {
 
     fn clean(&self, range: Option<(u64, u64)>) -> Result<()> {
         let Some((offset, length)) = range else { return Ok(()) };
-        // An error that this wait hears is not told by the sync that follows.
+        // An error that this wait reports is not reported by the sync that follows.
         self.lower.write_back(offset, length)?;
         self.lower.drop_cached(offset, length);
         Ok(())
@@ -83,7 +83,7 @@ impl WrittenBack<'_> {
 fn pin_unless_hole(segment: &Segment, block: u64) -> Result<Option<BlockPin>> {
     let pin = segment.pin_block(block);
     if pin.is_none() && segment.state(block) != BlockState::Absent {
-        let what = "writing a memory-only file down";
+        let what = "writing a memory-only file back";
         return Err(Error::new(ErrorKind::Internal, what, "a block of it cannot be mapped")
             .remedy("raise vm.max_map_count, or free memory; the bytes stay in memory"));
     }

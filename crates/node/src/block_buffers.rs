@@ -2,8 +2,8 @@
 //! policy did not admit them, and blocks that are gathered while they are written.
 //!
 //! A bounded pool beside the store's capacity. A block read ahead of its reader waits here until it
-//! was read once. Memory that is given back is used again, for fresh memory would have to be zeroed
-//! first. It is part of the overhead that the node states at start.
+//! was read once. Released memory is used again, because new memory would have to be zeroed first.
+//! It is part of the overhead that the node states at start.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ mod mapping {
 /// Recently read blocks that were not admitted, newest last, at most a fixed number, and buffers to
 /// use again.
 #[derive(Debug)]
-pub struct TransientBlocks {
+pub struct BlockBuffers {
     entries: Mutex<VecDeque<Entry>>,
     spare: Arc<Spare>,
     blocks_max: usize,
@@ -127,10 +127,10 @@ struct Entry {
     buffer: Arc<AlignedBuffer>,
 }
 
-impl TransientBlocks {
+impl BlockBuffers {
     /// A pool of at most `blocks_max` blocks of `block_bytes`, spare buffers included.
     pub fn new(blocks_max: usize, block_bytes: u64) -> Self {
-        TransientBlocks {
+        BlockBuffers {
             entries: Mutex::default(),
             spare: Arc::default(),
             blocks_max,
@@ -182,17 +182,17 @@ impl TransientBlocks {
         found.map(|entry| entry.buffer.clone())
     }
 
-    /// Forgets one block, because its reader went past its end.
+    /// Drops one block, because its reader went past its end.
     pub fn remove(&self, content: u64, block: u64) {
         self.entries.lock().retain(|entry| (entry.content, entry.block) != (content, block));
     }
 
-    /// Forgets all blocks of a content, because it was written to or superseded.
-    pub fn forget(&self, content: u64) {
+    /// Drops all blocks of a content, because it was written to or invalidated.
+    pub fn discard(&self, content: u64) {
         self.entries.lock().retain(|entry| entry.content != content);
     }
 
-    /// Gives the memory of spare buffers back.
+    /// Frees the memory of spare buffers.
     pub fn trim(&self) {
         let memory = std::mem::take(&mut *self.spare.memory.lock());
         drop(memory);
@@ -205,15 +205,15 @@ mod tests {
 
     #[test]
     fn the_pool_is_bounded_forgets_and_uses_memory_again() {
-        let pool = TransientBlocks::new(2, 8192);
+        let pool = BlockBuffers::new(2, 8192);
         for block in 0..3 {
             pool.insert(7, block, Arc::new(pool.buffer(4096).unwrap()));
         }
         assert!(pool.get(7, 0).is_none() && pool.get(7, 2).is_some());
         let read = pool.get(7, 1);
-        pool.forget(7);
+        pool.discard(7);
         assert!(pool.get(7, 2).is_none());
-        let spare = |pool: &TransientBlocks| pool.spare.memory.lock().len();
+        let spare = |pool: &BlockBuffers| pool.spare.memory.lock().len();
         assert_eq!(spare(&pool), 2, "what was pushed out and what was forgotten");
         drop(read);
         assert_eq!(spare(&pool), 3, "also what a reader still had");
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn only_so_many_blocks_are_gathered_at_a_time() {
-        let pool = TransientBlocks::new(2, 8192);
+        let pool = BlockBuffers::new(2, 8192);
         let mut gathered: Vec<_> = (0..GATHERED_MAX).map(|_| pool.gathering_buffer()).collect();
         assert!(gathered.iter().all(Option::is_some));
         assert!(pool.gathering_buffer().is_none() && pool.gathering_buffer().is_none());

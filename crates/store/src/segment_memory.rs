@@ -1,7 +1,6 @@
-//! The memory of a segment: its file, mapping, cells and the record of changes under way. It takes
-//! no decision; the engine tells it what to retract, and the budget is charged by the engine.
-//!
-//! Lock order: catalog, then `state` of one content. Pins take neither.
+//! [`SegmentMemory`]: file, mapping and cells of a segment, and the record of changes under way. It
+//! takes no decision; the engine tells it what to retract and charges the budget. A pin of a block
+//! takes no lock. Invariants and the order of locks: [`crate::engine`].
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,10 +11,10 @@ use tidepool_proto::table::{self, BlockState};
 use tidepool_proto::{HandOut, Result};
 
 use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
+use crate::borrow::{AfterPin, Borrow};
 use crate::budget::Budget;
 use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;
-use crate::loan::{AfterHold, Loan};
 use crate::mapping::Mapping;
 use crate::mappings::{Mappings, Used};
 use crate::shared::SharedTable;
@@ -40,13 +39,13 @@ pub(crate) struct State {
     pub fills: Vec<ActiveFill>,
     /// Length of the memory file, which differs from the size while a fill beyond it goes on.
     file_length: u64,
-    pub holds: u32,
-    /// Bytes booked as held by the first hold.
-    pub held_bytes: u64,
-    pub drop_when_released: bool,
-    pub loan: Loan,
-    /// Superseded: evicted before all that is not.
-    pub retired: bool,
+    pub segment_pins: u32,
+    /// Bytes booked as pinned by the first pin, and for growth since.
+    pub pinned_bytes: u64,
+    pub discard_when_unpinned: bool,
+    pub borrow: Borrow,
+    /// Stale: evicted before all that is not.
+    pub invalidated: bool,
     /// The last handle is gone.
     pub closed: bool,
     /// Blocks from here on are being cut off: no fill of them begins.
@@ -70,13 +69,13 @@ impl State {
 /// A block that was pinned: `word.unpin()` lets go of it.
 pub(crate) struct Pinned<'a> {
     pub word: &'a AtomicU64,
-    pub memory: *mut u8,
+    pub address: *mut u8,
     pub length: u64,
     pub generation: u64,
 }
 
-/// What a content is made with.
-pub(crate) struct ContentOptions {
+/// What the memory of a segment is made with.
+pub(crate) struct SegmentMemoryOptions {
     pub id: u64,
     pub size_bytes: u64,
     pub block_bytes: u64,
@@ -88,7 +87,7 @@ pub(crate) struct ContentOptions {
 }
 
 /// The memory of a segment.
-pub(crate) struct Content {
+pub(crate) struct SegmentMemory {
     pub id: u64,
     pub owner: u16,
     /// What policies remember its blocks by.
@@ -102,17 +101,17 @@ pub(crate) struct Content {
     pub state: Mutex<State>,
     /// Slot in the catalog; fixed once it is there.
     pub slot: std::sync::atomic::AtomicU32,
-    pub handed_out: AtomicBool,
-    /// For contents made of packs: the packs that were evicted and not cleaned up after yet.
+    pub exported: AtomicBool,
+    /// Where the blocks are packs: the packs that were evicted and not cleaned up after yet.
     pub evicted_packs: Option<Mutex<Vec<u32>>>,
     size: AtomicU64,
     resident_blocks: AtomicU64,
     resident_bytes: AtomicU64,
-    /// Bytes booked in the budget for this content.
+    /// Bytes booked in the budget for this segment.
     charged: AtomicU64,
     base: AtomicPtr<u8>,
     pub used: Used,
-    myself: Weak<Content>,
+    myself: Weak<SegmentMemory>,
     pub budget: Arc<Budget>,
     backing: Arc<Backing>,
     mappings: Arc<Mappings>,
@@ -120,24 +119,31 @@ pub(crate) struct Content {
 
 /// Blocks of a file that clients get a table for; of longer ones they ask the node. At the default
 /// size of a block this is 1 TiB, and table and marks are 2.25 MiB.
-const HAND_OUT_BLOCKS_MAX: u64 = 1 << 18;
+const EXPORT_BLOCKS_MAX: u64 = 1 << 18;
 
 /// Bytes of memory that `length` bytes of a file take.
 pub(crate) fn charge_of(length: u64) -> u64 {
     length.next_multiple_of(PAGE_BYTES)
 }
 
-impl Content {
+impl SegmentMemory {
     pub fn new(
-        options: ContentOptions,
+        options: SegmentMemoryOptions,
         backing: &Arc<Backing>,
         budget: &Arc<Budget>,
         mappings: &Arc<Mappings>,
-    ) -> Result<Arc<Content>> {
-        let ContentOptions { id, size_bytes, block_bytes, owner, history, time_to_live, packs } =
-            options;
+    ) -> Result<Arc<SegmentMemory>> {
+        let SegmentMemoryOptions {
+            id,
+            size_bytes,
+            block_bytes,
+            owner,
+            history,
+            time_to_live,
+            packs,
+        } = options;
         let file = backing.create(size_bytes)?;
-        Ok(Arc::new_cyclic(|myself| Content {
+        Ok(Arc::new_cyclic(|myself| SegmentMemory {
             id,
             owner,
             history,
@@ -149,7 +155,7 @@ impl Content {
             lengths: Mutex::new(()),
             state: Mutex::new(State { file_length: size_bytes, ..State::default() }),
             slot: crate::policy::NONE.into(),
-            handed_out: AtomicBool::new(false),
+            exported: AtomicBool::new(false),
             evicted_packs: packs.then(Mutex::default),
             size: AtomicU64::new(size_bytes),
             resident_blocks: AtomicU64::new(0),
@@ -169,7 +175,8 @@ impl Content {
     }
 
     /// Sets what `size` answers and tells clients. The file is made longer before (`lengthen`) and
-    /// shorter afterwards (`apply_length`): whoever pins a block may read as far as the size says.
+    /// shorter afterwards (`apply_length`): a reader that pins a block may read as far as the size
+    /// says.
     pub fn announce_size(&self, state: &State, bytes: u64) {
         self.size.store(bytes, Ordering::SeqCst);
         state.shared.iter().for_each(|table| table.set_size(bytes));
@@ -236,8 +243,8 @@ impl Content {
             Some(base) if length > 0 => {
                 // SAFETY: the mapping covers every block that was ever resident while it exists,
                 // and stays while a block is pinned.
-                let memory = unsafe { base.add((block * self.block_bytes) as usize) };
-                Some(Pinned { word: cell.word, memory, length, generation: word.generation() })
+                let address = unsafe { base.add((block * self.block_bytes) as usize) };
+                Some(Pinned { word: cell.word, address, length, generation: word.generation() })
             }
             _ => {
                 cell.word.unpin();
@@ -260,12 +267,12 @@ impl Content {
             drop(state);
             self.pin(block, false)
         });
-        let Some(Pinned { word, memory, length, .. }) = pinned else { return 0 };
+        let Some(Pinned { word, address, length, .. }) = pinned else { return 0 };
         let count = length.saturating_sub(within).min(data.len() as u64);
         // SAFETY: `within + count` is inside the pinned block, whose memory is populated; the data
         // is the caller's and does not overlap it. Readers see the old or the new bytes.
         unsafe {
-            let target = memory.add(within.min(length) as usize);
+            let target = address.add(within.min(length) as usize);
             std::ptr::copy_nonoverlapping(data.as_ptr(), target, count as usize);
         }
         word.unpin();
@@ -339,10 +346,10 @@ impl Content {
             base
         };
         // SAFETY: the mapping covers the block and stays, as said above.
-        let memory = unsafe { view.add((block * self.block_bytes) as usize) };
+        let address = unsafe { view.add((block * self.block_bytes) as usize) };
         // SAFETY: populating changes no bytes; the range is inside the mapping and the file.
-        unsafe { crate::mapping::populate(memory, charge_of(length)) }.ok()?;
-        Some(memory)
+        unsafe { crate::mapping::populate(address, charge_of(length)) }.ok()?;
+        Some(address)
     }
 
     /// Records that a block became readable, and tells the generation of its word. The caller
@@ -359,7 +366,7 @@ impl Content {
     }
 
     /// Makes a block unreadable; its memory may be freed when this returns. Tells the bytes that
-    /// are booked for it and its state before. Holds are the caller's business.
+    /// are booked for it and its state before. Pins of the segment are the caller's business.
     pub fn retract(
         &self,
         state: &State,
@@ -388,7 +395,7 @@ impl Content {
     pub fn cut_block(&self, state: &mut State, block: u64, length: u64) -> Result<()> {
         let start = block * self.block_bytes;
         let end = start + self.block_bytes;
-        if state.loan.is_active() {
+        if state.borrow.is_active() {
             // The kernel reads the file itself: what is cut ends, and is never zeros before.
             return self.apply_length(state);
         }
@@ -434,8 +441,8 @@ impl Content {
         Ok(())
     }
 
-    /// Writes `part` at the end of the file, which thereby grows: who reads by the length alone
-    /// never meets a hole. False leaves file and length as they were.
+    /// Writes `part` at the end of the file, which thereby grows: a reader that goes by the
+    /// length alone never meets a hole. False leaves file and length as they were.
     pub fn append_to_file(&self, state: &mut State, part: &[u8]) -> bool {
         let size = self.size();
         let after = size + part.len() as u64;
@@ -455,70 +462,70 @@ impl Content {
         true
     }
 
-    /// Holds all blocks of a wholly resident content. False: the cap on holds is reached.
-    pub fn begin_hold(&self, state: &mut State) -> bool {
-        if state.holds == 0 {
+    /// Pins all blocks of a wholly resident segment. False: the cap on pins is reached.
+    pub fn begin_pin(&self, state: &mut State) -> bool {
+        if state.segment_pins == 0 {
             let bytes = self.charged();
-            if !self.budget.hold(bytes) {
+            if !self.budget.pin(bytes) {
                 return false;
             }
-            state.held_bytes = bytes;
+            state.pinned_bytes = bytes;
         }
-        state.holds += 1;
+        state.segment_pins += 1;
         true
     }
 
-    /// Lets go of one hold; tells what is left to do once the lock is released.
-    pub fn end_hold(&self, state: &mut State) -> AfterHold {
-        state.holds -= 1;
-        if state.holds > 0 {
-            return AfterHold::Nothing;
+    /// Ends one pin of the segment; tells what is left to do once the lock is released.
+    pub fn end_pin(&self, state: &mut State) -> AfterPin {
+        state.segment_pins -= 1;
+        if state.segment_pins > 0 {
+            return AfterPin::Nothing;
         }
-        self.budget.unhold(std::mem::take(&mut state.held_bytes));
-        match std::mem::take(&mut state.drop_when_released) {
-            true => AfterHold::Drop,
-            false => AfterHold::Trim,
+        self.budget.unpin(std::mem::take(&mut state.pinned_bytes));
+        match std::mem::take(&mut state.discard_when_unpinned) {
+            true => AfterPin::Discard,
+            false => AfterPin::Trim,
         }
     }
 
-    /// Books growth of a held content as held too. False: the cap on holds is reached.
-    pub fn hold_more(&self, state: &mut State, bytes: u64) -> bool {
-        if state.holds == 0 {
+    /// Books growth of a pinned segment as pinned too. False: the cap on pins is reached.
+    pub fn pin_more(&self, state: &mut State, bytes: u64) -> bool {
+        if state.segment_pins == 0 {
             return true;
         }
-        if !state.loan.book(&self.budget, bytes) {
+        if !state.borrow.book(&self.budget, bytes) {
             return false;
         }
-        if !self.budget.hold(bytes) {
-            state.loan.take_off(&self.budget, bytes);
+        if !self.budget.pin(bytes) {
+            state.borrow.take_off(&self.budget, bytes);
             return false;
         }
-        state.held_bytes += bytes;
+        state.pinned_bytes += bytes;
         true
     }
 
-    /// Takes back what `hold_more` booked, or what is cut off a held content.
-    pub fn hold_less(&self, state: &mut State, bytes: u64) {
-        // What grew by its length alone was never booked as held.
-        let bytes = bytes.min(state.held_bytes);
-        if state.holds > 0 {
-            self.budget.unhold(bytes);
-            state.held_bytes -= bytes;
-            state.loan.take_off(&self.budget, bytes);
+    /// Takes back what `pin_more` booked, or what is cut off a pinned segment.
+    pub fn pin_less(&self, state: &mut State, bytes: u64) {
+        // What grew by its length alone was never booked as pinned.
+        let bytes = bytes.min(state.pinned_bytes);
+        if state.segment_pins > 0 {
+            self.budget.unpin(bytes);
+            state.pinned_bytes -= bytes;
+            state.borrow.take_off(&self.budget, bytes);
         }
     }
 
     /// Descriptors for another process, with a table that reaches the present end of the file.
     /// `None` while the kernel may have the file, and where tables take too much memory already.
-    pub fn hand_out(&self) -> Result<Option<HandOut>> {
+    pub fn export(&self) -> Result<Option<HandOut>> {
         let mut state = self.state.lock();
-        if state.loan.is_active() {
+        if state.borrow.is_active() {
             return Ok(None);
         }
         let blocks = self.blocks();
         if state.shared.last().is_none_or(|table| table.blocks() < blocks) {
             let bytes = SharedTable::bytes_for(blocks);
-            if blocks > HAND_OUT_BLOCKS_MAX || !self.budget.book_table(self.owner, bytes) {
+            if blocks > EXPORT_BLOCKS_MAX || !self.budget.book_table(self.owner, bytes) {
                 return Ok(None);
             }
             state.table_bytes += bytes;
@@ -529,22 +536,22 @@ impl Content {
                     shared.word(block).into_iter().for_each(|it| table::publish(it, word.state()));
                 }
             }
-            if state.retired {
-                shared.supersede();
+            if state.invalidated {
+                shared.invalidate();
             }
             state.shared.push(shared);
-            self.handed_out.store(true, Ordering::Release);
+            self.exported.store(true, Ordering::Release);
         }
-        let handed_out = state.shared.last().expect("made above").hand_out(&self.file)?;
-        state.loan.note_shown();
-        Ok(Some(handed_out))
+        let exported = state.shared.last().expect("made above").export(&self.file)?;
+        state.borrow.note_shown();
+        Ok(Some(exported))
     }
 
-    /// Turns the marks that clients set on resident blocks into touches of the cells.
-    pub fn take_client_touches(&self, blocks: &[u32]) {
+    /// Turns the reference bits that clients set on resident blocks into those of the cells.
+    pub fn take_client_references(&self, blocks: &[u32]) {
         let state = self.state.lock();
         for table in &state.shared {
-            table.take_touches(blocks, |block| self.mark_read(block));
+            table.take_references(blocks, |block| self.mark_read(block));
         }
     }
 
@@ -562,18 +569,18 @@ impl Content {
         let tables: u64 = state.shared.iter().map(SharedTable::bookkeeping_bytes).sum();
         let lists = state.fills.capacity() * size_of::<ActiveFill>()
             + state.outgrown.capacity() * size_of::<Mapping>();
-        size_of::<Content>() as u64 + self.cells.bookkeeping_bytes() + tables + lists as u64
+        size_of::<SegmentMemory>() as u64 + self.cells.bookkeeping_bytes() + tables + lists as u64
     }
 }
 
-impl Drop for Content {
+impl Drop for SegmentMemory {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
-        let is_lent = state.loan.is_active();
-        debug_assert!(state.fills.is_empty(), "they keep the content alive");
-        debug_assert!(state.holds == u32::from(is_lent), "they keep the content alive");
-        self.budget.unhold(state.held_bytes);
-        state.loan.end(&self.budget);
+        let is_borrowed = state.borrow.is_active();
+        debug_assert!(state.fills.is_empty(), "they keep the memory alive");
+        debug_assert!(state.segment_pins == u32::from(is_borrowed), "they keep the memory alive");
+        self.budget.unpin(state.pinned_bytes);
+        state.borrow.end(&self.budget);
         // Clients may keep descriptors: say that the blocks are gone, then free the memory.
         for (block, cell) in self.cells.range(0, u64::MAX) {
             if cell.word.word().is_resident() {
@@ -584,7 +591,7 @@ impl Drop for Content {
         self.unmap(&mut state);
         let length = self.blocks() * self.block_bytes;
         // What may be mapped goes whole, with its last mapping.
-        if length > 0 && !is_lent {
+        if length > 0 && !is_borrowed {
             self.file.punch(0, length);
         }
         self.budget.release(self.charged());

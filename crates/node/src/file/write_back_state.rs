@@ -1,8 +1,9 @@
-//! What is known of a PFS, or of quotas on it, without room for memory-only files: when a
-//! write-down is worth another try, and what operators are told. Every try blocks a file and costs
-//! a sync, and where one file found no room the next of the same owner will find none either.
+//! What is known of a PFS, or of quotas on it, without room for memory-only files: when another try
+//! of a write-back is worth it, and what operators are told. Every try blocks a file and costs a
+//! sync, and where one file found no room the next of the same owner will find none either.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -10,13 +11,8 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::control::PfsFull;
 use tidepool_proto::{Error, FileId};
 
-use super::failing::Failing;
-
-/// The pause after the first refusal; it doubles up to the longest.
-pub(super) const PAUSE_MIN: Duration = Duration::from_secs(1);
-pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// What goes on is said this often.
-pub(super) const SAY_EVERY: Duration = Duration::from_secs(60);
+pub(super) use super::failing::SAY_EVERY;
+use super::failing::{Failing, PAUSE_MAX, PAUSE_MIN};
 
 /// Room on the PFS that may be used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +20,7 @@ pub enum Room {
     /// That of everybody.
     Pfs,
     /// What a quota gives the owner of a file. A quota of a group or a project counts as that of
-    /// the owners who meet it.
+    /// the owners who run into it.
     Owner(u32),
 }
 
@@ -60,12 +56,16 @@ pub fn is_no_room(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT)
 }
 
-/// The state of writing down.
+/// Starts the thread that tries again.
+pub type StartRetry = Box<dyn Fn() + Send + Sync>;
+
+/// The state of writing back.
 #[derive(Default)]
-pub struct Spilling {
+pub struct WriteBackState {
     failing: Failing,
     refusals: Mutex<Refusals>,
     changed: Condvar,
+    start_retry: OnceLock<StartRetry>,
 }
 
 #[derive(Default)]
@@ -89,7 +89,7 @@ struct Refusal {
     why: String,
 }
 
-impl Spilling {
+impl WriteBackState {
     /// What is known of files that fail for another reason.
     pub fn failing(&self) -> &Failing {
         &self.failing
@@ -107,7 +107,7 @@ impl Spilling {
             || (has_owners() && owner_of(lower).is_some_and(|owner| waits(Room::Owner(owner))))
     }
 
-    /// A file was written down: there is room.
+    /// A file was written back: there is room.
     pub fn succeeded(&self, lower: &dyn LowerFile) {
         if self.refusals.lock().used_up.is_empty() {
             return;
@@ -121,7 +121,7 @@ impl Spilling {
         }
     }
 
-    /// There was no room for a file: the next pause begins. Answers whether nobody tries again
+    /// There was no room for a file: the next pause begins. Answers whether no thread tries again
     /// yet, and the caller has to see to it.
     #[must_use]
     pub fn refused(&self, room: Room, file: FileId, error: &Error) -> bool {
@@ -155,8 +155,20 @@ impl Spilling {
         !refusals.stopping && !std::mem::replace(&mut refusals.retrying, true)
     }
 
+    /// Sets what starts the thread that tries again.
+    pub fn on_refusal(&self, start_retry: StartRetry) {
+        _ = self.start_retry.set(start_retry);
+    }
+
+    /// Starts that thread.
+    pub fn start_retry(&self) {
+        if let Some(start_retry) = self.start_retry.get() {
+            start_retry();
+        }
+    }
+
     /// Waits until something is worth another try: its room, and the file that found none. `None`
-    /// once nothing is left to try, or the node stops; whoever asked ends then.
+    /// once nothing is left to try, or the node stops; the thread that asked ends then.
     pub fn next_try(&self) -> Option<(Room, FileId)> {
         let mut refusals = self.refusals.lock();
         loop {
@@ -182,7 +194,7 @@ impl Spilling {
     }
 
     /// Nobody needs this room any more.
-    pub fn forget(&self, room: Room) {
+    pub fn clear(&self, room: Room) {
         self.refusals.lock().used_up.remove(&room);
     }
 
@@ -243,66 +255,74 @@ mod tests {
     #[test]
     fn pauses_double_to_a_bound_and_end_with_a_success() {
         let (_directory, lower) = file();
-        let (spilling, full) = (Spilling::default(), error(libc::ENOSPC));
+        let (write_back_state, full) = (WriteBackState::default(), error(libc::ENOSPC));
         let room = Room::of(&full, &*lower);
-        assert!(is_full(&full) && room == Room::Pfs && !spilling.is_paused(&*lower));
+        assert!(is_full(&full) && room == Room::Pfs && !write_back_state.is_paused(&*lower));
         let mut pauses = Vec::new();
         for number in 0..7 {
-            let first = spilling.refused(room, lower.id(), &full);
+            let first = write_back_state.refused(room, lower.id(), &full);
             assert_eq!(first, number == 0, "one thread tries again");
-            assert!(spilling.is_paused(&*lower));
-            pauses.push(spilling.refusals.lock().used_up[&room].pause.as_secs());
+            assert!(write_back_state.is_paused(&*lower));
+            pauses.push(write_back_state.refusals.lock().used_up[&room].pause.as_secs());
             // The pause is over, or the thread that tries again ends it.
             match number % 2 {
                 0 => {
-                    spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = Instant::now()
+                    write_back_state.refusals.lock().used_up.get_mut(&room).unwrap().until =
+                        Instant::now()
                 }
-                _ => spilling.postpone(room),
+                _ => write_back_state.postpone(room),
             }
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(spilling.refusals.lock().unsaid, 6, "the first alone was said");
-        assert!(spilling.state().unwrap().why.contains("No space left"));
-        spilling.succeeded(&*lower);
-        assert!(!spilling.is_paused(&*lower) && spilling.state().is_none());
-        assert_eq!(spilling.next_try(), None, "nothing is left to try");
-        assert!(spilling.refused(room, lower.id(), &full), "nobody tries again any more");
+        assert_eq!(write_back_state.refusals.lock().unsaid, 6, "the first alone was said");
+        assert!(write_back_state.state().unwrap().why.contains("No space left"));
+        write_back_state.succeeded(&*lower);
+        assert!(!write_back_state.is_paused(&*lower) && write_back_state.state().is_none());
+        assert_eq!(write_back_state.next_try(), None, "nothing is left to try");
+        assert!(write_back_state.refused(room, lower.id(), &full), "nobody tries again any more");
         for _ in 0..9 {
             let long = Instant::now() + PAUSE_MAX;
-            spilling.refusals.lock().used_up.get_mut(&room).unwrap().until = long;
-            let _retry = spilling.refused(room, lower.id(), &full);
+            write_back_state.refusals.lock().used_up.get_mut(&room).unwrap().until = long;
+            let _retry = write_back_state.refused(room, lower.id(), &full);
         }
-        let pause = spilling.refusals.lock().used_up[&room].pause;
+        let pause = write_back_state.refusals.lock().used_up[&room].pause;
         assert_eq!(pause, PAUSE_MIN, "many refusals in one pause are one");
     }
 
     #[test]
     fn the_quota_of_one_owner_holds_up_nobody_else() {
         let (_directory, lower) = file();
-        let (spilling, full) = (Spilling::default(), error(libc::EDQUOT));
+        let (write_back_state, full) = (WriteBackState::default(), error(libc::EDQUOT));
         let room = Room::of(&full, &*lower);
         let Room::Owner(owner) = room else { panic!("{room:?}") };
         let other = Room::Owner(owner + 1);
         assert!(room.is_of(&*lower) && !other.is_of(&*lower));
-        let _retry = spilling.refused(other, lower.id(), &full);
-        assert!(!spilling.is_paused(&*lower));
-        let _retry = spilling.refused(room, lower.id(), &full);
-        assert!(spilling.is_paused(&*lower));
-        spilling.succeeded(&*lower);
-        assert!(!spilling.is_paused(&*lower));
-        assert_eq!(spilling.state().unwrap().users, [owner + 1], "the other's is still used up");
+        let _retry = write_back_state.refused(other, lower.id(), &full);
+        assert!(!write_back_state.is_paused(&*lower));
+        let _retry = write_back_state.refused(room, lower.id(), &full);
+        assert!(write_back_state.is_paused(&*lower));
+        write_back_state.succeeded(&*lower);
+        assert!(!write_back_state.is_paused(&*lower));
+        assert_eq!(
+            write_back_state.state().unwrap().users,
+            [owner + 1],
+            "the other's is still used up"
+        );
     }
 
     #[test]
     fn tries_end_with_the_node() {
         let (_directory, lower) = file();
-        let spilling = Spilling::default();
-        let _retry = spilling.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC));
+        let write_back_state = WriteBackState::default();
+        let _retry = write_back_state.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| spilling.next_try());
-            spilling.stop();
+            let waiting = scope.spawn(|| write_back_state.next_try());
+            write_back_state.stop();
             assert_eq!(waiting.join().unwrap(), None);
         });
-        assert!(!spilling.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC)), "none begins");
+        assert!(
+            !write_back_state.refused(Room::Pfs, lower.id(), &error(libc::ENOSPC)),
+            "none begins"
+        );
     }
 }

@@ -1,15 +1,15 @@
-//! Changes of a segment that the kernel reads by itself, for a passthrough open: it goes by the
+//! Changes of a segment that the kernel has borrowed for a passthrough open. The kernel goes by the
 //! length of the memory file alone, so bytes are there before the length says so, and no hole is
-//! left where it would read zeros after somebody wrote there.
+//! left where it would read zeros after a write.
 //!
-//! Growth that finds no memory is refused. The caller then gives this content up, and who has it
-//! open by passthrough is left behind (see `behind`).
+//! Growth that finds no memory is refused. The caller then invalidates this version, and the opens
+//! that read it by passthrough are left behind (see `behind`).
 
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::Segment;
 
-use super::capture::Written;
+use super::written::Written;
 
 /// Keeps a write that makes the file longer. New blocks become `state`.
 pub fn write(segment: &Segment, written: &Written<'_>, state: BlockState) -> Result<()> {

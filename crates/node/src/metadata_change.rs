@@ -1,4 +1,5 @@
-//! What becomes of cached bytes when names and metadata of a file change without its content.
+//! Metadata-change notification: what becomes of cached bytes when names or metadata of a file
+//! change without its content.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -8,66 +9,67 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Version};
 
 use crate::core::Core;
-use crate::file::content::Content;
-use crate::file::state::Inner;
+use crate::file::cached_version::CachedVersion;
+use crate::file::memory_only;
+use crate::file::state::{Inner, Remains};
 
-/// How long the word of a rename or another change of metadata is waited for: it comes a moment
-/// after that.
-const WORD_TIMEOUT: Duration = Duration::from_millis(100);
-const WORD_POLL: Duration = Duration::from_millis(1);
+/// How long the notification of a rename or another metadata change is waited for: it comes a
+/// moment after the change.
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_millis(100);
+const NOTIFICATION_POLL: Duration = Duration::from_millis(1);
 /// How long a removal waits for a transfer of the file that is under way.
 const TRANSFERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits for the word of a change of metadata that this node or a client of it made.
-pub struct WordWait {
+/// Waits for the notification of a metadata change that this node or a client of it made.
+pub struct NotificationWait {
     begun: Instant,
 }
 
-impl WordWait {
+impl NotificationWait {
     /// From now on.
     pub fn begin() -> Self {
-        WordWait { begun: Instant::now() }
+        NotificationWait { begun: Instant::now() }
     }
 
-    /// Whether the word may still come.
+    /// Whether the notification may still come.
     pub fn goes_on(&self) -> bool {
-        self.begun.elapsed() <= WORD_TIMEOUT
+        self.begun.elapsed() <= NOTIFICATION_TIMEOUT
     }
 
     /// A part of the wait.
     pub fn pause(&self) {
-        std::thread::sleep(WORD_POLL);
+        std::thread::sleep(NOTIFICATION_POLL);
     }
 
     /// Whether what was seen of the file may differ from `content` by its metadata alone, and the
-    /// word of that may still come.
-    pub fn is_for(&self, content: &Content, seen: &Version) -> bool {
+    /// notification of that may still come.
+    pub fn is_for(&self, content: &CachedVersion, seen: &Version) -> bool {
         let ours = content.version();
         let of_metadata = seen.is_of_same_file(&ours)
             && (seen.size, seen.modified_ns) == (ours.size, ours.modified_ns)
             && !seen.agrees_with(&ours);
-        of_metadata && !content.is_superseded() && !content.is_memory_only() && self.goes_on()
+        of_metadata && !content.is_invalidated() && !content.is_memory_only() && self.goes_on()
     }
 }
 
 impl Core {
-    /// Lets what is cached of `before` serve `after`, if content did not change in between. Where
-    /// that is not sure, or the time of the content was set, it is read again; who has the file
-    /// open goes on with it, as after a change of bytes by this node. Where it is not known that
-    /// the change was `alone`, this is about stubs only: another change of metadata would show.
-    pub fn carry(&self, before: &Version, after: &Version, alone: Alone) {
+    /// Gives what is cached of `before` the version `after`, if content did not change in between.
+    /// Where that is not sure, or the time of the content was set, it is read again; opens of the
+    /// file go on with it, as after a change of bytes by this node. Where it is not known that the
+    /// change was `alone`, this is about stubs only: another change of metadata would show.
+    pub fn rebase_version(&self, before: &Version, after: &Version, alone: Alone) {
         if before.agrees_with(after) || !before.is_of_same_file(after) {
             return;
         }
-        // Nothing says later that a packed file was not trusted, so it is let go at once where
-        // another program's change could still hide behind the new stamps.
+        // A packed file cannot be marked as racy later, so it is left to its old version where
+        // another program's change could still hide behind the new time stamps.
         let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
-        if alone == Alone::Sure && is_alike && self.is_settled(after) {
-            self.store.carry_small(before.id, before, *after);
+        if alone == Alone::Sure && is_alike && !self.is_racy(after) {
+            self.store.rebase_small(before.id, before, *after);
         }
         let Some(file) = self.files.get(before.id) else { return };
-        // Not behind writers that wait: readers who wait for this word keep them out.
-        let _unchanged_by_us = file.gate.read_recursive();
+        // Before writers that wait: readers that wait for this notification keep them out.
+        let _unchanged_by_us = file.share_gate_before_writers();
         let mut inner = file.inner.lock();
         let Some(content) = inner.content.clone() else { return };
         let ours = content.version();
@@ -81,21 +83,21 @@ impl Core {
         let is_known = alone != Alone::Unknown
             && is_ours
             && ours.size == after.size
-            && !content.is_superseded();
+            && !content.is_invalidated();
         let is_sure = is_known && alone == Alone::Sure;
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
             content.set_version(*after);
-            self.weigh_stamps(&content, after);
+            self.check_racy(&content, after);
         } else if is_known && !content.is_memory_only() {
             self.lead_on(&mut inner, &content, after);
         }
     }
 
     /// Has readers of `old` go on with what is read anew at `version`.
-    fn lead_on(&self, inner: &mut Inner, old: &Arc<Content>, version: &Version) {
-        let fresh = Arc::new(Content::new(*version, old.owner, old.admit));
-        self.weigh_stamps(&fresh, version);
-        self.give_up(old);
+    fn lead_on(&self, inner: &mut Inner, old: &Arc<CachedVersion>, version: &Version) {
+        let fresh = Arc::new(CachedVersion::new(*version, old.owner, old.admit));
+        self.check_racy(&fresh, version);
+        self.invalidate(old);
         old.lead_to(&fresh);
         inner.content = Some(fresh);
         inner.capture = Default::default();
@@ -113,10 +115,21 @@ impl Core {
         if inner.handles > 0 {
             return;
         }
-        let remains = inner.discard(self);
+        let remains = self.discard(&mut inner);
         drop(inner);
         self.files.release(id);
         remains.free();
+    }
+
+    /// Discards all that is kept of a file without names that nobody has open: its memory, and the
+    /// transfers whose descriptors keep its room on the PFS.
+    pub(crate) fn discard(&self, inner: &mut Inner) -> Remains {
+        let _the_same = memory_only::discard(self, inner);
+        inner.pin = None;
+        let Some(content) = inner.content.take() else { return Remains::none() };
+        self.invalidate(&content);
+        self.fills.cancel(&content);
+        Remains::of(&content)
     }
 
     /// Ends transfers of a file that nobody has open, and waits a moment for their descriptors to
@@ -133,7 +146,7 @@ impl Core {
         // The table has the file, and we.
         let begun = Instant::now();
         while Arc::strong_count(&file) > 2 && begun.elapsed() < TRANSFERS_TIMEOUT {
-            std::thread::sleep(WORD_POLL);
+            std::thread::sleep(NOTIFICATION_POLL);
         }
     }
 
@@ -147,7 +160,7 @@ impl Core {
             if inner.handles > 0 || in_memory || is_kept {
                 return false;
             }
-            let remains = inner.discard(self);
+            let remains = self.discard(&mut inner);
             drop(inner);
             self.files.release(id);
             remains.free();
@@ -184,8 +197,8 @@ impl Noted {
 impl NotedVersion for Noted {
     fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()> {
         let after = self.lower.version()?;
-        // Whoever changes the content moves the change time, whatever he does to the others. So
-        // nobody did from our look to the client's, and from its next look to ours.
+        // A change of the content moves the change time, whatever is done to the others. So there
+        // was none from our look to the client's, and from its next look to ours.
         let fits = |times: &ChangeTimes| {
             (times.before_ns, times.after_ns) == (self.version.changed_ns, after.changed_ns)
         };
@@ -194,7 +207,7 @@ impl NotedVersion for Noted {
             Some(_) => Alone::Seen,
             None => Alone::Unknown,
         };
-        self.core.carry(&self.version, &after, alone);
+        self.core.rebase_version(&self.version, &after, alone);
         if self.is_nameless()? {
             self.core.name_removed(after.id);
         }

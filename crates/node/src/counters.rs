@@ -1,5 +1,5 @@
-//! Counters of the node that conserve bytes: what readers asked for is what the levels served plus
-//! what failed. It decides nothing and is never reset.
+//! [`Counters`] of the node, which conserve bytes: what readers asked for is what the levels served
+//! plus what failed. They decide nothing and are never reset.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -29,7 +29,7 @@ impl Counter {
 
 /// All counters of a node.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct Counters {
     /// Bytes that readers asked for and could have got (up to the end of the file).
     pub asked_bytes: Counter,
     /// Bytes of reads that ended in an error.
@@ -60,15 +60,15 @@ pub struct Ledger {
     pub passthrough_lent_bytes: Counter,
     /// Opens of files for reading.
     pub reading_opens: Counter,
-    /// Opens that found the cached version out of date.
+    /// Opens that found the cached version stale.
     pub versions_superseded: Counter,
-    /// Memory-only files written down to the PFS under pressure or at the end.
+    /// Bytes of memory-only files written back to the PFS under pressure or at the end.
     pub spilled_bytes: Counter,
     /// Open handles now.
     pub open_files: Counter,
 }
 
-impl Ledger {
+impl Counters {
     /// What happened to transfers.
     pub fn transfers(&self) -> TransferStatus {
         TransferStatus {
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn asked_is_served_plus_failed() {
-        let ledger = Ledger::default();
-        ledger.served(&BytesByLevel { store: 10, pfs: 5, ..Default::default() });
-        ledger.failed(7);
-        let served = ledger.served_by_level().total();
-        assert_eq!(ledger.asked_bytes.get(), served + ledger.failed_bytes.get());
+        let counters = Counters::default();
+        counters.served(&BytesByLevel { store: 10, pfs: 5, ..Default::default() });
+        counters.failed(7);
+        let served = counters.served_by_level().total();
+        assert_eq!(counters.asked_bytes.get(), served + counters.failed_bytes.get());
     }
 }

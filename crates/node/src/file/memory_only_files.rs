@@ -1,0 +1,86 @@
+//! [`MemoryOnlyFiles`]: the list of a node's memory-only files, and what is known of writing them back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidepool_proto::FileId;
+use tidepool_proto::stub::{Mark, StubState};
+
+use super::cached_version::CachedVersion;
+use super::steps::Steps;
+use super::write_back_state::WriteBackState;
+
+/// The memory-only files of a node, to be counted without waiting for any of them.
+pub struct MemoryOnlyFiles {
+    contents: Mutex<HashMap<FileId, Arc<CachedVersion>>>,
+    count: AtomicU64,
+    write_back_state: Arc<WriteBackState>,
+    steps: Steps,
+    /// Names this start of a node in marks.
+    node: String,
+    host: String,
+}
+
+impl Default for MemoryOnlyFiles {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        let random = || std::hash::RandomState::new().build_hasher().finish();
+        MemoryOnlyFiles {
+            contents: Mutex::default(),
+            count: AtomicU64::new(0),
+            write_back_state: Arc::default(),
+            steps: Steps::default(),
+            node: format!("{:016x}{:016x}", random(), random()),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+}
+
+impl MemoryOnlyFiles {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Their contents now.
+    pub fn contents(&self) -> Vec<Arc<CachedVersion>> {
+        self.contents.lock().values().cloned().collect()
+    }
+
+    /// What is known of a PFS without room for them.
+    pub fn write_back_state(&self) -> &Arc<WriteBackState> {
+        &self.write_back_state
+    }
+
+    /// Which of them are written back now.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    pub(super) fn insert(&self, content: &Arc<CachedVersion>) {
+        let mut contents = self.contents.lock();
+        contents.insert(content.id(), content.clone());
+        self.count.store(contents.len() as u64, Ordering::Release);
+    }
+
+    pub(super) fn remove(&self, content: &CachedVersion) {
+        let mut contents = self.contents.lock();
+        if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
+            contents.remove(&content.id());
+        }
+        self.count.store(contents.len() as u64, Ordering::Release);
+    }
+
+    /// The mark of a stub of this node, for bytes of this length.
+    pub(super) fn mark(&self, length: u64) -> Mark {
+        Mark {
+            length,
+            host: self.host.clone(),
+            process_id: std::process::id(),
+            node: self.node.clone(),
+            state: StubState::Held,
+        }
+    }
+}

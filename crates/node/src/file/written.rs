@@ -1,0 +1,23 @@
+//! [`Written`]: a write that is to be kept.
+
+/// A write that the PFS has taken.
+pub struct Written<'a> {
+    /// First byte.
+    pub offset: u64,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Length of the file before.
+    pub size_before: u64,
+}
+
+impl Written<'_> {
+    /// First byte behind it.
+    pub fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+
+    /// Length of the file after it.
+    pub fn size_after(&self) -> u64 {
+        self.size_before.max(self.end())
+    }
+}
