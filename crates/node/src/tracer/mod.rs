@@ -1,8 +1,8 @@
-//! The tracer: hands requests to those who watch, each as far as he may see them. While nobody
-//! watches, it is one word that front ends and client processes look at.
+//! [`RequestTracer`]: distributes records of requests to the traces under way. While there is none,
+//! front ends and client processes load one word per request.
 //!
-//! A trace lives as long as its [`TraceStream`], which belongs to the connection that asked for it:
-//! a watcher that is killed leaves nothing switched on.
+//! A plain user's trace gets the records of that user only. A trace ends with its [`TraceStream`],
+//! which belongs to the connection that started it, so a killed `tidepool trace` leaves nothing on.
 
 mod processes;
 mod watch;
