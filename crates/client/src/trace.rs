@@ -1,9 +1,9 @@
-//! Request tracing of the client library: [`Tracing`] records the requests of one connection and sends
-//! them to the node. The node learns of hits in no other way: they need no message. While no trace is
-//! under way, a request costs a load of one word of shared memory.
+//! Request tracing of the client library: [`Tracing`] records the requests of one connection and
+//! sends them to the node. The node learns of hits in no other way: they need no message. While no
+//! trace is under way, a request costs a load of one word of shared memory.
 //!
-//! Records are sent by a thread that lives as long as the trace, and before a file is closed. Reads do
-//! not wait for that: records beyond a bound are dropped and counted.
+//! Records are sent by a thread that lives as long as the trace, and before a file is closed. Reads
+//! do not wait for that: records beyond a bound are dropped and counted.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! Cost accounting of one request, per thread: bytes read by level, and time spent waiting for the
 //! parallel file system. For request tracing.
 //!
-//! An account is open on a thread while [`of`] runs there. Without one, each function that adds to it
-//! costs a look at a thread-local flag.
+//! An account is open on a thread while [`of`] runs there. Without one, each function that adds to
+//! it costs a look at a thread-local flag.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! [`TimedStore`]: a [`LowerStore`] over another one that counts the time of its calls as waits of the
-//! request that makes them ([`cost`]). For request tracing; changes nothing else.
+//! [`TimedStore`]: a [`LowerStore`] over another one that counts the time of its calls as waits of
+//! the request that makes them ([`cost`]). For request tracing; changes nothing else.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Request tracing on a client's connection: the trace that the client started, and the records that
-//! a client library sends of its own requests.
+//! Request tracing on a client's connection: the trace that the client started, and the records
+//! that a client library sends of its own requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
