@@ -100,12 +100,12 @@ impl Filesystem {
         arguments: Arguments<'_>,
     ) -> Option<Box<Span>> {
         let tracer = self.tracer.as_ref().filter(|tracer| tracer.is_on())?;
-        let (begun, tracer) = (Instant::now(), tracer.clone());
-        let record = self.record_of(header, arguments);
+        let mut record = self.record_of(header, arguments);
+        tracer.identify(&mut record);
         Some(Box::new(Span {
-            tracer,
+            tracer: tracer.clone(),
             unique: header.unique,
-            begun,
+            begun: Instant::now(),
             elapsed: Duration::ZERO,
             record,
         }))

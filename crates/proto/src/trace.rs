@@ -292,8 +292,11 @@ pub trait Tracer: Send + Sync {
     /// Whether anybody watches. Cheap: it is asked at each request.
     fn is_on(&self) -> bool;
 
-    /// Takes a request; number and name of the process are filled in here. A thread's number may
-    /// stand in for that of its process.
+    /// Fills in number and name of the process; the record has the number of one of its threads.
+    /// Front ends call it while that thread waits for the answer: afterwards it may be gone.
+    fn identify(&self, record: &mut TraceRecord);
+
+    /// Takes a request. Identifies the process where that was not done.
     fn record(&self, record: TraceRecord);
 
     /// Counts requests that a front end had to drop.

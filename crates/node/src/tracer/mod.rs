@@ -98,13 +98,19 @@ impl Tracer for Shared {
         self.0.under_way() != 0
     }
 
+    fn identify(&self, record: &mut TraceRecord) {
+        let process = self.0.processes.lock().of(record.process_id);
+        (record.process_id, record.process) = (process.id, process.name);
+    }
+
     fn record(&self, mut record: TraceRecord) {
         let watches = self.0.watches.lock();
         if watches.is_empty() {
             return;
         }
-        let process = self.0.processes.lock().of(record.process_id);
-        (record.process_id, record.process) = (process.id, process.name);
+        if record.process.is_empty() {
+            self.identify(&mut record);
+        }
         record.request = self.0.requests.fetch_add(1, Ordering::Relaxed) + 1;
         for watch in watches.iter().filter(|watch| watch.wants(&record)) {
             watch.add(record.clone());
