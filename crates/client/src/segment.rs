@@ -93,6 +93,7 @@ impl Segment {
         self.read_block(offset, buffer).or_else(|| self.read_end(offset))
     }
 
+    #[inline]
     fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Option<Piece> {
         let block = offset / self.block_bytes;
         if block >= self.blocks {

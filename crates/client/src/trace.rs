@@ -1,9 +1,9 @@
-//! Requests of this process, for those who watch the node: what is read from a segment no message
-//! tells of. The node says by one word of shared memory whether anybody watches; while nobody does,
-//! that word is all that is looked at.
+//! Request tracing of the client library: [`Tracing`] records the requests of one connection and
+//! sends them to the node. The node learns of hits in no other way: they need no message. While no
+//! trace is under way, a request costs a load of one word of shared memory.
 //!
-//! What is recorded is sent by a thread of its own, which ends when nobody watches any more, and
-//! before a file is closed. No read waits for it: what does not fit is dropped and counted.
+//! Records are sent by a thread that lives as long as the trace, and before a file is closed. Reads
+//! do not wait for that: records beyond a bound are dropped and counted.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
-//! What the request that a thread works on costs: bytes by level, and time spent waiting for the
-//! parallel file system.
+//! Cost accounting of one request, per thread: bytes read by level, and time spent waiting for the
+//! parallel file system. For request tracing.
 //!
-//! An account is open on a thread while [`of`] runs there, which is while somebody watches
-//! requests. Without one, each of the functions that add to it is a look at a flag of the thread.
+//! An account is open on a thread while [`of`] runs there. Without one, each function that adds to
+//! it costs a look at a thread-local flag.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! A store whose calls that may wait for the parallel file system count as waits of the request
-//! that makes them ([`cost`]). Changes nothing else.
+//! [`TimedStore`]: a [`LowerStore`] over another one that counts the time of its calls as waits of
+//! the request that makes them ([`cost`]). For request tracing; changes nothing else.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

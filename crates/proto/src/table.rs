@@ -105,6 +105,7 @@ impl WordCell for std::sync::atomic::AtomicU64 {
 
 /// The reader's side: runs `read` and returns its result only if the block stayed resident and
 /// unchanged throughout. `None` means: ask the node.
+#[inline]
 pub fn read_if_resident<C: WordCell, T>(cell: &C, read: impl FnOnce() -> T) -> Option<T> {
     let before = Word(cell.load_acquire());
     if !before.is_resident() {

@@ -1,10 +1,9 @@
-//! Traces of requests: what a node tells of each request while somebody watches, and how front
-//! ends hand their requests in.
+//! Request tracing: the record of a request, the messages of `tidepool trace`, and the [`Tracer`]
+//! trait that connects the front ends with the node.
 //!
 //! [`TraceRecord`] is one request, and one line of JSON of `tidepool trace --json`: its field names
-//! are the stable keys. While nobody watches, a front end loads one word a request and no more:
-//! [`Tracer::is_on`], or in a client process the word of the [`TracePage`] that it got at its
-//! connection.
+//! are the stable keys. While no trace is under way, a front end loads one word per request:
+//! [`Tracer::is_on`], or in a client process the word of the [`TracePage`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -187,7 +186,7 @@ pub struct TraceRecord {
     pub front: Front,
     /// What it asks for.
     pub operation: Operation,
-    /// User who asked; who opened the file where the kernel asked by itself.
+    /// The user of the process, or the user who opened the file if the kernel asked by itself.
     pub user_id: u32,
     /// Process that asked; 0 where the kernel asked by itself, or where it cannot be seen.
     pub process_id: u32,
@@ -270,7 +269,7 @@ pub struct TraceBatch {
 /// Who watches, and what.
 #[derive(Debug)]
 pub struct TraceWish {
-    /// The user. Another than root and the node's owner sees requests of his own only.
+    /// The user who traces. Users other than root and the node's owner get only their own requests.
     pub user_id: u32,
     /// Only requests of this process.
     pub process_id: Option<u32>,
@@ -293,8 +292,11 @@ pub trait Tracer: Send + Sync {
     /// Whether anybody watches. Cheap: it is asked at each request.
     fn is_on(&self) -> bool;
 
-    /// Takes a request; number and name of the process are filled in here. A thread's number may
-    /// stand in for that of its process.
+    /// Fills in number and name of the process; the record has the number of one of its threads.
+    /// Front ends call it while that thread waits for the answer: afterwards it may be gone.
+    fn identify(&self, record: &mut TraceRecord);
+
+    /// Takes a request. Identifies the process where that was not done.
     fn record(&self, record: TraceRecord);
 
     /// Counts requests that a front end had to drop.

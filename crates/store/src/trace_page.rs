@@ -1,5 +1,5 @@
-//! The page that tells client processes whether anybody watches requests: a memory file that the
-//! node alone writes. Holds no meaning; the layout is `tidepool_proto::trace`.
+//! [`TracePage`]: shared memory by which client processes see whether a trace is under way. The
+//! node alone writes it. The layout is `tidepool_proto::trace`.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

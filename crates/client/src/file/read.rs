@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidepool_pfs::cost;
 use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{REPLY_PAYLOAD_BYTES_MAX, Reply, Request, Want};
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
@@ -22,9 +23,6 @@ const RESIDENT_ATTEMPTS: usize = 2;
 
 /// How often a node that hangs up is asked before the parallel file system is.
 const ASKING_ATTEMPTS: usize = 8;
-
-/// The open file at the node, as of a moment.
-type Bound = arc_swap::Guard<Option<Arc<Binding>>>;
 
 /// What one step of a read brought.
 struct Step {
@@ -90,38 +88,20 @@ impl File {
         &self,
         offset: u64,
         buffer: &mut [u8],
-        ask: impl FnMut(u64, &mut [u8]) -> Result<Option<Step>>,
-    ) -> Result<Option<ReadOutcome>> {
-        let bound = self.binding.load();
-        if let Some(binding) = bound.as_ref()
-            && binding.connection.is_traced()
-        {
-            let (binding, range) = (Arc::clone(binding), range(offset, buffer.len()));
-            let read = || self.read_bound(bound, offset, buffer, ask);
-            return recorded(&binding, Operation::Read, range, read, brought);
-        }
-        self.read_bound(bound, offset, buffer, ask)
-    }
-
-    /// As `read_by`, beginning with what is held of the open file at the node.
-    #[inline]
-    fn read_bound(
-        &self,
-        bound: Bound,
-        offset: u64,
-        buffer: &mut [u8],
         mut ask: impl FnMut(u64, &mut [u8]) -> Result<Option<Step>>,
     ) -> Result<Option<ReadOutcome>> {
         self.check_readable(offset, buffer.len())?;
-        let mut bound = Some(bound);
         let mut outcome = ReadOutcome::default();
-        let mut at_end = buffer.is_empty();
+        let (length, mut at_end) = (buffer.len(), buffer.is_empty());
         while !at_end && outcome.bytes < buffer.len() {
             let at = offset + outcome.bytes as u64;
             let rest = &mut buffer[outcome.bytes..];
-            let bound = bound.take().unwrap_or_else(|| self.binding.load());
-            let step = match self.read_held(&bound, at, rest) {
+            let step = match self.read_held(at, rest) {
                 Some(step) => Some(step),
+                None if outcome.bytes == 0 && self.is_to_be_recorded() => {
+                    let read = || self.read_by(offset, buffer, ask);
+                    return self.recorded_read(range(offset, length), read);
+                }
                 None => ask(at, rest)?,
             };
             let Some(step) = step else {
@@ -152,8 +132,13 @@ impl File {
     }
 
     /// Reads what this process holds itself: no message, no lock, no allocation.
-    fn read_held(&self, bound: &Bound, offset: u64, buffer: &mut [u8]) -> Option<Step> {
-        let binding = bound.as_ref()?;
+    /// Nothing, where the read has to be recorded first.
+    fn read_held(&self, offset: u64, buffer: &mut [u8]) -> Option<Step> {
+        let guard = self.binding.load();
+        let binding = guard.as_ref()?;
+        if binding.connection.is_traced() && !cost::is_open() {
+            return None;
+        }
         if let Some(segment) = binding.living_segment() {
             if self.is_outdated(segment) {
                 return None;
@@ -193,7 +178,7 @@ impl File {
             };
             // Another thread may have opened the file anew, with bytes that are held now.
             if attempts > 0
-                && let Some(step) = self.read_held(&self.binding.load(), offset, buffer)
+                && let Some(step) = self.read_held(offset, buffer)
             {
                 return Ok(Some(step));
             }

@@ -1,7 +1,8 @@
-//! Requests on an open file, recorded where somebody watches the node.
+//! Request tracing of the methods of [`File`].
 
 use std::sync::Arc;
 
+use tidepool_pfs::cost;
 use tidepool_proto::trace::Operation;
 use tidepool_proto::{ReadOutcome, Result};
 
@@ -33,16 +34,36 @@ impl File {
         work: impl FnOnce() -> Result<T>,
         bytes: impl FnOnce(&T) -> u64,
     ) -> Result<T> {
-        let watched = {
-            let bound = self.binding.load();
-            bound.as_ref().filter(|binding| binding.connection.is_traced()).cloned()
-        };
-        match watched {
+        match self.traced_binding() {
             None => work(),
             Some(binding) => recorded(&binding, operation, range, work, |done| {
                 Some(Outcome { bytes: bytes(done), ..Outcome::default() })
             }),
         }
+    }
+
+    /// Whether a request that begins now is to be recorded, and is no part of another one.
+    #[cold]
+    pub(super) fn is_to_be_recorded(&self) -> bool {
+        !cost::is_open() && self.traced_binding().is_some()
+    }
+
+    /// A read, recorded.
+    pub(super) fn recorded_read(
+        &self,
+        range: Range,
+        read: impl FnOnce() -> Result<Option<ReadOutcome>>,
+    ) -> Result<Option<ReadOutcome>> {
+        match self.traced_binding() {
+            Some(binding) => recorded(&binding, Operation::Read, range, read, brought),
+            // The trace ended in between.
+            None => cost::of(read).0,
+        }
+    }
+
+    fn traced_binding(&self) -> Option<Arc<Binding>> {
+        let bound = self.binding.load();
+        bound.as_ref().filter(|binding| binding.connection.is_traced()).cloned()
     }
 
     /// The number of the file at the node, if that serves it.

@@ -1,9 +1,9 @@
-//! Requests of the mount, for those who watch them: what the kernel asked for, who asked, and what
-//! it cost until the answer. While nobody watches, a request is a look at one flag.
+//! Request tracing of the mount: [`Span`] records who asked for what, how it was answered, and what
+//! it cost. While no trace is under way, a request costs a look at one flag.
 //!
-//! A span travels with the duty to answer, because a request may wait for its turn and be answered
-//! by another thread than took it. Where the answer comes out of the handler, the span is told when
-//! that returns, with what the handler cost; elsewhere at once.
+//! A span travels with the [`Reply`](crate::request::Reply), because a request may wait for its
+//! turn and be answered by another thread than read it. If a handler answers, its span ends when
+//! the handler returns, with the cost of the handler; otherwise it ends at the answer.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -104,12 +104,12 @@ impl Filesystem {
         arguments: Arguments<'_>,
     ) -> Option<Box<dyn AnswerWatch>> {
         let tracer = self.tracer.as_ref().filter(|tracer| tracer.is_on())?;
-        let (begun, tracer) = (Instant::now(), tracer.clone());
-        let record = self.record_of(header, arguments);
+        let mut record = self.record_of(header, arguments);
+        tracer.identify(&mut record);
         Some(Box::new(Span {
-            tracer,
+            tracer: tracer.clone(),
             unique: header.unique,
-            begun,
+            begun: Instant::now(),
             elapsed: Duration::ZERO,
             record,
         }))

@@ -1,8 +1,8 @@
-//! The tracer: hands requests to those who watch, each as far as he may see them. While nobody
-//! watches, it is one word that front ends and client processes look at.
+//! [`RequestTracer`]: distributes records of requests to the traces under way. While there is none,
+//! front ends and client processes load one word per request.
 //!
-//! A trace lives as long as its [`TraceStream`], which belongs to the connection that asked for it:
-//! a watcher that is killed leaves nothing switched on.
+//! A plain user's trace gets the records of that user only. A trace ends with its [`TraceStream`],
+//! which belongs to the connection that started it, so a killed `tidepool trace` leaves nothing on.
 
 mod processes;
 mod watch;
@@ -98,13 +98,19 @@ impl Tracer for Shared {
         self.0.under_way() != 0
     }
 
+    fn identify(&self, record: &mut TraceRecord) {
+        let process = self.0.processes.lock().of(record.process_id);
+        (record.process_id, record.process) = (process.id, process.name);
+    }
+
     fn record(&self, mut record: TraceRecord) {
         let watches = self.0.watches.lock();
         if watches.is_empty() {
             return;
         }
-        let process = self.0.processes.lock().of(record.process_id);
-        (record.process_id, record.process) = (process.id, process.name);
+        if record.process.is_empty() {
+            self.identify(&mut record);
+        }
         record.request = self.0.requests.fetch_add(1, Ordering::Relaxed) + 1;
         for watch in watches.iter().filter(|watch| watch.wants(&record)) {
             watch.add(record.clone());

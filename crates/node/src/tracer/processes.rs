@@ -1,5 +1,5 @@
-//! Names of the processes that make requests. The kernel tells the mount the number of a thread;
-//! people know the process.
+//! [`Processes`]: number and name of the process behind a request. The kernel tells the mount the
+//! number of a thread only.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

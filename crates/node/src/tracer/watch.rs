@@ -1,4 +1,5 @@
-//! One trace: which requests its watcher wants and may see, and those that wait for him.
+//! [`Watch`]: one trace under way, with its filters and the bounded ring of records that wait to be
+//! taken. Counts what it drops.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +44,7 @@ pub(super) struct Watch {
     sight: Sight,
     process_id: Option<u32>,
     file: Option<WatchedFile>,
-    /// Requests that began later are not his.
+    /// Requests that begin later are not taken.
     until_us: AtomicU64,
     waiting: Mutex<Ring>,
     arrived: Condvar,
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_gets_what_he_asked_for_and_may_see() {
+    fn a_trace_gets_what_was_asked_for_and_may_be_seen() {
         let of = |record: &TraceRecord, inode, path: &str| TraceRecord {
             inode,
             path: Some(path.to_owned()),

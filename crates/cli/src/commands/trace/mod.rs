@@ -1,5 +1,5 @@
-//! `tidepool trace`: requests of a running node as they are served, each with what served it and
-//! how long it waited for the parallel file system, and a summary at the end.
+//! `tidepool trace`: prints the requests of a running node as they are served, with the level that
+//! served each and its wait for the parallel file system, and a summary at the end.
 
 mod print;
 mod summary;
@@ -54,7 +54,7 @@ pub fn trace(arguments: &TraceArguments) -> Result<Outcome> {
     })
 }
 
-/// Says that this user sees his own requests only.
+/// A note for users who get only their own requests.
 fn narrow_sight(socket: &SocketArgument) -> Option<String> {
     let user_id = rustix::process::geteuid().as_raw();
     let owner = std::fs::metadata(socket.path()).ok()?.uid();

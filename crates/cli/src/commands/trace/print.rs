@@ -1,4 +1,4 @@
-//! Requests as aligned lines for people, or as lines of JSON.
+//! [`Printer`]: records of requests as aligned lines, or as lines of JSON.
 
 use serde::Serialize;
 use tidepool_proto::Result;
@@ -6,6 +6,10 @@ use tidepool_proto::trace::{ServedBy, TraceBatch, TraceRecord, now_us};
 
 use super::summary::{Report, Summary};
 use tidepool_terminal::output::{self, Colour, coloured};
+
+/// Said below the first open of this kind.
+const PASSTHROUGH: &str =
+    "the kernel serves this open by itself: what it reads or writes does not come by here";
 
 /// Prints requests, and sums them up.
 pub(super) struct Printer {
@@ -66,8 +70,7 @@ impl Printer {
         output::line(&row(record, self.begun_us));
         if record.level == ServedBy::Passthrough && !self.told_passthrough {
             self.told_passthrough = true;
-            let text = "the kernel serves this open by itself: what it reads or writes does not come by here";
-            output::line(&coloured(&format!("{:>11}  {text}", ""), Colour::Faint));
+            output::line(&coloured(&format!("{:>11}  {PASSTHROUGH}", ""), Colour::Faint));
         }
     }
 

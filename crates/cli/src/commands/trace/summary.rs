@@ -1,4 +1,4 @@
-//! Requests summed up by operation and level: how many, how many bytes, and how long they took.
+//! [`Summary`]: requests by operation and level, with counts, bytes and percentiles of their time.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What is to be traced, as the arguments say it: a number is a process, a number with a unit a
-//! time, anything else a file.
+//! [`Wish`]: what to trace, read from the arguments. A number is a process, a number with a unit is
+//! a time, anything else is a file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

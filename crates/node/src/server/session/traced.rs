@@ -1,5 +1,5 @@
-//! Traces on a connection: the one that its client watches, and the requests that its client tells
-//! of because somebody watches.
+//! Request tracing on a client's connection: the trace that the client started, and the records
+//! that a client library sends of its own requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
