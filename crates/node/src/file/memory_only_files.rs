@@ -1,4 +1,5 @@
-//! [`MemoryOnlyFiles`]: the list of a node's memory-only files, and what is known of writing them back.
+//! [`MemoryOnlyFiles`]: the list of a node's memory-only files, and what is known of writing them
+//! back.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //! * [`cached_version`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open; `read`, `write`, `follow`, `direct_writer` are its operations.
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
-//! * [`stub`], [`memory_only`], [`memory_only_files`], `write_back`: files whose bytes are in memory alone, and how they
-//!   are written back.
+//! * [`stub`], [`memory_only`], [`memory_only_files`], `write_back`: files whose bytes are in
+//!   memory alone, and how they are written back.
 //! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
 //!   fast.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.

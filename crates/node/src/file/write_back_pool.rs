@@ -2,9 +2,9 @@
 //! files go first, because each file costs the PFS several synced calls whatever its size. Several
 //! files go at a time, so that one that the PFS does not answer for keeps no others in memory.
 //!
-//! A thread that needs memory calls [`WriteBackPool::ask`] and waits as its [`Wait`] says. The bytes it asked for
-//! are written back also after it stopped waiting, while the store is above its capacity. A file is
-//! written back by one thread at a time, which holds its gate.
+//! A thread that needs memory calls [`WriteBackPool::ask`] and waits as its [`Wait`] says. The
+//! bytes it asked for are written back also after it stopped waiting, while the store is above its
+//! capacity. A file is written back by one thread at a time, which holds its gate.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -208,8 +208,8 @@ impl WriteBackPool {
     }
 
     /// Has memory-only files written back until `bytes_wanted` bytes became clean. Files that are
-    /// being changed at this moment are passed over, so that no lock is waited for. Answers the bytes
-    /// that became clean meanwhile.
+    /// being changed at this moment are passed over, so that no lock is waited for. Answers the
+    /// bytes that became clean meanwhile.
     pub fn ask(self: &Arc<Self>, bytes_wanted: u64, wait: Wait) -> u64 {
         let begun = Instant::now();
         let mut state = self.state.lock();
