@@ -74,7 +74,7 @@ impl Borrowed {
         let Some(mut answer) = answer else { return Ok(None) };
         let (borrow, bytes, levels) = match answer.reply {
             Reply::Borrowed { borrow, bytes, levels } => (borrow, bytes, levels),
-            Reply::NotLent => return Ok(None),
+            Reply::NotBorrowed => return Ok(None),
             _ => return Err(connection.unexpected("a request to borrow")),
         };
         let loan = Loan { connection: Arc::clone(connection), borrow };

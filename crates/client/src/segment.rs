@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidepool_proto::mapping::{Access, Mapping};
 use tidepool_proto::table::{
-    HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_SUPERSEDED_OFFSET, TABLE_MAGIC, Word, read_if_resident,
+    HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_STALE_OFFSET, TABLE_MAGIC, Word, read_if_resident,
 };
 use tidepool_proto::wire::SegmentLayout;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -151,7 +151,7 @@ impl Segment {
 
     /// Whether another program changed the file since: these are bytes of before.
     pub(crate) fn is_superseded(&self) -> bool {
-        self.table.word(HEADER_SUPERSEDED_OFFSET).load(Ordering::Acquire) != 0
+        self.table.word(HEADER_STALE_OFFSET).load(Ordering::Acquire) != 0
     }
 
     /// Length of the file as the table has it, in bytes.

@@ -164,7 +164,7 @@ pub struct StoreState {
     /// Measured rate at which memory comes back; 0 while nothing was measured.
     pub release_bytes_per_s: u64,
     /// Measured rate at which `memory_only_bytes` are written down; 0 while nothing was measured.
-    pub spill_bytes_per_s: u64,
+    pub write_back_bytes_per_s: u64,
     /// Class of its speed.
     pub speed: StoreSpeed,
     /// Its part of the growth relative to that of other stores; 0 counts as 1.

@@ -7,7 +7,7 @@
 //! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
 //! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
-use tidepool_proto::control_page::SPILL_PRIOR_BYTES_PER_S;
+use tidepool_proto::control_page::WRITE_BACK_PRIOR_BYTES_PER_S;
 
 use super::adaptive_interval::next_ms;
 use super::asked::Asked;
@@ -30,7 +30,7 @@ const SWAP_ALARM_NS: u64 = 10 * SECOND_NS;
 /// Time without a sensor after which stores fall to their guaranteed part.
 const BLIND_NS: u64 = SECOND_NS;
 /// Longest time by which slow spilling moves the feed-forward ahead, in seconds.
-const SPILL_AHEAD_S: f64 = 1.0;
+const WRITE_BACK_AHEAD_S: f64 = 1.0;
 
 /// The law.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl Bounds {
 /// Bytes below which the next command cannot take a store: what must be written first goes step by
 /// step.
 pub(super) fn reachable_bytes(store: &StoreState, p: &Parameters) -> u64 {
-    let spilled = (spill_bytes_per_s(store) as f64 * action_s(p)) as u64;
+    let spilled = (write_back_bytes_per_s(store) as f64 * action_s(p)) as u64;
     // At least a block: however slow the PFS is, each decision asks for something.
     let lead = spilled.max(store.block_bytes).min(store.memory_only_bytes);
     let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
@@ -105,16 +105,17 @@ pub(super) fn reachable_bytes(store: &StoreState, p: &Parameters) -> u64 {
 }
 
 /// Rate at which memory-only bytes are written down, believed where none was measured; never 0.
-fn spill_bytes_per_s(store: &StoreState) -> u64 {
-    match store.spill_bytes_per_s {
-        0 => SPILL_PRIOR_BYTES_PER_S,
+fn write_back_bytes_per_s(store: &StoreState) -> u64 {
+    match store.write_back_bytes_per_s {
+        0 => WRITE_BACK_PRIOR_BYTES_PER_S,
         measured => measured,
     }
 }
 
 /// The same of all stores that have something to write down.
 fn unwritten_bytes_per_s(snapshot: &Snapshot) -> u64 {
-    snapshot.sum(|store| if store.memory_only_bytes > 0 { spill_bytes_per_s(store) } else { 0 })
+    snapshot
+        .sum(|store| if store.memory_only_bytes > 0 { write_back_bytes_per_s(store) } else { 0 })
 }
 
 /// Time from one decision to memory given back by the next.
@@ -131,8 +132,8 @@ fn horizon_s(snapshot: &Snapshot, slope: u64) -> f64 {
         return 0.0;
     }
     let ready = snapshot.stored_bytes().saturating_sub(snapshot.sum(|s| s.floor_bytes()));
-    let needed = slope as f64 * SPILL_AHEAD_S - ready as f64;
-    (needed.max(0.0) / spill as f64).min(SPILL_AHEAD_S)
+    let needed = slope as f64 * WRITE_BACK_AHEAD_S - ready as f64;
+    (needed.max(0.0) / spill as f64).min(WRITE_BACK_AHEAD_S)
 }
 
 impl Policy for Tidepool {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use support::memory::MemoryService;
 use support::{errno, mounted_with};
 use tidepool_proto::{
-    Error, ErrorKind, FileId, FileService, HandOut, OpenFile, OpenRequest, PassthroughPin,
-    ReadOutcome, Result, Version, WriteMode,
+    Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
+    Result, SegmentExport, Version, WriteMode,
 };
 
 /// Length of files that are never resident and are read only once the gate is open.
@@ -135,7 +135,7 @@ impl OpenFile for MoodyFile {
         None
     }
 
-    fn hand_out(&self) -> Result<Option<HandOut>> {
+    fn export(&self) -> Result<Option<SegmentExport>> {
         Ok(None)
     }
 
@@ -156,8 +156,8 @@ impl FileService for Moody {
         Ok(Arc::new(MoodyFile { inner, gate: self.gate.clone(), kind: version.size }))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
-        self.memory.carry_version(before, after, alone);
+    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
+        self.memory.rebase_version(before, after, alone);
     }
 
     fn memory_only_size(&self, id: FileId, _pfs_size: u64) -> Option<u64> {

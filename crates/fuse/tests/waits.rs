@@ -52,8 +52,8 @@ impl FileService for Gated {
         Ok(file)
     }
 
-    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
-        self.memory.carry_version(before, after, alone);
+    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
+        self.memory.rebase_version(before, after, alone);
     }
 
     fn memory_only_size(&self, id: FileId, pfs_size: u64) -> Option<u64> {

@@ -118,7 +118,7 @@ impl Node {
         let core = &self.core;
         let counters = &core.counters;
         let served = counters.served_by_level();
-        let hits = HitRatio::of(&served, counters.passthrough_lent_bytes.get());
+        let hits = HitRatio::of(&served, counters.passthrough_bytes.get());
         let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
@@ -149,7 +149,7 @@ impl Node {
             degraded: self.notes().iter().cloned().chain(hanging(core)).collect(),
             ..Status::default()
         };
-        self.add_owed(&mut status);
+        self.add_dirty(&mut status);
         status.control = self.control_status();
         status
     }
@@ -171,10 +171,10 @@ impl Node {
             let Some((_, why)) = refused else { continue };
             // Who closed it was told.
             if file.inner.lock().handles > 0 {
-                let since_s = file.unsynced.owed_for().map_or(0, |age| age.as_secs());
+                let since_s = file.unsynced.dirty_for().map_or(0, |age| age.as_secs());
                 let full = full.get_or_insert(PfsFull { since_s, why, ..PfsFull::default() });
                 full.since_s = full.since_s.max(since_s);
-                full.unsynced_bytes += file.unsynced.owed_bytes();
+                full.dirty_bytes += file.unsynced.dirty_bytes();
             }
         }
         full.iter_mut().for_each(PfsFull::fit);
@@ -206,10 +206,10 @@ impl Node {
         self.core.capacity_lease.release();
     }
 
-    fn add_owed(&self, status: &mut Status) {
+    fn add_dirty(&self, status: &mut Status) {
         for file in self.core.files.all() {
-            status.dirty_bytes += file.unsynced.owed_bytes();
-            let age = file.unsynced.owed_for();
+            status.dirty_bytes += file.unsynced.dirty_bytes();
+            let age = file.unsynced.dirty_for();
             status.dirty_age_ms = status.dirty_age_ms.max(age.map(|age| age.as_millis() as u64));
         }
         let memory_only = self.core.memory_only.contents();
@@ -427,7 +427,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     let inner = file.inner.lock();
     answer.open_handles = u64::from(inner.handles);
     answer.pinned = inner.pin.is_some();
-    answer.dirty_bytes = file.unsynced.owed_bytes();
+    answer.dirty_bytes = file.unsynced.dirty_bytes();
     let Some(content) = &inner.content else { return };
     if content.is_memory_only() {
         answer.cached_as = "memory-only".into();

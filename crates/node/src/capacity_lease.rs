@@ -18,7 +18,7 @@ use tidepool_proto::control::{
     ControlEvent, ControlReport, ControlSetting, ControlStatus, Govern, Governed, LEASE_OPTION,
     check_lease, parameter_options, policy_interval_ms,
 };
-use tidepool_proto::control_page::{ControlPage, LeaseState, SPILL_PRIOR_BYTES_PER_S};
+use tidepool_proto::control_page::{ControlPage, LeaseState, WRITE_BACK_PRIOR_BYTES_PER_S};
 use tidepool_proto::option::option;
 use tidepool_proto::{ByteSize, Error, ErrorKind, NodeConfig, Result};
 use tidepool_store::{HeartbeatPage, Store};
@@ -316,7 +316,7 @@ impl CapacityLease {
             resident_bytes: load(&page.resident_bytes),
             held_bytes: load(&page.held_bytes),
             memory_only_bytes: load(&page.memory_only_bytes),
-            spill_bytes_per_s: load(&page.spill_bytes_per_s),
+            write_back_bytes_per_s: load(&page.write_back_bytes_per_s),
             report: state.report.clone(),
             decisions: state.events.iter().cloned().collect(),
             settings: state.entries.clone(),
@@ -330,7 +330,7 @@ impl CapacityLease {
             return;
         }
         let rate = (bytes as f64 / elapsed.as_secs_f64().max(1e-6)) as u64;
-        let word = &self.page().spill_bytes_per_s;
+        let word = &self.page().write_back_bytes_per_s;
         let known = word.load(Ordering::Relaxed);
         // The latest counts most: a PFS is as fast as its other users let it be.
         let smoothed = if known == 0 { rate } else { known / 2 + rate / 2 };
@@ -340,9 +340,9 @@ impl CapacityLease {
     /// Remembers that memory-only bytes are written back no faster than this, because they take
     /// longer already.
     pub fn note_write_back_at_most(&self, bytes_per_s: u64) {
-        let word = &self.page().spill_bytes_per_s;
+        let word = &self.page().write_back_bytes_per_s;
         let known = word.load(Ordering::Relaxed);
-        let believed = if known == 0 { SPILL_PRIOR_BYTES_PER_S } else { known };
+        let believed = if known == 0 { WRITE_BACK_PRIOR_BYTES_PER_S } else { known };
         if bytes_per_s < believed {
             word.store(bytes_per_s.max(1), Ordering::Relaxed);
         }

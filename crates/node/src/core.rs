@@ -84,7 +84,7 @@ impl Core {
     pub fn publish_dirty(&self) {
         self.publish_memory_only();
         let files = self.files.all().into_iter();
-        let bytes = files.map(|file| file.unsynced.owed_bytes()).sum();
+        let bytes = files.map(|file| file.unsynced.dirty_bytes()).sum();
         self.store.control_page().dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 

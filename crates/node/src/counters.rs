@@ -57,13 +57,13 @@ pub struct Counters {
     /// Opens answered with a segment that the kernel reads by itself.
     pub passthrough_opens: Counter,
     /// Length of the files behind those opens; what was read of them is not reported to the node.
-    pub passthrough_lent_bytes: Counter,
+    pub passthrough_bytes: Counter,
     /// Opens of files for reading.
     pub reading_opens: Counter,
     /// Opens that found the cached version stale.
-    pub versions_superseded: Counter,
+    pub versions_invalidated: Counter,
     /// Bytes of memory-only files written back to the PFS under pressure or at the end.
-    pub spilled_bytes: Counter,
+    pub written_back_bytes: Counter,
     /// Open handles now.
     pub open_files: Counter,
 }
@@ -78,9 +78,9 @@ impl Counters {
             fills_not_admitted: self.fills_not_admitted.get(),
             read_ahead_blocks: self.read_ahead_blocks.get(),
             passthrough_opens: self.passthrough_opens.get(),
-            passthrough_lent_bytes: self.passthrough_lent_bytes.get(),
-            versions_superseded: self.versions_superseded.get(),
-            spilled_bytes: self.spilled_bytes.get(),
+            passthrough_bytes: self.passthrough_bytes.get(),
+            versions_invalidated: self.versions_invalidated.get(),
+            written_back_bytes: self.written_back_bytes.get(),
         }
     }
 

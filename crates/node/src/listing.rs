@@ -36,7 +36,7 @@ fn cached_file(file: &FileState, user_id: u32) -> Option<CachedFile> {
         size_bytes: content.size(),
         resident_bytes,
         read_bytes: content.read_bytes(),
-        lent_bytes: content.passthrough_bytes(),
+        passthrough_bytes: content.passthrough_bytes(),
         open_handles: u64::from(inner.handles),
         pinned: inner.pin.is_some(),
         memory_only: content.is_memory_only(),

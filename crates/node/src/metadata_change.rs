@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
-use tidepool_proto::{Alone, ChangeTimes, Error, FileId, NotedVersion, Result, Version};
+use tidepool_proto::{Alone, ChangeTimes, Error, FileId, MetadataWatch, Result, Version};
 
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
@@ -170,7 +170,7 @@ impl Core {
     }
 }
 
-/// See [`NotedVersion`].
+/// See [`MetadataWatch`].
 pub struct Noted {
     core: Arc<Core>,
     lower: Arc<dyn LowerFile>,
@@ -194,7 +194,7 @@ impl Noted {
     }
 }
 
-impl NotedVersion for Noted {
+impl MetadataWatch for Noted {
     fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()> {
         let after = self.lower.version()?;
         // A change of the content moves the change time, whatever is done to the others. So there

@@ -10,7 +10,7 @@ use tidepool_pfs::{FaultRules, FaultStore, LowerStore, PosixOptions, PosixStore,
 use tidepool_proto::config::{Backing, NodeConfig};
 use tidepool_proto::trace::Tracer;
 use tidepool_proto::{
-    Alone, ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, NotedVersion, OpenFile,
+    Alone, ChangeHook, DrainHook, Error, ErrorKind, FileId, FileService, MetadataWatch, OpenFile,
     OpenRequest, Result, Version,
 };
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
@@ -256,12 +256,12 @@ impl FileService for Node {
         Ok(Arc::new(handle))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
         let alone = if alone { Alone::Sure } else { Alone::Unknown };
         self.core.rebase_version(before, after, alone);
     }
 
-    fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+    fn watch_metadata(&self, lower: OwnedFd) -> Result<Box<dyn MetadataWatch>> {
         let lower = self.core.pfs.file(lower)?;
         Ok(Box::new(Noted::new(&self.core, lower)?))
     }

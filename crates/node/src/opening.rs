@@ -106,7 +106,7 @@ impl Node {
                     return Ok((content.clone(), inner.written_directly));
                 }
                 memory_only::note_replaced(file, content);
-                core.counters.versions_superseded.add(1);
+                core.counters.versions_invalidated.add(1);
                 core.invalidate(content);
                 remains = memory_only::discard(core, &mut inner);
             }

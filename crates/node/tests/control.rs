@@ -367,9 +367,9 @@ fn spilling_is_measured() {
     file.write_at(0, &vec![3; 4 * BLOCK as usize]).unwrap();
     let fence = attach(&fixture, 7).unwrap().fence;
     let before = control(&fixture);
-    assert_eq!((before.memory_only_bytes, before.spill_bytes_per_s), (4 * BLOCK, 0));
+    assert_eq!((before.memory_only_bytes, before.write_back_bytes_per_s), (4 * BLOCK, 0));
     command(&fixture, fence, 0);
     let after = control(&fixture);
     assert_eq!(after.memory_only_bytes, 0, "written down to make room");
-    assert!(after.spill_bytes_per_s > 0);
+    assert!(after.write_back_bytes_per_s > 0);
 }

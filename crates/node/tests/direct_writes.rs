@@ -73,7 +73,7 @@ fn others_read_the_file_as_it_is_while_the_direct_writes() {
     write_at(&*pin, 0, b"FIRST and second");
     assert_eq!(read_all(&*reader).unwrap().0, b"FIRST and second", "nothing was cached");
     assert_eq!(writer.size().unwrap(), 16);
-    assert!(reader.hand_out().unwrap().is_none() && reader.passthrough().is_none());
+    assert!(reader.export().unwrap().is_none() && reader.passthrough().is_none());
     let beside = fixture.writer("f", Wish::default());
     beside.write_at(0, b"Beside").unwrap();
     write_at(&*pin, 3, b"!");

@@ -197,7 +197,7 @@ fn a_sync_without_room_is_an_alarm_until_one_finds_some() {
     fill_up(&hooks, Call::Sync, libc::EDQUOT);
     assert_eq!(writer.sync(false).unwrap_err().errno(), libc::EDQUOT);
     let full = control(&fixture).pfs_full.unwrap();
-    assert_eq!((full.unsynced_bytes, full.again_s), (5000, None));
+    assert_eq!((full.dirty_bytes, full.again_s), (5000, None));
     hooks.clear();
     writer.sync(false).unwrap();
     assert!(!control(&fixture).has_alarm(PFS_FULL));

@@ -62,7 +62,7 @@ fn left(fixture: &Fixture) -> u64 {
 
 fn rate(fixture: &Fixture) -> u64 {
     match fixture.node.admin(AdminRequest::ControlStatus, None, 0).unwrap() {
-        AdminReply::Control(status) => status.spill_bytes_per_s,
+        AdminReply::Control(status) => status.write_back_bytes_per_s,
         other => panic!("{other:?}"),
     }
 }

@@ -99,7 +99,7 @@ fn a_name_that_goes_through_this_node_does_not_cut_readers_off() {
     let held = std::fs::File::open(&path).unwrap();
     let before = stat(&path);
     std::fs::remove_file(path).unwrap();
-    fixture.node.carry_version(&before, &version_of(&held.metadata().unwrap()), true);
+    fixture.node.rebase_version(&before, &version_of(&held.metadata().unwrap()), true);
     fixture.node.removed(before.id);
     assert_eq!(read_all(&*open).unwrap().0, content(1, 16 << 20));
 }
@@ -129,7 +129,7 @@ fn metadata_changes_of_ours_carry_the_cache_along() {
         std::fs::rename(&path, fixture.path("g")).unwrap();
         let after = stat(&fixture.path("g"));
         assert_ne!(before, after, "rename moves the change time");
-        fixture.node.carry_version(&before, &after, true);
+        fixture.node.rebase_version(&before, &after, true);
         assert_eq!(fixture.read("g").0, content(1, size));
         assert_eq!(fixture.pfs_read_bytes(), read_before, "size {size}");
     }
@@ -154,7 +154,7 @@ fn a_time_that_is_set_shuts_no_reader_out() {
             let file = std::fs::File::open(&path).unwrap();
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(time);
             file.set_modified(time).unwrap();
-            fixture.node.carry_version(&before, &stat(&path), true);
+            fixture.node.rebase_version(&before, &stat(&path), true);
             reader.read_at(0, &mut bytes).unwrap();
             assert!(bytes == expected, "size {size}");
             assert_eq!(reader.version(), stat(&path).born_as(&reader.version()));
@@ -187,7 +187,7 @@ fn a_read_between_a_rename_and_the_word_of_it_waits_for_the_word() {
                 reader.read_at(0, &mut bytes).map(|_| bytes)
             });
             std::thread::sleep(std::time::Duration::from_millis(20));
-            fixture.node.carry_version(&before, &stat(&fixture.path("g")), true);
+            fixture.node.rebase_version(&before, &stat(&fixture.path("g")), true);
             read.join().unwrap()
         });
         assert_eq!(read.unwrap(), content(1, size));
@@ -220,7 +220,7 @@ impl Moment {
     /// Lets others get under way, then brings the word.
     fn tell(&self) {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        self.fixture.node.carry_version(&self.before, &stat(&self.fixture.path("f")), true);
+        self.fixture.node.rebase_version(&self.before, &stat(&self.fixture.path("f")), true);
     }
 
     /// Whether all of it was within the time for which the word is waited for.
@@ -293,7 +293,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
     let size = 9 << 20;
     let (fixture, reader, before) = moved_while_open(size);
     let path = fixture.path("g");
-    fixture.node.carry_version(&before, &stat(&path), true);
+    fixture.node.rebase_version(&before, &stat(&path), true);
     let writer = fixture.writer("g", Wish::default());
     let before = stat(&path);
     let mut expected = content(1, size);
@@ -303,7 +303,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
         expected[end - 3..].copy_from_slice(b"new");
         std::fs::rename(&path, fixture.path("f")).unwrap();
         std::fs::rename(fixture.path("f"), &path).unwrap();
-        fixture.node.carry_version(&before, &stat(&path), true);
+        fixture.node.rebase_version(&before, &stat(&path), true);
         let mut bytes = vec![0; end];
         reader.read_at(0, &mut bytes).expect("no other program changed it");
         assert!(bytes == expected, "{end} bytes");
@@ -313,7 +313,7 @@ fn word_of_a_rename_beside_writes_of_ours_shuts_nobody_out() {
     overwrite(&path, 0, &content(2, size));
     let before = stat(&path);
     std::fs::rename(&path, fixture.path("f")).unwrap();
-    fixture.node.carry_version(&before, &stat(&fixture.path("f")), true);
+    fixture.node.rebase_version(&before, &stat(&fixture.path("f")), true);
     assert!(reader.read_at(0, &mut vec![0; size]).is_err(), "never mixed");
 }
 
@@ -323,7 +323,7 @@ fn word_of_a_rename_that_comes_too_late_shuts_nobody_out() {
         let (fixture, reader, before) = moved_while_open(size);
         let error = reader.read_at(0, &mut vec![0; size]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed, "nobody said that its bytes are the same");
-        fixture.node.carry_version(&before, &stat(&fixture.path("g")), true);
+        fixture.node.rebase_version(&before, &stat(&fixture.path("g")), true);
         assert_eq!(fixture.read("g").0, content(1, size), "an open after it reads");
         let writer = fixture.writer("g", Wish::default());
         writer.write_at(0, b"new").unwrap();
@@ -339,7 +339,7 @@ fn a_carry_that_hides_a_change_of_content_is_refused() {
     fixture.read("f");
     let before = stat(&path);
     overwrite(&path, 0, &content(2, 5 << 20));
-    fixture.node.carry_version(&before, &stat(&path), true);
+    fixture.node.rebase_version(&before, &stat(&path), true);
     assert_eq!(fixture.read("f").0, content(2, 5 << 20));
 }
 
@@ -404,9 +404,9 @@ fn another_programs_write_under_our_writer_is_not_mixed_in() {
 }
 
 /// Notes the version of a file as a front end does before it changes metadata for a user.
-fn note(fixture: &Fixture, name: &str) -> Box<dyn tidepool_proto::NotedVersion> {
+fn note(fixture: &Fixture, name: &str) -> Box<dyn tidepool_proto::MetadataWatch> {
     let file = std::fs::File::options().read(true).write(true).open(fixture.path(name)).unwrap();
-    fixture.node.note_version(file.into()).unwrap()
+    fixture.node.watch_metadata(file.into()).unwrap()
 }
 
 /// What a client tells of a change between two looks of its own.

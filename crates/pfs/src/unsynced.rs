@@ -110,13 +110,13 @@ impl Unsynced {
     }
 
     /// Bytes that were changed and are not synced.
-    pub fn owed_bytes(&self) -> u64 {
+    pub fn dirty_bytes(&self) -> u64 {
         let state = self.state.lock();
         state.changed - state.synced
     }
 
     /// How long the oldest of them has been waiting.
-    pub fn owed_for(&self) -> Option<Duration> {
+    pub fn dirty_for(&self) -> Option<Duration> {
         self.state.lock().since.map(|since| since.elapsed())
     }
 
@@ -271,11 +271,11 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(unsynced.owed_bytes(), 5);
-        assert!(unsynced.owed_for().is_some());
+        assert_eq!(unsynced.dirty_bytes(), 5);
+        assert!(unsynced.dirty_for().is_some());
         unsynced.settle(&hearing, DATA, |_| Ok(())).unwrap();
         unsynced.settle(&hearing, Need::Counted, never).unwrap();
-        assert!(unsynced.owed_for().is_none());
+        assert!(unsynced.dirty_for().is_none());
     }
 
     #[test]

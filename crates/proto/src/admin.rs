@@ -222,10 +222,10 @@ impl Status {
 
 impl HitRatio {
     /// By what the levels served, and the length of the files behind opens that the kernel reads
-    /// by itself, `lent_bytes` together.
-    pub fn of(served: &BytesByLevel, lent_bytes: u64) -> HitRatio {
+    /// by itself, `passthrough_bytes` together.
+    pub fn of(served: &BytesByLevel, passthrough_bytes: u64) -> HitRatio {
         let share = |all: u64| 1.0 - served.pfs as f64 / all.max(1) as f64;
-        let (counted, all) = (served.total(), served.total() + lent_bytes);
+        let (counted, all) = (served.total(), served.total() + passthrough_bytes);
         let known = |share: f64| (all > 0).then_some(share);
         HitRatio {
             hit_ratio_at_least: known(share(counted)),
@@ -263,11 +263,11 @@ pub struct TransferStatus {
     pub passthrough_opens: u64,
     /// Length of the files behind those opens; what was read of them is not reported to the node.
     /// The estimate of the hit ratio takes each as read once.
-    pub passthrough_lent_bytes: u64,
+    pub passthrough_bytes: u64,
     /// Opens that found the cached version out of date.
-    pub versions_superseded: u64,
+    pub versions_invalidated: u64,
     /// Bytes of memory-only files written down to the PFS.
-    pub spilled_bytes: u64,
+    pub written_back_bytes: u64,
 }
 
 /// The store of a node.

@@ -262,7 +262,7 @@ pub struct PfsFull {
     /// Users whose quota is used up, as far as a quota was the reason.
     pub users: Vec<u32>,
     /// Bytes of open files that a sync could not make durable.
-    pub unsynced_bytes: u64,
+    pub dirty_bytes: u64,
     /// What the PFS answered, in words.
     pub why: String,
 }
@@ -314,7 +314,7 @@ pub struct ControlStatus {
     /// Bytes that exist in memory only.
     pub memory_only_bytes: u64,
     /// Measured rate at which memory-only bytes are written down; 0 before the first time.
-    pub spill_bytes_per_s: u64,
+    pub write_back_bytes_per_s: u64,
     /// Why bytes cannot be written down; absent where the PFS took them at the last try.
     pub pfs_full: Option<PfsFull>,
     /// What the controller reported last; absent before its first report.

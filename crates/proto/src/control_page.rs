@@ -56,12 +56,12 @@ pub struct ControlPage {
     pub lease: AtomicU64,
     /// Measured rate at which memory-only bytes are written down, or what it can be at most while
     /// they take long; 0 before the first time.
-    pub spill_bytes_per_s: AtomicU64,
+    pub write_back_bytes_per_s: AtomicU64,
 }
 
 /// Rate of writing down that is believed while none was measured: a slow PFS. It is only known once
 /// it was asked.
-pub const SPILL_PRIOR_BYTES_PER_S: u64 = 100_000_000;
+pub const WRITE_BACK_PRIOR_BYTES_PER_S: u64 = 100_000_000;
 
 const _: () = assert!(size_of::<ControlPage>() as u64 <= CONTROL_PAGE_BYTES, "it fits its file");
 

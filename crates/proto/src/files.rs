@@ -38,7 +38,7 @@ impl FileOrder {
     pub fn key(self, file: &CachedFile) -> u64 {
         match self {
             FileOrder::Resident => file.resident_bytes,
-            FileOrder::Read => file.read_bytes + file.lent_bytes,
+            FileOrder::Read => file.read_bytes + file.passthrough_bytes,
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct CachedFile {
     /// itself is not reported to the node.
     pub read_bytes: u64,
     /// What the kernel read by itself had each such open read the whole file once.
-    pub lent_bytes: u64,
+    pub passthrough_bytes: u64,
     /// Open handles.
     pub open_handles: u64,
     /// Pinned by `tidepool pin`.

@@ -33,8 +33,8 @@ pub use habit::Habit;
 pub use level::{BytesByLevel, Level};
 pub use mode::{Access, Advice, ReadMode, WriteMode};
 pub use service::{
-    ChangeBegin, ChangeHook, ChangedRange, DrainHook, FileService, HandOut, Identity, NotedVersion,
-    OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
+    ChangeBegin, ChangeHook, ChangedRange, DrainHook, FileService, Identity, MetadataWatch,
+    OpenFile, OpenRequest, PassthroughPin, ReadOutcome, SegmentExport,
 };
 pub use size::{ByteSize, MemorySize};
 pub use version::{Alone, ChangeTimes, FileId, Version};

@@ -179,14 +179,14 @@ const PLAIN: [MetricSpec; 48] = metrics! {
         "Blocks asked for by read-ahead.";
     "tidepool_passthrough_opens_total" Counter "" |s| s.transfers.passthrough_opens,
         "Opens answered with a segment that the kernel reads by itself.";
-    "tidepool_passthrough_lent_bytes_total" Counter "bytes" |s| s.transfers.passthrough_lent_bytes,
+    "tidepool_passthrough_bytes_total" Counter "bytes" |s| s.transfers.passthrough_bytes,
         "Length of the files behind those opens; how much of it is read the kernel tells nobody, \
          so it is in no count of bytes read.";
     "tidepool_reading_opens_total" Counter "" |s| s.reading_opens,
         "Opens of files for reading, those that the kernel reads by itself among them.";
-    "tidepool_versions_superseded_total" Counter "" |s| s.transfers.versions_superseded,
+    "tidepool_versions_invalidated_total" Counter "" |s| s.transfers.versions_invalidated,
         "Opens that found the cached version out of date.";
-    "tidepool_spilled_bytes_total" Counter "bytes" |s| s.transfers.spilled_bytes,
+    "tidepool_written_back_bytes_total" Counter "bytes" |s| s.transfers.written_back_bytes,
         "Bytes of memory-only files written down to the PFS.";
     "tidepool_control_enabled" Gauge "" |s| s.control.enabled.into(),
         "1 if the node runs a controller of its memory.";
@@ -202,8 +202,8 @@ const PLAIN: [MetricSpec; 48] = metrics! {
         "Bytes kept free for jobs above their demand.";
     "tidepool_control_guaranteed_bytes" Gauge "bytes" |s| s.control.guaranteed_bytes,
         "Guaranteed part of the store, never less than what is pinned.";
-    "tidepool_control_spill_bytes_per_second" Gauge "bytes_per_second"
-        |s| s.control.spill_bytes_per_s,
+    "tidepool_control_write_back_bytes_per_second" Gauge "bytes_per_second"
+        |s| s.control.write_back_bytes_per_s,
         "Measured rate at which memory-only bytes are written down; 0 before the first time.";
     "tidepool_control_lease_expirations_total" Counter "" |s| s.control.expirations,
         "Times a controller fell silent and the store fell to its guaranteed part.";

@@ -124,7 +124,7 @@ pub trait PassthroughPin: Send + Sync {
 
 /// Descriptors that let another process read resident bytes without a message.
 #[derive(Debug)]
-pub struct HandOut {
+pub struct SegmentExport {
     /// The segment, read-only.
     pub segment: OwnedFd,
     /// The residency table ([`crate::table`]), read-only.
@@ -235,7 +235,7 @@ pub trait OpenFile: Send + Sync {
     }
 
     /// Descriptors for reading without messages; `None` for packed or memory-mapped-free files.
-    fn hand_out(&self) -> Result<Option<HandOut>>;
+    fn export(&self) -> Result<Option<SegmentExport>>;
 
     /// The PFS descriptor that this open brought.
     fn lower(&self) -> BorrowedFd<'_>;
@@ -271,7 +271,7 @@ impl ChangeBegin {
 }
 
 /// A file whose metadata somebody is about to change, with the version that the node saw itself.
-pub trait NotedVersion: Send + Sync {
+pub trait MetadataWatch: Send + Sync {
     /// Tells that the change was made. What is cached of the noted version serves on if nothing but
     /// that change came between it and the file as it is, which `alone` and its lease have to bear
     /// out. Without the lease it is read again, and who has the file open goes on with that.
@@ -297,11 +297,11 @@ pub trait FileService: Send + Sync + 'static {
     /// took the file from `before` to `after`. If length and content time are equal, what is
     /// cached of `before` now serves `after`, provided that nothing else came in between: `alone`
     /// is what [`ChangeBegin::is_recent`] says of the looks.
-    fn carry_version(&self, before: &Version, after: &Version, alone: bool);
+    fn rebase_version(&self, before: &Version, after: &Version, alone: bool);
 
     /// Notes the version that a file has before its metadata change, for front ends whose word for
     /// it the node cannot take. The descriptor stays open until the note is used or dropped.
-    fn note_version(&self, lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+    fn watch_metadata(&self, lower: OwnedFd) -> Result<Box<dyn MetadataWatch>> {
         drop(lower);
         Err(Error::new(ErrorKind::Unsupported, "noting a version", "it is not kept here"))
     }

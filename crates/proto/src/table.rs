@@ -19,7 +19,7 @@ pub const HEADER_BYTES: usize = 64;
 pub const HEADER_SIZE_OFFSET: usize = 24;
 /// Offset of the word that is not 0 once another program changed the file. Who opened it only to
 /// read goes on with these bytes; who may write reads the file as it is now, all of it.
-pub const HEADER_SUPERSEDED_OFFSET: usize = 32;
+pub const HEADER_STALE_OFFSET: usize = 32;
 
 /// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

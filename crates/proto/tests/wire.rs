@@ -124,7 +124,7 @@ fn replies() -> Vec<Reply> {
         Reply::Facts { version, size: 3 },
         Reply::Descriptors { segment },
         Reply::Borrowed { borrow: 2, bytes: 3, levels },
-        Reply::NotLent,
+        Reply::NotBorrowed,
         Reply::Noted { note: 7 },
         Reply::Admin(AdminReply::Status(Box::new(Status {
             hit_ratio_at_least: Some(0.25),

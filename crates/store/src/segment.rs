@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{HandOut, Result};
+use tidepool_proto::{Result, SegmentExport};
 
 use crate::cell::Cell;
 use crate::engine::Engine;
@@ -172,7 +172,7 @@ impl Segment {
     /// Descriptors that let another process read resident blocks. The table and the reference bits
     /// are made at the first call, and again when the file outgrew them. `None` while the kernel
     /// may read the memory file by itself.
-    pub fn export(&self) -> Result<Option<HandOut>> {
+    pub fn export(&self) -> Result<Option<SegmentExport>> {
         if self.is_borrowed_by_kernel() { Ok(None) } else { self.memory.export() }
     }
 

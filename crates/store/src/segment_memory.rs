@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_proto::table::{self, BlockState};
-use tidepool_proto::{HandOut, Result};
+use tidepool_proto::{Result, SegmentExport};
 
 use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
 use crate::borrow::{AfterPin, Borrow};
@@ -517,7 +517,7 @@ impl SegmentMemory {
 
     /// Descriptors for another process, with a table that reaches the present end of the file.
     /// `None` while the kernel may have the file, and where tables take too much memory already.
-    pub fn export(&self) -> Result<Option<HandOut>> {
+    pub fn export(&self) -> Result<Option<SegmentExport>> {
         let mut state = self.state.lock();
         if state.borrow.is_active() {
             return Ok(None);

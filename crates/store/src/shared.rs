@@ -3,10 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidepool_proto::table::{
-    HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_SUPERSEDED_OFFSET, TABLE_MAGIC,
-};
-use tidepool_proto::{HandOut, Result};
+use tidepool_proto::table::{HEADER_BYTES, HEADER_SIZE_OFFSET, HEADER_STALE_OFFSET, TABLE_MAGIC};
+use tidepool_proto::{Result, SegmentExport};
 
 use crate::backing::{MemoryFile, PAGE_BYTES};
 use crate::mapping::Mapping;
@@ -52,7 +50,7 @@ impl SharedTable {
 
     /// Tells clients that another program changed the file.
     pub fn invalidate(&self) {
-        self.header(HEADER_SUPERSEDED_OFFSET).store(1, Ordering::Release);
+        self.header(HEADER_STALE_OFFSET).store(1, Ordering::Release);
     }
 
     /// Clears the reference bits of some blocks, in ascending order, and passes them on. Clients
@@ -78,8 +76,8 @@ impl SharedTable {
     }
 
     /// Descriptors for a client, with the segment's own.
-    pub fn export(&self, segment: &MemoryFile) -> Result<HandOut> {
-        Ok(HandOut {
+    pub fn export(&self, segment: &MemoryFile) -> Result<SegmentExport> {
+        Ok(SegmentExport {
             segment: segment.read_only_copy()?,
             table: self.table.read_only_copy()?,
             touches: self.references.writable_copy()?,

@@ -28,7 +28,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 struct StopReport {
     stopped: bool,
     process_id: u32,
-    owed_bytes_before: u64,
+    dirty_bytes_before: u64,
     elapsed_ms: f64,
     /// Stores under control that did not get back the limit that they had before.
     limits_not_put_back: Vec<String>,
@@ -58,14 +58,14 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     let report = StopReport {
         stopped: true,
         process_id: status.process_id,
-        owed_bytes_before: status.dirty_bytes + status.memory_only_bytes,
+        dirty_bytes_before: status.dirty_bytes + status.memory_only_bytes,
         elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
         limits_not_put_back: left.iter().map(|(name, _)| name.clone()).collect(),
     };
     if arguments.json {
         output::json(&report)?;
     } else {
-        let written = match report.owed_bytes_before {
+        let written = match report.dirty_bytes_before {
             0 => "nothing was left to write".to_owned(),
             bytes => format!("{} were written to the PFS first", output::size(bytes)),
         };
@@ -299,14 +299,14 @@ fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
         dirty_bytes: status.dirty_bytes,
         memory_only_bytes: status.memory_only_bytes,
     };
-    let owed_bytes = report.dirty_bytes + report.memory_only_bytes;
-    let is_done = owed_bytes == 0 || !report.draining;
+    let dirty_bytes = report.dirty_bytes + report.memory_only_bytes;
+    let is_done = dirty_bytes == 0 || !report.draining;
     if json {
         output::json(&report)?;
     } else if is_done {
         output::line(done);
     } else {
-        output::line(&format!("{} of data are still unwritten", output::size(owed_bytes)));
+        output::line(&format!("{} of data are still unwritten", output::size(dirty_bytes)));
     }
     Ok(if is_done { Outcome::Done } else { Outcome::NotSo })
 }

@@ -75,8 +75,8 @@ fn transfers(transfers: &TransferStatus) -> String {
         count(*fills, "block"),
         transfers.read_ahead_blocks,
         count(*fills_joined, "request"),
-        count(transfers.versions_superseded, "version"),
-        size(transfers.spilled_bytes)
+        count(transfers.versions_invalidated, "version"),
+        size(transfers.written_back_bytes)
     )
 }
 
@@ -179,12 +179,12 @@ fn hit_ratio(status: &Status) -> String {
 
 /// The opens that the kernel reads by itself, among all.
 fn opens(status: &Status) -> String {
-    let TransferStatus { passthrough_opens, passthrough_lent_bytes, .. } = status.transfers;
+    let TransferStatus { passthrough_opens, passthrough_bytes, .. } = status.transfers;
     format!(
         "{passthrough_opens} of {} served from memory by the kernel alone, files of {} together; \
          how much of them it reads it tells nobody",
         status.reading_opens.max(passthrough_opens),
-        size(passthrough_lent_bytes)
+        size(passthrough_bytes)
     )
 }
 

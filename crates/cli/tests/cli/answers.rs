@@ -30,7 +30,7 @@ fn the_hit_ratio_allows_for_what_the_kernel_reads_by_itself() {
         assert!(text.contains("2 of 3 served from memory by the kernel alone"), "{text}");
         let top = stdout(&daemon.run(&["top", "--json", "1"]));
         let (counted, lent) = (20 * MIB, 40 * MIB);
-        let file = format!("\"read_bytes\":{counted},\"lent_bytes\":{lent}");
+        let file = format!("\"read_bytes\":{counted},\"passthrough_bytes\":{lent}");
         assert!(top.contains(&file) && top.contains("\"hit_ratio_at_least\":null"), "{top}");
     }
 }

@@ -81,7 +81,7 @@ fn a_node_with_a_guaranteed_part_governs_itself() {
         "resident_bytes",
         "held_bytes",
         "memory_only_bytes",
-        "spill_bytes_per_s",
+        "write_back_bytes_per_s",
         "pfs_full",
         "report",
         "decisions",

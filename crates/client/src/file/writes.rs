@@ -78,7 +78,7 @@ impl Writes {
 
     /// Whether something that went past the node is not durable.
     pub(super) fn are_owed_past_node(&self) -> bool {
-        self.past_node.owed_bytes() > 0
+        self.past_node.dirty_bytes() > 0
     }
 
     /// Makes durable what went past the node: by `sync`, or by that of another thread which began

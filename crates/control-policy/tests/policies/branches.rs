@@ -240,7 +240,7 @@ fn slow_spilling_starts_earlier() {
     let target = |spill: u64| {
         let mut node = Node::full(60 * GIB);
         node.store().memory_only_bytes = 58 * GIB;
-        node.store().spill_bytes_per_s = spill;
+        node.store().write_back_bytes_per_s = spill;
         let mut target = 0;
         for _ in 0..8 {
             node.demand += 10 * GIB / 100;
@@ -309,7 +309,7 @@ fn memory_only_bytes_are_asked_for_before_a_rate_of_writing_was_measured() {
     for rate in [0, 1] {
         let mut node = Node::full(60 * GIB);
         node.store().memory_only_bytes = 60 * GIB;
-        node.store().spill_bytes_per_s = rate;
+        node.store().write_back_bytes_per_s = rate;
         node.demand += 5 * GIB;
         for _ in 0..10 {
             let before = node.stored();

@@ -29,7 +29,7 @@ prop_compose! {
             held_bytes: held,
             memory_only_bytes: memory_only,
             release_bytes_per_s: release,
-            spill_bytes_per_s: release / 2,
+            write_back_bytes_per_s: release / 2,
             speed: if flags.0 { StoreSpeed::Slow } else { StoreSpeed::Fast },
             weight: flags.2,
             block_bytes: block,

@@ -85,7 +85,7 @@ impl Page<ControlPage> {
             capacity_max_bytes: load(&words.capacity_max_bytes),
             held_bytes: load(&words.held_bytes),
             memory_only_bytes: load(&words.memory_only_bytes),
-            spill_bytes_per_s: load(&words.spill_bytes_per_s),
+            write_back_bytes_per_s: load(&words.write_back_bytes_per_s),
             speed: StoreSpeed::Fast,
             block_bytes: load(&words.block_bytes),
             process_id: u32::try_from(load(&words.process_id)).unwrap_or(0),

@@ -205,7 +205,7 @@ impl Filesystem {
             && id_of(&after) == id_of(before)
             && self.credentials.become_daemon().is_ok()
         {
-            self.service.carry_version(&version_of(before), &version_of(&after), alone);
+            self.service.rebase_version(&version_of(before), &version_of(&after), alone);
         }
     }
 

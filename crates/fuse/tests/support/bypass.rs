@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tidepool_pfs::identity::{Acting, act_as};
 use tidepool_proto::{
-    BytesByLevel, Error, FileId, FileService, HandOut, Identity, Level, OpenFile, OpenRequest,
-    PassthroughPin, ReadOutcome, Result, Version, WriteMode,
+    BytesByLevel, Error, FileId, FileService, Identity, Level, OpenFile, OpenRequest,
+    PassthroughPin, ReadOutcome, Result, SegmentExport, Version, WriteMode,
 };
 
 /// See the file's first line.
@@ -148,7 +148,7 @@ impl OpenFile for BypassFile {
         self.may_be_lost
     }
 
-    fn hand_out(&self) -> Result<Option<HandOut>> {
+    fn export(&self) -> Result<Option<SegmentExport>> {
         Ok(None)
     }
 
@@ -167,7 +167,7 @@ impl FileService for BypassService {
         Ok(Arc::new(BypassFile { lower, append, changes_as, may_be_lost }))
     }
 
-    fn carry_version(&self, _before: &Version, _after: &Version, _alone: bool) {}
+    fn rebase_version(&self, _before: &Version, _after: &Version, _alone: bool) {}
 
     fn memory_only_size(&self, _id: FileId, _pfs_size: u64) -> Option<u64> {
         None

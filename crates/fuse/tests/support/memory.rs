@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, RwLock};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use tidepool_proto::{
-    BytesByLevel, FileId, FileService, HandOut, Level, OpenFile, OpenRequest, PassthroughPin,
-    ReadOutcome, Result, Version, WriteMode,
+    BytesByLevel, FileId, FileService, Level, OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
+    Result, SegmentExport, Version, WriteMode,
 };
 
 use super::bypass::{allocate, failed, read_all, sync, version, write_all};
@@ -254,7 +254,7 @@ impl OpenFile for MemoryFile {
         Some(Arc::new(Pin(self.content.clone())))
     }
 
-    fn hand_out(&self) -> Result<Option<HandOut>> {
+    fn export(&self) -> Result<Option<SegmentExport>> {
         Ok(None)
     }
 
@@ -287,7 +287,7 @@ impl FileService for MemoryService {
         }))
     }
 
-    fn carry_version(&self, before: &Version, after: &Version, alone: bool) {
+    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
         self.shared.carried.fetch_add(1, Ordering::SeqCst);
         if let Some(content) = self.shared.contents.lock().unwrap().get(&before.id) {
             let mut state = content.state.write().unwrap();

@@ -131,7 +131,7 @@ pub struct StoreConfig {
     /// Bytes to be written down before they can go.
     pub memory_only_bytes: u64,
     /// Rate of that in bytes per second; the controller hears of it once it was measured.
-    pub spill_bytes_per_s: u64,
+    pub write_back_bytes_per_s: u64,
     /// Rate at which it fills up to its capacity, in bytes per second.
     pub fill_bytes_per_s: u64,
     /// Rate at which it gives memory back, in bytes per second.
@@ -193,7 +193,7 @@ impl StoreConfig {
             block_bytes: 4 << 20,
             held_bytes: 0,
             memory_only_bytes: 0,
-            spill_bytes_per_s: 1_000_000_000,
+            write_back_bytes_per_s: 1_000_000_000,
             fill_bytes_per_s: 4_000_000_000,
             release_bytes_per_s: 125_000_000_000,
             release_believed_bytes_per_s: 0,

@@ -37,7 +37,7 @@ impl Handle {
         if !is_known || known.is_memory_only() || inner.written_directly {
             return Ok(());
         }
-        self.core.counters.versions_superseded.add(1);
+        self.core.counters.versions_invalidated.add(1);
         self.core.invalidate(&known);
         // The next change of the other program may hide behind one of ours.
         fresh_content(&mut inner, terms, version, true);

@@ -9,8 +9,8 @@ use std::io::IoSlice;
 use tidepool_pfs::{Hearing, LowerFile, cost};
 use tidepool_proto::admin::PROBE_PREFIX;
 use tidepool_proto::{
-    Access, Advice, BytesByLevel, Error, ErrorKind, HandOut, Level, OpenFile, PassthroughPin,
-    ReadMode, ReadOutcome, Result, Version, WriteMode,
+    Access, Advice, BytesByLevel, Error, ErrorKind, Level, OpenFile, PassthroughPin, ReadMode,
+    ReadOutcome, Result, SegmentExport, Version, WriteMode,
 };
 use tidepool_store::{ClientBorrow, KernelBorrow, Segment};
 
@@ -298,7 +298,7 @@ impl OpenFile for Handle {
             return;
         }
         counters.passthrough_opens.add(1);
-        counters.passthrough_lent_bytes.add(self.content.size());
+        counters.passthrough_bytes.add(self.content.size());
         self.content.count_kernel_open();
     }
 
@@ -319,7 +319,7 @@ impl OpenFile for Handle {
         self.content().count_read(bytes);
     }
 
-    fn hand_out(&self) -> Result<Option<HandOut>> {
+    fn export(&self) -> Result<Option<SegmentExport>> {
         let content = self.content();
         let packed = content.size() <= self.core.config.small_file_bytes_max;
         let eligible = self.read_mode != ReadMode::Bypass

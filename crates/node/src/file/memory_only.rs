@@ -439,7 +439,7 @@ fn become_ordinary(
     core.memory_only.remove(content);
     file.inner.lock().stub = None;
     content.set_memory_only(false);
-    core.counters.spilled_bytes.add(content.size());
+    core.counters.written_back_bytes.add(content.size());
     match &version {
         // Another program may have written to it in between: the next reader asks the PFS.
         Ok(_) if changed_amid => core.invalidate(content),

@@ -75,7 +75,7 @@ impl Handle {
         memory_only::refuse_stub(&*self.lower, &now)?;
         let mut inner = self.file.inner.lock();
         if let Some(current) = current {
-            self.core.counters.versions_superseded.add(1);
+            self.core.counters.versions_invalidated.add(1);
             memory_only::note_replaced(&self.file, &current);
             let remains = memory_only::discard(&self.core, &mut inner);
             let content = self.shared_content(&mut inner, now);
@@ -186,7 +186,7 @@ impl Handle {
     /// Another program changed the file at the same time: nothing of it stays cached.
     fn changed_by_others(&self, _gate: &ExclusiveGate<'_>, now: Version) {
         let mut inner = self.file.inner.lock();
-        self.core.counters.versions_superseded.add(1);
+        self.core.counters.versions_invalidated.add(1);
         self.shared_content(&mut inner, now);
     }
 

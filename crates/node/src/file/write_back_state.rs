@@ -224,7 +224,7 @@ impl WriteBackState {
             since_s: now.saturating_duration_since(first.since).as_secs(),
             again_s: Some(next.saturating_duration_since(now).as_secs()),
             users: owners.collect(),
-            unsynced_bytes: 0,
+            dirty_bytes: 0,
             why: first.why.clone(),
         };
         full.fit();

@@ -17,7 +17,7 @@ use tidepool_proto::wire::{
     Want, WriteSource,
 };
 use tidepool_proto::{
-    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileService, Identity, NotedVersion,
+    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileService, Identity, MetadataWatch,
     OpenFile, OpenRequest, PassthroughPin, Result,
 };
 
@@ -74,7 +74,7 @@ pub(super) struct Borrow {
 /// A file that the client is about to change.
 struct Note {
     number: u64,
-    version: Box<dyn NotedVersion>,
+    version: Box<dyn MetadataWatch>,
     _ticket: Ticket,
 }
 
@@ -183,7 +183,7 @@ impl Session {
                 self.write(handle, offset, source, payload, scratch)
             }
             Request::Admin(request) => self.administer(request, descriptors),
-            Request::NoteVersion => self.note_version(descriptors),
+            Request::NoteVersion => self.watch_metadata(descriptors),
             Request::MetadataChanged { note, times } => self.metadata_changed(note, times),
             Request::Borrow { handle, offset, length } => self.borrow(handle, offset, length),
             Request::Descriptors { handle } => self.descriptors(handle),
@@ -395,11 +395,11 @@ impl Session {
     /// What a file was before a change is never the client's word: an inode number may be another
     /// file's by then, and a user who may write a file now may not have had access to its former
     /// bytes.
-    fn note_version(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
+    fn watch_metadata(&self, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let lower = only_descriptor(descriptors)?;
         authority::check_vouches(&lower, self.user.user_id)?;
         let ticket = self.quotas.handle(self.user.user_id)?;
-        let version = self.service.note_version(lower)?;
+        let version = self.service.watch_metadata(lower)?;
         let mut held = self.held.lock();
         held.numbers_given += 1;
         let number = held.numbers_given;
@@ -435,7 +435,7 @@ impl Session {
         let length = length.min(handle.file.size()?.saturating_sub(offset));
         let place = BorrowPlace::take(self)?;
         if !handle.segment_exported.load(Ordering::Acquire) || length == 0 {
-            return Ok(Reply::NotLent.into());
+            return Ok(Reply::NotBorrowed.into());
         }
         let mut levels = BytesByLevel::default();
         let mut done = 0;
@@ -447,17 +447,17 @@ impl Session {
             let outcome = handle.file.read_with(offset + done, step, &mut |_| {})?;
             levels.merge(&outcome.levels);
             if outcome.bytes < step {
-                return Ok(Reply::NotLent.into());
+                return Ok(Reply::NotBorrowed.into());
             }
             done += step as u64;
         }
         let Some(pin) = handle.file.pin_range(offset, length)? else {
-            return Ok(Reply::NotLent.into());
+            return Ok(Reply::NotBorrowed.into());
         };
         let ticket = self.quotas.borrow_segment(self.user.user_id, &*pin, length)?;
         let segment = pin.descriptor().try_clone_to_owned().map_err(out_of_descriptors)?;
         if !authority::is_read_only(segment.as_fd()) {
-            return Ok(Reply::NotLent.into());
+            return Ok(Reply::NotBorrowed.into());
         }
         let borrow =
             place.fill(Borrow { _pin: pin, _ticket: ticket, _open: Arc::clone(&handle.ticket) });
@@ -483,7 +483,7 @@ impl Session {
 }
 
 fn exported(file: &dyn OpenFile) -> Result<(Option<SegmentLayout>, Vec<OwnedFd>)> {
-    let Some(handed) = file.hand_out()? else { return Ok((None, Vec::new())) };
+    let Some(handed) = file.export()? else { return Ok((None, Vec::new())) };
     if !authority::is_read_only(handed.segment.as_fd())
         || !authority::is_read_only(handed.table.as_fd())
     {

@@ -103,7 +103,7 @@ pub enum Request {
         /// Bytes that the client read from the segment without a message, for the counters.
         mapped_bytes: u64,
     },
-    /// Lends a range for reading without copies. Answer: `Borrowed` or `NotLent`.
+    /// Lends a range for reading without copies. Answer: `Borrowed` or `NotBorrowed`.
     Borrow {
         /// The open file.
         handle: u64,
@@ -266,7 +266,7 @@ pub enum Reply {
         levels: BytesByLevel,
     },
     /// The range cannot be lent (packed, being written, or no room for pins): read it instead.
-    NotLent,
+    NotBorrowed,
     /// The version of the file is noted.
     Noted {
         /// Number of the note on this connection. The oldest of too many is given up.

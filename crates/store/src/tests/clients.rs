@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
-use tidepool_proto::HandOut;
+use tidepool_proto::SegmentExport;
 use tidepool_proto::table::{self, BlockState, HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC};
 
 use super::support::*;
@@ -13,7 +13,7 @@ use crate::PolicyKind;
 
 /// A reader as the client library is one, with its own read-only mapping of the table.
 struct Client {
-    out: HandOut,
+    out: SegmentExport,
     base: *mut u8,
     length: usize,
 }
@@ -22,7 +22,7 @@ struct Client {
 unsafe impl Send for Client {}
 
 impl Client {
-    fn new(out: HandOut) -> Self {
+    fn new(out: SegmentExport) -> Self {
         let length = HEADER_BYTES + out.blocks as usize * 8;
         // SAFETY: the kernel chooses an unused range.
         let base = unsafe {

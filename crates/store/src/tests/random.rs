@@ -28,7 +28,7 @@ enum Step {
     Release,
     Resize(u64),
     SetPolicy(PolicyKind),
-    HandOut(usize),
+    SegmentExport(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -60,7 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Release),
         1 => (0..=CAPACITY_BLOCKS).prop_map(Step::Resize),
         1 => prop::sample::select(PolicyKind::ALL.to_vec()).prop_map(Step::SetPolicy),
-        1 => segment().prop_map(Step::HandOut),
+        1 => segment().prop_map(Step::SegmentExport),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -129,7 +129,7 @@ impl World {
             Step::Release => self.holds.clear(),
             Step::Resize(blocks) => _ = self.store.resize(blocks * BLOCK),
             Step::SetPolicy(kind) => self.store.set_policy(kind),
-            Step::HandOut(s) => drop(self.segments[s].export().unwrap().unwrap()),
+            Step::SegmentExport(s) => drop(self.segments[s].export().unwrap().unwrap()),
         }
     }
 

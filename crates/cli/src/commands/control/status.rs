@@ -29,8 +29,8 @@ fn print(status: &ControlStatus) {
     if let Some(report) = &status.report {
         rows.extend(report_rows(report));
     }
-    if status.memory_only_bytes > 0 || status.spill_bytes_per_s > 0 {
-        let rate = match status.spill_bytes_per_s {
+    if status.memory_only_bytes > 0 || status.write_back_bytes_per_s > 0 {
+        let rate = match status.write_back_bytes_per_s {
             0 => "not measured yet".to_owned(),
             rate => format!("{}/s when measured", size(rate)),
         };
@@ -139,7 +139,7 @@ fn no_room(full: &PfsFull) -> String {
         [] => "make room on the PFS".to_owned(),
         users => format!("raise the quota of user {}, or make room in it", users.join(", ")),
     };
-    let unsynced = match full.unsynced_bytes {
+    let unsynced = match full.dirty_bytes {
         0 => String::new(),
         bytes => format!("; {} of open files are not synced", size(bytes)),
     };

@@ -21,7 +21,7 @@ pub struct Rates {
     /// Opens since the last look that the kernel reads by itself.
     pub passthrough_opens_per_s: u64,
     /// Length of the files of these opens; how much is read of them is not known.
-    pub lent_bytes_per_s: u64,
+    pub passthrough_bytes_per_s: u64,
     /// Share of the bytes read since the last look that did not come from the PFS.
     #[serde(flatten)]
     pub hits: HitRatio,
@@ -53,8 +53,8 @@ pub struct FileRate {
     pub file: CachedFile,
     /// Bytes read of it per second since the last look; absent where the last look did not have it.
     pub read_bytes_per_s: Option<u64>,
-    /// The same of its `lent_bytes`.
-    pub lent_bytes_per_s: Option<u64>,
+    /// The same of its `passthrough_bytes`.
+    pub passthrough_bytes_per_s: Option<u64>,
 }
 
 /// What the node answered at one moment.
@@ -131,8 +131,9 @@ fn file_rate(known: &[FileRate], file: CachedFile, seconds: f64) -> FileRate {
     let rate = |bytes: fn(&CachedFile) -> u64| {
         before.map(|before| per_second(bytes(before), bytes(&file), seconds))
     };
-    let (read_bytes_per_s, lent_bytes_per_s) = (rate(|it| it.read_bytes), rate(|it| it.lent_bytes));
-    FileRate { file, read_bytes_per_s, lent_bytes_per_s }
+    let (read_bytes_per_s, passthrough_bytes_per_s) =
+        (rate(|it| it.read_bytes), rate(|it| it.passthrough_bytes));
+    FileRate { file, read_bytes_per_s, passthrough_bytes_per_s }
 }
 
 fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
@@ -143,7 +144,7 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
     }
     let control = &after.control;
     let governed = control.report.as_ref().filter(|_| control.lease == "governed");
-    let lent = |status: &Status| status.transfers.passthrough_lent_bytes;
+    let lent = |status: &Status| status.transfers.passthrough_bytes;
     let opens = |status: &Status| status.transfers.passthrough_opens;
     let mut since = BytesByLevel::default();
     for level in Level::ALL {
@@ -153,7 +154,7 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
         interval_s: seconds,
         served_bytes_per_s: served,
         passthrough_opens_per_s: per_second(opens(before), opens(after)),
-        lent_bytes_per_s: per_second(lent(before), lent(after)),
+        passthrough_bytes_per_s: per_second(lent(before), lent(after)),
         hits: HitRatio::of(&since, lent(after).saturating_sub(lent(before))),
         pfs_read_bytes_per_s: per_second(before.pfs_read_bytes, after.pfs_read_bytes),
         pfs_written_bytes_per_s: per_second(before.pfs_written_bytes, after.pfs_written_bytes),

@@ -168,8 +168,8 @@ fn series(history: &History) -> Vec<Series> {
     let kernel = Series {
         name: "kernel",
         colour: Color::LightGreen,
-        total_bytes: status.transfers.passthrough_lent_bytes,
-        rate: |rates, _| rates.lent_bytes_per_s,
+        total_bytes: status.transfers.passthrough_bytes,
+        rate: |rates, _| rates.passthrough_bytes_per_s,
         level: None,
     };
     let levels = Level::ALL.map(|level| Series {
@@ -278,7 +278,7 @@ fn draw_files(frame: &mut Frame<'_>, area: Rect, files: &[FileRate], order: File
         0 => size(counted),
         _ => format!("~{}", size(counted + lent)),
     };
-    let rows = files.iter().map(|FileRate { file, read_bytes_per_s, lent_bytes_per_s }| {
+    let rows = files.iter().map(|FileRate { file, read_bytes_per_s, passthrough_bytes_per_s }| {
         let kept = match (file.pinned, file.memory_only) {
             (_, true) => "memory only",
             (true, false) => "pinned",
@@ -287,9 +287,9 @@ fn draw_files(frame: &mut Frame<'_>, area: Rect, files: &[FileRate], order: File
         Row::new([
             size(file.resident_bytes),
             size(file.size_bytes),
-            read(file.read_bytes, file.lent_bytes),
+            read(file.read_bytes, file.passthrough_bytes),
             read_bytes_per_s
-                .zip(*lent_bytes_per_s)
+                .zip(*passthrough_bytes_per_s)
                 .map(|(counted, lent)| read(counted, lent))
                 .unwrap_or_default(),
             file.open_handles.to_string(),

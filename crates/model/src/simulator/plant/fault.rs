@@ -51,7 +51,7 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreFaults {
     pub(super) release_share: Option<f64>,
-    pub(super) spill_bytes_per_s: Option<u64>,
+    pub(super) write_back_bytes_per_s: Option<u64>,
     pub(super) stopped: bool,
     pub(super) gone: bool,
     pub(super) commands_lost: bool,
@@ -78,7 +78,7 @@ pub(super) fn at(faults: &[Fault], at_ns: u64, store: usize) -> StoreFaults {
                 found.release_share = Some(share);
             }
             FaultKind::SpillRate(number, rate) if number == store => {
-                found.spill_bytes_per_s = Some(rate);
+                found.write_back_bytes_per_s = Some(rate);
             }
             FaultKind::Stopped(number) if number == store => found.stopped = true,
             FaultKind::Gone(number) if number == store => found.gone = true,

@@ -27,7 +27,7 @@ pub(super) struct Store {
     renewed_ns: u64,
     measured_bytes_per_s: f64,
     /// Rate of writing down as it was measured; 0 while nothing was written.
-    spill_bytes_per_s: f64,
+    write_back_bytes_per_s: f64,
     /// Whether its process does not run, and for how long it did not since the last command.
     is_stopped: bool,
     stopped_ns: u64,
@@ -56,7 +56,7 @@ impl Store {
             owed_since_ns: None,
             renewed_ns: 0,
             measured_bytes_per_s: config.release_believed_bytes_per_s as f64,
-            spill_bytes_per_s: 0.0,
+            write_back_bytes_per_s: 0.0,
             is_stopped: false,
             stopped_ns: 0,
             filled_bytes: 0,
@@ -185,12 +185,12 @@ impl Store {
 
     /// Writes memory-only bytes down, and measures how fast that goes.
     fn spill(&mut self, step_ns: u64, faults: &StoreFaults) {
-        let rate = faults.spill_bytes_per_s.unwrap_or(self.config.spill_bytes_per_s);
+        let rate = faults.write_back_bytes_per_s.unwrap_or(self.config.write_back_bytes_per_s);
         let spilled = moved(rate, step_ns).min(self.memory_only_bytes);
         self.memory_only_bytes -= spilled;
         if spilled > 0 {
-            let weight = if self.spill_bytes_per_s > 0.0 { RATE_WEIGHT } else { 1.0 };
-            self.spill_bytes_per_s += weight * (rate as f64 - self.spill_bytes_per_s);
+            let weight = if self.write_back_bytes_per_s > 0.0 { RATE_WEIGHT } else { 1.0 };
+            self.write_back_bytes_per_s += weight * (rate as f64 - self.write_back_bytes_per_s);
         }
     }
 
@@ -244,7 +244,7 @@ impl Store {
             held_bytes: self.config.held_bytes,
             memory_only_bytes: self.memory_only_bytes,
             release_bytes_per_s: self.measured_bytes_per_s as u64,
-            spill_bytes_per_s: self.spill_bytes_per_s as u64,
+            write_back_bytes_per_s: self.write_back_bytes_per_s as u64,
             speed: self.config.speed,
             block_bytes: self.config.block_bytes,
             outstanding_bytes: self.outstanding_bytes(),

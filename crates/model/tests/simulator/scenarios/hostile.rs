@@ -112,7 +112,7 @@ fn memory_only_bytes_are_written_down_under_a_job_in_the_same_group() {
         let job = staircase(100 * MIB, 64 * MIB, S / 10, steps, 10 * S);
         let mut plant = PlantConfig { processors: 2, ..PlantConfig::node(SMALL, store) };
         plant.stores[0].memory_only_bytes = store;
-        plant.stores[0].spill_bytes_per_s = spill;
+        plant.stores[0].write_back_bytes_per_s = spill;
         plant.limits = vec![LimitConfig {
             name: "/job".to_owned(),
             limit_bytes: group,
@@ -136,7 +136,7 @@ fn memory_only_bytes_are_written_down_under_a_job_in_the_same_group() {
 fn a_pfs_far_slower_than_believed_is_asked_all_the_time_and_said() {
     let mut plant = small();
     plant.stores[0].memory_only_bytes = SMALL_STORE;
-    plant.stores[0].spill_bytes_per_s = GB;
+    plant.stores[0].write_back_bytes_per_s = GB;
     // It was fast when it was measured, and now takes 20 MB/s.
     plant.faults =
         vec![Fault { from: 3 * S, until: 600 * S, kind: FaultKind::SpillRate(0, 20_000_000) }];

@@ -69,7 +69,7 @@ fn scenario_18_pinned_bytes_are_never_promised() {
 fn scenario_18_memory_only_bytes_are_written_down_in_time() {
     let mut plant = node();
     plant.stores[0].memory_only_bytes = 30 * GB;
-    plant.stores[0].spill_bytes_per_s = 2 * GB;
+    plant.stores[0].write_back_bytes_per_s = 2 * GB;
     let demand = Trace::ramp(FULL, FULL + 40 * GB, GB, S, 60 * S);
     let (run, measures) = run("30 GB to be written first", &tidepool(plant, demand));
     assert_harmless(&run, &measures);

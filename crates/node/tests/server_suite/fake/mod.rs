@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, LoadReport, Status};
 use tidepool_proto::{
-    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, FileService, HandOut, Level,
-    NotedVersion, OpenFile, OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, Version,
+    Access, BytesByLevel, ChangeTimes, Error, ErrorKind, FileId, FileService, Level, MetadataWatch,
+    OpenFile, OpenRequest, PassthroughPin, ReadMode, ReadOutcome, Result, SegmentExport, Version,
     WriteMode,
 };
 
@@ -174,7 +174,7 @@ pub struct FakeService(pub Arc<FakeNode>);
 /// A note of no file.
 struct FakeNote(Arc<FakeNode>);
 
-impl NotedVersion for FakeNote {
+impl MetadataWatch for FakeNote {
     fn carry(self: Box<Self>, _: Option<ChangeTimes>) -> Result<()> {
         self.0.carried.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -218,9 +218,9 @@ impl FileService for FakeService {
         }))
     }
 
-    fn carry_version(&self, _: &Version, _: &Version, _: bool) {}
+    fn rebase_version(&self, _: &Version, _: &Version, _: bool) {}
 
-    fn note_version(&self, _lower: OwnedFd) -> Result<Box<dyn NotedVersion>> {
+    fn watch_metadata(&self, _lower: OwnedFd) -> Result<Box<dyn MetadataWatch>> {
         Ok(Box::new(FakeNote(Arc::clone(&self.0))))
     }
 
@@ -385,12 +385,12 @@ impl OpenFile for FakeOpen {
         }))
     }
 
-    fn hand_out(&self) -> Result<Option<HandOut>> {
+    fn export(&self) -> Result<Option<SegmentExport>> {
         let state = self.file.state.lock();
         if self.is_small(&state) || self.request.1 == Some(ReadMode::Bypass) {
             return Ok(None);
         }
-        Ok(Some(self.file.segment.hand_out(self.node.careless.load(Ordering::SeqCst))))
+        Ok(Some(self.file.segment.export(self.node.careless.load(Ordering::SeqCst))))
     }
 
     fn lower(&self) -> BorrowedFd<'_> {

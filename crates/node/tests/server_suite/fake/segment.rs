@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use tidepool_proto::HandOut;
+use tidepool_proto::SegmentExport;
 use tidepool_proto::table::{
     BlockState, HEADER_BYTES, HEADER_SIZE_OFFSET, TABLE_MAGIC, Word, publish, retract,
 };
@@ -125,8 +125,8 @@ impl Segment {
     }
 
     /// Descriptors for a client; `careless` ones could be written.
-    pub fn hand_out(&self, careless: bool) -> HandOut {
-        HandOut {
+    pub fn export(&self, careless: bool) -> SegmentExport {
+        SegmentExport {
             segment: reopened(&self.memory, careless),
             table: reopened(&self.table_file, false),
             touches: reopened(&self.touches_file, true),
