@@ -90,11 +90,11 @@ pub enum Command {
 pub enum NodeCommand {
     /// Start a node; without --foreground, returns once it serves and the mount answers
     Start(Box<StartArguments>),
-    /// Write down what is unwritten, unmount and end the node
+    /// Write back what is dirty, unmount and end the node
     Stop(StopArguments),
     /// Whether a node answers, and where
     Status(Facts),
-    /// Write down what is unwritten and take no new opens
+    /// Write back what is dirty and take no new opens
     Drain(DrainArguments),
 }
 

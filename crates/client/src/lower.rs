@@ -139,7 +139,7 @@ pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
 
 /// Takes the mark off a stub that is written anew.
 pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
-    // In this order: half of a file that was being written down must not lose its mark.
+    // In this order: half of a file that was being written back must not lose its mark.
     rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))?;
     match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
         Ok(()) | Err(Errno::NODATA) => Ok(()),

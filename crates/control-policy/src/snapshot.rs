@@ -163,7 +163,7 @@ pub struct StoreState {
     pub memory_only_bytes: u64,
     /// Measured rate at which memory comes back; 0 while nothing was measured.
     pub release_bytes_per_s: u64,
-    /// Measured rate at which `memory_only_bytes` are written down; 0 while nothing was measured.
+    /// Measured rate at which `memory_only_bytes` are written back; 0 while nothing was measured.
     pub write_back_bytes_per_s: u64,
     /// Class of its speed.
     pub speed: StoreSpeed,

@@ -104,7 +104,7 @@ pub(super) fn reachable_bytes(store: &StoreState, p: &Parameters) -> u64 {
     bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
 }
 
-/// Rate at which memory-only bytes are written down, believed where none was measured; never 0.
+/// Rate at which memory-only bytes are written back, believed where none was measured; never 0.
 fn write_back_bytes_per_s(store: &StoreState) -> u64 {
     match store.write_back_bytes_per_s {
         0 => WRITE_BACK_PRIOR_BYTES_PER_S,
@@ -112,7 +112,7 @@ fn write_back_bytes_per_s(store: &StoreState) -> u64 {
     }
 }
 
-/// The same of all stores that have something to write down.
+/// The same of all stores that have something to write back.
 fn unwritten_bytes_per_s(snapshot: &Snapshot) -> u64 {
     snapshot
         .sum(|store| if store.memory_only_bytes > 0 { write_back_bytes_per_s(store) } else { 0 })

@@ -261,7 +261,7 @@ impl Running {
     /// New opens are refused and owed writes done first; then the front ends go, then the node.
     fn take_down(self) -> Result<()> {
         if let Err(error) = self.node.drain() {
-            tracing::warn!("not everything is written down yet: {error}");
+            tracing::warn!("not everything is written back yet: {error}");
         }
         let unmounted = self.mount.as_ref().map_or(Ok(()), Mount::unmount);
         if let Err(error) = &unmounted {

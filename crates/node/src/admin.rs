@@ -322,7 +322,7 @@ impl Node {
     }
 
     /// Sets the capacity, which the process around the node has judged. Unlike a controller, which
-    /// asks again, this returns when all is written down that had to be, or nothing more can be.
+    /// asks again, this returns when all is written back that had to be, or nothing more can be.
     fn resize(&self, size: MemorySize) -> Result<ResizeReport> {
         let MemorySize::Bytes(capacity_bytes) = size else {
             let detail = "a share of what memory is not known here";
@@ -490,6 +490,6 @@ fn hanging(core: &Core) -> impl Iterator<Item = String> {
     let hanging = core.memory_only.steps().hanging().into_iter();
     hanging.map(|(file, elapsed)| {
         let (name, elapsed_s) = (memory_only::name_of_file(core, file), elapsed.as_secs());
-        format!("the PFS has not answered for {elapsed_s} s: {name} is being written down")
+        format!("the PFS has not answered for {elapsed_s} s: {name} is being written back")
     })
 }

@@ -370,6 +370,6 @@ fn spilling_is_measured() {
     assert_eq!((before.memory_only_bytes, before.write_back_bytes_per_s), (4 * BLOCK, 0));
     command(&fixture, fence, 0);
     let after = control(&fixture);
-    assert_eq!(after.memory_only_bytes, 0, "written down to make room");
+    assert_eq!(after.memory_only_bytes, 0, "written back to make room");
     assert!(after.write_back_bytes_per_s > 0);
 }

@@ -1,4 +1,4 @@
-//! Memory-only files are written down when memory is needed: the largest first, several at a time,
+//! Memory-only files are written back when memory is needed: the largest first, several at a time,
 //! and whatever the PFS does with one of them, the others go.
 
 mod support;
@@ -158,7 +158,7 @@ fn a_file_that_hangs_keeps_no_others_in_memory() {
         let files = put_many(&fixture, 12, 3000);
         let hanging = Hanging::hold_first(&hooks, 1);
         // As a controller, which asks again and again.
-        until("all others are written down", || {
+        until("all others are written back", || {
             govern(&fixture, 0);
             left(&fixture) == 1
         });
@@ -186,7 +186,7 @@ fn a_drain_writes_all_others_down_while_one_hangs_and_waits_for_it() {
             let hanging = Hanging::hold_first(&hooks, 1);
             let node = fixture.node.clone();
             let drain = scope.spawn(move || node.drain());
-            until("all others are written down", || left(&fixture) == 1);
+            until("all others are written back", || left(&fixture) == 1);
             assert!(!drain.is_finished(), "it waits for the last");
             hanging.let_go();
             drain.join().unwrap().unwrap();
@@ -225,7 +225,7 @@ fn the_rate_is_known_to_be_low_before_the_first_file_is_written_down() {
     // 4 MiB in a quarter of a second and more.
     assert!(rate(&fixture) <= 4 * 4 * MIB as u64, "{}", rate(&fixture));
     hanging.let_go();
-    until("all is written down", || left(&fixture) == 0);
+    until("all is written back", || left(&fixture) == 0);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     came
 }
 
-/// A write-down fails and leaves a stub; the other program writes to it before the node has looked
+/// A write-back fails and leaves a stub; the other program writes to it before the node has looked
 /// at what it left.
 #[test]
 fn what_another_program_writes_after_a_failed_write_down_is_kept() {

@@ -34,7 +34,7 @@ enum Fate {
 
 const FATES: [Fate; 4] = [Fate::Killed, Fate::PowerLost, Fate::MarksLost, Fate::Fails];
 
-/// How a memory-only file comes to be written down.
+/// How a memory-only file comes to be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Drain,
@@ -130,7 +130,7 @@ struct Told {
     written_down: bool,
 }
 
-/// A program that writes a file in mode `memory`, which is then written down.
+/// A program that writes a file in mode `memory`, which is then written back.
 fn run(ground: &Ground, node: &Arc<Node>, name: &str, bytes: &[u8], cause: Cause) -> Told {
     let mut told = Told::default();
     let path = ground.path(name);
@@ -289,7 +289,7 @@ fn look(
         let allowed = found == bytes || unheard && (found.is_empty() || found == old);
         assert!(allowed, "{case}: {} other bytes are served", found.len());
     }
-    assert!(!told.written_down || found.is_some(), "{case}: written down and lost");
+    assert!(!told.written_down || found.is_some(), "{case}: written back and lost");
     for (access, append) in
         [(Access::ReadWrite, false), (Access::Write, false), (Access::Write, true)]
     {

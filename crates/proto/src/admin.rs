@@ -39,9 +39,9 @@ pub enum AdminRequest {
     },
     /// Effective configuration.
     Config,
-    /// Finish owed writes, refuse new opens, and stop if asked to.
+    /// Make dirty bytes durable, refuse new opens, and stop if asked to.
     Drain {
-        /// Stop the node when nothing is owed any more.
+        /// Stop the node when nothing is dirty any more.
         stop: bool,
     },
     /// The metrics, in the Prometheus text format.
@@ -187,9 +187,9 @@ pub struct Status {
     pub memory_only_files: u64,
     /// Bytes in memory only.
     pub memory_only_bytes: u64,
-    /// Bytes whose durable copy is owed.
+    /// Dirty bytes: the PFS has no durable copy of them yet.
     pub dirty_bytes: u64,
-    /// Age of the oldest owed byte in milliseconds.
+    /// Age of the oldest dirty byte in milliseconds.
     pub dirty_age_ms: Option<u64>,
     /// What happened to transfers since the start.
     pub transfers: TransferStatus,
@@ -266,7 +266,7 @@ pub struct TransferStatus {
     pub passthrough_bytes: u64,
     /// Opens that found the cached version out of date.
     pub versions_invalidated: u64,
-    /// Bytes of memory-only files written down to the PFS.
+    /// Bytes of memory-only files written back to the PFS.
     pub written_back_bytes: u64,
 }
 
@@ -386,7 +386,7 @@ pub struct Explanation {
     pub pinned: bool,
     /// Open handles.
     pub open_handles: u64,
-    /// Bytes of this file whose durable copy is owed.
+    /// Dirty bytes of this file.
     pub dirty_bytes: u64,
     /// Name of the policy.
     pub policy: String,
@@ -426,7 +426,7 @@ pub struct FreeReport {
     pub resident_bytes: u64,
     /// Capacity in force.
     pub capacity_bytes: u64,
-    /// Bytes that could not be freed because they are pinned, open by passthrough or owed.
+    /// Bytes that could not be freed because they are pinned, open by passthrough or dirty.
     pub held_bytes: u64,
     /// Milliseconds it took.
     pub elapsed_ms: f64,
@@ -447,7 +447,7 @@ pub struct ResizeReport {
     pub resident_bytes: u64,
     /// Capacity in force.
     pub capacity_bytes: u64,
-    /// Bytes that could not be freed because they are pinned, open by passthrough or owed.
+    /// Bytes that could not be freed because they are pinned, open by passthrough or dirty.
     pub held_bytes: u64,
     /// Milliseconds it took.
     pub elapsed_ms: f64,

@@ -115,7 +115,7 @@ pub struct DirectoryRule {
     pub quota_bytes: Option<u64>,
     /// Whether files of this directory may be cached at all.
     pub admit: bool,
-    /// Under pressure, memory-only bytes are dropped instead of written down.
+    /// Under pressure, memory-only bytes are dropped instead of written back.
     pub expendable: bool,
     /// Striping of files created here.
     pub stripe: StripeHints,

@@ -36,7 +36,7 @@ pub const ALARMS: [(&str, &str); 9] = [
     ("sensor-stale", "the memory of the node could not be read in time, or is implausible"),
     (
         "at-minimum",
-        "the store is at its guaranteed part, or the rest is pinned, lent or not written down yet, \
+        "the store is at its guaranteed part, or the rest is pinned, lent or not written back yet, \
          and jobs still want more",
     ),
     ("swap-out", "the node swaps memory out"),
@@ -313,9 +313,9 @@ pub struct ControlStatus {
     pub held_bytes: u64,
     /// Bytes that exist in memory only.
     pub memory_only_bytes: u64,
-    /// Measured rate at which memory-only bytes are written down; 0 before the first time.
+    /// Measured rate at which memory-only bytes are written back; 0 before the first time.
     pub write_back_bytes_per_s: u64,
-    /// Why bytes cannot be written down; absent where the PFS took them at the last try.
+    /// Why bytes cannot be written back; absent where the PFS took them at the last try.
     pub pfs_full: Option<PfsFull>,
     /// What the controller reported last; absent before its first report.
     pub report: Option<ControlReport>,

@@ -41,10 +41,10 @@ pub struct ControlPage {
     pub held_bytes: AtomicU64,
     /// Bytes that were selected for eviction and are not free yet.
     pub freeing_bytes: AtomicU64,
-    /// Bytes that exist in memory only; they must be written down before they can go. Counted
+    /// Bytes that exist in memory only; they must be written back before they can go. Counted
     /// once a second and at every message of a controller.
     pub memory_only_bytes: AtomicU64,
-    /// Bytes whose durable copy is owed to the PFS. Counted once a second.
+    /// Dirty bytes: the PFS has no durable copy of them yet. Counted once a second.
     pub dirty_bytes: AtomicU64,
     /// Configured guaranteed part; see [`ControlPage::guaranteed`].
     pub capacity_min_bytes: AtomicU64,
@@ -54,12 +54,12 @@ pub struct ControlPage {
     pub settings_generation: AtomicU64,
     /// State of the lease, a [`LeaseState`].
     pub lease: AtomicU64,
-    /// Measured rate at which memory-only bytes are written down, or what it can be at most while
+    /// Measured rate at which memory-only bytes are written back, or what it can be at most while
     /// they take long; 0 before the first time.
     pub write_back_bytes_per_s: AtomicU64,
 }
 
-/// Rate of writing down that is believed while none was measured: a slow PFS. It is only known once
+/// Rate of writing back that is believed while none was measured: a slow PFS. It is only known once
 /// it was asked.
 pub const WRITE_BACK_PRIOR_BYTES_PER_S: u64 = 100_000_000;
 

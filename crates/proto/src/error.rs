@@ -150,7 +150,7 @@ impl ErrorKind {
                  use mode `through`."
             }
             ErrorKind::StoreFull => {
-                "All of the store is pinned or owed to the PFS. Unpin files or enlarge the store \
+                "All of the store is pinned or dirty. Unpin files or enlarge the store \
                  (`tidepool resize`)."
             }
             ErrorKind::QuotaExceeded => {

@@ -164,9 +164,9 @@ const PLAIN: [MetricSpec; 48] = metrics! {
     "tidepool_memory_only_bytes" Gauge "bytes" |s| s.memory_only_bytes,
         "Bytes that exist in memory only.";
     "tidepool_dirty_bytes" Gauge "bytes" |s| s.dirty_bytes,
-        "Bytes whose durable copy is owed to the PFS.";
+        "Bytes that the PFS has no durable copy of yet.";
     "tidepool_dirty_age_milliseconds" Gauge "milliseconds" |s| s.dirty_age_ms.unwrap_or(0),
-        "Age of the oldest owed byte; 0 where none is owed.";
+        "Age of the oldest dirty byte; 0 where none is dirty.";
     "tidepool_fills_total" Counter "" |s| s.transfers.fills,
         "Blocks brought in from the PFS.";
     "tidepool_fills_joined_total" Counter "" |s| s.transfers.fills_joined,
@@ -187,7 +187,7 @@ const PLAIN: [MetricSpec; 48] = metrics! {
     "tidepool_versions_invalidated_total" Counter "" |s| s.transfers.versions_invalidated,
         "Opens that found the cached version out of date.";
     "tidepool_written_back_bytes_total" Counter "bytes" |s| s.transfers.written_back_bytes,
-        "Bytes of memory-only files written down to the PFS.";
+        "Bytes of memory-only files written back to the PFS.";
     "tidepool_control_enabled" Gauge "" |s| s.control.enabled.into(),
         "1 if the node runs a controller of its memory.";
     "tidepool_control_governed" Gauge "" |s| (s.control.lease == "governed").into(),
@@ -204,7 +204,7 @@ const PLAIN: [MetricSpec; 48] = metrics! {
         "Guaranteed part of the store, never less than what is pinned.";
     "tidepool_control_write_back_bytes_per_second" Gauge "bytes_per_second"
         |s| s.control.write_back_bytes_per_s,
-        "Measured rate at which memory-only bytes are written down; 0 before the first time.";
+        "Measured rate at which memory-only bytes are written back; 0 before the first time.";
     "tidepool_control_lease_expirations_total" Counter "" |s| s.control.expirations,
         "Times a controller fell silent and the store fell to its guaranteed part.";
     "tidepool_control_restarts_total" Counter "" |s| s.control.restarts,

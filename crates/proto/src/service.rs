@@ -86,7 +86,7 @@ pub struct ChangedRange {
 /// Told of changes, on the thread that makes them.
 pub type ChangeHook = Arc<dyn Fn(&ChangedRange) + Send + Sync>;
 
-/// Called when the node is about to write down all that it owes; returns when the node has the
+/// Called when the node is about to write back all that it owes; returns when the node has the
 /// bytes that programs gave the front end, such as stores to mappings, or gives up in the end.
 pub type DrainHook = Arc<dyn Fn() + Send + Sync>;
 
@@ -319,7 +319,7 @@ pub trait FileService: Send + Sync + 'static {
         let _ = hook;
     }
 
-    /// From now on calls `hook` before the node writes down what it owes because it stops. A node
+    /// From now on calls `hook` before the node writes back what it owes because it stops. A node
     /// that owes nothing may leave this as it is.
     fn on_drain(&self, hook: DrainHook) {
         let _ = hook;

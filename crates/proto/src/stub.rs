@@ -92,7 +92,7 @@ pub fn mark_of_attribute(value: &[u8], size: u64) -> Option<Mark> {
 
 /// The mark of a file of `size` bytes that begins with `head`, if that makes it a stub.
 ///
-/// A file shorter than a mark ends its writing down behind a second mark, which its last step cuts
+/// A file shorter than a mark ends its writing back behind a second mark, which its last step cuts
 /// off.
 pub fn mark_of_head(head: &[u8], size: u64) -> Option<Mark> {
     let whole = STUB_BYTES as usize;
@@ -115,7 +115,7 @@ pub fn head_may_hold_mark(size: u64, attributes_work: bool) -> bool {
 }
 
 /// Whether a file of `size` bytes can be a stub of bytes that are held in memory, or one whose last
-/// step of being written down is missing: what a list of files looks at more closely.
+/// step of being written back is missing: what a list of files looks at more closely.
 pub fn is_size_of_stub(size: u64) -> bool {
     size == 0 || head_may_hold_mark(size, true)
 }

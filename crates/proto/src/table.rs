@@ -29,7 +29,7 @@ pub enum BlockState {
     Absent = 0,
     /// Equal to the PFS; may be evicted.
     Clean = 1,
-    /// A durable copy is owed.
+    /// The PFS has no durable copy.
     Dirty = 2,
     /// Lives in memory only.
     MemoryOnly = 3,

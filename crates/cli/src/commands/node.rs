@@ -34,7 +34,7 @@ struct StopReport {
     limits_not_put_back: Vec<String>,
 }
 
-/// Runs `node stop`: waits for programs to leave the mount, has the node finish what it owes, and
+/// Runs `node stop`: waits for programs to leave the mount, has the node write back what is dirty, and
 /// returns when its process is gone.
 pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     let begun = Instant::now();
@@ -47,7 +47,7 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     }
     // In one request: where this process ends before it is answered, the node runs on as before.
     match drain_unless_interrupted(true, &node, &status, &interrupted) {
-        // All that was owed is done, and the node may be gone before its answer is here.
+        // All that was dirty is durable, and the node may be gone before its answer is here.
         Err(error) if error.kind() == ErrorKind::NodeUnavailable => {}
         drained => drained?,
     }
@@ -88,7 +88,7 @@ fn interruption_of(operation: &str, what_now: impl Into<String>) -> Error {
     Error::new(ErrorKind::TimedOut, operation, "interrupted").remedy(what_now)
 }
 
-/// Has the node finish what it owes and refuse new opens. Where that is interrupted the node takes
+/// Has the node write back what is dirty and refuse new opens. Where that is interrupted the node takes
 /// them again, unless it was drained before.
 fn drain_unless_interrupted(
     stop: bool,
@@ -306,7 +306,7 @@ fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
     } else if is_done {
         output::line(done);
     } else {
-        output::line(&format!("{} of data are still unwritten", output::size(dirty_bytes)));
+        output::line(&format!("{} of data are still dirty", output::size(dirty_bytes)));
     }
     Ok(if is_done { Outcome::Done } else { Outcome::NotSo })
 }

@@ -39,7 +39,7 @@ fn print(status: &Status) {
     rows.push(("transfers since start", transfers(&status.transfers)));
     rows.push(("control", control(&status.control)));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
-    rows.push(("unwritten data", owed(status)));
+    rows.push(("dirty data", dirty(status)));
     if status.draining {
         let text = "new opens are refused until `tidepool node drain --undo`";
         rows.push(("draining", coloured(text, Colour::Warning)));
@@ -71,7 +71,7 @@ fn transfers(transfers: &TransferStatus) -> String {
     let TransferStatus { fills, fills_joined, fills_discarded, fills_not_admitted, .. } = transfers;
     format!(
         "{} brought in, {} asked for by read-ahead; {} coalesced, {fills_discarded} \
-         discarded, {fills_not_admitted} not admitted; {} superseded, {} written down",
+         discarded, {fills_not_admitted} not admitted; {} invalidated, {} written back",
         count(*fills, "block"),
         transfers.read_ahead_blocks,
         count(*fills_joined, "request"),
@@ -188,7 +188,7 @@ fn opens(status: &Status) -> String {
     )
 }
 
-fn owed(status: &Status) -> String {
+fn dirty(status: &Status) -> String {
     if status.dirty_bytes == 0 && status.memory_only_bytes == 0 {
         return "none".to_owned();
     }

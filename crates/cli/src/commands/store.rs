@@ -50,13 +50,13 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     let over = size(over_bytes);
     if report.ceiling_bytes >= report.ceiling_before_bytes {
         output::note(&format!(
-            "{over} beyond it are still held from before (pinned, open or owed); they go when they \
+            "{over} beyond it are still held from before (pinned, open or dirty); they go when they \
              may"
         ));
         return Ok(Outcome::Done);
     }
     output::note(&format!(
-        "{over} beyond the new capacity are held (pinned, open or owed); they go when they may"
+        "{over} beyond the new capacity are held (pinned, open or dirty); they go when they may"
     ));
     Ok(Outcome::NotSo)
 }
@@ -66,7 +66,7 @@ pub fn print_freed(what: &str, report: &FreeReport) {
     let held = match report.held_bytes {
         0 => String::new(),
         bytes => {
-            let text = format!(", {} held (pinned, open or owed)", size(bytes));
+            let text = format!(", {} held (pinned, open or dirty)", size(bytes));
             coloured(&text, Colour::Warning)
         }
     };

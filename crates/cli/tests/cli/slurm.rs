@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs that write down how they were called; `squeue` and `tidepool` answer as told by files.
+/// Programs that note how they were called; `squeue` and `tidepool` answer as told by files.
 const STUB: &str = r#"#!/bin/sh
 name=${0##*/}
 echo "$name $*" >> "$(dirname "$0")/calls"

@@ -12,7 +12,7 @@ use super::{stderr, stdout};
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a command that drains, and sends it a signal while the node writes down.
+/// Runs a command that drains, and sends it a signal while the node writes back.
 fn signal_while_it_drains(daemon: &Daemon, arguments: &[&str], signal: Signal) -> Output {
     // In memory only, on a PFS that takes a while for it.
     std::fs::write(daemon.path("mnt/result"), vec![7; 24 * MIB]).unwrap();

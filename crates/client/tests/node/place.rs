@@ -31,7 +31,7 @@ pub struct Place {
     /// `None` while nobody is there.
     server: Option<Server>,
     pub node: Arc<Node>,
-    /// Nodes that ended as if they had been killed: nothing of theirs was written down.
+    /// Nodes that ended as if they had been killed: nothing of theirs was written back.
     killed: Vec<Arc<Node>>,
     _image: Option<Image>,
     root: PathBuf,

@@ -226,7 +226,7 @@ fn what_is_held_or_unwritten_is_not_promised() {
     node.store().memory_only_bytes = 15 * GIB;
     node.demand += 11 * GIB;
     let decision = node.tick();
-    assert_eq!(decision.target_bytes, 55 * GIB - BLOCK, "what a decision writes down");
+    assert_eq!(decision.target_bytes, 55 * GIB - BLOCK, "what a decision writes back");
     assert!(has(&decision, Alarm::AtMinimum));
     node.store().capacity_min_bytes = 55 * GIB;
     node.store().memory_only_bytes = 0;

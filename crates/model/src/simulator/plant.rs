@@ -128,7 +128,7 @@ pub struct StoreConfig {
     pub block_bytes: u64,
     /// Pinned or lent bytes.
     pub held_bytes: u64,
-    /// Bytes to be written down before they can go.
+    /// Bytes to be written back before they can go.
     pub memory_only_bytes: u64,
     /// Rate of that in bytes per second; the controller hears of it once it was measured.
     pub write_back_bytes_per_s: u64,

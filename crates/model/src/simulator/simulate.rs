@@ -290,7 +290,7 @@ mod tests {
         let run = simulate(&simulation);
         assert_eq!(run.samples[3_900].truth.stored_bytes, 8 * GIB);
         let second = run.samples[3_250].truth.stored_bytes;
-        assert!(second > 8 * GIB, "not written down yet: {second}");
+        assert!(second > 8 * GIB, "not written back yet: {second}");
     }
 
     #[test]

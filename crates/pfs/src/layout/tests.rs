@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::runner::{CommandOutput, Runner};
 use super::*;
 
-/// Answers from recordings and writes down what was asked.
+/// Answers from recordings and notes what was asked.
 #[derive(Clone, Default)]
 struct Recorded {
     directory: bool,

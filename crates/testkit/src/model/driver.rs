@@ -445,7 +445,7 @@ fn expected_errno(answer: &Answer, errno: i32, what: &str) -> Outcome {
 
 /// Administration, crashes and the end of a run.
 impl Driver<'_> {
-    /// A memory-only file that was written down is on the PFS whole, and an ordinary file.
+    /// A memory-only file that was written back is on the PFS whole, and an ordinary file.
     fn settle(&mut self, path: &str) -> Outcome {
         let Some(number) = self.model.number(path) else { return Ok(Applied::PassedOver) };
         if !self.model.file(number).maybe_memory_only {

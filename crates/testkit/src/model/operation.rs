@@ -103,7 +103,7 @@ pub enum Operation {
     TruncatePath { actor: u8, path: String, size: u64 },
     /// Another program changes the file on the PFS.
     Change { path: String, change: OutsideChange, seed: u64 },
-    /// Looks whether a memory-only file was written down meanwhile.
+    /// Looks whether a memory-only file was written back meanwhile.
     Settle { path: String },
     /// Changes the capacity.
     Resize { capacity_bytes: u64 },

@@ -70,7 +70,7 @@ impl Driver<'_> {
         theirs.extend_from_slice(&data);
         let there = std::fs::read(self.subject.pfs().join(path))?;
         if there != theirs {
-            // It was being written down at this moment, which is said to lose one or the other.
+            // It was being written back at this moment, which is said to lose one or the other.
             return self.remove_outside(number).map(|()| Applied::Yes);
         }
         self.model.replace_stub(number, theirs);

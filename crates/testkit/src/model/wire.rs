@@ -209,7 +209,7 @@ pub enum StubNow {
     No = 0,
     /// It is.
     Held = 1,
-    /// It is being written down.
+    /// It is being written back.
     Writing = 2,
 }
 

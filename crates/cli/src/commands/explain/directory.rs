@@ -144,7 +144,7 @@ fn print(set: &DataSet) {
     );
     let mut rows = vec![("cached", cached), ("files", files)];
     if set.dirty_bytes > 0 {
-        rows.push(("unwritten data", coloured(&size(set.dirty_bytes), Colour::Warning)));
+        rows.push(("dirty data", coloured(&size(set.dirty_bytes), Colour::Warning)));
     }
     for reason in set.why_not.iter().take(REASONS_MAX) {
         let (files, absent) = (count(reason.files as u64, "file"), size(reason.absent_bytes));

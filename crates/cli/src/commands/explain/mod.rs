@@ -135,7 +135,7 @@ fn print(file: &Explanation) {
         0 => "none".to_owned(),
         bytes => size(bytes),
     };
-    rows.push(("unwritten data", unwritten));
+    rows.push(("dirty data", unwritten));
     let rank = file.policy_rank.map(|rank| format!(", rank {rank:.2} (0 goes first)"));
     rows.push(("policy", format!("{}{}", file.policy, rank.unwrap_or_default())));
     rows.extend(file.policy_choice.iter().map(|choice| ("", choice.words())));

@@ -334,7 +334,7 @@ fn draw_traffic(frame: &mut Frame<'_>, area: Rect, status: &Status, rates: &Rate
             rates.evicted_blocks_per_s
         )),
         Line::from(format!(
-            "unwritten {} under way to the PFS{age}; {} in memory only",
+            "dirty {} under way to the PFS{age}; {} in memory only",
             size(status.dirty_bytes),
             size(status.memory_only_bytes)
         )),

@@ -1,5 +1,5 @@
 //! One store: takes commands after a delay, gives memory back at a rate, fills up to its capacity.
-//! Never gives up pinned bytes, nor memory-only bytes before they are written down.
+//! Never gives up pinned bytes, nor memory-only bytes before they are written back.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(super) struct Store {
     owed_since_ns: Option<u64>,
     renewed_ns: u64,
     measured_bytes_per_s: f64,
-    /// Rate of writing down as it was measured; 0 while nothing was written.
+    /// Rate of writing back as it was measured; 0 while nothing was written.
     write_back_bytes_per_s: f64,
     /// Whether its process does not run, and for how long it did not since the last command.
     is_stopped: bool,
