@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tidepool_proto::mapping::Memory;
 
 /// Buffers that are kept to be used again.
 const SPARE_MAX: usize = 4;
@@ -22,7 +23,7 @@ const GATHERED_MAX: usize = 16;
 #[derive(Debug)]
 pub struct AlignedBuffer {
     /// Taken out by the drop.
-    memory: Option<mapping::Mapping>,
+    memory: Option<Memory>,
     length: usize,
     gathers: bool,
     pool: Arc<Spare>,
@@ -55,59 +56,8 @@ impl Drop for AlignedBuffer {
 /// Memory to be used again, all of one block's length.
 #[derive(Debug, Default)]
 struct Spare {
-    memory: Mutex<Vec<mapping::Mapping>>,
+    memory: Mutex<Vec<Memory>>,
     gathered: AtomicUsize,
-}
-
-/// The smallest safe wrapper around one anonymous mapping.
-mod mapping {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-    #[derive(Debug)]
-    pub struct Mapping {
-        address: *mut u8,
-        length: usize,
-    }
-
-    // SAFETY: the mapping is private to its owner; `&Mapping` only gives shared reads.
-    unsafe impl Send for Mapping {}
-    // SAFETY: see above.
-    unsafe impl Sync for Mapping {}
-
-    impl Mapping {
-        pub fn new(length: usize) -> std::io::Result<Self> {
-            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-            let address = unsafe {
-                mmap_anonymous(
-                    std::ptr::null_mut(),
-                    length,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE,
-                )?
-            };
-            // Large pages make the first fill several times cheaper; without them it works too.
-            // SAFETY: the range was mapped just above.
-            let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
-            Ok(Mapping { address: address.cast(), length })
-        }
-
-        pub fn bytes(&self) -> &[u8] {
-            // SAFETY: the mapping is `length` bytes long, readable, and lives as long as `self`.
-            unsafe { std::slice::from_raw_parts(self.address, self.length) }
-        }
-
-        pub fn bytes_mut(&mut self) -> &mut [u8] {
-            // SAFETY: as above, writable, and `&mut self` makes the access exclusive.
-            unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
-        }
-    }
-
-    impl Drop for Mapping {
-        fn drop(&mut self) {
-            // SAFETY: the range was mapped by `new` and no reference outlives `self`.
-            let _ = unsafe { munmap(self.address.cast(), self.length) };
-        }
-    }
 }
 
 /// Recently read blocks that were not admitted, newest last, at most a fixed number, and buffers to
@@ -143,7 +93,7 @@ impl BlockBuffers {
         let spare = self.spare.memory.lock().pop();
         let memory = match spare {
             Some(memory) => memory,
-            None => mapping::Mapping::new(self.block_bytes)?,
+            None => Memory::new(self.block_bytes)?,
         };
         Ok(AlignedBuffer {
             memory: Some(memory),

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tidepool_proto::Habit;
+use tidepool_proto::habit::{Habit, grown_window};
 
 /// What the reads of a handle look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl ReadAhead {
             self.jumps = 0;
             self.confidence += 1;
             self.last_end = self.last_end.max(offset + length);
-            self.sequential(first)
+            self.sequential()
         } else {
             self.end_run();
             self.run_start = offset;
@@ -140,18 +140,18 @@ impl ReadAhead {
 
     /// Tells the others whether this reader went on from the head of the file.
     fn end_run(&mut self) {
-        if self.run_start == 0 && self.last_end > 0 && !self.sees_misses_only {
-            self.habit.note(self.last_end > self.block_bytes);
+        if self.run_start == 0 && !self.sees_misses_only {
+            self.habit.note_run(self.last_end, self.block_bytes);
         }
     }
 
-    fn sequential(&mut self, first: bool) -> Vec<Range> {
-        let goes_on = self.run_start == 0 && self.habit.goes_on();
-        if !goes_on && self.last_end - self.run_start <= self.block_bytes {
+    fn sequential(&mut self) -> Vec<Range> {
+        let run_bytes = self.last_end - self.run_start;
+        if self.habit.may_be_sample(self.run_start == 0, run_bytes, self.block_bytes) {
             return Vec::new();
         }
-        let blocks = if first { self.block_bytes } else { self.window_bytes.max(self.block_bytes) };
-        self.window_bytes = (2 * blocks).min(self.window_bytes_max);
+        self.window_bytes =
+            grown_window(self.window_bytes, self.block_bytes, self.window_bytes_max);
         let start = self.planned_end.max(self.last_end);
         let end = self.last_end.saturating_add(self.window_bytes);
         // Ask in whole blocks, and only when a block's worth is due.

@@ -12,22 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{
-    Mark, STUB_ATTRIBUTE, STUB_BYTES, STUB_HEAD_BYTES, StubState, head_may_hold_mark,
-    mark_of_attribute, mark_of_head,
-};
+pub use tidepool_proto::stub::Found;
+use tidepool_proto::stub::{Attribute, Mark, STUB_ATTRIBUTE, STUB_BYTES, StubState};
 use tidepool_proto::{Error, ErrorKind, Result, Version};
-
-/// What the marks of a file say.
-#[derive(Debug)]
-pub enum Found {
-    /// An ordinary file.
-    Nothing,
-    /// A stub: its bytes are, or were, in the memory of a node.
-    Stub(Mark),
-    /// An ordinary file that another program wrote in the place of a stub, mark included.
-    Remains,
-}
 
 fn is_unsupported(error: &Error) -> bool {
     matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
@@ -42,25 +29,13 @@ fn is_no_room_or_right(error: &Error) -> bool {
 
 /// Looks for a mark of a file of `size` bytes.
 pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
-    let attributes_work = match lower.get_xattr(STUB_ATTRIBUTE) {
-        Ok(Some(value)) => {
-            return Ok(match mark_of_attribute(&value, size) {
-                Some(mark) => Found::Stub(mark),
-                None => Found::Remains,
-            });
-        }
-        Ok(None) => true,
-        // No user makes a stub whose mark that user cannot read.
-        Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => true,
-        Err(error) if is_unsupported(&error) => false,
-        Err(error) => return Err(error),
+    let attribute = || match lower.get_xattr(STUB_ATTRIBUTE) {
+        Ok(value) => Ok(value.map_or(Attribute::Missing, Attribute::Value)),
+        Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => Ok(Attribute::Missing),
+        Err(error) if is_unsupported(&error) => Ok(Attribute::Unsupported),
+        Err(error) => Err(error),
     };
-    if !head_may_hold_mark(size, attributes_work) {
-        return Ok(Found::Nothing);
-    }
-    let mut head = [0; STUB_HEAD_BYTES];
-    let read = read_head(lower, &mut head)?;
-    Ok(mark_of_head(&head[..read], size).map_or(Found::Nothing, Found::Stub))
+    tidepool_proto::stub::find(size, attribute, |head| read_head(lower, head))
 }
 
 /// Reads the first bytes, also where the descriptor is for writing only.
