@@ -1,7 +1,6 @@
 //! The commands, their arguments and help. Options of a node come from the table of options; all
 //! names here are fixed, because scripts rely on them.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -12,6 +11,7 @@ use tidepool_proto::files::{FILES_MAX, FileOrder};
 
 use crate::commands::control::arguments::ControlCommand;
 use crate::connection::SocketArgument;
+pub use crate::facts::{Facts, LaboratoryArguments};
 use crate::flags::NodeFlags;
 
 const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed, or the answer is no, 2 usage, \
@@ -107,17 +107,6 @@ pub struct DrainArguments {
     /// The node, and how to print.
     #[command(flatten)]
     pub facts: Facts,
-}
-
-/// Arguments of commands that print facts of the node.
-#[derive(Args, Clone, Debug)]
-pub struct Facts {
-    /// Where the node is.
-    #[command(flatten)]
-    pub socket: SocketArgument,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `node start`.
@@ -331,14 +320,6 @@ pub enum BenchCommand {
     /// The storage mountain: read throughput over data size and skip, with the model's prediction
     #[command(disable_help_flag = true)]
     Mountain(LaboratoryArguments),
-}
-
-/// Arguments of commands of the laboratory, which reads them itself.
-#[derive(Args, Clone, Debug)]
-pub struct LaboratoryArguments {
-    /// As they were given.
-    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub arguments: Vec<OsString>,
 }
 
 /// What `generate` prints.

@@ -5,6 +5,7 @@ pub mod arguments;
 mod busy;
 mod commands;
 pub mod connection;
+pub mod facts;
 mod flags;
 pub mod generate;
 mod laboratory;

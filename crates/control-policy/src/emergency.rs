@@ -2,8 +2,8 @@
 //! swapped out. It never makes an emergency of what no store can cure: a job at its own limit, or
 //! stores that are at their guaranteed part.
 
+use super::bounds::{Bounds, MILLISECOND_NS};
 use super::estimate::Estimate;
-use super::tidepool::{Bounds, MILLISECOND_NS};
 use super::{Limit, Parameters, Snapshot};
 
 /// An emergency is over this long after its last cause.

@@ -6,12 +6,12 @@
 //! policy, the split and the replay of a log need not know of it. The ceiling is that of
 //! [`super::limits`]; it is followed down at once, and up after the same hold as the node's.
 
+use super::bounds::{action_s, reachable_bytes, step_bytes};
 use super::climb::Climb;
 use super::emergency::{is_near, rise};
 use super::estimate::signed;
 use super::headroom::headroom_bytes;
 use super::hold::Hold;
-use super::tidepool::{action_s, reachable_bytes, step_bytes};
 use super::{ControlPolicy, Limit, Parameters, Snapshot, StoreState, split};
 
 /// What is remembered of the groups from one decision to the next.

@@ -9,6 +9,7 @@
 mod adaptive_interval;
 pub mod analysis;
 mod asked;
+mod bounds;
 mod check;
 mod climb;
 mod decision;

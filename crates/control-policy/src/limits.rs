@@ -2,9 +2,9 @@
 //! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink. A group that
 //! holds some of the stores and not others bounds those alone: see [`super::GroupBounds`].
 
+use super::bounds::Bounds;
 use super::climb::Climb;
 use super::estimate::{Estimate, signed};
-use super::tidepool::Bounds;
 use super::{MemoryNode, Reason, Snapshot};
 
 /// Control groups whose demand is remembered from one decision to the next.

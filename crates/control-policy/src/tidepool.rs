@@ -7,10 +7,9 @@
 //! and of every NUMA node. It refuses to promise held or unwritten bytes, to grow while the demand
 //! grows or tasks stall, and to believe sensors that are late or contradict each other.
 
-use tidepool_proto::control_page::WRITE_BACK_PRIOR_BYTES_PER_S;
-
 use super::adaptive_interval::next_ms;
 use super::asked::Asked;
+use super::bounds::{Bounds, MILLISECOND_NS, action_s, step_bytes, unwritten_bytes_per_s};
 use super::climb::Climb;
 use super::emergency::{Emergency, Events};
 use super::estimate::{Estimate, Estimator, signed};
@@ -18,9 +17,8 @@ use super::group_bounds::{gives_to_group, group_room_bytes, is_group_short};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings, Foresight};
-use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState};
+use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot};
 
-pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long an alarm of a moment stays visible.
 const ALARM_NS: u64 = SECOND_NS;
@@ -52,75 +50,6 @@ pub(super) struct Tidepool {
     swapped_until_ns: u64,
     /// Since when nothing but the brake keeps the stores from growing.
     braked_since_ns: Option<u64>,
-}
-
-/// What the stores allow.
-pub(super) struct Bounds {
-    /// Nothing can be taken below this now.
-    pub floor: u64,
-    /// Nothing may be held above this.
-    pub max: u64,
-    /// Bytes that must be written before they can go, or stay in any case.
-    pub kept: u64,
-    /// Bytes held.
-    pub stored: u64,
-    /// Bytes of commands under way, by the stores or by the last target.
-    pub under_way: u64,
-    /// Smallest unit of a capacity.
-    block: u64,
-    /// Growth ends this far below the target.
-    pub band: u64,
-}
-
-impl Bounds {
-    fn of(snapshot: &Snapshot, p: &Parameters, before: Option<u64>) -> Self {
-        let blocks = || snapshot.stores.iter().map(|store| store.block_bytes.max(1));
-        let max = snapshot.sum(|store| store.capacity_max_bytes);
-        let floor = snapshot.sum(|store| reachable_bytes(store, p));
-        let stored = snapshot.stored_bytes();
-        let outstanding = snapshot.sum(|store| store.outstanding_bytes).min(stored);
-        let commanded = before.map_or(0, |before| stored.saturating_sub(before));
-        let largest = blocks().max().unwrap_or(1);
-        let share = p.growth_band_share.max(0.0) * snapshot.memory_total_bytes as f64;
-        Bounds {
-            floor: floor.min(max),
-            kept: snapshot.sum(StoreState::floor_bytes),
-            max,
-            stored,
-            under_way: outstanding.max(commanded),
-            block: blocks().min().unwrap_or(1),
-            band: largest.saturating_mul(2).max(share as u64),
-        }
-    }
-}
-
-/// Bytes below which the next command cannot take a store: what must be written first goes step by
-/// step.
-pub(super) fn reachable_bytes(store: &StoreState, p: &Parameters) -> u64 {
-    let spilled = (write_back_bytes_per_s(store) as f64 * action_s(p)) as u64;
-    // At least a block: however slow the PFS is, each decision asks for something.
-    let lead = spilled.max(store.block_bytes).min(store.memory_only_bytes);
-    let bytes = store.floor_bytes() - lead.min(store.floor_bytes());
-    bytes.max(store.capacity_min_bytes.min(store.capacity_max_bytes))
-}
-
-/// Rate at which memory-only bytes are written back, believed where none was measured; never 0.
-fn write_back_bytes_per_s(store: &StoreState) -> u64 {
-    match store.write_back_bytes_per_s {
-        0 => WRITE_BACK_PRIOR_BYTES_PER_S,
-        measured => measured,
-    }
-}
-
-/// The same of all stores that have something to write back.
-fn unwritten_bytes_per_s(snapshot: &Snapshot) -> u64 {
-    snapshot
-        .sum(|store| if store.memory_only_bytes > 0 { write_back_bytes_per_s(store) } else { 0 })
-}
-
-/// Time from one decision to memory given back by the next.
-pub(super) fn action_s(p: &Parameters) -> f64 {
-    p.interval_ms.saturating_add(p.actuation_delay_ms) as f64 / 1e3
 }
 
 /// Time by which a growth of the demand is foreseen beyond the next command, because the bytes that
@@ -380,11 +309,6 @@ fn give_bytes_per_s(snapshot: &Snapshot, is_unwritten: bool) -> Option<u64> {
     let spill = unwritten_bytes_per_s(snapshot);
     let spill = (is_unwritten && spill > 0).then_some(spill);
     release.into_iter().chain(spill).min()
-}
-
-/// Growth of one decision. A pause of the controller is no reason to grow faster after it.
-pub(super) fn step_bytes(dt_s: f64, p: &Parameters) -> u64 {
-    (p.growth_bytes_per_s as f64 * dt_s.min(2.0 * p.interval_ms as f64 / 1e3)) as u64
 }
 
 /// The reason to tell, where a limit of a group, or a resize by hand, moves stores while the node

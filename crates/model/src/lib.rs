@@ -22,6 +22,7 @@ mod recommend;
 mod sensitivity;
 pub mod simulator;
 mod throughput;
+mod workload;
 
 pub use cluster::{Cluster, Extensions, Latency, LocalDisk, Pfs};
 pub use crossover::{Crossover, GREATER_BY, read_crossover, write_crossover};
@@ -29,13 +30,11 @@ pub use demand::DemandTrace;
 pub use hit_ratio::{Access, Policy, hit_ratio};
 pub use mapreduce::{Job, JobCost, PhaseCost, job_cost};
 pub use mountain::{MountainPoint, MountainSetting, blocks_touched, predict};
-pub use plan::{
-    Choice, Demand, NODES_MAX, Phase, Plan, PlanInput, StorageChoice, Target, TargetAnswer,
-    Workload, plan,
-};
+pub use plan::{NODES_MAX, Plan, Target, TargetAnswer, plan};
 pub use plan_advice::Advice;
 pub use plan_doubt::{Doubt, Rate, plan_in_doubt};
 pub use quantity::{Bytes, BytesPerSecond, NodeCount, Seconds, Share};
 pub use recommend::{Reasoned, Recommendation, recommend};
 pub use sensitivity::{Input, Sensitivity, sensitivities};
 pub use throughput::{Direction, Limit, Resource, Storage, aggregate, per_node};
+pub use workload::{Choice, Demand, Phase, PlanInput, StorageChoice, Workload};

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Choice, PlanInput, StorageChoice, left_memory};
 use crate::quantity::Seconds;
 use crate::throughput::Resource;
+use crate::workload::{Choice, PlanInput, StorageChoice, left_memory};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

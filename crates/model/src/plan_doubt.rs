@@ -4,9 +4,10 @@
 use tidepool_proto::Result;
 
 use crate::cluster::{Cluster, LocalDisk, Pfs};
-use crate::plan::{Plan, PlanInput, plan};
+use crate::plan::{Plan, plan};
 use crate::plan_advice::Advice;
 use crate::quantity::BytesPerSecond;
+use crate::workload::PlanInput;
 
 /// A rate of a [`Cluster`] that can be in doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

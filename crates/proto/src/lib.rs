@@ -1,31 +1,24 @@
 //! The vocabulary of Tidepool: sizes, modes, versions, errors, messages and shared-memory layouts.
+//! Folders: `settings` (options and what they resolve to), `file` (versions, stubs, the traits of
+//! the file service), `wire` (frames and messages), `administration` (what operators and the
+//! controller ask), `shared` (memory that processes share).
 //!
 //! Every other crate speaks in these types, so this crate depends on none of them. Its only input
 //! and output are frames ([`wire::socket`]), the table of mounts ([`mounts`]), the marks of stubs
 //! ([`stub`]) and mappings of memory ([`mapping`]). It starts no thread and holds no state.
 
-pub mod admin;
-pub mod config;
-pub mod control;
-pub mod control_page;
+mod administration;
 pub mod error;
-pub mod files;
-pub mod habit;
-pub mod hadoop;
-pub mod level;
-pub mod mapping;
-pub mod metric;
-pub mod mode;
-pub mod mounts;
-pub mod option;
-pub mod resolve;
-pub mod service;
+mod file;
+mod settings;
+mod shared;
 pub mod size;
-pub mod stub;
-pub mod table;
-pub mod trace;
-pub mod version;
 pub mod wire;
+
+pub use administration::{admin, control, files, metric, trace};
+pub use file::{habit, level, mounts, service, stub, version};
+pub use settings::{config, entry, hadoop, mode, option, resolve};
+pub use shared::{control_page, mapping, table};
 
 pub use config::NodeConfig;
 pub use error::{Error, ErrorKind, Result};

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand, ValueHint};
 use tidepool_proto::control::{LEASE_OPTION, parameter_options};
 use tidepool_proto::option::OPTIONS;
 
-use crate::arguments::{Facts, LaboratoryArguments};
 use crate::connection::SocketArgument;
+use crate::facts::{Facts, LaboratoryArguments};
 
 /// Commands of the memory control.
 #[derive(Debug, Subcommand)]

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::admin::ConfigEntry;
 use crate::control::ControlSetting;
+use crate::entry::ConfigEntry;
 use crate::mode::{ReadMode, WriteMode};
 use crate::size::MemorySize;
 

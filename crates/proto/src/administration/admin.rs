@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::{ControlStatus, Govern, Governed};
+pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
@@ -451,21 +452,6 @@ pub struct ResizeReport {
     pub held_bytes: u64,
     /// Milliseconds it took.
     pub elapsed_ms: f64,
-}
-
-/// One effective configuration value.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ConfigEntry {
-    /// Name in the configuration file; the flag is the same with dashes.
-    pub name: String,
-    /// Effective value.
-    pub value: String,
-    /// Unit, or empty.
-    pub unit: String,
-    /// `default`, `file`, `environment` or `command line`.
-    pub origin: String,
-    /// One line of documentation.
-    pub doc: String,
 }
 
 /// What a node answers to the command line. `descriptor` is the file that path requests bring.

@@ -7,12 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::admin::ConfigEntry;
 use crate::config::{
     Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
     StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
+use crate::entry::ConfigEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::option::{
     OPTIONS, OptionKind, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions,

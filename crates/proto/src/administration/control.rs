@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::ConfigEntry;
+use crate::entry::ConfigEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::option::{OPTIONS, OptionSpec};
 

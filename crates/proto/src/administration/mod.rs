@@ -1,0 +1,7 @@
+//! What operators and the controller ask a node, and what it answers.
+
+pub mod admin;
+pub mod control;
+pub mod files;
+pub mod metric;
+pub mod trace;
