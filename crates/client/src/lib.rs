@@ -13,6 +13,7 @@ mod client;
 mod connection;
 mod file;
 mod lease;
+mod link;
 mod lower;
 mod options;
 mod path;
