@@ -26,7 +26,7 @@ use tidepool_proto::{Error, ErrorKind};
 
 use crate::alive::Alive;
 use crate::options::ClientOptions;
-use crate::trace::Tracing;
+use crate::trace_state::Tracing;
 use crate::transfer::TransferBuffer;
 
 use inbox::Inbox;

@@ -23,6 +23,7 @@ mod read_ahead;
 mod root;
 mod segment;
 mod trace;
+mod trace_state;
 mod transfer;
 
 pub use borrowed::{Borrowed, Retired};
