@@ -377,7 +377,10 @@ impl Connection {
             let source = WriteSource::Payload;
             (self.call(&Request::Write { handle, offset, source }, data, &[])?, data.len())
         } else {
-            match self.transfer.take(self) {
+            let register = |memory: BorrowedFd<'_>| {
+                self.call(&Request::RegisterBuffer, &[], &[memory]).is_ok()
+            };
+            match self.transfer.take(register) {
                 Some(slot) => {
                     let (source, bytes) = slot.fill(data).map_err(CallError::Failed)?;
                     let request = Request::Write { handle, offset, source };
