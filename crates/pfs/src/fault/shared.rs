@@ -1,5 +1,5 @@
-//! `Shared`: what a fault store and its open files share: the rules, the journal of unsynced writes,
-//! and the count of power losses.
+//! `Shared`: what a fault store and its open files share: the rules, the journal of unsynced
+//! writes, and the count of power losses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
