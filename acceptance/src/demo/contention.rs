@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tidepool_report::bustle::Watch;
 
-use super::measurement::{Counters, Served};
-use super::{Stage, size};
+use super::served::{Counters, Served};
+use super::stage::{Stage, size};
 use crate::arguments::HogOptions;
 use crate::bench::row::median;
 use crate::environment;

@@ -8,6 +8,8 @@ mod measurement;
 mod mountain;
 mod pictures;
 mod report;
+mod served;
+mod stage;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,7 +17,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use tidepool_report::bustle::Watch;
 
-use self::measurement::{Counters, Iteration, Measurement, Served};
+use self::measurement::{Iteration, Measurement};
+use self::served::{Counters, Served};
+use self::stage::{Stage, size};
 use crate::arguments::DemoOptions;
 use crate::cleanup;
 use crate::environment;
@@ -23,7 +27,6 @@ use crate::kmeans::cluster::Centroids;
 use crate::kmeans::data::DataSet;
 use crate::kmeans::pass;
 use crate::loop_volume::{LoopVolume, VolumeOptions};
-use crate::node::{Node, NodeOptions};
 use crate::scratch::Scratch;
 use crate::shaping::{self, LOCAL_VOLUME, Shaping, TokenBucket};
 
@@ -36,30 +39,6 @@ const FILE_BYTES: u64 = 128 << 20;
 const SEED: u64 = 2_018;
 /// Room in the store beside the data: part blocks at the ends of files.
 const SPARE_BYTES: u64 = 256 << 20;
-
-/// Where the job reads.
-struct Stage {
-    data: DataSet,
-    shaping: Option<Shaping>,
-    rate: u64,
-    threads: usize,
-    volume: Option<LoopVolume>,
-    // Dropped last.
-    _directories: Vec<Scratch>,
-    _made: Option<cleanup::Guard>,
-}
-
-impl Stage {
-    /// A node over the data, with nothing of it in memory yet.
-    fn start_node(&self, memory_bytes: u64, mut arguments: Vec<String>) -> Result<Node> {
-        self.data.drop_page_cache()?;
-        if matches!(self.shaping, Some(Shaping::Buckets)) {
-            arguments.extend(["--fault".into(), format!("io:rate={}B/s", self.rate)]);
-        }
-        let pfs = self.data.directory.clone();
-        Node::start(&NodeOptions { pfs, memory: memory_bytes.to_string(), arguments })
-    }
-}
 
 /// Runs the demo and says where its report is.
 pub fn run(options: &DemoOptions) -> Result<PathBuf> {
@@ -277,13 +256,4 @@ fn announce(side: &str, number: u32, iteration: &Iteration, data_bytes: u64) {
 
 fn device_bytes(stage: &Stage) -> Result<Option<u64>> {
     stage.volume.as_ref().map(|volume| Ok(volume.traffic()?.read_bytes)).transpose()
-}
-
-/// Bytes for people.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.0} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Stage;
+use super::stage::Stage;
 use crate::bench::row::median;
 use crate::{cleanup, environment, process};
 

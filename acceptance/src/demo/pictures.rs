@@ -8,7 +8,7 @@ use tidepool_report::text::number;
 
 use super::contention::{Case, Contention, Sample};
 use super::measurement::{Iteration, Measurement, Side};
-use super::size;
+use super::stage::size;
 
 /// Colours by their numbers.
 const TIDE: usize = 1;

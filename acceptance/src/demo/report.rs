@@ -10,7 +10,8 @@ use tidepool_report::page;
 use super::contention::{Case, Contention};
 use super::measurement::{Iteration, Measurement};
 use super::mountain::{self, Mountain};
-use super::{pictures, size};
+use super::pictures;
+use super::stage::size;
 
 /// Pictures of the mountain that the page shows.
 const MOUNTAIN_PICTURES: [&str; 2] = ["mountain", "slice-sizes"];

@@ -26,7 +26,7 @@ use tidepool_proto::{Error, ErrorKind};
 
 use crate::alive::Alive;
 use crate::options::ClientOptions;
-use crate::trace::Tracing;
+use crate::trace_state::Tracing;
 use crate::transfer::TransferBuffer;
 
 use inbox::Inbox;
@@ -377,7 +377,10 @@ impl Connection {
             let source = WriteSource::Payload;
             (self.call(&Request::Write { handle, offset, source }, data, &[])?, data.len())
         } else {
-            match self.transfer.take(self) {
+            let register = |memory: BorrowedFd<'_>| {
+                self.call(&Request::RegisterBuffer, &[], &[memory]).is_ok()
+            };
+            match self.transfer.take(register) {
                 Some(slot) => {
                     let (source, bytes) = slot.fill(data).map_err(CallError::Failed)?;
                     let request = Request::Write { handle, offset, source };

@@ -18,8 +18,8 @@ use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{Advice, Error, ErrorKind, Result, Version};
 
 use crate::binding::{Binding, Manner, Writer};
-use crate::client::Link;
 use crate::connection::{CallError, GIVING_UP_INTERVAL, GoOn};
+use crate::link::Link;
 use crate::lower;
 use crate::options::{OpenOptions, ReadPattern};
 use crate::read_ahead::ReadAhead;

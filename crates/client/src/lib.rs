@@ -13,6 +13,7 @@ mod client;
 mod connection;
 mod file;
 mod lease;
+mod link;
 mod lower;
 mod options;
 mod path;
@@ -22,6 +23,7 @@ mod read_ahead;
 mod root;
 mod segment;
 mod trace;
+mod trace_state;
 mod transfer;
 
 pub use borrowed::{Borrowed, Retired};

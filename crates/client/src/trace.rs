@@ -5,23 +5,18 @@
 //! Records are sent by a thread that lives as long as the trace, and before a file is closed. Reads
 //! do not wait for that: records beyond a bound are dropped and counted.
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tidepool_pfs::cost;
 use tidepool_proto::trace::{
-    Front, LibraryRecord, Operation, ServedBy, TRACE_DELAY_MAX, TRACE_PAGE_BYTES, TRACE_PAGE_MAGIC,
-    TRACE_PAGE_WATCHERS_OFFSET, microseconds, now_us,
+    LibraryRecord, Operation, ServedBy, TRACE_DELAY_MAX, microseconds, now_us,
 };
 use tidepool_proto::wire::Request;
 use tidepool_proto::{BytesByLevel, Result};
 
 use crate::connection::Connection;
-use crate::segment::map;
-use tidepool_proto::mapping::{Access, Mapping};
+use crate::trace_state::Tracing;
 
 /// Records that wait to be sent, at most.
 const RECORDS_MAX: usize = 16 << 10;
@@ -37,24 +32,6 @@ const SEND_TIMEOUT: Duration = Duration::from_millis(50);
 
 const _: () = assert!(MESSAGE_RECORDS_MAX * RECORD_BYTES_MAX <= MESSAGE_BYTES_MAX);
 const _: () = assert!(PATH_BYTES_MAX + RECORD_BYTES_MAX <= MESSAGE_BYTES_MAX);
-
-/// What is recorded on one connection.
-#[derive(Debug)]
-pub(crate) struct Tracing {
-    /// Absent where the node gave none.
-    page: Option<Mapping>,
-    front: Front,
-    kept: Mutex<Kept>,
-    /// Who closes a file waits for what is being sent of it.
-    sending: Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    records: Vec<LibraryRecord>,
-    dropped: u64,
-    has_sender: bool,
-}
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,22 +58,6 @@ pub(crate) struct Asked {
 }
 
 impl Tracing {
-    /// By the descriptor of the page that the node sent, if it is one.
-    pub(crate) fn new(page: Option<OwnedFd>, front: Front) -> Tracing {
-        let page =
-            page.and_then(|page| map(&page, 0, TRACE_PAGE_BYTES as usize, Access::Read).ok());
-        let page = page.filter(|page| page.word(0).load(Ordering::Acquire) == TRACE_PAGE_MAGIC);
-        Tracing { page, front, kept: Mutex::default(), sending: Mutex::default() }
-    }
-
-    /// Whether anybody watches.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        let watchers =
-            |page: &Mapping| page.word(TRACE_PAGE_WATCHERS_OFFSET).load(Ordering::Relaxed);
-        self.page.as_ref().is_some_and(|page| watchers(page) != 0)
-    }
-
     fn add(&self, record: LibraryRecord, connection: &Arc<Connection>) {
         let mut kept = self.kept.lock();
         if kept.records.len() >= RECORDS_MAX {
@@ -222,6 +183,7 @@ fn shortened(mut path: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidepool_proto::trace::Front;
 
     #[test]
     fn the_longest_records_fit_a_message() {

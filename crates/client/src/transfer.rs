@@ -1,15 +1,13 @@
 //! The transfer buffer of a connection: memory of the client that the node reads long writes from.
 //! Made when the first long write needs it. The node alone gets its descriptor.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{MemfdFlags, SealFlags};
-use tidepool_proto::wire::{Request, TRANSFER_WRITE_BYTES_MAX, WriteSource};
+use tidepool_proto::wire::{TRANSFER_WRITE_BYTES_MAX, WriteSource};
 use tidepool_proto::{Error, ErrorKind, Result};
-
-use crate::connection::Connection;
 
 /// Writes that may be under way at the same time.
 const SLOTS: u64 = 4;
@@ -57,8 +55,9 @@ fn make() -> Result<OwnedFd> {
 }
 
 impl TransferBuffer {
-    /// A free slot, waited for; `None` if there is no buffer to be had.
-    pub(crate) fn take(&self, connection: &Connection) -> Option<Slot<'_>> {
+    /// A free slot, waited for; `None` if there is no buffer to be had. The first call makes the
+    /// buffer and has `register` give it to the node.
+    pub(crate) fn take(&self, register: impl Fn(BorrowedFd<'_>) -> bool) -> Option<Slot<'_>> {
         let mut state = self.state.lock();
         loop {
             match &mut *state {
@@ -66,7 +65,7 @@ impl TransferBuffer {
                 State::Unmade => {
                     *state = State::Registering;
                     drop(state);
-                    let made = register(connection);
+                    let made = make().ok().filter(|memory| register(memory.as_fd()));
                     state = self.state.lock();
                     *state = match made {
                         Some(memory) => {
@@ -87,12 +86,6 @@ impl TransferBuffer {
             }
         }
     }
-}
-
-fn register(connection: &Connection) -> Option<OwnedFd> {
-    let memory = make().ok()?;
-    connection.call(&Request::RegisterBuffer, &[], &[memory.as_fd()]).ok()?;
-    Some(memory)
 }
 
 impl Slot<'_> {

@@ -10,6 +10,7 @@ mod model;
 mod mountain;
 mod pictures;
 mod plan;
+mod rates;
 
 use std::process::ExitCode;
 

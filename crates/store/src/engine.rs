@@ -1,4 +1,4 @@
-//! Admission, fills, eviction: the operations that touch the budget, the catalog and the memory of
+//! Admission and eviction: the operations that touch the budget, the catalog and the memory of
 //! segments together.
 //!
 //! # Invariants
@@ -27,19 +27,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tidepool_proto::Result;
-use tidepool_proto::table::BlockState;
 
 use crate::backing::Backing;
 use crate::backoff::Backoff;
-use crate::borrow::Lingering;
 use crate::budget::Budget;
 use crate::catalog::{Catalog, CatalogGuard, Filter, Victim};
 use crate::cell::{Cell, Refusal};
 use crate::config::{Owner, QuotaKey, StoreConfig};
-use crate::fill::{BlockFill, FillStart};
 use crate::mappings::Mappings;
 use crate::policy::EvictionTerms;
-use crate::segment_memory::{ActiveFill, SegmentMemory, SegmentMemoryOptions, charge_of};
+use crate::segment_memory::{SegmentMemory, SegmentMemoryOptions, charge_of};
 use crate::shared::SharedTable;
 
 /// Called with the number of bytes wanted.
@@ -51,6 +48,14 @@ const BATCH_BLOCKS_MAX: u64 = 8;
 const SHRINK_STEP_BYTES: u64 = 1 << 30;
 /// How long a shrink waits for short pins before it reports their bytes as held.
 const PIN_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Segments whose borrows may linger.
+#[derive(Default)]
+pub(crate) struct Lingering {
+    pub memories: Vec<Arc<SegmentMemory>>,
+    /// A thread asks for them.
+    pub is_asking: bool,
+}
 
 /// The machinery behind a store and its segments.
 pub(crate) struct Engine {
@@ -154,7 +159,7 @@ impl Engine {
     }
 
     /// As `reserve`, evicting only what the terms allow.
-    fn reserve_on(&self, payer: u16, bytes: u64, terms: EvictionTerms) -> bool {
+    pub fn reserve_on(&self, payer: u16, bytes: u64, terms: EvictionTerms) -> bool {
         let mut asked_hook = false;
         let mut backoff = Backoff::default();
         loop {
@@ -326,137 +331,6 @@ impl Engine {
             self.announce_freeing(&catalog, &victims);
         }
         self.free(victims)
-    }
-
-    /// Begins to fill a block. Read-ahead comes in only where the policy wants it.
-    pub fn begin_fill(
-        self: &Arc<Self>,
-        memory: &Arc<SegmentMemory>,
-        block: u64,
-        is_read_ahead: bool,
-    ) -> FillStart {
-        let mut backoff = Backoff::default();
-        let length = loop {
-            let mut state = memory.state.lock();
-            let length = memory.block_length(block);
-            let being_cut = state.cutting_from.is_some_and(|first| block >= first);
-            if length == 0 || state.closed || being_cut || u32::try_from(block).is_err() {
-                return FillStart::NotAdmitted;
-            }
-            if self.budget.capacity() == 0 && memory.cells.get(block).is_none() {
-                return FillStart::NotAdmitted;
-            }
-            match memory.cells.get_or_create(block).word.start_fill() {
-                Ok(()) => {
-                    let keep = length;
-                    state.fills.push(ActiveFill { block, length, keep, charge: 0, stale: false });
-                    break length;
-                }
-                Err(word) if word.is_resident() => return FillStart::Resident,
-                Err(word) if word.is_filling() => return FillStart::Busy,
-                Err(_) => {}
-            }
-            drop(state);
-            // Its memory is being freed, which does not take long.
-            backoff.wait();
-        };
-        let terms = match is_read_ahead {
-            true => self.catalog.lock().admits(memory, block),
-            false => EvictionTerms::Any,
-        };
-        let charge = charge_of(length);
-        if !self.reserve_on(memory.owner, charge, terms) {
-            if is_read_ahead {
-                self.catalog.lock().refused(memory, block);
-            }
-            self.end_fill(memory, block);
-            return FillStart::NotAdmitted;
-        }
-        memory.add_charge(charge);
-        let added = |fill: &mut ActiveFill| fill.charge += charge;
-        memory.state.lock().fills.iter_mut().filter(|fill| fill.block == block).for_each(added);
-        match memory.populate_for_fill(block, length) {
-            Some(address) => {
-                FillStart::Started(BlockFill::new(self, memory, block, address, length))
-            }
-            None => {
-                self.end_fill(memory, block);
-                FillStart::NotAdmitted
-            }
-        }
-    }
-
-    /// Ends a fill by publishing the block. `None`: its bytes are stale and were
-    /// discarded. Otherwise the generation of its word.
-    pub fn commit(
-        &self,
-        memory: &Arc<SegmentMemory>,
-        block: u64,
-        block_state: BlockState,
-    ) -> Option<u64> {
-        let Some(generation) = self.publish(memory, block, block_state) else {
-            self.end_fill(memory, block);
-            return None;
-        };
-        if self.budget.excess() > 0 {
-            self.trim();
-        }
-        Some(generation)
-    }
-
-    fn publish(&self, memory: &SegmentMemory, block: u64, block_state: BlockState) -> Option<u64> {
-        let mut catalog = self.catalog.lock();
-        let mut state = memory.state.lock();
-        let length = memory.block_length(block);
-        let place = state.fills.iter().position(|fill| fill.block == block);
-        let place = place.expect("a fill is registered until it ends");
-        let fill = &state.fills[place];
-        let is_stale = fill.stale || fill.keep < fill.length;
-        let unwanted = state.closed || length == 0 || fill.keep == 0;
-        if unwanted || block_state == BlockState::Absent {
-            return None;
-        }
-        if is_stale && block_state == BlockState::Clean {
-            return None;
-        }
-        let fill = state.fills.swap_remove(place);
-        // What a truncation cut off during the fill reads as zeros from then on.
-        if fill.keep < fill.length {
-            let cut = memory.cut_block(&mut state, block, fill.keep);
-            if cut.is_err() || !memory.populate(&mut state, block, length) {
-                state.fills.push(fill);
-                return None;
-            }
-        }
-        let surplus = fill.charge.saturating_sub(charge_of(length));
-        let generation = memory.publish(&mut state, block, block_state);
-        catalog.enter(memory, &state, block);
-        if surplus > 0 {
-            catalog.discharge(memory.owner, surplus);
-            memory.remove_charge(surplus);
-            self.budget.release(surplus);
-        }
-        _ = memory.apply_length(&mut state);
-        Some(generation)
-    }
-
-    /// Ends a fill by giving the memory back.
-    pub fn end_fill(&self, memory: &SegmentMemory, block: u64) {
-        let start = block * memory.block_bytes;
-        memory.file.punch(start, memory.block_bytes);
-        let charge = {
-            let mut catalog = self.catalog.lock();
-            let mut state = memory.state.lock();
-            let place = state.fills.iter().position(|fill| fill.block == block);
-            let fill = state.fills.swap_remove(place.expect("a fill is registered until it ends"));
-            let cell = memory.cells.get(block).expect("a block under a fill has a cell");
-            cell.word.abandon_fill();
-            catalog.discharge(memory.owner, fill.charge);
-            _ = memory.apply_length(&mut state);
-            fill.charge
-        };
-        memory.remove_charge(charge);
-        self.budget.release(charge);
     }
 
     /// Evicts the clean, unpinned blocks of a range, unless the segment is pinned (invariant 4).

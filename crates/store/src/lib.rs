@@ -11,6 +11,7 @@ mod backing;
 mod backoff;
 mod borrow;
 mod borrow_shares;
+mod borrow_state;
 mod budget;
 mod catalog;
 mod cell;

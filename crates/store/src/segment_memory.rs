@@ -11,7 +11,7 @@ use tidepool_proto::table::{self, BlockState};
 use tidepool_proto::{Result, SegmentExport};
 
 use crate::backing::{Backing, MemoryFile, PAGE_BYTES};
-use crate::borrow::{AfterPin, Borrow};
+use crate::borrow_state::{AfterPin, Borrow};
 use crate::budget::Budget;
 use crate::cell::{Cell, Refusal, publish_block, retract_block};
 use crate::cells::Cells;

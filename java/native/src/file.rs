@@ -9,11 +9,11 @@ use jni::{Env, EnvUnowned};
 use tidepool_client::{File, OpenOptions, ReadPattern, ReadPlan};
 use tidepool_proto::{Access, BytesByLevel, Error, Level};
 
+use crate::arguments::{MUST_WAIT, at_offset, direct, is_interrupted};
 use crate::bridge::{self, AtPath, Failure};
 use crate::client::ClientRef;
 use crate::handle::{self, Handle};
 use crate::names::Place;
-use crate::reads::{MUST_WAIT, at_offset, direct, is_interrupted};
 
 /// What an open asks for, as `NativeFile.java` has it too.
 const WRITES: jint = 1;

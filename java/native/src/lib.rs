@@ -5,6 +5,7 @@
 //! answer; what files mean is decided there. The Java side is `java/hadoop`; `natives.rs` lists
 //! all native methods.
 
+mod arguments;
 mod bridge;
 mod client;
 mod exceptions;

@@ -9,10 +9,10 @@ use jni::sys::{jint, jlong};
 use parking_lot::Mutex;
 use tidepool_client::{Borrowed, Retired};
 
+use crate::arguments::{at_offset, is_interrupted};
 use crate::bridge::{AtPath, Failure};
 use crate::file::FileRef;
 use crate::handle::{self, Handle};
-use crate::reads::{at_offset, is_interrupted};
 
 /// What a handle of `NativeLoan` stands for.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::loans::{self, LoanRef};
 use crate::names::{
     ListingRef, at_place, attributes, change, directory, make, remove, rename, status, walk,
 };
-use crate::{library, reads};
+use crate::{exceptions, library, reads};
 
 /// `native_method!` with what all of ours have in common.
 macro_rules! method {
@@ -110,7 +110,7 @@ const _: NativeMethod<'_> = native_method! {
 const _: NativeMethod<'_> = native_method! {
     java_type = io.tidepool.hadoop.NativeLibrary,
     static fn prepare(),
-    fn = library::prepare,
+    fn = prepare,
     error_policy = Throw,
     export = "Java_io_tidepool_hadoop_NativeLibrary_prepare",
     abi_check = UnsafeNever,
@@ -204,8 +204,15 @@ const NAMES: Natives = (
     },
 );
 
+/// Gets ready for calls that fail, and registers all other native methods. Called once a class
+/// loader, before any of them.
+fn prepare(env: &mut Env<'_>, _class: JClass<'_>) -> Result<(), Failure> {
+    exceptions::prepare(env)?;
+    register(env)
+}
+
 /// Registers all of them with the classes of the class loader that loads the library.
-pub(crate) fn register(env: &mut Env<'_>) -> Result<(), Failure> {
+fn register(env: &mut Env<'_>) -> Result<(), Failure> {
     for (class, methods) in [LIBRARY, CLIENT, FILE, LOAN, NAMES] {
         let class = env.find_class(class)?;
         // SAFETY: `native_method!` made each function for its signature, and all are static, as a

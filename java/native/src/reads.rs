@@ -6,17 +6,16 @@
 //! interrupted or the file is closed meanwhile.
 
 use jni::objects::{JByteArray, JByteBuffer, JClass, JIntArray, JLongArray, JObject, JObjectArray};
-use jni::sys::{JNIEnv, jboolean, jint, jlong, jobject};
-use jni::{Env, EnvUnowned, jni_sig, jni_str};
+use jni::sys::{JNIEnv, jboolean, jint, jlong};
+use jni::{Env, EnvUnowned};
 use parking_lot::Mutex;
 use tidepool_client::Quiet;
-use tidepool_proto::{Error, ErrorKind, ReadOutcome};
+use tidepool_proto::{Error, ReadOutcome};
 
+use crate::arguments::{MUST_WAIT, at_offset, direct, is_interrupted};
 use crate::bridge::{self, AtPath, Failure};
 use crate::file::{FileHandle, FileRef};
 
-/// There is nothing without waiting, or no more waiting. Never a number of bytes.
-pub(crate) const MUST_WAIT: jint = -2;
 /// Bytes copied into an array of Java's at a time while the garbage collector stands by.
 const HOLD_BYTES: usize = 256 << 10;
 /// Bytes that come at a time into an array whose read waits.
@@ -67,45 +66,6 @@ fn read_waiting(
     let mut go_on = || !file.waits_ended() && !is_interrupted(env, class);
     let outcome = file.file.read_at_while(at_offset(offset)?, bytes, &mut go_on)?;
     Ok(counted(file, outcome))
-}
-
-/// Whether the thread was interrupted; `class` is that of `NativeFile`. What cannot be asked for
-/// ends no wait.
-pub(crate) fn is_interrupted(env: &mut Env<'_>, class: &JClass<'_>) -> bool {
-    let (name, signature) = (jni_str!("isInterrupted"), jni_sig!("()Z"));
-    let asked = env.call_static_method(class, name, signature, &[]);
-    asked.and_then(|interrupted| interrupted.z()).unwrap_or(false)
-}
-
-/// An offset as Java has it.
-pub(crate) fn at_offset(offset: jlong) -> Result<u64, Error> {
-    u64::try_from(offset).map_err(|_| {
-        Error::new(ErrorKind::InvalidInput, "using a file", format!("the offset {offset} is < 0"))
-    })
-}
-
-/// The bytes of a direct buffer from `position` on.
-///
-/// # Safety
-/// `env` is that of this thread and `buffer` a live reference to a buffer; position and length lie
-/// within it; the slice is gone before the native method ends, which keeps the buffer until then.
-pub(crate) unsafe fn direct<'a>(
-    env: *mut JNIEnv,
-    buffer: jobject,
-    position: jint,
-    length: jint,
-) -> Result<&'a mut [u8], Error> {
-    // SAFETY: the environment is this thread's and the buffer a live local reference.
-    let address = unsafe { ((**env).v1_4.GetDirectBufferAddress)(env, buffer) };
-    if address.is_null() {
-        let detail = "the buffer is not a direct one";
-        return Err(Error::new(ErrorKind::InvalidInput, "using a buffer", detail));
-    }
-    // SAFETY: the caller answers for the range.
-    unsafe {
-        let start = address.cast::<u8>().add(position as usize);
-        Ok(std::slice::from_raw_parts_mut(start, length as usize))
-    }
 }
 
 /// Reads into a direct buffer.

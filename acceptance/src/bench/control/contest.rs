@@ -8,8 +8,8 @@ use super::super::row::{Goal, Row};
 use super::pool::Pool;
 use super::rig::{Contender, Rig};
 use super::scenarios::{self, Answer, BEFORE, Burst, Sawtooth};
+use super::sizes::{GIB, LEAVE_BYTES, Sizes};
 use super::traces::{self, OfTrace};
-use super::{GIB, LEAVE_BYTES, Sizes};
 use crate::hog::remote::{JobOptions, run_trace};
 use crate::hog::{Report, Step};
 

@@ -9,75 +9,23 @@ mod pool;
 mod recording;
 mod rig;
 mod scenarios;
+mod sizes;
 mod traces;
-
-use std::time::Duration;
 
 use anyhow::Result;
 
 use self::contest::{Contest, Part};
 use self::pool::Pool;
 use self::rig::Rig;
+use self::sizes::{GIB, Sizes};
+use super::Bench;
 use super::row::{Goal, Row};
-use super::{Bench, Scale};
 use crate::environment;
 
-/// What is never taken from others.
-const LEAVE_BYTES: u64 = 4 << 30;
 /// The same while the largest demand is made, which the store has to give.
 const LEAVE_LEAST_BYTES: u64 = 2 << 30;
 /// The largest demand, where the memory is enough for it.
 const LARGE_BYTES: u64 = 10 << 30;
-const GIB: f64 = (1_u64 << 30) as f64;
-
-/// Sizes of one run.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    /// What a job takes at once.
-    burst: u64,
-    /// What the store holds before.
-    store: u64,
-    /// Room before the threshold is crossed.
-    slack: u64,
-    steps: u64,
-    step: u64,
-    teeth: u32,
-    regrowth: Duration,
-    /// What is never taken from others.
-    leave: u64,
-    quick: bool,
-}
-
-impl Sizes {
-    fn of(scale: &Scale) -> Result<Self> {
-        let quick = scale.free_bytes < 1 << 30;
-        if quick {
-            let regrowth = Duration::from_secs(1);
-            let (burst, store) = (128 << 20, 256 << 20);
-            let slack = 16 << 20;
-            return Ok(Sizes {
-                burst,
-                store,
-                slack,
-                steps: 3,
-                step: 32 << 20,
-                teeth: 1,
-                regrowth,
-                leave: LEAVE_BYTES,
-                quick,
-            });
-        }
-        // A fixed store stays while the job takes: both must fit beside the floor.
-        let room = environment::memory_available_bytes()?.saturating_sub(LEAVE_BYTES + (1 << 30));
-        let burst = scale.free_bytes.min(room * 2 / 5) >> 22 << 22;
-        let regrowth = Duration::from_secs(40);
-        let (slack, step) = (256 << 20, 64 << 20);
-        let store = burst + (512 << 20);
-        let leave = LEAVE_BYTES;
-        Ok(Sizes { burst, store, slack, steps: 32, step, teeth: 8, regrowth, leave, quick })
-    }
-}
-
 /// The laws on a store in 2 MiB pages; `--only control-2MiB`.
 pub fn large_pages(bench: &Bench) -> Result<Vec<Row>> {
     laws(bench, "control-2MiB", "auto")

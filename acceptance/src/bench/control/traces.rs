@@ -10,7 +10,7 @@ use super::super::row::{Goal, Row};
 use super::pool::Pool;
 use super::rig::{Contender, Rig};
 use super::scenarios::while_reading;
-use super::{GIB, Sizes};
+use super::sizes::{GIB, Sizes};
 use crate::hog::now_ns;
 
 /// What a job takes of the burst that the machine has room for.

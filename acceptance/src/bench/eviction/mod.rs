@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tidepool_patterns::{Pattern, Random, Set};
 
-use self::readers::Readers;
+use self::readers::{BLOCK_BYTES, FILE_BLOCKS, Readers};
 use super::row::{Goal, Row};
 use super::{Bench, open_to_all, write_file};
 use crate::cluster::artifacts;
@@ -27,11 +27,6 @@ const GOAL: f64 = 0.95;
 /// Two passes that do not count, and as many that do in which sweeps forth and back come in pairs.
 const WARM_UP: u64 = 2;
 const MEASURED: u64 = 6;
-/// Bytes that one visit to a place reads at least.
-const BLOCK_BYTES: u64 = 4 << 20;
-/// Blocks of a file.
-const FILE_BLOCKS: u64 = 4;
-
 /// A way to the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {

@@ -9,10 +9,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result};
 use tidepool_patterns::Visit;
 
-use super::{BLOCK_BYTES, FILE_BLOCKS};
 use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
+/// Bytes that one visit to a place reads at least.
+pub const BLOCK_BYTES: u64 = 4 << 20;
+/// Blocks of a file.
+pub const FILE_BLOCKS: u64 = 4;
 /// Another user than the one who runs this.
 const OTHER: u32 = 54_321;
 

@@ -8,8 +8,8 @@ use tidepool_proto::{Error, ErrorKind, Result, Version};
 
 use super::File;
 use crate::binding::{Binding, Manner};
-use crate::client::Link;
 use crate::connection::{CallError, GoOn};
+use crate::link::Link;
 use crate::lower;
 use crate::options::OpenOptions;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_model::BytesPerSecond;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::model::inputs::{Origin, Rates, read_toml};
+use crate::rates::{Origin, Rates, read_toml};
 
 /// Version of the file's form.
 pub const VERSION: u32 = 1;

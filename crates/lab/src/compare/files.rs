@@ -9,8 +9,7 @@ use std::sync::atomic::AtomicBool;
 use tidepool_proto::admin::AdminRequest;
 use tidepool_proto::{Error, Result};
 
-use super::ways::{Way, random};
-use super::{MIB, SPARE_BYTES};
+use super::way::Way;
 use crate::calibrate::memory;
 use crate::mountain::own_node::Scratch;
 use tidepool_cli::connection::Connection;
@@ -18,6 +17,10 @@ use tidepool_cli::target::{Roots, Target};
 use tidepool_terminal::interruption::check;
 use tidepool_terminal::output;
 
+/// A mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// Room beside files: part blocks at their ends.
+pub const SPARE_BYTES: u64 = 16 * MIB;
 /// Where raw memory is to be had.
 const TMPFS: &str = "/dev/shm";
 /// Bytes of a file that is scanned, and of a piece that is written.
@@ -163,6 +166,14 @@ fn write(path: &Path, size_bytes: u64, interrupted: &AtomicBool) -> Result<()> {
         left -= part as u64;
     }
     Ok(())
+}
+
+/// A small generator (xorshift), repeatable by its start.
+pub fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
 }
 
 #[cfg(test)]

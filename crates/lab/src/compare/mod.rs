@@ -5,6 +5,7 @@
 pub mod arguments;
 mod files;
 mod report;
+mod way;
 mod ways;
 
 use std::path::{Path, PathBuf};
@@ -15,9 +16,9 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_report::bustle::Watch;
 
 use self::arguments::{CompareArguments, Pattern};
-use self::files::Files;
+use self::files::{Files, MIB, SPARE_BYTES};
 use self::report::{Report, Row};
-use self::ways::Way;
+use self::way::Way;
 use crate::calibrate::{machine, volume};
 use crate::mountain::own_node::{OwnNode, Scratch};
 use tidepool_cli::connection::Connection;
@@ -26,15 +27,12 @@ use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::interruption::{self, check};
 use tidepool_terminal::output;
 
-const MIB: u64 = 1 << 20;
 /// Smallest size that makes sense to time.
 const SIZE_BYTES_MIN: u64 = MIB;
 /// On the PFS at a time: the file that is read, those that are scanned, and one that is written.
 const COPIES: u64 = 3;
 /// Of them in the store as long as it is read from.
 const COPIES_RESIDENT: u64 = 2;
-/// Room beside them: part blocks at the ends of files.
-const SPARE_BYTES: u64 = 16 * MIB;
 const ALL: [Pattern; 4] = [Pattern::Sequential, Pattern::Random, Pattern::Scan, Pattern::Write];
 
 /// What is measured. Fields drop in order: the node ends before its directory goes.

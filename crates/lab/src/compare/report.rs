@@ -5,7 +5,8 @@ use serde::Serialize;
 use tidepool_report::bustle::Bustle;
 
 use super::arguments::Pattern;
-use super::ways::{Way, operation_bytes};
+use super::way::Way;
+use super::ways::operation_bytes;
 use crate::calibrate::file::{Machine, median};
 use tidepool_terminal::output;
 

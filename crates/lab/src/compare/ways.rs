@@ -1,4 +1,4 @@
-//! The ways to the same bytes that `bench compare` sets side by side, and how one round is timed.
+//! How `bench compare` times one round by one way.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -14,7 +14,8 @@ use tidepool_client::OpenOptions;
 use tidepool_proto::{Error, Result};
 
 use super::arguments::Pattern;
-use super::files::{Files, PIECE_BYTES};
+use super::files::{Files, PIECE_BYTES, random};
+use super::way::Way;
 use tidepool_terminal::interruption::check;
 
 const RANDOM_BYTES: u64 = 4 << 10;
@@ -22,34 +23,6 @@ const RANDOM_BYTES: u64 = 4 << 10;
 const RANDOM_READS: u64 = 50_000;
 /// Random reads a round that each may go over the network.
 const RANDOM_READS_COLD: u64 = 500;
-
-/// A way to the same bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// A copy on tmpfs: the best there can be.
-    Tmpfs,
-    /// The PFS file out of the kernel's page cache; written without `fsync`.
-    PageCache,
-    /// Resident, through the mount.
-    Mount,
-    /// Resident, through the library.
-    Library,
-    /// The PFS file with nothing in the page cache; written with `fsync` of file and directory.
-    BarePfs,
-}
-
-impl Way {
-    /// The stable name used in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Way::Tmpfs => "tmpfs",
-            Way::PageCache => "page cache",
-            Way::Mount => "mount",
-            Way::Library => "library",
-            Way::BarePfs => "bare PFS",
-        }
-    }
-}
 
 /// Bytes of one read or write.
 pub fn operation_bytes(pattern: Pattern) -> u64 {
@@ -184,14 +157,6 @@ fn offsets(sequential: bool, size_bytes: u64, round: u64) -> impl Iterator<Item 
         true => index * PIECE_BYTES,
         false => random(&mut state) % slots * RANDOM_BYTES,
     })
-}
-
-/// A small generator (xorshift), repeatable by its start.
-pub fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }
 
 /// Fills or empties the page cache, whichever the way stands for.

@@ -11,9 +11,9 @@ use tidepool_report::chart::{Arrangement, Line, Panel, Picture, Stroke};
 use tidepool_report::text::number;
 
 use super::arguments::AggregateArguments;
-use super::inputs::Origin;
 use super::{display_name, shares};
 use crate::pictures;
+use crate::rates::Origin;
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output;
 

@@ -5,8 +5,8 @@ use tidepool_model::{Cluster, Crossover, Share, read_crossover, write_crossover}
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::arguments::CrossoverArguments;
-use super::inputs::Origin;
 use super::{count, shares};
+use crate::rates::Origin;
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output;
 

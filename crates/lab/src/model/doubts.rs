@@ -4,8 +4,8 @@
 use tidepool_model::{BytesPerSecond, Doubt, Rate};
 use tidepool_proto::Result;
 
-use super::inputs::Rates;
 use crate::calibrate::file::{Calibration, Measured};
+use crate::rates::Rates;
 
 /// Spread of the repeats, in parts of the median, beyond which a rate decides nothing by itself.
 const SPREAD_MAX: f64 = 0.5;

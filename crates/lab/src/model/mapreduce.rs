@@ -7,10 +7,10 @@ use tidepool_report::axis::Axis;
 use tidepool_report::chart::{self, Arrangement, Figure, Panel, Picture};
 
 use super::arguments::MapreduceArguments;
-use super::inputs::Origin;
 use super::throughput::storages;
 use super::{display_name, shares, time};
 use crate::pictures;
+use crate::rates::Origin;
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output;
 

@@ -9,8 +9,8 @@ use tidepool_model::{
 use tidepool_proto::Result;
 
 use super::arguments::{DerivedHits, ThroughputArguments};
-use super::inputs::Origin;
 use super::{display_name, shares};
+use crate::rates::Origin;
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output;
 

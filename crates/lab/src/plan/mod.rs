@@ -14,8 +14,9 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use self::arguments::{PlanArguments, WorkloadArguments};
 use super::calibrate::machine;
-use super::model::inputs::{Inputs, Origin, read_toml};
+use super::model::inputs::Inputs;
 use super::model::time;
+use super::rates::{Origin, read_toml};
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output;
 

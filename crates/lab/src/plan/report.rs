@@ -8,8 +8,8 @@ use tidepool_report::page;
 use tidepool_report::text::number;
 
 use super::{HEADER, remarks, rows};
-use crate::model::inputs::Origin;
 use crate::model::time;
+use crate::rates::Origin;
 
 /// Points of the curve over memory.
 const POINTS: u32 = 48;

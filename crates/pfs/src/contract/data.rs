@@ -7,8 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
 
-use super::Check;
-use super::ground::{Ground, Verdict};
+use super::ground::{Check, Ground, Verdict};
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "append", run: append, if_failed: BROKEN },

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidepool_proto::admin::PROBE_PREFIX;
 
-use super::{ContractOptions, Outcome};
+use super::options::{ContractOptions, Outcome};
 use crate::features::Features;
 use crate::lower::LowerStore;
 use crate::posix::{FileSystem, PosixOptions, PosixStore};
@@ -63,6 +63,13 @@ pub(crate) struct Ground {
     pub store: Arc<PosixStore>,
     /// The whole ground is removed when this goes.
     keeper: Arc<Keeper>,
+}
+
+/// A check: its name, what it does, and what it means if the calls themselves fail.
+pub(crate) struct Check {
+    pub name: &'static str,
+    pub run: fn(&Ground) -> io::Result<Verdict>,
+    pub if_failed: &'static str,
 }
 
 struct Keeper {

@@ -10,8 +10,7 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use tidepool_proto::mapping::{Access, Mapping};
 
-use super::Check;
-use super::ground::{Ground, Verdict};
+use super::ground::{Check, Ground, Verdict};
 use crate::features::FsyncReach;
 use crate::lower::LowerStore;
 use crate::posix::reopen;

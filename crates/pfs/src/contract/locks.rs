@@ -7,8 +7,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::FlockOperation;
 
-use super::Check;
-use super::ground::{Ground, Verdict};
+use super::ground::{Check, Ground, Verdict};
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "lock-record", run: record, if_failed: NOT_OFFERED },

@@ -10,31 +10,18 @@ mod ground;
 mod io;
 mod locks;
 mod names;
+mod options;
 mod speed;
 mod times;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use self::ground::{Ground, Verdict};
-
-/// How a check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// As POSIX has it.
-    Ok,
-    /// Works in part; Tidepool does something else instead and loses nothing that it promises.
-    Degraded,
-    /// Breaks something that Tidepool needs.
-    Failed,
-    /// Not run; the measured text says why.
-    Skipped,
-}
+use self::ground::{Check, Ground, Verdict};
+pub use self::options::{ContractOptions, Outcome};
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,36 +56,6 @@ impl ContractReport {
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
-}
-
-/// How to run the suite.
-#[derive(Clone, Debug)]
-pub struct ContractOptions {
-    /// Bytes that each speed check may write; bounded to be polite on a shared PFS.
-    pub speed_bytes: u64,
-    /// Files of the small-file speed check.
-    pub small_files: u32,
-    /// Set it (from a Ctrl-C handler) to end early; what was made is removed all the same.
-    pub cancel: Option<Arc<AtomicBool>>,
-}
-
-impl Default for ContractOptions {
-    fn default() -> Self {
-        ContractOptions { speed_bytes: 128 << 20, small_files: 500, cancel: None }
-    }
-}
-
-impl ContractOptions {
-    fn cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-    }
-}
-
-/// A check: its name, what it does, and what it means if the calls themselves fail.
-pub(crate) struct Check {
-    pub name: &'static str,
-    pub run: fn(&Ground) -> std::io::Result<Verdict>,
-    pub if_failed: &'static str,
 }
 
 /// When a check is given up. The whole suite stays under a minute on a healthy mount.

@@ -9,8 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
 use std::time::{Duration, Instant};
 
-use super::Check;
-use super::ground::{Ground, Verdict};
+use super::ground::{Check, Ground, Verdict};
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "create-exclusive", run: create_exclusive, if_failed: "files cannot be made" },

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Check;
-use super::ground::{Ground, Verdict};
+use super::ground::{Check, Ground, Verdict};
 use crate::lower::{LowerFile, LowerStore};
 
 pub(super) const CHECKS: &[Check] = &[

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use tidepool_proto::{Error, FileId, Identity, Result, Version};
 
-use super::Shared;
 use super::journal::{Journal, Undo};
 use super::rules::{ActiveRules, Decision, Operation};
+use super::shared::Shared;
 use crate::lower::LowerFile;
 
 pub(crate) struct FaultFile {

@@ -5,6 +5,7 @@ mod file;
 mod journal;
 mod rate;
 mod rules;
+mod shared;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,26 +21,10 @@ pub use self::rules::{FaultEffect, FaultRule, FaultRules, LoseUnsynced, Operatio
 use self::file::FaultFile;
 use self::journal::Journal;
 use self::rules::ActiveRules;
+use self::shared::Shared;
 use crate::features::Features;
 use crate::layout::{Layout, LayoutHints, LayoutOutcome};
 use crate::lower::{LowerFile, LowerStore};
-
-/// What a fault store and its files share.
-pub(crate) struct Shared {
-    rules: RwLock<Arc<ActiveRules>>,
-    journal: Option<Journal>,
-    power_losses: AtomicU64,
-}
-
-impl Shared {
-    fn rules(&self) -> Arc<ActiveRules> {
-        self.rules.read().clone()
-    }
-
-    fn power_losses(&self) -> u64 {
-        self.power_losses.load(Ordering::Acquire)
-    }
-}
 
 /// A store with faults.
 pub struct FaultStore {

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, XattrFlags};
 use tidepool_proto::{Error, ErrorKind, FileId, Identity, Result, Version};
 
-use super::Shared;
 use super::direct::{FillDescriptor, reopen};
+use super::shared::Shared;
 use super::transfer::{Alignment, PartialWrite, read_full, read_unbuffered, write_full};
 use crate::asked;
 use crate::identity::{Acting, act_as};

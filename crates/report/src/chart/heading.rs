@@ -1,6 +1,6 @@
 //! The words above what is drawn: title and notes.
 
-use super::Paper;
+use super::panel::Paper;
 use crate::canvas::{Anchor, Canvas, Colour, INK, Place, SOFT};
 use crate::text::Font;
 

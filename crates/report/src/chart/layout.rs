@@ -1,9 +1,11 @@
 //! Where the parts of a panel lie: words above, names to the right, the plot in between, the
 //! horizontal axis below.
 
+use super::heading::Heading;
 use super::marks::{self, Placed};
 use super::names::{self, Names};
-use super::{Heading, MARGIN, Panel, Paper, colour};
+use super::panel::{MARGIN, Panel, Paper, colour};
+use super::plot::Plot;
 use crate::axis::{Axis, Tick};
 use crate::canvas::{Anchor, Canvas, EDGE, GRID, INK, Place, SOFT};
 use crate::text::Font;
@@ -27,34 +29,6 @@ pub struct Plan<'a> {
     y_ticks: Vec<Tick>,
     x_title: Vec<String>,
     marks: Vec<Vec<Placed>>,
-}
-
-/// Where the plot lies on the canvas.
-#[derive(Clone, Copy, Debug)]
-pub struct Plot {
-    /// Left side.
-    pub left: f64,
-    /// Right side.
-    pub right: f64,
-    /// Upper side.
-    pub top: f64,
-    /// Lower side.
-    pub bottom: f64,
-}
-
-impl Plot {
-    fn x(&self, axis: &Axis, value: f64) -> f64 {
-        self.left + axis.place(value) * (self.right - self.left)
-    }
-
-    fn y(&self, axis: &Axis, value: f64) -> f64 {
-        let place = axis.place(value).clamp(-0.02, 1.02);
-        self.bottom - place * (self.bottom - self.top)
-    }
-
-    fn place(&self, x: &Axis, y: &Axis, at: (f64, f64)) -> Place {
-        (self.x(x, at.0), self.y(y, at.1))
-    }
 }
 
 impl<'a> Plan<'a> {

@@ -1,7 +1,7 @@
 //! Vertical lines that mean something. Their words stand in rows above the plot, where no data is.
 
-use super::layout::Plot;
-use super::{Mark, Side};
+use super::panel::{Mark, Side};
+use super::plot::Plot;
 use crate::canvas::{Anchor, Canvas, INK, SOFT};
 use crate::text::Font;
 

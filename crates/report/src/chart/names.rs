@@ -1,6 +1,6 @@
 //! Names of lines at their ends, and the legend above the plot for what has no name there.
 
-use super::{Line, MARGIN, Panel, colour};
+use super::panel::{Bars, Line, MARGIN, Panel, colour};
 use crate::canvas::{Anchor, Canvas, Colour, INK, Place, Stroke, darker};
 use crate::text::Font;
 
@@ -132,7 +132,7 @@ impl Entry {
 
 /// Entries for everything that has data and no name at its end.
 pub fn entries(panel: &Panel, lines_are_named: bool) -> Vec<Entry> {
-    let has_data = |bars: &&super::Bars| bars.boxes.iter().any(|[.., low, high]| high > low);
+    let has_data = |bars: &&Bars| bars.boxes.iter().any(|[.., low, high]| high > low);
     let bars = panel.bars.iter().filter(has_data);
     let bars = bars.map(|bars| (&bars.name, bars.colour, None));
     let lines = drawn(panel).filter(|_| !lines_are_named);

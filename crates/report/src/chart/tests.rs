@@ -1,6 +1,7 @@
 //! Tests of charts: what they promise to people who look at them.
 
 use super::*;
+use crate::axis::Axis;
 use crate::legible::{faults, texts};
 
 fn line(name: &str, colour: usize, points: &[(f64, f64)]) -> Line {
