@@ -48,7 +48,7 @@ pub struct Shares {
 /// What all sizings brought.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contention {
-    /// Who had how much.
+    /// Memory of the store and of the job over time.
     pub shares: Shares,
     /// One for each sizing.
     pub cases: Vec<Case>,

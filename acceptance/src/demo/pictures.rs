@@ -129,7 +129,7 @@ fn per_minute(case: &Case) -> String {
     number(if rate < 10.0 { (rate * 10.0).round() / 10.0 } else { rate.round() })
 }
 
-/// Who had how much memory when, one panel a sizing on the same axes.
+/// Memory of the store and of the job over time, one panel a sizing on the same axes.
 pub fn memory(contention: &Contention) -> Picture {
     let samples = || contention.cases.iter().flat_map(|case| &case.samples);
     let last_s = samples().map(|sample| sample.at_s).fold(1.0, f64::max);

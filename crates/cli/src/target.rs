@@ -62,7 +62,7 @@ impl Roots {
     /// The path on the PFS of what the user named.
     pub fn locate(&self, named: &Path) -> Result<PathBuf> {
         let found = self.find(named)?;
-        // What cannot be followed is told by whoever opens it.
+        // A link that cannot be followed is reported by the open.
         let (Ok(real), Ok(root)) = (found.canonicalize(), self.pfs.canonicalize()) else {
             return Ok(found);
         };

@@ -78,7 +78,7 @@ pub enum Alarm {
     SensorDisagreement,
     /// The main sensor was not read in time or is implausible.
     SensorStale,
-    /// The stores are at their guaranteed part, or keep what is pinned, lent or not yet written
+    /// The stores are at their guaranteed part, or keep what is pinned, borrowed or not yet written
     /// down, and jobs still want more.
     AtMinimum,
     /// Pages were swapped out for want of memory.

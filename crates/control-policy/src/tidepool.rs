@@ -245,7 +245,7 @@ impl Tidepool {
             self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
         }
         if self.headroom_bytes.replace(headroom).is_some_and(|before| before != headroom) {
-            // Whoever changes the headroom moves the target: that is no flapping of jobs.
+            // A changed headroom moves the target: that is no flapping of jobs.
             self.hold.restart(at);
         }
     }

@@ -30,7 +30,7 @@ struct Book {
 }
 
 impl LimitsFile {
-    /// Tells `stores` what a controller that was killed had found, and writes down from now on what
+    /// Tells `stores` what a controller that was killed had found, and records from now on what
     /// they had before and what they are set to. While that cannot be written, no limit is set but
     /// the one that was there before. Call it under the lock, before the first command.
     pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> LimitsFile {

@@ -1,7 +1,8 @@
 //! Structured logs: text or JSON, to standard error or a file; the level changes while running.
 //!
 //! A thread of its own writes the lines: a disk that stalls or a reader of standard error that
-//! sleeps must not hold up whoever logs. Lines that it cannot take in are dropped and counted.
+//! sleeps must not hold up the threads that log. Lines that it cannot take in are dropped and
+//! counted.
 
 use std::fs::File;
 use std::io::Write;

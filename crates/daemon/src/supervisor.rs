@@ -101,8 +101,9 @@ impl Supervisor {
         if wanted { self.controller.want(true, &self.node) } else { Ok(()) }
     }
 
-    /// Waits until the controller governs, so that whoever is told of a start finds it governing.
-    /// A node whose controller does not come in time serves all the same: what to tell of it.
+    /// Waits until the controller governs, so that a caller that is told of a start finds it
+    /// governing. A node whose controller does not come in time serves all the same: what to tell
+    /// of it.
     pub fn wait_for_control(&self) -> Option<String> {
         let wanted = self.control.lock().is_on;
         if !wanted || self.controller.wait_until_it_governs(&self.node) {

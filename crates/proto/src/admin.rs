@@ -279,7 +279,7 @@ pub struct StoreStatus {
     pub resident_bytes: u64,
     /// Highest number of bytes it ever held.
     pub resident_bytes_peak: u64,
-    /// Bytes that cannot be evicted now: pinned, lent or open by passthrough.
+    /// Bytes that cannot be evicted now: pinned, borrowed or open by passthrough.
     pub pinned_bytes: u64,
     /// The part of `pinned_bytes` that stays only because programs have it mapped still, after
     /// they closed the files: it goes with their last mapping.

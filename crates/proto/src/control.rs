@@ -1,5 +1,6 @@
 //! What a controller of the store's memory and its node say to each other, and what operators see
-//! of it. Plain data; who may govern is for the node, what a policy decides for the controller.
+//! of it. Plain data; the node decides which controller may govern, the controller what a policy
+//! answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +59,7 @@ pub const ALARMS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The alarm that is the node's own, whoever governs: see [`PfsFull`].
+/// The alarm that is the node's own, whichever controller governs: see [`PfsFull`].
 pub const PFS_FULL: &str = "pfs-full";
 
 /// Options that are parameters of the policies.
@@ -128,7 +129,7 @@ pub struct Governed {
     pub freed_bytes: u64,
     /// Bytes that the store holds now.
     pub resident_bytes: u64,
-    /// Bytes that cannot be evicted now: pinned, lent, or open by passthrough.
+    /// Bytes that cannot be evicted now: pinned, borrowed, or open by passthrough.
     pub held_bytes: u64,
     /// Capacity in force.
     pub capacity_bytes: u64,

@@ -74,7 +74,7 @@ operations! {
     Create = "create",
     /// Reads.
     Read = "read",
-    /// Lends a range without a copy.
+    /// Borrows a range without a copy.
     Lend = "lend",
     /// Writes.
     Write = "write",
@@ -212,8 +212,8 @@ pub struct TraceRecord {
     pub pfs_us: u64,
 }
 
-/// A request of a client process, as that tells of it: what it served by itself no other knows. Who
-/// the process is, and which file the handle is of, the node knows better.
+/// A request of a client process, as the client reports it: what it served by itself only the
+/// client knows. The process, and the file of the handle, the node knows better.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryRecord {
     /// What it asked for.
@@ -266,7 +266,7 @@ pub struct TraceBatch {
     pub dropped: u64,
 }
 
-/// Who watches, and what.
+/// The user that watches, and the requests to show.
 #[derive(Debug)]
 pub struct TraceWish {
     /// The user who traces. Users other than root and the node's owner get only their own requests.

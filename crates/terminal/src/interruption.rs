@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-/// The exit code of whoever was interrupted, as shells have it for SIGINT.
+/// The exit code of an interrupted program, as shells have it for SIGINT.
 pub const EXIT_CODE: u8 = 130;
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();

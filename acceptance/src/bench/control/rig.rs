@@ -16,7 +16,7 @@ use crate::environment;
 use crate::node::Node;
 use crate::process;
 
-/// Who decides what the store may hold.
+/// The policy that decides what the store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// The law of Tidepool.

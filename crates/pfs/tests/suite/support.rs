@@ -102,7 +102,7 @@ impl Drop for Mount {
 pub fn on_every_file_system(test: impl Fn(&Path, &str)) {
     let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
     test(directory.path(), "plain");
-    // A directory of a real PFS, named by whoever runs the tests on one.
+    // A directory of a real PFS, named by the user that runs the tests on one.
     if let Some(pfs) = std::env::var_os("TIDEPOOL_TEST_PFS") {
         let directory = tempfile::tempdir_in(pfs).unwrap();
         test(directory.path(), "pfs");

@@ -293,12 +293,12 @@ impl Reference {
             && self.handles.values().any(|handle| handle.file == number && !handle.writes())
     }
 
-    /// Whether somebody reads it who may have stayed at an earlier end.
+    /// Whether an open for reading may have stayed at an earlier end.
     pub fn has_readers_behind(&self, number: FileNumber) -> bool {
         self.handles.values().any(|handle| handle.file == number && !handle.grown.is_empty())
     }
 
-    /// Lets those who read a file that became longer than `size_before` stay behind.
+    /// Lets opens for reading of a file that became longer than `size_before` stay behind.
     pub fn note_growth(&mut self, number: FileNumber, size_before: u64) {
         let stays = |handle: &&mut ModelHandle| handle.file == number && !handle.writes();
         let bytes = Arc::new(self.file(number).bytes.clone());

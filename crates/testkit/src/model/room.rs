@@ -22,7 +22,7 @@ impl Driver<'_> {
         if !self.model.grew_under_readers(number, size_before) {
             return Ok(());
         }
-        // Who stayed behind once does so until it opens the file again.
+        // A reader that stayed behind once does so until it opens the file again.
         if self.model.has_readers_behind(number) || self.may_lack_room(number)? {
             self.model.note_growth(number, size_before);
         }

@@ -523,7 +523,7 @@ impl Filesystem for PassThrough {
         reply: ReplyEmpty,
     ) {
         self.ask("setlk", number);
-        // Who would wait is refused: the node tries again.
+        // A caller that would wait is refused: the node tries again.
         let mut lock = record_lock(start, end, kind);
         answer(reply, self.lock(handle, libc::F_OFD_SETLK, &mut lock));
     }

@@ -169,7 +169,7 @@ impl PassThrough {
         Ok(self.attributes(number, &stat))
     }
 
-    /// What was made belongs to who asked for it.
+    /// What was made belongs to the user that asked for it.
     pub fn made(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         let directory = self.nodes.get(parent.0)?;
         let (uid, gid) = (Uid::from_raw(request.uid()), Gid::from_raw(request.gid()));

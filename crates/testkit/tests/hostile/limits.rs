@@ -98,7 +98,8 @@ fn requests_in_flight() {
         let descriptor = File::open(&path).unwrap();
         let mut client = RawClient::accepted(node.socket());
         let opened = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
-        // As many as a socket holds the answers of: whoever sends more has to take some first.
+        // As many as a socket holds the answers of: a client that sends more has to take some
+        // first.
         for number in 0..60 {
             let offset = (number % 8) << 20;
             client.send(&read_of(opened.handle(), offset, 64), &[], &[]).unwrap();
