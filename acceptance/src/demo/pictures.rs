@@ -1,4 +1,4 @@
-//! The pictures of the demo. Titles say the result, with figures of the data.
+//! The charts of the demo. Each title states the result, with figures of the data.
 
 use tidepool_report::axis::Axis;
 use tidepool_report::chart::{

@@ -1,4 +1,4 @@
-//! One way for all commands to ask a node.
+//! The connection of a command to a node, the same for all commands.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,6 @@
-//! The files that a command is about: given as a path on the PFS, below the mount, or `tide:///`.
-//! They are opened on the PFS with the caller's own rights; the node gets the descriptor.
+//! The files that a command is about, given as a path on the PFS, below the mount, or as
+//! `tide:///`. They are opened on the PFS with the caller's own rights; the node gets the
+//! descriptor.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -122,7 +122,7 @@ pub fn ramp_error_bytes(slope_bytes_per_s: f64, interval_s: f64, gain: f64) -> f
 }
 
 /// Bytes above the target when the demand grows faster than memory is given back, after
-/// `duration_s`: `(g - R) t`. No law helps.
+/// `duration_s`: `(g - R) t`. No policy helps.
 pub fn actuator_excess_bytes(slope_bytes_per_s: f64, release_bytes_per_s: f64, time_s: f64) -> f64 {
     (slope_bytes_per_s - release_bytes_per_s).max(0.0) * time_s
 }

@@ -1,4 +1,4 @@
-//! What a policy answers.
+//! [`Decision`]: the answer of a policy.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub enum Reason {
     Brake,
     /// There is room, and the store grows into it.
     Growth,
-    /// The law of the DynIMS paper moved the capacity.
+    /// The policy of the DynIMS paper moved the capacity.
     Law,
     /// The size is fixed.
     Fixed,

@@ -1,4 +1,5 @@
-//! What a policy is told: one reading of all sensors and of all stores, as plain numbers.
+//! [`Snapshot`]: the input of a policy. One reading of all sensors and of all stores, as plain
+//! numbers.
 //!
 //! A sensor that could not be read is `None`, never zero.
 

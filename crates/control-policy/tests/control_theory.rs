@@ -176,7 +176,8 @@ fn a_ramp_is_followed_with_the_predicted_lag() {
         };
         capacity = law.decide(&snapshot, &parameters).target_bytes;
     }
-    // The quadratic term of the law makes the error a little smaller than that of the integrator.
+    // The quadratic term of the control law makes the error a little smaller than that of the
+    // integrator.
     assert!((excess / 2e9 - 1.0).abs() < 0.05, "{excess}");
 }
 

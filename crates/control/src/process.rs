@@ -1,6 +1,7 @@
-//! Makes this process fit to act while memory is short: its pages stay, it runs before jobs do,
-//! and it is the last to be killed. Meant for the small process of the controller alone: locking
-//! the pages of a node's daemon would lock its store. What is not allowed is one line, no failure.
+//! Prepares the process of the controller for short memory: its pages are locked, it runs before
+//! jobs do, and it is the last to be killed. For the small process of the controller alone: locking
+//! the pages of a node's daemon would lock its store. A step that is not permitted is one line of
+//! the log, no failure.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a start took: sizes, modes, defaults and degradations, for people and programs.
+//! The summary of a start: sizes, modes, defaults and degradations, for people and programs.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::NodeConfig;

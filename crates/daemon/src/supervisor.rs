@@ -1,5 +1,5 @@
-//! What the socket and the metrics ask is answered here: by the node, with what only the process
-//! around it knows (mount, clients, controller, values changed since the start).
+//! Answers the requests of the socket and of the metrics endpoint: by the node, with the facts that
+//! only the process around it has (mount, clients, controller, values changed since the start).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

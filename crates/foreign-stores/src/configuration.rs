@@ -1,4 +1,4 @@
-//! What is configured of the stores to control, and how one is opened.
+//! The configuration of the stores to control, and how each kind is opened.
 //!
 //! A kind that is not known is refused with the list of those that are; so is a misspelt entry.
 

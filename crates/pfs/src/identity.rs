@@ -1,4 +1,5 @@
-//! Whose rights a thread uses on the file system.
+//! The identity of a thread on the file system: the user, groups and capabilities that it acts
+//! with.
 //!
 //! Linux keeps the file system identity per thread; these are raw system calls, because the
 //! wrappers of the C library would change all threads of the process. The descriptor is open

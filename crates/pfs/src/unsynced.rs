@@ -1,4 +1,4 @@
-//! What of one file is not durable yet, shared by all of its writers.
+//! The changes of one file that are not durable yet, shared by all of its writers.
 //!
 //! A sync makes durable what was changed before it began. So changes are counted by a number that
 //! only goes up, and a sync that succeeds marks all that had been counted when it began. Nobody's

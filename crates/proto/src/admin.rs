@@ -1,5 +1,5 @@
-//! What the command line asks a node, and what it answers. The JSON of every command is one of
-//! these structures, so their field names are the stable keys.
+//! The requests of the command line to a node, and their answers. The JSON of every command is one
+//! of these structures, so their field names are the stable keys.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! What a controller of the store's memory and its node say to each other, and what operators see
-//! of it. Plain data; the node decides which controller may govern, the controller what a policy
-//! answers.
+//! The messages between a controller of the store's memory and its node, and the state of control
+//! that operators see. Plain data: the node decides which controller may govern, the controller
+//! what a policy answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub fn parameter_options() -> impl Iterator<Item = &'static OptionSpec> {
 }
 
 /// Time between two decisions in milliseconds where `control_interval_ms` is 0: that of the DynIMS
-/// paper for its law, whose gain belongs to it, and 10 ms for ours.
+/// paper for its policy, whose gain belongs to it, and 10 ms for ours.
 pub fn policy_interval_ms(policy: &str) -> u64 {
     if policy.starts_with("dynims") { 100 } else { 10 }
 }

@@ -1,4 +1,5 @@
-//! What a node offers to its front ends: opens of files, reads, writes, pins.
+//! [`FileService`] and [`OpenFile`]: the interface of a node to its front ends: opens of files,
+//! reads, writes, pins.
 //!
 //! `node` implements these traits, the FUSE mount and the socket server call them. A front end
 //! brings an open descriptor of the PFS file (*authority is the descriptor*): it opened the file

@@ -1,5 +1,6 @@
-//! Programs that read what they are told, range by range, and wait for the next: each policy meets
-//! the same reads in the same order, also where two users take turns.
+//! The reading processes of the benchmark of eviction policies: each reads the ranges it is told,
+//! one by one, so that all policies meet the same reads in the same order, also where two users
+//! take turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! `node stop` and `node drain` that are interrupted: the node is as it was before, or it is said
-//! how to have that.
+//! Tests of `node stop` and `node drain` that are interrupted: the node is as it was before, or a
+//! message says how to restore that.
 
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};

@@ -45,7 +45,7 @@ enum Wake {
 pub struct ControllerOptions {
     /// Socket of the node.
     pub socket: PathBuf,
-    /// Whether a user named that socket: he means the node there, whichever user runs it.
+    /// Whether a user named that socket, and so means the node there, whichever user runs it.
     pub is_named: bool,
     /// Other stores to govern too, one `[[store]]` each (TOML).
     pub stores_file: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! How good a run was: the figures in which policies are compared.
+//! Measures of a simulated run: the figures in which policies are compared.
 //!
 //! All are taken from what was true on the node, never from what its sensors said.
 

@@ -1,6 +1,6 @@
-//! Another program that changes files on the PFS. Where it writes into the stub of a memory-only
-//! file, its bytes are the file from then on, and each open that may write the file is told that
-//! those in memory were discarded.
+//! Another program that changes files on the PFS, in the reference model. Where it writes into the
+//! stub of a memory-only file, its bytes are the file from then on, and each open that may write
+//! the file is told that those in memory were discarded.
 
 use super::checks::{Mismatch, succeeded};
 use super::driver::{Applied, Driver, Outcome};

@@ -1,5 +1,5 @@
-//! Where a reader may stay at the old end of a file that grew: only where the node may have had no
-//! room for the growth. Everywhere else the reader has to see it.
+//! Tells where a reader may stay at the old end of a file that grew: only where the node may have
+//! had no room for the growth. Everywhere else the reader has to see it.
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 

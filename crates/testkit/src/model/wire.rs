@@ -1,5 +1,5 @@
-//! What the driver tells an actor and what it answers: one datagram each way. Bytes of reads and
-//! writes travel in the shared buffer, from its start.
+//! The messages between driver and actor: one datagram each way. Bytes of reads and writes travel
+//! in the shared buffer, from its start.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::admin::{AdminReply, AdminRequest};

@@ -1,4 +1,4 @@
-//! What a weak PFS does when asked: the same on the directory behind it.
+//! The FUSE operations of a weak PFS: each is carried out on the directory behind it.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;

@@ -1,5 +1,6 @@
-//! `tidepool doctor`: examines this machine, proves the way of a hit through the running node, or
-//! runs the contract suite on a PFS directory. Changes nothing but probe files that it removes.
+//! `tidepool doctor`: examines this machine, checks the read path of a hit through the running
+//! node, or runs the contract suite on a PFS directory. Changes nothing but probe files that it
+//! removes.
 
 mod hit_path;
 mod host_name;
