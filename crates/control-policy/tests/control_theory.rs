@@ -1,6 +1,6 @@
-//! The paper's law does in a loop what control theory says it does. The loop here is the smallest
-//! one: a store that is always full and obeys at once, and a reading that is late by whole
-//! intervals.
+//! The policy of the DynIMS paper behaves in a loop as control theory predicts. The loop here is
+//! the smallest one: a store that is always full and obeys at once, and a reading that is late by
+//! whole intervals.
 
 use tidepool_control_policy::analysis::{
     behaviour, gain_margin, monotone_limit, ramp_error_bytes, settling_intervals, stability_limit,

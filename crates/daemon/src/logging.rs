@@ -31,7 +31,7 @@ pub struct Log {
     _writing: WorkerGuard,
 }
 
-/// The file of the log, which may be moved away and made anew while it is written.
+/// The file of the log, which may be moved away and recreated while it is written.
 #[derive(Clone)]
 struct LogFile {
     path: PathBuf,

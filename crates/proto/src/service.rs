@@ -47,10 +47,10 @@ pub struct OpenRequest {
     pub created: bool,
     /// Writes go to the end of the file, wherever that is (`O_APPEND`).
     pub append: bool,
-    /// The user whom quotas and limits are charged to.
+    /// The user that quotas and limits are charged to.
     pub user_id: u32,
-    /// As whom this open changes the PFS file, so that set-id bits, reserved space and quotas are
-    /// weighed as if the user wrote himself; `None`: as the node.
+    /// The user that this open changes the PFS file as, so that set-id bits, reserved space and
+    /// quotas are those of a write by that user; `None`: as the node.
     pub changes_as: Option<Identity>,
 }
 

@@ -186,7 +186,7 @@ pub struct TraceRecord {
     pub front: Front,
     /// What it asks for.
     pub operation: Operation,
-    /// The user of the process, or the user who opened the file if the kernel asked by itself.
+    /// The user of the process, or the user that opened the file if the kernel asked by itself.
     pub user_id: u32,
     /// Process that asked; 0 where the kernel asked by itself, or where it cannot be seen.
     pub process_id: u32,
@@ -269,7 +269,8 @@ pub struct TraceBatch {
 /// The user that watches, and the requests to show.
 #[derive(Debug)]
 pub struct TraceWish {
-    /// The user who traces. Users other than root and the node's owner get only their own requests.
+    /// The user that traces. Users other than root and the node's owner get only their own
+    /// requests.
     pub user_id: u32,
     /// Only requests of this process.
     pub process_id: Option<u32>,

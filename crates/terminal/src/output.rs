@@ -1,4 +1,4 @@
-//! How facts are printed: tables for people, JSON for programs, colour on terminals only.
+//! Prints results: tables for people, JSON for programs, colour on terminals only.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};

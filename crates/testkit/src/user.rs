@@ -1,4 +1,4 @@
-//! Acting as somebody else. Linux keeps credentials per thread, so a thread of a test can become
+//! Acts as another user. Linux keeps credentials per thread, so a thread of a test can become
 //! another user for good while the others keep their credentials. Needs root.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Descriptors that changed: their flags, or the user that has them.
+//! Tests of descriptors that changed: their flags, or the user that has them.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The client library where the PFS is slow or fails: several threads that make one open file
-//! durable, and a write that hangs beside programs that look the file up.
+//! Tests of the client library where the PFS is slow or fails: several threads that make one open
+//! file durable, and a write that hangs beside programs that look the file up.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Mappings of files on the mount beside other programs on the PFS, the library, and opens of other
-//! versions: a mapping shows the version that was opened, and what is written on this node since.
+//! Tests of mappings of files on the mount beside other programs on the PFS, the library, and opens
+//! of other versions: a mapping shows the version that was opened, and later writes on this node.
 
 use std::fs::{self, File};
 use std::io::Write;

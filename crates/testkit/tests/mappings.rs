@@ -1,6 +1,6 @@
-//! Mappings of files on the mount that outlive their descriptor, beside everything by which memory
-//! goes: a mapping shows the bytes that it showed, its memory is told as held, and comes back once
-//! nothing is mapped any more.
+//! Tests of mappings of files on the mount that outlive their descriptor, under eviction, resize,
+//! replacement and removal. A mapping shows the bytes that it showed, its memory counts as held,
+//! and comes back once nothing maps it any more.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! A node that stops while programs go on: what they stored or wrote before their front end was
-//! gone is on the PFS afterwards.
+//! Tests of a node that stops while programs go on: bytes that they stored or wrote before their
+//! front end was gone are on the PFS afterwards.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -14,7 +14,7 @@ use super::{BLOCK_BYTES, FILE_BLOCKS};
 use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
-/// Another user than the one who runs this.
+/// Another user than the one that runs this.
 const OTHER: u32 = 54_321;
 
 /// A running program.

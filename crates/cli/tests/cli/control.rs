@@ -1,4 +1,4 @@
-//! The memory control by the real program: a node, the controller it starts, and operators.
+//! Tests of memory control by the real program: a node, the controller it starts, and operators.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

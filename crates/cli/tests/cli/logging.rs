@@ -1,4 +1,4 @@
-//! The log of a node: what happens where its reader is slow.
+//! Tests of the log of a node whose reader is slow.
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! The default directory of a plain user's node, where somebody else was there first.
+//! Tests of the default directory of a plain user's node, where another user made it first.
 
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};

@@ -80,7 +80,7 @@ fn a_stop_that_is_interrupted_while_it_waits_for_programs_changes_nothing() {
     let mut user = daemon.user_of_the_mount();
     let mut stop = daemon.command(&["node", "stop", "--wait", "600"]);
     let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
-    // It says for whom it waits.
+    // It names the programs that it waits for.
     let mut said = [0; 7];
     std::io::Read::read_exact(stop.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert_eq!(&said, b"waiting");

@@ -1,5 +1,5 @@
-//! `tidepool trace`: requests of the mount and of the library as they come, by file, process and
-//! time; and that it leaves nothing switched on.
+//! Tests of `tidepool trace`: requests of the mount and of the library as they come, by file,
+//! process and time; and that it leaves nothing switched on.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

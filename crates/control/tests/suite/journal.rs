@@ -1,4 +1,4 @@
-//! The log of decisions on a real disk: replayed, rotated, full, missing.
+//! Tests of the log of decisions on a real disk: replayed, rotated, full, missing.
 
 use std::fs;
 use std::path::Path;

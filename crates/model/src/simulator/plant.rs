@@ -232,7 +232,7 @@ pub struct Truth {
     pub shortages: u64,
     /// Bytes of the stores that are nowhere else.
     pub memory_only_bytes: u64,
-    /// Bytes that the stores gave up so far.
+    /// Bytes that the stores gave back so far.
     pub evicted_bytes: u64,
     /// Bytes that the stores took so far.
     pub filled_bytes: u64,

@@ -164,7 +164,7 @@ impl Journal {
         self.names.lock().write_all(&bytes)
     }
 
-    /// Takes back all that was not synced, and starts anew.
+    /// Takes back all that was not synced, and starts again.
     pub fn lose_power(&self) -> io::Result<PowerLoss> {
         let mut undos = self.undos.lock();
         // No write or sync is under way once all locks were had.

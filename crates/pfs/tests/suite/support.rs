@@ -1,5 +1,6 @@
-//! What the tests of this crate share: directories on several file systems, aligned buffers, and a
-//! look into the page cache. Mounts need root; without it only the plain directory is used.
+//! Support that the tests of this crate share: directories on several file systems, aligned
+//! buffers, and a look into the page cache. Mounts need root; without it only the plain directory
+//! is used.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The reference: files as plain vectors. What every file system promises and nothing more.
+//! The reference model: files as plain vectors, with what every file system promises and nothing
+//! more.
 //!
 //! The one thing beyond POSIX is the *epoch* of a file: each change behind Tidepool's back begins
 //! a new one. A handle belongs to the epoch it was opened in. It may go on seeing the bytes that

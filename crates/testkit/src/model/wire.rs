@@ -58,7 +58,7 @@ pub enum OutsideChange {
         /// It gets the times of the old one.
         restore_times: bool,
     },
-    /// The name is removed and the file made anew, often with the same inode number.
+    /// The name is removed and the file recreated, often with the same inode number.
     Recreate {
         /// Length of the new one in bytes.
         length: u64,

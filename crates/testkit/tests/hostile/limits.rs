@@ -1,4 +1,5 @@
-//! What one client may hold at a time. Beyond it the client hears so, and nobody else notices.
+//! Tests of the limits of one client. Beyond a limit the client gets an error, and other clients
+//! are not affected.
 
 use std::fs::File;
 use std::os::fd::AsFd;

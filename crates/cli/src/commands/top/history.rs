@@ -1,4 +1,4 @@
-//! Samples of a node over time, and the rates between them.
+//! Samples of a node over time for `tidepool top`, and the rates between them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
