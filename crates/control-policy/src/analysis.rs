@@ -1,6 +1,5 @@
-//! What control theory says of a loop before it runs: limits of stability, settling, ramp errors.
-//! It judges the paper's law (an integrator of gain λ) and refuses nothing; [`Parameters::check`]
-//! does.
+//! Control theory of the paper's policy (an integrator of gain λ), before it runs: limits of
+//! stability, settling, ramp errors. It refuses nothing; [`Parameters::check`] does.
 //!
 //! Without delay and with a full store, equation 4-1 of the dissertation gives the used memory
 //! `v' = v (1 + λ (1 - v / V))`: the logistic map with the parameter 1 + λ. Near the target it is

@@ -1,4 +1,4 @@
-//! One open file of a mounted file system.
+//! [`PosixFile`]: one open file of a mounted file system.
 //!
 //! The caller's descriptor shares its description with the caller, so neither its flags nor its
 //! position are touched. Where other flags are needed (direct I/O, appends, or none of these) the

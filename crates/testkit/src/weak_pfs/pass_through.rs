@@ -1,4 +1,5 @@
-//! How a weak PFS reaches the directory behind it: inodes, opens, attributes and their changes.
+//! Passes the operations of a weak PFS on to the directory behind it: inodes, opens, attributes and
+//! their changes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

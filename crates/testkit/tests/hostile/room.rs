@@ -1,5 +1,5 @@
-//! What a user writes through the mount takes no more room on the PFS than the user may have:
-//! nothing of what is reserved for root, by whichever path the bytes go there.
+//! Tests that what a user writes through the mount takes no more room on the PFS than the user may
+//! have: nothing of what is reserved for root, by whichever path the bytes go there.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
