@@ -1,4 +1,5 @@
-//! What must be undone at the end, also after Ctrl-C: mounts, loop devices, daemons, limits.
+//! Registered clean-up: mounts, loop devices, daemons and limits that are undone at the end, also
+//! after Ctrl-C.
 //!
 //! It never undoes what a guard did not register, and it does not help against SIGKILL.
 

@@ -1,4 +1,4 @@
-//! Where things are: the checkout, the target directory, the release binary, tools with pinned
+//! Paths and tools: the checkout, the target directory, the release binary, tools with pinned
 //! versions. Installs the tools it pins; distribution packages are the business of `./x`.
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Acceptance: what the product is measured and judged by from outside. Benchmarks, suites from
-//! elsewhere, examples on real Hadoop, Spark and Flink, kernels in an emulator, and the demo. The
+//! Acceptance tests and benchmarks of the product from outside: benchmarks, test suites of other
+//! projects, examples on real Hadoop, Spark and Flink, kernels in an emulator, and the demo. The
 //! tasks of `./x` call it.
 //!
 //! Nothing of the product is decided here, and nothing here is shipped. What drives the product

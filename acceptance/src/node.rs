@@ -79,7 +79,7 @@ impl Node {
             start.arg("--mount").arg(&self.mount);
         }
         start.arg("--socket").arg(&self.socket).args(&self.options.arguments);
-        // Only who asks for the control has the size of the store change.
+        // The size of the store changes only where the caller asked for the control.
         start.env("TIDEPOOL_CONTROL", "off");
         let (binary, socket, mount) =
             (self.binary.clone(), self.socket.clone(), self.mount.clone());

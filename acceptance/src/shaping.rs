@@ -1,6 +1,6 @@
 //! A lower level of known speed: a loop volume whose device is held to a rate by the block
-//! controller of the kernel, for everybody who uses it. Where that is not to be had, a token bucket
-//! for the bare reader, and the node's own rate rule for the node.
+//! controller of the kernel, for all programs that use it. Where that is not to be had, a token
+//! bucket for the bare reader, and the node's own rate rule for the node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

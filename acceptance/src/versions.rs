@@ -1,6 +1,7 @@
-//! The jar of `tide://` beside the versions of Hadoop and Spark that are promised: one program,
-//! compiled against the oldest client of Hadoop, run on each; and the commands of the guide of
-//! Spark, word for word, on a stock PySpark. The oldest and the newest of each, or all by `--long`.
+//! Tests of the jar of `tide://` beside the versions of Hadoop and Spark that are promised: one
+//! program, compiled against the oldest client of Hadoop, run on each; and the commands of the
+//! guide of Spark, word for word, on a stock PySpark. The oldest and the newest of each, or all by
+//! `--long`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -134,7 +134,7 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     suites::run(&SuiteOptions { names, on, seed, operations, ..SuiteOptions::default() })
 }
 
-/// Applications that take seconds, while the store breathes.
+/// Applications that take seconds, while the store grows and shrinks.
 fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
     let names = vec!["applications-short".to_owned()];
     suites::run(&SuiteOptions { names, on: "both".into(), ..SuiteOptions::default() })
@@ -146,7 +146,7 @@ fn run_vm(_: &TestOptions) -> Result<Vec<Outcome>> {
     Ok(vec![vm::run(&options)?])
 }
 
-/// One job of Hadoop in turmoil; with `--long`, Spark and Flink too.
+/// One job of Hadoop under fault injection; with `--long`, Spark and Flink too.
 fn run_examples(options: &TestOptions) -> Result<Vec<Outcome>> {
     let names = ["terasort-local", "spark-kmeans", "flink"];
     let count = if options.long { names.len() } else { 1 };

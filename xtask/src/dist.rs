@@ -1,5 +1,5 @@
-//! What is installed, as it lies below `/`: program, manual, completions, unit, log rotation.
-//! Copies what others made; the jar is made elsewhere.
+//! The tree of installed files below `/`: program, manual, completions, unit, log rotation. Copies
+//! files that other tasks made; the jar is made elsewhere.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

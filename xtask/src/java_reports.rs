@@ -1,5 +1,5 @@
-//! What Maven's reports say of the Java tests, counted. What Hadoop's own suites leave out must be
-//! in `conformance/hadoop.toml` with its reason. Runs nothing.
+//! Counts the Java tests in Maven's reports. Tests that Hadoop's own suites leave out must be in
+//! `conformance/hadoop.toml` with their reason. Runs nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Test reports in JUnit's XML, as Maven and nextest write them: the tests and what befell each.
-//! Reads the elements that those two write, in their form; it is no XML parser.
+//! Reads test reports in JUnit's XML, as Maven and nextest write them: the tests and the result of
+//! each. Reads the elements that those two write, in their form; it is no XML parser.
 
 /// One test of a report.
 #[derive(Clone, Copy, Debug)]

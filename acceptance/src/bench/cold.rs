@@ -1,4 +1,5 @@
-//! The lower level through us and alone: reading with all caches empty, writing until durable.
+//! Benchmark of reads with all caches empty and of writes until durable, through the mount and on
+//! the bare lower level.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,7 +1,7 @@
-//! One user takes all that he can of something the node has, while another one opens, reads and
-//! closes. Who attacks also takes the processor from everybody, so the other one visits libfuse's
-//! pass-through example and a tmpfs by turns, in the same seconds: what these lose is no doing of
-//! the node.
+//! Measures fairness between users: one user takes all it can of one resource of the node, while
+//! another user opens, reads and closes files. The attacker also takes processor time from
+//! everybody, so the victim visits libfuse's pass-through example and a tmpfs in turns, in the same
+//! seconds: what these lose is not caused by the node.
 
 use std::fs;
 use std::io::BufRead;
@@ -24,11 +24,11 @@ use crate::{cleanup, environment, process};
 
 const NAME: &str = "hostile-user";
 const CAPACITY_BYTES: u64 = 256 << 20;
-/// Less than what one user's loans must leave to others.
+/// Less than what one user's borrows must leave to others.
 const BIG_BYTES: u64 = 16 << 20;
 /// Median beside the attack against alone.
 const GOAL: f64 = 2.0;
-/// Who attacks, and who only wants to read.
+/// The attacker, and the user that only reads.
 const ATTACKER: u32 = 65_534;
 const OTHER: u32 = 54_321;
 /// Files of the attacker that the kernel may read by itself.
@@ -214,7 +214,7 @@ impl Drop for Attack {
     }
 }
 
-/// This program as another user, who finds the product as it was found here.
+/// This program as another user, with the product found as it was found here.
 fn visitor(user: u32) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.uid(user).gid(user).env("TIDEPOOL_BINARY", environment::binary()?);

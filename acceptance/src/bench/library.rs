@@ -1,5 +1,6 @@
-//! Small positioned reads by the client library, against the system call on a raw tmpfs. A program
-//! of its own, because the tasks must not wait for the product to be built.
+//! Benchmark of small positioned reads by the client library, against the system call on a raw
+//! tmpfs. It runs as a program of its own, because the tasks must not wait for the product to be
+//! built.
 
 use anyhow::{Context, Result};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What programs do with a tree of many small files, on the mount, on libfuse's pass-through
-//! example over the same directory, and on the bare directory.
+//! Benchmark of programs that use a tree of many small files, on the mount, on libfuse's
+//! pass-through example over the same directory, and on the bare directory.
 //!
 //! In mode `through` every file is synced at its close, which the example does not do; so that mode
 //! is shown, and `bypass`, which promises what the directory promises, is what is compared. What

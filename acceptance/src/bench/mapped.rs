@@ -1,4 +1,5 @@
-//! Memory that only a mapping keeps: the time from the last `munmap` until the store has it back.
+//! Benchmark of memory that only a mapping keeps: the time from the last `munmap` until the store
+//! has it back.
 
 use std::fs::File;
 use std::path::Path;

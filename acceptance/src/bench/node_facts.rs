@@ -1,4 +1,4 @@
-//! What the node itself costs: giving memory back, starting, doing nothing.
+//! Benchmark of the costs of a node without readers: giving memory back, starting, and idling.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! libfuse's own pass-through example on a directory: what a mount costs that keeps nothing and
-//! promises nothing. Compiled here from what the package of libfuse brings.
+//! libfuse's own pass-through example on a directory, as a reference: the cost of a mount that
+//! caches nothing and promises nothing. Compiled here from the sources in libfuse's package.
 
 use std::path::{Path, PathBuf};
 

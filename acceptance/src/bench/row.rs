@@ -1,4 +1,5 @@
-//! One line of the table: figures of ours and of the reference, and what they must show.
+//! One line of a table of results: our figures, those of the reference, and the ratio that is
+//! expected.
 
 use std::fmt;
 

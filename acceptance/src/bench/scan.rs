@@ -1,4 +1,5 @@
-//! A set 1.33 times as large as the store, swept again and again, under each policy.
+//! Benchmark of repeated scans: a set 1.33 times as large as the store, read again and again, under
+//! each eviction policy.
 
 use anyhow::{Context, Result};
 use serde_json::Value;

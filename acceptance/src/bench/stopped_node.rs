@@ -1,5 +1,5 @@
-//! A node that is stopped, as by a debugger or by swapping, under a Java program with eight threads
-//! that read: how long threads stand still, by what they do. Asked for by name alone.
+//! Benchmark of a node that is stopped, as by a debugger or by swapping, under a Java program with
+//! eight reading threads: how long each kind of call stands still. Run only when named.
 
 use std::collections::BTreeMap;
 

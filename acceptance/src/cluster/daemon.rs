@@ -1,4 +1,5 @@
-//! A daemon of others: started with its output in a log, awaited at its port, ended with the task.
+//! [`Daemon`]: a server program that a task starts. Its output goes to a log, its port is awaited,
+//! and it ends with the task.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

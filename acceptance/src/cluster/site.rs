@@ -1,5 +1,5 @@
-//! Configuration of Hadoop and of what is built on it: pairs, written as the files that each part
-//! looks for.
+//! Configuration of Hadoop and of the systems built on it: pairs of key and value, written as the
+//! files that each component reads.
 
 use std::collections::BTreeMap;
 use std::path::Path;

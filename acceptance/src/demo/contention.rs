@@ -1,6 +1,6 @@
-//! The same K-means beside a job that takes memory in bursts, with the store's size fixed and with
-//! the memory control deciding it. It plays with a part of the memory that is free, and is left out
-//! where that would come near to what others need.
+//! Part of the demo: the same K-means beside a job that takes memory in bursts, once with a store
+//! of fixed size and once with memory control. It uses a part of the free memory only, and is left
+//! out where that would leave too little to other programs.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub struct Shares {
 /// What all sizings brought.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contention {
-    /// Who had how much.
+    /// Memory of the store and of the job over time.
     pub shares: Shares,
     /// One for each sizing.
     pub cases: Vec<Case>,

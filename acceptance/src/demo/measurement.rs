@@ -1,4 +1,5 @@
-//! What the demo measured: the JSON beside the report, from which the report can be written again.
+//! The measurements of the demo, kept as JSON beside the report, from which the report can be
+//! written again.
 
 use serde::{Deserialize, Serialize};
 use tidepool_report::bustle::Bustle;

@@ -1,4 +1,4 @@
-//! The pictures of the demo. Titles say the result, with figures of the data.
+//! The charts of the demo. Each title states the result, with figures of the data.
 
 use tidepool_report::axis::Axis;
 use tidepool_report::chart::{
@@ -129,7 +129,7 @@ fn per_minute(case: &Case) -> String {
     number(if rate < 10.0 { (rate * 10.0).round() / 10.0 } else { rate.round() })
 }
 
-/// Who had how much memory when, one panel a sizing on the same axes.
+/// Memory of the store and of the job over time, one panel a sizing on the same axes.
 pub fn memory(contention: &Contention) -> Picture {
     let samples = || contention.cases.iter().flat_map(|case| &case.samples);
     let last_s = samples().map(|sample| sample.at_s).fold(1.0, f64::max);

@@ -1,5 +1,5 @@
-//! What programs said in their logs about a node that went away. Reads only what was added since
-//! the last look, because it is asked often while jobs run.
+//! Reads in the logs of programs what they reported of a node that went away. Reads only the lines
+//! added since the last call, because it is called often while jobs run.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};

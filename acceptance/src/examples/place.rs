@@ -1,5 +1,5 @@
-//! Where an example's data is: on the bare directory of a PFS, on HDFS, or on the same directory
-//! through a node. Everything below is new and goes away.
+//! Where the data of an example lies: on the bare directory of a PFS, on HDFS, or on the same
+//! directory through a node. All of it is created for the example and removed after it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

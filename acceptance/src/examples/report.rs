@@ -1,4 +1,4 @@
-//! What an example shows: times, bytes by level, locality, and what was checked.
+//! The report of an example: times, bytes by level, locality, and what was checked.
 
 use std::fmt;
 

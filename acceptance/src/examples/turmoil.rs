@@ -1,9 +1,9 @@
-//! What may happen to a node while a job runs: its store is resized, everything is evicted, the
-//! daemon is killed as by a crash and started again. Jobs must not notice, except in their time.
+//! Fault injection while a job runs: the store is resized, everything is evicted, the daemon is
+//! killed as by a crash and started again. Jobs must not notice, except in their time.
 //!
 //! It refuses to count what did not happen to a job: a kill counts while files are open through the
-//! daemon, and the work counts as done in turmoil only where programs said that they went on
-//! without a node and a daemon started anew served them.
+//! daemon, and the work counts as done under faults only where programs said that they went on
+//! without a node and a restarted daemon served them.
 
 use std::fmt;
 use std::path::Path;

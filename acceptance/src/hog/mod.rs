@@ -1,5 +1,5 @@
-//! A job that takes memory, holds it and gives it back, by a trace; and what it experienced: when
-//! it got which bytes, and how long its page faults took.
+//! A job that takes, holds and gives back memory by a trace; and what it experienced: when it got
+//! which bytes, and how long its page faults took.
 //!
 //! It never takes the last bytes of a machine: below a floor of available memory it waits, and
 //! after a time it counts what it did not get as refused.

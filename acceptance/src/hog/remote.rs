@@ -1,4 +1,4 @@
-//! The memory-hungry job as a process of its own, driven by the one that measures.
+//! The memory-hungry job as a process of its own, driven by the benchmark.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};

@@ -33,7 +33,7 @@ const PACKAGES_SHORT: usize = 2;
 const LIMIT: Duration = Duration::from_secs(600);
 const BREATH: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
-/// A breath of the store: small, empty, large.
+/// A grow and shrink cycle of the store: small, empty, large.
 const BREATHS: [&[&str]; 3] = [&["resize", "64MiB"], &["evict", "--all"], &["resize", "1GiB"]];
 /// What a script exits with where the machine lacks its application.
 const LACKING: i32 = 77;
@@ -144,7 +144,7 @@ fn evict(node: Option<&Node>) -> String {
     node.map_or("true".to_owned(), |node| process::describe(&node.command(&["evict", "--all"])))
 }
 
-/// Runs `work` while the store breathes.
+/// Runs `work` while the store grows and shrinks.
 fn breathing<T>(node: &Node, work: impl FnOnce() -> T) -> Result<T> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

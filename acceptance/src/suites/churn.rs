@@ -1,5 +1,5 @@
-//! Unrest while a suite runs: the store is resized, emptied and given another policy, over and
-//! over, by the command line of the node. The suite must not notice.
+//! Churn while a suite runs: the store is resized, emptied and given another policy, over and over,
+//! by the command line of the node. The suite must not notice.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

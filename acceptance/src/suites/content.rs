@@ -1,4 +1,4 @@
-//! Bytes that can be told from any others: a function of a seed and an offset.
+//! Recognisable test content: bytes that are a function of a seed and an offset.
 
 /// Fills `buffer` with the content of file `seed` from `offset` on; both multiples of eight are
 /// fastest, any are right.

@@ -1,6 +1,6 @@
 //! Memory control on the real kernel: a full store beside jobs that burst, controllers that die,
-//! processes that end by the hundred, readers while the store breathes. It asserts order and
-//! bytes, and no times.
+//! processes that end by the hundred, readers while the store grows and shrinks. It asserts order
+//! and bytes, and no times.
 
 use std::fs::{self, File};
 use std::io::Read;

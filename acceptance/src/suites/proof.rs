@@ -1,4 +1,4 @@
-//! Proof of the harness: every suite must report a failure where there is one.
+//! Proof of the harness: every suite must report a failure that is planted in it.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! Verdicts of the tests of a suite, and how those on a node are judged by those below it.
+//! Verdicts of the tests of a suite, and how those on a node are judged by those on the bare file
+//! system.
 
 use std::collections::{BTreeMap, BTreeSet};
 

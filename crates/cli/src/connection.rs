@@ -1,4 +1,4 @@
-//! One way for all commands to ask a node.
+//! The connection of a command to a node, the same for all commands.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -47,7 +47,7 @@ impl SocketArgument {
     /// A connection to the node; fails at the first request if none answers.
     pub fn connect(&self) -> Connection {
         let socket = self.path();
-        // Whoever names a socket means the node there, whichever user runs it.
+        // A user that names a socket means the node there, whichever user runs it.
         let owner = std::fs::metadata(&socket).ok().map(|metadata| metadata.uid());
         let options = ClientOptions {
             socket: Some(socket),

@@ -1,6 +1,6 @@
-//! Commands of the laboratory (models, plans, calibration, benchmarks, the simulator of memory
-//! control) are in a program of their own, `tidepool-lab`, so that nothing of it is linked into the
-//! process that serves a node.
+//! Hands the commands of the laboratory (models, plans, calibration, benchmarks, the simulator of
+//! memory control) over to a program of its own, `tidepool-lab`, so that nothing of it is linked
+//! into the process that serves a node.
 
 use std::io;
 use std::os::unix::process::CommandExt;

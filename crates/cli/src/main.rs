@@ -1,4 +1,4 @@
-//! The program `tidepool`: the node, and everything to talk to it.
+//! The program `tidepool`: the node, and the commands to operate it.
 
 fn main() -> std::process::ExitCode {
     tidepool_cli::main()

@@ -1,5 +1,6 @@
-//! The files that a command is about: given as a path on the PFS, below the mount, or `tide:///`.
-//! They are opened on the PFS with the caller's own rights; the node gets the descriptor.
+//! The files that a command is about, given as a path on the PFS, below the mount, or as
+//! `tide:///`. They are opened on the PFS with the caller's own rights; the node gets the
+//! descriptor.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,7 +63,7 @@ impl Roots {
     /// The path on the PFS of what the user named.
     pub fn locate(&self, named: &Path) -> Result<PathBuf> {
         let found = self.find(named)?;
-        // What cannot be followed is told by whoever opens it.
+        // A link that cannot be followed is reported by the open.
         let (Ok(real), Ok(root)) = (found.canonicalize(), self.pfs.canonicalize()) else {
             return Ok(found);
         };

@@ -1,6 +1,5 @@
-//! What control theory says of a loop before it runs: limits of stability, settling, ramp errors.
-//! It judges the paper's law (an integrator of gain λ) and refuses nothing; [`Parameters::check`]
-//! does.
+//! Control theory of the paper's policy (an integrator of gain λ), before it runs: limits of
+//! stability, settling, ramp errors. It refuses nothing; [`Parameters::check`] does.
 //!
 //! Without delay and with a full store, equation 4-1 of the dissertation gives the used memory
 //! `v' = v (1 + λ (1 - v / V))`: the logistic map with the parameter 1 + λ. Near the target it is
@@ -122,7 +121,7 @@ pub fn ramp_error_bytes(slope_bytes_per_s: f64, interval_s: f64, gain: f64) -> f
 }
 
 /// Bytes above the target when the demand grows faster than memory is given back, after
-/// `duration_s`: `(g - R) t`. No law helps.
+/// `duration_s`: `(g - R) t`. No policy helps.
 pub fn actuator_excess_bytes(slope_bytes_per_s: f64, release_bytes_per_s: f64, time_s: f64) -> f64 {
     (slope_bytes_per_s - release_bytes_per_s).max(0.0) * time_s
 }

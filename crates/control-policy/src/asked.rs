@@ -1,4 +1,5 @@
-//! What the stores were asked for, and whether somebody else lowered one of them since.
+//! The capacities that the stores were asked for, and the test whether an administrator or another
+//! program lowered one of them since.
 //!
 //! A store that does not take its raise, because it is slow, fails or keeps more than it was asked
 //! to, was lowered by nobody: it must not keep the others from growing.

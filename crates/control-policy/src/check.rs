@@ -1,6 +1,6 @@
-//! Whether parameters fit a node, told before they are used: refusals where the loop would be
-//! unstable or meaningless, warnings where it would be poor; each with the figure that matters.
-//! It measures nothing: it is given the facts.
+//! Checks whether parameters fit a node before they are used: refusals where the loop would be
+//! unstable or meaningless, warnings where it would be poor; each with the figure that matters. It
+//! measures nothing: it is given the facts.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::{ByteSize, Error, ErrorKind, Result};

@@ -1,5 +1,5 @@
-//! Growth of a demand over the last second. A job that takes its memory in steps has no slope
-//! between them, and what is written to a slow file system must begin long before the last step.
+//! Growth of the demand over the last second. A job that takes its memory in steps has no slope
+//! between them, and write back to a slow file system must begin long before the last step.
 
 /// Time that is looked at, and time between two values that are kept.
 const WINDOW_NS: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! What a policy answers.
+//! [`Decision`]: the answer of a policy.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub enum Reason {
     Brake,
     /// There is room, and the store grows into it.
     Growth,
-    /// The law of the DynIMS paper moved the capacity.
+    /// The policy of the DynIMS paper moved the capacity.
     Law,
     /// The size is fixed.
     Fixed,
@@ -78,7 +78,7 @@ pub enum Alarm {
     SensorDisagreement,
     /// The main sensor was not read in time or is implausible.
     SensorStale,
-    /// The stores are at their guaranteed part, or keep what is pinned, lent or not yet written
+    /// The stores are at their guaranteed part, or keep what is pinned, borrowed or not yet written
     /// down, and jobs still want more.
     AtMinimum,
     /// Pages were swapped out for want of memory.

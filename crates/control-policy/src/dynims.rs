@@ -1,19 +1,19 @@
-//! The control law of the DynIMS paper (dissertation, equation 4-1 and algorithm 4-1), the
-//! baseline that the law of Tidepool is measured against. Each call is one control interval. It
-//! knows used memory alone: no slope, no hold, no limits, no held bytes.
+//! The control law of the DynIMS paper (dissertation, equation 4-1 and algorithm 4-1), the baseline
+//! that the policy `tidepool` is measured against. Each call is one control interval. It knows used
+//! memory alone: no slope, no hold, no limits, no held bytes.
 //!
 //! Two variants. The printed one keeps two faults of the published algorithm:
 //! - its dead band tests `e >= 2 B` instead of `|e| >= 2 B`, so it never gives capacity back;
 //! - it rounds the new capacity up by one block, toward the store, so it frees up to a block less
-//!   than the law asks, and nothing at all where the step is less than a block.
+//!   than the policy asks, and nothing at all where the step is less than a block.
 //!
 //! The corrected one acts on `|e| >= 2 B` and rounds down to whole blocks, toward the job. What it
-//! keeps belongs to the law: it integrates its own last command, so unused capacity is wound down
-//! before the first byte comes free, and it has no notion of what is under way.
+//! keeps belongs to the policy: it integrates its own last command, so unused capacity is wound
+//! down before the first byte comes free, and it has no notion of what is under way.
 
 use super::{Decision, Level, Parameters, Policy, Reason, Snapshot};
 
-/// The law of the paper.
+/// The policy of the paper.
 pub(super) struct Dynims {
     /// Whether the faults of the printed algorithm are kept.
     printed: bool,
@@ -27,7 +27,7 @@ impl Dynims {
         Dynims { printed: true, capacity_bytes: None }
     }
 
-    /// The law with the faults of the algorithm corrected.
+    /// The policy with the faults of the algorithm corrected.
     pub(super) fn corrected() -> Self {
         Dynims { printed: false, capacity_bytes: None }
     }

@@ -1,6 +1,6 @@
-//! What is worse than a demand: headroom nearly gone, tasks that stall, limits that are hit, pages
-//! swapped out. It never makes an emergency of what no store can cure: a job at its own limit, or
-//! stores that are at their guaranteed part.
+//! Emergencies, which are worse than a demand: headroom nearly gone, tasks that stall, limits that
+//! are hit, pages swapped out. A state that no store can cure is never one: a job at its own limit,
+//! or stores that are at their guaranteed part.
 
 use super::bounds::{Bounds, MILLISECOND_NS};
 use super::estimate::Estimate;

@@ -1,4 +1,4 @@
-//! The demand of everything that is no store, and how fast it grows, from noisy, late and
+//! Estimates the demand of everything but the stores, and its growth, from noisy, late and
 //! sometimes wrong sensors. It decides nothing, and it never takes a doubtful sensor for a free
 //! node: of two readings that disagree the one that leaves jobs more memory counts.
 //!

@@ -1,6 +1,6 @@
-//! Limits of control groups to which some of the stores are charged and others are not: what such
-//! a group lacks is asked of the stores in it alone, for what another store gives back would not
-//! help, and what another one holds takes nothing from it.
+//! [`GroupBounds`]: limits of control groups that some of the stores are charged to and others are
+//! not. Memory that such a group lacks is asked of the stores in it alone, because bytes of another
+//! store would not help, and take nothing from the group.
 //!
 //! It lowers the largest capacities of those stores in the snapshot, before a policy sees it. So a
 //! policy, the split and the replay of a log need not know of it. The ceiling is that of

@@ -1,4 +1,4 @@
-//! How many bytes stay free for jobs above their present demand.
+//! The headroom: bytes that stay free for jobs above their present demand.
 //!
 //! `headroom_bytes` of the parameters, or where that is 0:
 //!

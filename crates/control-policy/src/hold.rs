@@ -1,5 +1,5 @@
-//! When a store may grow again: the hold after a shrink, doubled while growth and shrinking
-//! alternate, and the highest demand within the hold. It never delays a shrink.
+//! The hold after a shrink, during which a store must not grow. It doubles while growth and
+//! shrinking alternate, and keeps the highest demand within it. It never delays a shrink.
 //!
 //! Growth is measured against the highest demand of the last hold, not against the present one. So
 //! a demand that comes and goes faster than the hold leaves the store where it fits at all times.

@@ -1,5 +1,5 @@
-//! A log of decisions that can be decided again: each snapshot, each change of the parameters, and
-//! what the policy answered. Bytes in and bytes out; opens no file.
+//! The log of decisions: each snapshot, each change of the parameters, and the answer of the
+//! policy, so that every decision can be made again. Bytes in and bytes out; opens no file.
 //!
 //! A log begins with a header, then come entries. An entry is stored as its difference from the
 //! one before, so a quiet node costs a few tens of bytes a decision, and carries a checksum. What a

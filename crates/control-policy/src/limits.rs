@@ -1,6 +1,7 @@
-//! How high the stores may be now: the lowest of the node, of the control groups that hold store
-//! pages, and of every NUMA node. A job at a limit of its own is no reason to shrink. A group that
-//! holds some of the stores and not others bounds those alone: see [`super::GroupBounds`].
+//! The upper limit of the stores: the lowest of the limits of the node, of the control groups that
+//! hold store pages, and of every NUMA node. A job at a limit of its own is no reason to shrink. A
+//! group that holds some of the stores and not others bounds those alone: see
+//! [`super::GroupBounds`].
 
 use super::bounds::Bounds;
 use super::climb::Climb;

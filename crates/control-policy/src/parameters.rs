@@ -10,9 +10,10 @@ pub enum ControlPolicy {
     /// Demand estimate, absolute target, slope feed-forward, slow growth.
     #[default]
     Tidepool,
-    /// The law of the DynIMS paper (dissertation, equation 4-1) as printed, dead band included.
+    /// The control law of the DynIMS paper (dissertation, equation 4-1) as printed, dead band
+    /// included.
     DynimsPrinted,
-    /// The same law with its two faults corrected.
+    /// The same policy with its two faults corrected.
     Dynims,
     /// A fixed size.
     Static,

@@ -1,5 +1,5 @@
-//! One trait for all control policies, and the way to one by its name. A policy decides sizes; it
-//! never asks a sensor, a clock or a store itself.
+//! [`Policy`]: the trait of all control policies, and their construction by name. A policy decides
+//! sizes; it never asks a sensor, a clock or a store itself.
 
 use super::dynims::Dynims;
 use super::fixed::Fixed;

@@ -1,4 +1,5 @@
-//! What a policy is told: one reading of all sensors and of all stores, as plain numbers.
+//! [`Snapshot`]: the input of a policy. One reading of all sensors and of all stores, as plain
+//! numbers.
 //!
 //! A sensor that could not be read is `None`, never zero.
 
@@ -157,7 +158,7 @@ pub struct StoreState {
     pub is_limited: bool,
     /// Process that its memory is charged to; 0 where that is not known, or nobody's.
     pub process_id: u32,
-    /// Bytes that cannot be given back now: pinned, lent, owed.
+    /// Bytes that cannot be given back now: pinned, borrowed, dirty.
     pub held_bytes: u64,
     /// Bytes that must be written somewhere before they can be given back.
     pub memory_only_bytes: u64,

@@ -1,6 +1,6 @@
-//! The law of Tidepool: an absolute target from the demand of jobs, shrinking at once, growing
-//! slowly and late. It needs no model of the actuator, because it never integrates its own
-//! commands: what is under way changes neither the demand nor the target.
+//! The control law of the policy `tidepool`: an absolute target from the demand of jobs, shrinking
+//! at once, growing slowly and late. It needs no model of the actuator, because it never integrates
+//! its own commands: what is under way changes neither the demand nor the target.
 //!
 //! `target = total - H - x - max(0, g (T + t_act) - H / 4)`, with H from [`super::headroom_bytes`],
 //! x the demand and g its growth; the lowest of the node, of control groups that hold store pages,
@@ -30,7 +30,7 @@ const BLIND_NS: u64 = SECOND_NS;
 /// Longest time by which slow spilling moves the feed-forward ahead, in seconds.
 const WRITE_BACK_AHEAD_S: f64 = 1.0;
 
-/// The law.
+/// The policy `tidepool`.
 #[derive(Default)]
 pub(super) struct Tidepool {
     estimator: Estimator,
@@ -174,7 +174,7 @@ impl Tidepool {
             self.swapped_until_ns = at.saturating_add(SWAP_ALARM_NS);
         }
         if self.headroom_bytes.replace(headroom).is_some_and(|before| before != headroom) {
-            // Whoever changes the headroom moves the target: that is no flapping of jobs.
+            // A changed headroom moves the target: that is no flapping of jobs.
             self.hold.restart(at);
         }
     }

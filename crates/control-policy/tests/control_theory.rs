@@ -1,6 +1,6 @@
-//! The paper's law does in a loop what control theory says it does. The loop here is the smallest
-//! one: a store that is always full and obeys at once, and a reading that is late by whole
-//! intervals.
+//! The policy of the DynIMS paper behaves in a loop as control theory predicts. The loop here is
+//! the smallest one: a store that is always full and obeys at once, and a reading that is late by
+//! whole intervals.
 
 use tidepool_control_policy::analysis::{
     behaviour, gain_margin, monotone_limit, ramp_error_bytes, settling_intervals, stability_limit,
@@ -176,7 +176,8 @@ fn a_ramp_is_followed_with_the_predicted_lag() {
         };
         capacity = law.decide(&snapshot, &parameters).target_bytes;
     }
-    // The quadratic term of the law makes the error a little smaller than that of the integrator.
+    // The quadratic term of the control law makes the error a little smaller than that of the
+    // integrator.
     assert!((excess / 2e9 - 1.0).abs() < 0.05, "{excess}");
 }
 

@@ -1,4 +1,4 @@
-//! Copies of readings into memory that is there already, so that a tick does not allocate.
+//! Copies readings into memory that is allocated already, so that a tick does not allocate.
 
 use tidepool_control_policy::{Decision, Limit, Snapshot, StoreState};
 

@@ -1,6 +1,6 @@
-//! One decision after another: sensors and stores into a snapshot, the policy's answer into
-//! commands. Knows no clock and no thread but those of the stores: the time is an argument, so
-//! tests drive it as they like.
+//! [`Governor`]: the control loop, one decision after another. It reads sensors and stores into a
+//! snapshot, and turns the policy's answer into commands. Knows no clock and no thread but those of
+//! the stores: the time is an argument, so tests drive it as they like.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Times, counted in powers of two of a microsecond. Gives bounds, not exact values.
+//! A histogram of times, in powers of two of a microsecond. Gives bounds, not exact values.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Limits that other stores had before control, in a file beside the lock: a controller that is
-//! killed puts nothing back, so the next one reads here what to put back. The file also has the
-//! limits that were set, by which the next one knows an administrator's. What could not be put back
-//! stays in it.
+//! The file of the limits that other stores had before control, beside the lock. A controller that
+//! is killed puts nothing back, so the next one reads here what to put back. The file also has the
+//! limits that the control set; any other was set by an administrator. Limits that could not be put
+//! back stay in it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ struct Book {
 }
 
 impl LimitsFile {
-    /// Tells `stores` what a controller that was killed had found, and writes down from now on what
+    /// Tells `stores` what a controller that was killed had found, and records from now on what
     /// they had before and what they are set to. While that cannot be written, no limit is set but
     /// the one that was there before. Call it under the lock, before the first command.
     pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> LimitsFile {

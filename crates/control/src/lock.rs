@@ -1,5 +1,6 @@
-//! One controller a node: a lock that the kernel releases when its holder dies, whatever the
-//! death, and that names the holder to whoever comes second. Removes nobody's lock.
+//! The lock of the controller: one controller a node. The kernel releases it when its holder dies,
+//! in whatever way; its file names the holder, for the messages of a second controller. A lock of
+//! another process is never removed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -15,7 +16,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 /// Longest text of a lock file; more is not ours.
 const TEXT_MAX_BYTES: u64 = 4096;
 
-/// Who controls the memory of the node.
+/// The controller of the memory of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Its process.
@@ -63,7 +64,7 @@ impl NodeLock {
     }
 }
 
-/// Who holds the lock at `path`, if anybody does.
+/// The holder of the lock at `path`, if there is one.
 pub fn lock_holder(path: &Path) -> Option<Holder> {
     let mut file = File::open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {

@@ -1,6 +1,7 @@
-//! Makes this process fit to act while memory is short: its pages stay, it runs before jobs do,
-//! and it is the last to be killed. Meant for the small process of the controller alone: locking
-//! the pages of a node's daemon would lock its store. What is not allowed is one line, no failure.
+//! Prepares the process of the controller for short memory: its pages are locked, it runs before
+//! jobs do, and it is the last to be killed. For the small process of the controller alone: locking
+//! the pages of a node's daemon would lock its store. A step that is not permitted is one line of
+//! the log, no failure.
 
 use std::path::Path;
 
@@ -29,8 +30,8 @@ pub fn prepare_process() -> Vec<String> {
 /// Makes the calling process the last that the out-of-memory killer chooses. For the node: its
 /// store counts as its memory, comes back only when the process has ended, and may hold bytes that
 /// are nowhere else. Not never: a node that is full of bytes that cannot go, in a group at its
-/// limit, would stand still for good, and with it whoever reads through it. Answers what was
-/// refused and what that costs, in one line.
+/// limit, would stand still for good, and with it every program that reads through it. Answers what
+/// was refused and what that costs, in one line.
 pub fn survive_out_of_memory() -> Option<String> {
     survive(Path::new(SCORE_FILE), NODE_SCORE).err()
 }

@@ -1,5 +1,5 @@
-//! Reading a small file that others may have put there: what is no regular file, such as a pipe,
-//! is refused instead of waited for.
+//! Reads a small file that other users may have put there: anything but a regular file, such as a
+//! pipe, is refused instead of waited for.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};

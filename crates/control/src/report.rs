@@ -1,4 +1,5 @@
-//! What an operator can ask a running controller: readings, decisions and their reasons in words.
+//! The report of a running controller for operators: readings, decisions and their reasons in
+//! words.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! From settings of the node, as text in the grammar of its options, to the parameters of the
-//! policies. The name of an option is `control_` and the name of the parameter, and nothing else
-//! connects the two; the table of options has the grammar, `Parameters` the meaning.
+//! Converts settings of the node, text in the grammar of its options, to the parameters of the
+//! policies. The name of an option is `control_` and the name of the parameter; the table of
+//! options has the grammar, `Parameters` the meaning.
 
 use serde_json::{Map, Value};
 use tidepool_control_policy::Parameters;

@@ -1,5 +1,5 @@
-//! One store as the governor sees it: its state, the commands on their way, whether it can be
-//! trusted. Decides when a capacity is worth a command; never counts what is not confirmed.
+//! [`Store`]: one store as the control loop sees it: its state, the commands under way, whether it
+//! can be trusted. Decides when a capacity is worth a command; never counts what is not confirmed.
 
 use std::sync::Arc;
 use std::time::Duration;

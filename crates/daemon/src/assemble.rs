@@ -258,7 +258,8 @@ impl Running {
         notify("READY=1");
     }
 
-    /// New opens are refused and owed writes done first; then the front ends go, then the node.
+    /// New opens are refused and dirty bytes written back first; then the front ends go, then the
+    /// node.
     fn take_down(self) -> Result<()> {
         if let Err(error) = self.node.drain() {
             tracing::warn!("not everything is written back yet: {error}");

@@ -1,5 +1,5 @@
-//! The one judgement of a capacity that somebody asks for: within the memory that the node may use,
-//! and in whole blocks.
+//! Checks a requested capacity, for every way to ask for one: within the memory that the node may
+//! use, and in whole blocks.
 
 use tidepool_proto::admin::AdminReply;
 use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, Result};

@@ -1,7 +1,8 @@
 //! Structured logs: text or JSON, to standard error or a file; the level changes while running.
 //!
 //! A thread of its own writes the lines: a disk that stalls or a reader of standard error that
-//! sleeps must not hold up whoever logs. Lines that it cannot take in are dropped and counted.
+//! sleeps must not hold up the threads that log. Lines that it cannot take in are dropped and
+//! counted.
 
 use std::fs::File;
 use std::io::Write;
@@ -30,7 +31,7 @@ pub struct Log {
     _writing: WorkerGuard,
 }
 
-/// The file of the log, which may be moved away and made anew while it is written.
+/// The file of the log, which may be moved away and recreated while it is written.
 #[derive(Clone)]
 struct LogFile {
     path: PathBuf,

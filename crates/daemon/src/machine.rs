@@ -1,4 +1,4 @@
-//! What the machine gives a node: memory within the limits of its control group, processors, the
+//! Facts of the machine for a node: memory within the limits of its control group, processors, the
 //! usual socket. Reads `/proc` and `/sys` only.
 
 use std::ffi::CString;

@@ -55,7 +55,7 @@ impl MountPoint {
         Ok(point)
     }
 
-    /// What whoever started the node may not have meant.
+    /// What the user that started the node may not have meant.
     pub fn notes(&self) -> Vec<String> {
         let path = self.path.display();
         let made = format!("made the directory {path}; it goes when the node stops");

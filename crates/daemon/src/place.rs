@@ -66,7 +66,7 @@ fn objection(facts: &Metadata) -> Option<String> {
     if facts.uid() != user.as_raw() {
         return Some(format!("it belongs to user {}", facts.uid()));
     }
-    // Many machines give each user a group of his own, which may write what he makes.
+    // Many machines give each user a group of its own, which may write what the user makes.
     let group_writes = facts.mode() & GROUP_WRITES != 0 && facts.gid() != group.as_raw();
     let others_write = facts.mode() & OTHERS_WRITE != 0 && facts.mode() & STICKY == 0;
     (group_writes || others_write).then(|| "other users may write to it".to_owned())

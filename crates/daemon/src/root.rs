@@ -1,6 +1,6 @@
-//! Watches whether the path of the PFS directory still leads where it led at the start. The node
-//! holds the directory open: where it was made anew, or another file system was mounted on it, the
-//! node would go on serving what nobody else sees.
+//! Watches whether the path of the PFS directory still leads to the directory of the start. The
+//! node holds that open: where it was removed and made again, or another file system was mounted on
+//! it, the node would go on serving files that no other program sees.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a node's configuration is made from, kept so that a reload makes it again.
+//! The sources of a node's configuration, kept so that a reload reads them again.
 
 use std::path::PathBuf;
 

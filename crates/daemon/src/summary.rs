@@ -1,4 +1,4 @@
-//! What a start took: sizes, modes, defaults and degradations, for people and programs.
+//! The summary of a start: sizes, modes, defaults and degradations, for people and programs.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::NodeConfig;
@@ -53,7 +53,7 @@ pub struct Summary {
     pub defaults: Vec<String>,
     /// What this machine lacks, one line each.
     pub degraded: Vec<String>,
-    /// What whoever started the node may not have meant.
+    /// What the user that started the node may not have meant.
     pub notes: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What the socket and the metrics ask is answered here: by the node, with what only the process
-//! around it knows (mount, clients, controller, values changed since the start).
+//! Answers the requests of the socket and of the metrics endpoint: by the node, with the facts that
+//! only the process around it has (mount, clients, controller, values changed since the start).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -101,8 +101,9 @@ impl Supervisor {
         if wanted { self.controller.want(true, &self.node) } else { Ok(()) }
     }
 
-    /// Waits until the controller governs, so that whoever is told of a start finds it governing.
-    /// A node whose controller does not come in time serves all the same: what to tell of it.
+    /// Waits until the controller governs, so that a caller that is told of a start finds it
+    /// governing. A node whose controller does not come in time serves all the same: what to tell
+    /// of it.
     pub fn wait_for_control(&self) -> Option<String> {
         let wanted = self.control.lock().is_on;
         if !wanted || self.controller.wait_until_it_governs(&self.node) {

@@ -1,4 +1,4 @@
-//! What is configured of the stores to control, and how one is opened.
+//! The configuration of the stores to control, and how each kind is opened.
 //!
 //! A kind that is not known is refused with the list of those that are; so is a misspelt entry.
 
@@ -56,7 +56,8 @@ struct StoresFile {
     store: Vec<StoreConfiguration>,
 }
 
-/// Reads the stores that a file names. Never waits for whoever should write it, as a pipe would.
+/// Reads the stores that a file names. Never waits for a writer of the file, as reading a pipe
+/// would.
 ///
 /// # Errors
 /// `InvalidInput` for entries without meaning, two stores of one name, and what is no regular

@@ -212,7 +212,7 @@ fn open_tcp(address: &str) -> Result<Socket> {
             }
         };
         let own = stream.local_addr().map_err(|error| unreachable(address, error))?;
-        // Who connects to an address of this machine has that address as its own.
+        // A program that connects to an address of this machine has that address as its own.
         if !place.ip().is_loopback() && own.ip() != place.ip() {
             let operation = format!("connecting to the store at {address}");
             return Err(Error::new(ErrorKind::InvalidInput, operation, "on another machine")

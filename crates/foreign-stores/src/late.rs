@@ -227,7 +227,7 @@ fn put_back_for(
 impl Drop for LateStore {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A try that hangs must not keep whoever ends.
+        // A try that hangs must not keep the program from ending.
         if let Some(thread) = self.thread.take().filter(|thread| thread.is_finished()) {
             let _ = thread.join();
         }

@@ -1,5 +1,5 @@
-//! What an actuator knows of its store between two commands: bounds, the last capacity, bytes under
-//! way, bytes that did not come back, and the release rate it measured.
+//! The account that an actuator keeps of its store between two commands: bounds, the last capacity,
+//! bytes under way, bytes that did not come back, and the release rate it measured.
 //!
 //! It asks no store itself, and counts only bytes that the caller saw with the operating system.
 

@@ -1,5 +1,5 @@
 //! The limit of a server under control: the one it had before, those that the control set, and
-//! who set the present one.
+//! whether the present one was set by the control.
 //!
 //! A limit that the control did not set was chosen by an administrator, or by the configuration of
 //! a server that was restarted: it is the one to put back from then on. Each limit is told to the
@@ -68,7 +68,7 @@ impl Limit {
         state.tell_or_log();
     }
 
-    /// Looks who set the present limit. Answers the process of the server.
+    /// Finds out whether the control set the present limit. Answers the process of the server.
     pub fn look(&self, server: &mut dyn Limited) -> Result<u32> {
         self.state.lock().look(server).map(|(process_id, _)| process_id)
     }

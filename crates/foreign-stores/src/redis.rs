@@ -253,8 +253,9 @@ impl Conversation for Server {
         self.memory().map(|memory| memory.used_bytes)
     }
 
-    /// Looks who set the limit, and whether the server may be cut. Where not, it has its own limit
-    /// when this returns: one that it had to refuse writes at must not stay. Answers its process.
+    /// Finds out whether the control set the limit, and whether the server may be cut. Where not,
+    /// it has its own limit when this returns: one that it had to refuse writes at must not stay.
+    /// Answers its process.
     fn guard(&mut self, limit: &Limit) -> Result<u32> {
         let process_id = limit.look(self)?;
         if let Err(refusal) = self.check_eviction() {

@@ -1,4 +1,5 @@
-//! How much of a file is in the page cache: `cachestat` where the kernel has it, `mincore` else.
+//! Measures how much of a file is in the page cache: by `cachestat` where the kernel has it, else
+//! by `mincore`.
 //!
 //! Neither call brings a page in. Dirty pages are known only from the first.
 

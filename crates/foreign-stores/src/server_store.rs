@@ -45,7 +45,8 @@ pub trait Conversation: Limited + Sized + 'static {
     /// The bytes of data it holds by its own count, once it has shown that it can be resized.
     fn data_bytes(&mut self, process: &ServerProcess, limit_bytes: u64) -> Result<u64>;
 
-    /// Looks who set the limit, and whether the server may be cut. Answers its process.
+    /// Finds out whether the control set the limit, and whether the server may be cut. Answers its
+    /// process.
     fn guard(&mut self, limit: &Limit) -> Result<u32> {
         limit.look(self)
     }

@@ -1,6 +1,6 @@
 //! Waiting for memory that a store gives back by itself, some time after it was told to.
 //!
-//! It tells the store nothing, and claims nothing: who waited looks at the memory again.
+//! It tells the store nothing, and claims nothing: the caller looks at the memory again.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Files of pictures. Draws nothing itself.
+//! Writes files of pictures. Draws nothing itself.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! What the models are told of a cluster: the rates of its parts, and which extensions of the
-//! papers' equations apply. Holds numbers only; `throughput` computes with them.
+//! [`Cluster`]: the input of the models: the rates of the parts of a cluster, and which extensions
+//! of the papers' equations apply. Holds numbers only; `throughput` computes with them.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::{Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
-//! From how many compute nodes on HDFS is faster than a storage whose aggregate is bounded: by
-//! search over whole node counts, and in closed form. The two are computed independently and
-//! checked against each other by the tests.
+//! The crossover: the number of compute nodes from which HDFS is faster than a storage whose
+//! aggregate is bounded. It is found by search over whole node counts, and in closed form; the
+//! tests check the two against each other.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::Result;

@@ -1,6 +1,6 @@
-//! Memory that jobs take over time, what they leave to the store, and the hit ratio that follows.
-//! Taken as a chain of steady states: the store is assumed to follow at once, and what a shrink
-//! drops is assumed to be brought in again by the next pass.
+//! Memory that jobs take over time, the memory it leaves to the store, and the hit ratio that
+//! follows. Computed as a chain of steady states: the store follows at once, and what a shrink
+//! evicts is brought in again by the next pass.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::{Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
-//! How much the aggregate read throughput of two-level storage follows each input: the elasticity,
-//! percent of throughput for one percent of the input. 1 means that the input alone decides, 0
-//! that more of it gains nothing.
+//! Sensitivity of the aggregate read throughput of two-level storage to each input: the elasticity,
+//! percent of throughput for one percent of the input. 1 means that the input alone decides, 0 that
+//! more of it gains nothing.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::Result;

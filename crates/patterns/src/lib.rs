@@ -80,7 +80,7 @@ pub enum Pattern {
     SmallSetAndScans,
     /// Popular blocks and others.
     Zipf,
-    /// One user reads his files in order, another one blocks of his own by Zipf's law.
+    /// One user reads its files in order, another one blocks of its own by Zipf's law.
     TwoUsers,
 }
 

@@ -1,18 +1,18 @@
-//! Whether the change that a thread works on is still waited for by whoever asked for it.
+//! [`Asker`]: whether the caller that asked for a change of a file still waits for it.
 //!
 //! A change may wait long before it is made: for another change of its file, or for a slow parallel
-//! file system. Who asked for it may be gone by then, and somebody else may have written the file.
-//! So a file looks once more right before the system call that changes it, when everything else
-//! is done: a process may be stopped at each call of the system, and go on much later.
+//! file system. The caller may be gone by then, and another program may have written the file. So a
+//! file looks once more right before the system call that changes it, when everything else is done:
+//! a process may be stopped at each call of the system, and go on much later.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use tidepool_proto::{Error, ErrorKind, Result};
 
-/// Somebody who asks for changes.
+/// A caller that asks for changes.
 pub trait Asker {
-    /// Whether he still waits for what he asked for.
+    /// Whether the caller still waits for what it asked for.
     fn still_asks(&self) -> bool;
 }
 

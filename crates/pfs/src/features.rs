@@ -1,5 +1,6 @@
-//! What a mounted file system offers, as found by probing and from what is known of its type.
-//! Says nothing that was neither measured nor documented by the file system's makers.
+//! [`Features`]: the capabilities of a mounted file system, as found by probing and from what is
+//! known of its type. Says nothing that was neither measured nor documented by the file system's
+//! makers.
 
 use serde::{Deserialize, Serialize};
 

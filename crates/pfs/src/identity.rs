@@ -1,4 +1,5 @@
-//! Whose rights a thread uses on the file system.
+//! The identity of a thread on the file system: the user, groups and capabilities that it acts
+//! with.
 //!
 //! Linux keeps the file system identity per thread; these are raw system calls, because the
 //! wrappers of the C library would change all threads of the process. The descriptor is open
@@ -77,8 +78,8 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     take_user(identity.user_id)
 }
 
-/// Gives this thread supplementary groups, unless it has them. All who give it any do it here, or
-/// it would be taken to have those that it had before.
+/// Gives this thread supplementary groups, unless it has them. All code that gives a thread groups
+/// does it here, or the thread would be taken to have those that it had before.
 pub fn take_groups(groups: &Arc<[u32]>) -> io::Result<()> {
     GROUPS.with_borrow_mut(|present| {
         if present.as_ref() != Some(groups) {
@@ -115,7 +116,7 @@ pub fn take_user(user_id: u32) -> io::Result<()> {
     }
     PRESENT.set(Present { user: None, capabilities: None, ..present });
     set_and_check(libc::SYS_setfsuid, user_id)?;
-    // The kernel takes them from whoever is not root, and gives all back to root.
+    // The kernel takes them from every user but root, and gives all back to root.
     let capabilities = present.user.map(|_| ALL);
     PRESENT.set(Present { user: Some(user_id), capabilities, ..present });
     Ok(())

@@ -1,10 +1,10 @@
-//! What of one file is not durable yet, shared by all who write it.
+//! The changes of one file that are not durable yet, shared by all of its writers.
 //!
 //! A sync makes durable what was changed before it began. So changes are counted by a number that
 //! only goes up, and a sync that succeeds marks all that had been counted when it began. Nobody's
-//! changes count as durable while a sync is still under way: whoever needs it too waits for its
-//! end, or makes one. A sync that fails is heard once by everybody who has the file open then, as
-//! the kernel tells `fsync`.
+//! changes count as durable while a sync is still under way: a caller that needs it too waits for
+//! its end, or makes one. A sync that fails is reported once to every open of that time, as the
+//! kernel tells `fsync`.
 //!
 //! How to use it, in the node and in the client library alike:
 //!
@@ -90,7 +90,7 @@ struct Mark {
 
 impl Unsynced {
     /// Counts a change of `bytes` that is with the PFS by now, durable or not. Returns how many
-    /// bytes were owed before. A change that moves no bytes counts as one.
+    /// bytes were dirty before. A change that moves no bytes counts as one.
     pub fn changed(&self, bytes: u64) -> u64 {
         let mut state = self.state.lock();
         let owed = state.changed - state.synced;
@@ -120,7 +120,7 @@ impl Unsynced {
         self.state.lock().since.map(|since| since.elapsed())
     }
 
-    /// Errno and text of the last sync, if it failed and bytes are owed.
+    /// Errno and text of the last sync, if it failed and bytes are dirty.
     pub fn failing(&self) -> Option<(i32, String)> {
         let state = self.state.lock();
         state.failure.clone().filter(|_| state.failing && state.changed > state.synced)

@@ -1,4 +1,4 @@
-//! One error type for the whole product: kind, operation, context, cause and remedy.
+//! [`Error`]: the one error type of the product: kind, operation, context, cause and remedy.
 //!
 //! The kinds are closed. The mapping to `errno` is a match without a wildcard, so a new kind
 //! cannot be forgotten in a front end. Errors are built where they happen and logged where they

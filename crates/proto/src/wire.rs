@@ -5,8 +5,8 @@
 //! layout first, so that releases of any age can tell each other apart. Every length is checked
 //! against a limit before anything is allocated for it.
 //!
-//! This module encodes and decodes; [`socket`] moves frames. Neither decides who may do what.
-//! The protocol is described in `docs/design/wire.md`.
+//! This module encodes and decodes; [`socket`] moves frames. Neither decides which client may do
+//! what. The protocol is described in `docs/design/wire.md`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub use message::{
 pub const PROTOCOL_MAGIC: u64 = u64::from_le_bytes(*b"TIDEWIRE");
 /// Version of the protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 16;
-/// Version of the shared-memory layouts (residency table and touch marks), part of the hello.
+/// Version of the shared-memory layouts (residency table and reference bits), part of the hello.
 pub const TABLE_LAYOUT_VERSION: u32 = 1;
 /// Length of a frame header in bytes.
 pub const HEADER_BYTES: usize = 24;

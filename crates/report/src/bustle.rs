@@ -1,6 +1,6 @@
-//! Whether a machine was quiet enough for what was measured on it: the load against its processors
-//! at the start and at the end, and what other programs used of the processors meanwhile. Reads
-//! `/proc` only.
+//! Tells whether a machine was quiet enough for what was measured on it: the load against its
+//! processors at the start and at the end, and what other programs used of the processors
+//! meanwhile. Reads `/proc` only.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! What is wrong with a picture: texts outside of it, on each other, or on the data. For the tests
-//! of everything that draws.
+//! Finds faults of legibility in a picture: texts outside of it, on each other, or on the data. For
+//! the tests of everything that draws.
 
 use svg::node::Attributes;
 use svg::parser::Event;

@@ -1,6 +1,6 @@
-//! What reports of measurements share: charts that are understood at a glance, as SVG and PNG,
-//! pages of HTML around them, and a word on whether the machine was quiet enough for the figures.
-//! Knows nothing of what is reported.
+//! Parts that reports of measurements share: charts that are understood at a glance, as SVG and
+//! PNG, pages of HTML around them, and a note on whether the machine was quiet enough for the
+//! figures. Knows nothing of the subject of a report.
 
 pub mod axis;
 pub mod bustle;

@@ -1,4 +1,4 @@
-//! Pictures as PNG.
+//! Renders SVG pictures as PNG.
 
 use std::io::{Error, Result};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! How wide texts are. By the metrics of DejaVu Sans, which is wider than the fonts that browsers
-//! take for `sans-serif`: what fits here fits there.
+//! Measures the width of texts, by the metrics of DejaVu Sans. It is wider than the fonts that
+//! browsers take for `sans-serif`: what fits here fits there.
 
 use std::sync::LazyLock;
 

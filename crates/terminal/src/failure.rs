@@ -1,4 +1,4 @@
-//! How a command that fails says so: a line for people on standard error, and an object on standard
+//! Reports the failure of a command: a line for people on standard error, and an object on standard
 //! output for programs that asked for JSON, unless they have an answer there already.
 
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Failures of a command about many files: what is the same is told once, with its number, and
-//! files that went away meanwhile are counted.
+//! Collects failures of a command about many files: equal ones are printed once, with their number,
+//! and files that went away meanwhile are counted.
 
 use tidepool_proto::Error;
 

@@ -1,6 +1,6 @@
-//! What Ctrl-C and SIGTERM mean to commands that take long: the first asks to stop and leave things
-//! tidy, the second ends the program at once. Either way it returns 130. A terminal that closes
-//! asks as well, unless the command was told to outlive it (`nohup`).
+//! Ctrl-C and SIGTERM for commands that take long: the first asks to stop and leave things tidy,
+//! the second ends the program at once. Either way it returns 130. A terminal that closes asks as
+//! well, unless the command was told to outlive it (`nohup`).
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-/// The exit code of whoever was interrupted, as shells have it for SIGINT.
+/// The exit code of an interrupted program, as shells have it for SIGINT.
 pub const EXIT_CODE: u8 = 130;
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();

@@ -1,5 +1,5 @@
-//! What every program of the command line has in common: tables and JSON, exit codes, how a failure
-//! is told, and what Ctrl-C means.
+//! What all programs of the command line share: tables and JSON, exit codes, messages of failures,
+//! and the handling of Ctrl-C.
 
 pub mod exit;
 pub mod failure;

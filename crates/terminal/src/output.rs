@@ -1,4 +1,4 @@
-//! How facts are printed: tables for people, JSON for programs, colour on terminals only.
+//! Prints results: tables for people, JSON for programs, colour on terminals only.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -76,8 +76,8 @@ pub fn note(text: &str) {
 }
 
 /// The text with what a terminal acts on spelled out, but for tabulators, our colours and, where
-/// there may be several lines, their ends: names of files are other people's, who may neither
-/// command the terminal of whoever looks at them nor show as something else.
+/// there may be several lines, their ends: names of files are chosen by other users, and must
+/// neither command the reader's terminal nor show as something else.
 fn without_controls(text: &str, several_lines: bool) -> Cow<'_, str> {
     let is_kept = |it: char| it == '\t' || (it == '\n' && several_lines);
     let is_command = |it: char| (it.is_control() && !is_kept(it)) || is_unseen(it);

@@ -1,5 +1,5 @@
-//! What tests need of the machine: the product's binary, root, FUSE. A test that cannot run says
-//! why, in one line, and is counted as skipped; it never just passes.
+//! Requirements of tests on the machine: the product's binary, root, FUSE. A test that cannot run
+//! says why, in one line, and is counted as skipped; it never just passes.
 
 use std::path::{Path, PathBuf};
 

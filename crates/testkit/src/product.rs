@@ -1,5 +1,5 @@
-//! The product under test: a node started and stopped through its command line, and for the proof
-//! of the tests themselves a plain directory in its place.
+//! The product under test: a node started and stopped through its command line; and a plain
+//! directory in its place, for the proof of the tests themselves.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};

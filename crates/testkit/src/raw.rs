@@ -1,5 +1,5 @@
-//! A client that speaks the wire protocol by hand and may say anything, also what the library
-//! never would.
+//! A client that speaks the wire protocol by hand and may send anything, also messages that the
+//! library never would.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,9 @@
-//! Acting as somebody else. Linux keeps credentials per thread, so a thread of a test can become
-//! another user for good while the others stay who they are. Needs root.
+//! Acts as another user. Linux keeps credentials per thread, so a thread of a test can become
+//! another user for good while the others keep their credentials. Needs root.
 
 use std::io;
 
-/// Who to be.
+/// The credentials to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// User number.

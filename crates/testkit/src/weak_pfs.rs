@@ -202,7 +202,7 @@ impl Drop for WeakPfs {
     fn drop(&mut self) {
         self.shared.held.lock().clear();
         self.shared.released.notify_all();
-        // Whoever still has something open keeps it until he closes; the name goes at once.
+        // A program that still has the file open keeps it until it closes; the name goes at once.
         let _ = rustix::mount::unmount(&self.root, rustix::mount::UnmountFlags::DETACH);
         drop(self.session.take());
     }

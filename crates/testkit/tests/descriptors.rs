@@ -1,4 +1,4 @@
-//! Descriptors that changed: their flags, or the user who has them.
+//! Tests of descriptors that changed: their flags, or the user that has them.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -95,7 +95,7 @@ fn what_is_being_written_is_opened_again_to_append() {
     }
 }
 
-/// Who copies inside of the kernel ends where the kernel believes the end.
+/// A copy inside of the kernel ends where the kernel believes the end.
 #[test]
 fn who_appends_to_what_is_being_written_copies_all_that_is_there() {
     needs_mount!();

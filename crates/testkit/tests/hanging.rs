@@ -1,7 +1,8 @@
-//! A PFS that answers one kind of question about one directory no more, each kind in turn, while
-//! more threads of one user use that directory than the mount has turns for him. Everything goes on
-//! for another user: every call on his own files, reads of resident bytes of the very file whose
-//! other calls hang, by the mount and by the library, the node's status and its capacity.
+//! A PFS that no longer answers one kind of request about one directory, each kind in turn, while
+//! one user has more threads in that directory than the mount has turns for one user. Other users
+//! are not affected: their calls on their own files, their reads of resident bytes of the very file
+//! whose other calls hang, by the mount and by the library, the status of the node and its
+//! capacity.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -27,7 +28,7 @@ const ATTACKER: u32 = 54_321;
 const OTHER: u32 = 65_534;
 /// Requests that may wait for the PFS at a time, half of them of one user.
 const TURNS: usize = 12;
-/// Threads of the attacker: all that he may have and more.
+/// Threads of the attacker: all that one user may have and more.
 const THREADS: usize = 24;
 /// What takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);

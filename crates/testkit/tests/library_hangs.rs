@@ -1,5 +1,5 @@
-//! The client library where the PFS is slow or fails: several threads that make one open file
-//! durable, and a write that hangs beside those who look the file up.
+//! Tests of the client library where the PFS is slow or fails: several threads that make one open
+//! file durable, and a write that hangs beside programs that look the file up.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tidepool_testkit::product::{Node, NodeSpec};
 use tidepool_testkit::weak_pfs::{WeakPfs, Weakness};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Who would be answered too early has been answered by then. Only a detection depends on it.
+/// A caller that is answered too early has its answer by then. Only a detection depends on it.
 const TOO_EARLY: Duration = Duration::from_millis(30);
 
 /// A way to make a file durable.
@@ -131,7 +131,7 @@ fn a_write_of_the_library_that_hangs_stops_nobody_who_looks_the_file_up() {
     std::thread::scope(|scope| {
         let write = scope.spawn(|| file.write_at(0, b"new"));
         eventually("the write hangs", || writes() > before);
-        // Who reads the file waits for the write.
+        // Readers of the file wait for the write.
         let opens: Vec<_> = (0..20).map(|_| scope.spawn(|| read_all(&path))).collect();
         let (done, waits) = mpsc::channel();
         let mount = node.mount();

@@ -1,5 +1,5 @@
-//! Mappings of files on the mount beside other programs on the PFS, the library, and opens of other
-//! versions: a mapping shows the version that was opened, and what is written on this node since.
+//! Tests of mappings of files on the mount beside other programs on the PFS, the library, and opens
+//! of other versions: a mapping shows the version that was opened, and later writes on this node.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -152,7 +152,7 @@ fn a_reader_of_an_older_version_beside_a_writer() {
         assert_eq!(fs::read(&lower).unwrap()[5 * PAGE], 3);
         let new = Mapping::of(&upper, false);
         assert_eq!((new.byte(5 * PAGE), new.pages_of(2)), (3, LENGTH / PAGE - 1));
-        // Whoever came after the other program's change sees stores at once.
+        // A mapping made after the other program's change sees stores at once.
         writer.set(6 * PAGE, 4);
         assert_eq!(new.byte(6 * PAGE), 4);
     }
@@ -367,7 +367,7 @@ fn mappings_beside_an_open_to_append_show_the_stores_of_each_other() {
         let appends = || File::options().append(true).open(&path).unwrap();
         let _earlier = appends();
         let one = Mapping::of(&path, true);
-        // Who comes next meets those who map, not this one.
+        // The next open meets the mappings, not this one.
         let _later = appends();
         let other = Mapping::of(&path, true);
         for byte in 2..5 {
@@ -413,7 +413,7 @@ fn a_descriptor_of_a_file_without_a_name_is_opened_again_to_append() {
     }
 }
 
-/// Appends bytes that are not zero, beside others who do.
+/// Appends bytes that are not zero, beside other programs that do.
 fn append(path: &Path) {
     let mut file = File::options().append(true).open(path).unwrap();
     for _ in 0..150 {

@@ -1,6 +1,6 @@
-//! Mappings of files on the mount that outlive their descriptor, beside everything by which memory
-//! goes: a mapping shows the bytes that it showed, its memory is told as held, and comes back once
-//! nothing is mapped any more.
+//! Tests of mappings of files on the mount that outlive their descriptor, under eviction, resize,
+//! replacement and removal. A mapping shows the bytes that it showed, its memory counts as held,
+//! and comes back once nothing maps it any more.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -73,7 +73,7 @@ impl Scene {
         assert!(matches!(output.status.code(), Some(0 | 1)), "{name}: {output:?}");
     }
 
-    /// Brings a file in, until the kernel is lent it where that is the way.
+    /// Brings a file in, until the kernel has borrowed it where reads go that way.
     fn warm(&self, name: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -390,7 +390,8 @@ fn a_loaded_library_keeps_its_text() {
     }
 }
 
-/// Memory that many mappings keep comes back with each of them, also to who waits for it.
+/// Memory that many mappings keep comes back with each of them, also for a request that waits for
+/// it.
 #[test]
 fn what_is_unmapped_makes_room_for_others() {
     needs_mount!();

@@ -1,5 +1,5 @@
-//! Owners of record locks that close the file while the PFS has not answered them yet: nothing
-//! stays locked for them, and what they lock afterwards is locked.
+//! Tests of owners of record locks that close the file while the PFS has not answered them yet:
+//! nothing stays locked for them, and what they lock afterwards is locked.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,8 +1,9 @@
-//! What the mount asks the PFS, against a program on the PFS itself: a server round trip each. The
-//! limits are what is asked today, the ends of opens included, which nobody waits for. The kernel
-//! keeps nothing here, so each look-up of a name by the mount is one of its directory, of
-//! the name and of the file again; it leaves a descriptor, by which what follows asks for the file
-//! alone. And what the mount does where that leads nowhere, or a question was left out.
+//! Tests of how many requests the mount sends to the PFS, against a program on the PFS itself: a
+//! server round trip each. The limits are the numbers of today, ends of opens included, which no
+//! caller waits for. The kernel caches nothing here, so each look-up of a name by the mount looks
+//! up its directory, the name and the file again, and leaves a descriptor by which later requests
+//! reach the file alone. Also covered: descriptors that lead nowhere, and requests that were left
+//! out.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! A job that takes the memory of a store which holds bytes that are nowhere else: none of them is
-//! lost, and the node lives.
+//! Test of memory shortage: a job takes the memory of a store that holds memory-only bytes. None of
+//! them is lost, and the node lives.
 
 use std::collections::HashMap;
 use std::fs;

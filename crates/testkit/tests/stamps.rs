@@ -1,5 +1,5 @@
-//! A PFS on which writes move no time stamps is not served as if they did: the node refuses, or
-//! keeps nothing, or was told in words that nobody else writes. One that makes up its inode numbers
+//! A PFS on which writes move no time stamps is not served as if they did: the node refuses it, or
+//! caches nothing, or was told that no other program writes. A PFS that makes up its inode numbers
 //! loses what is cached whenever the kernel drops a name, and `doctor --pfs` says so.
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! A node that stops while programs go on: what they stored or wrote before their front end was
-//! gone is on the PFS afterwards.
+//! Tests of a node that stops while programs go on: bytes that they stored or wrote before their
+//! front end was gone are on the PFS afterwards.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ const LENGTH: usize = 16 << 20;
 /// How a node is asked to stop.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
-    /// `node stop`, whoever uses the mount.
+    /// `node stop`, also while programs use the mount.
     Command,
     /// As the system ends it.
     Signal,
@@ -122,7 +122,7 @@ fn write_and_stop(arguments: &[&str], stop: Stop) {
         go_on.store(false, Ordering::Relaxed);
         (mount.join().unwrap(), late.join().unwrap(), library.join().unwrap())
     });
-    // Whoever goes on without the node has the PFS.
+    // A program that goes on without the node has the PFS.
     let _ = by_library.sync();
     for (name, (taken, refused)) in [("mount", mount), ("late", late), ("library", library)] {
         assert!(taken > 0, "{name}: nothing was written");

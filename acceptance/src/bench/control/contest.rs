@@ -1,6 +1,6 @@
-//! The contest of the laws: rounds of scenarios, in turns that change each round, and the rows that
-//! follow. A part may be run alone; what a contender cannot do is told, what it was not asked is
-//! left out.
+//! The comparison of control policies: rounds of scenarios, in turns that change each round, and
+//! the rows of the table. A part may be run alone. What a policy cannot do is printed as such; what
+//! was not asked for is left out.
 
 use anyhow::Result;
 
@@ -57,7 +57,7 @@ const RAMPS: [u64; 2] = [5_000_000_000, 10_000_000_000];
 /// Rate of the sawtooth.
 const TOOTH_RATE: u64 = 2_000_000_000;
 /// How much of the store a tooth takes: as in the scenario of the simulator, and far more. A store
-/// that parks under deep teeth is smaller than one that follows each, whatever the law.
+/// that parks under deep teeth is smaller than one that follows each, whatever the policy.
 const TEETH: [(&str, f64); 2] = [("sawtooth", 0.15), ("deep sawtooth", 0.4)];
 
 /// What the rounds of one contender gave.
@@ -139,7 +139,7 @@ impl Contest {
     }
 }
 
-/// Churn and size of ours in shares of those of the paper's law.
+/// Churn and size of ours in shares of those of the paper's policy.
 fn sawtooth_rows(
     name: &str,
     kind: &str,

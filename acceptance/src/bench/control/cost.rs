@@ -1,5 +1,5 @@
-//! What the control costs: processor and memory of the controller, and the slowdown of jobs that
-//! live on memory bandwidth beside a full store, against no store.
+//! Benchmark of the cost of memory control: processor and memory of the controller, and the
+//! slowdown of jobs that live on memory bandwidth beside a full store, against no store.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! Memory control on a real node: how fast memory is back when jobs want it, how much too much
-//! goes, and what the controller costs. The law of Tidepool, that of the DynIMS paper, a fixed
-//! store and no store meet the same demand in turns. It takes sizes as shares of the memory that
-//! is available and leaves a floor to others; it prints, and judges no test.
+//! Benchmark of memory control on a real node: how fast memory is back when jobs want it, how much
+//! too much is evicted, and what the controller costs. The policy `tidepool`, that of the DynIMS
+//! paper, a fixed store and no store meet the same demand in turns. Sizes are shares of the memory
+//! that is available, and leave a floor to other programs. It prints, and judges no test.
 
 mod contest;
 mod cost;

@@ -1,6 +1,6 @@
 //! Demand for memory that is faster than any page fault: the kernel's pool of huge pages. Pages
 //! that enter it leave the available memory at once and are not cleared, so a step of gigabytes
-//! takes milliseconds, and a ramp runs at the rate that was asked for. The pool goes back to its
+//! takes milliseconds, and a ramp runs at the rate that was asked for. The pool is set back to its
 //! former size in any case, and never takes the last memory of the machine.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What was watched during a scenario, and the quantities that follow from it. Pure arithmetic.
+//! The samples of a scenario, and the quantities computed from them. Pure arithmetic.
 
 use super::super::row::median;
 
@@ -132,7 +132,7 @@ impl Recording {
     }
 
     /// Bytes that had to leave because the capacity fell below what was stored. What a full store
-    /// replaces for a reader is no part of it: that depends on the reader, not on the law.
+    /// replaces for a reader is no part of it: that depends on the reader, not on the policy.
     pub fn taken(&self) -> u64 {
         let forced = |pair: &[Sample]| {
             let (before, after) = (pair[0], pair[1]);

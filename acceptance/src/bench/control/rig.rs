@@ -1,5 +1,6 @@
-//! A node whose store is full, a policy that governs it, and a watcher beside it. One node serves
-//! all policies, so that they meet the same store on the same pages.
+//! The fixture of the benchmark: a node whose store is full, a policy that governs it, and a
+//! watcher beside it. One node serves all policies, so that they meet the same store on the same
+//! pages.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -16,12 +17,12 @@ use crate::environment;
 use crate::node::Node;
 use crate::process;
 
-/// Who decides what the store may hold.
+/// The policy that decides what the store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
-    /// The law of Tidepool.
+    /// The policy `tidepool`.
     Tidepool,
-    /// The law of the DynIMS paper with the paper's interval and gain.
+    /// The policy of the DynIMS paper with the paper's interval and gain.
     Dynims,
     /// A size that nobody changes.
     Fixed,
@@ -116,7 +117,7 @@ impl Rig {
 
     fn govern(&self, contender: Contender) -> Result<()> {
         let total = environment::memory_field("MemTotal")? as f64;
-        // The law takes no smaller share; only an empty machine with a small store is below it.
+        // The policy takes no smaller share; only an empty machine with a small store is below it.
         let target = (1.0 - self.headroom as f64 / total).max(USED_SHARE_MIN);
         let (policy, interval) = match contender {
             Contender::Tidepool => ("tidepool", "10"),

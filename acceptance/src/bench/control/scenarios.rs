@@ -1,4 +1,5 @@
-//! The scenarios: each drives the demand, watches, and returns plain figures of one round.
+//! The scenarios of the benchmark: each drives the demand, watches the node, and returns the
+//! figures of one round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::environment;
 use crate::hog::now_ns;
 
 const LEAD: Duration = Duration::from_millis(50);
-/// Long enough for the law of the paper to settle.
+/// Long enough for the policy of the paper to settle.
 const TAIL: Duration = Duration::from_secs(3);
 /// Shortest time between two steps, and the unit of what is added to it.
 const STEP_PAUSE: Duration = Duration::from_millis(200);

@@ -1,6 +1,7 @@
-//! Hostile traces: jobs that come and go at once, that take their memory in steps, that leak. Each
-//! is made by the pool of huge pages beside a reader that brings back what the store gave away, and
-//! told by how long jobs' memory was missing, by what came back, and by whom the kernel killed.
+//! Hostile traces of demand: jobs that start and end at once, that take their memory in steps, that
+//! leak. Each runs on the pool of huge pages beside a reader that brings evicted bytes back. The
+//! figures are the time for which jobs lacked memory, the bytes brought back, and the processes
+//! that the kernel killed.
 
 use std::time::{Duration, Instant};
 
@@ -160,7 +161,7 @@ pub fn rows(trace: Trace, kind: &str, all: &[(Contender, Vec<OfTrace>)]) -> Vec<
     });
     let refilled = ran().map(|(contender, runs)| {
         let goal = match (trace, contender) {
-            // A long pause fills the store once, whatever the law.
+            // A long pause fills the store once, whatever the policy.
             (Trace::Bursts(every), Contender::Tidepool) if every < SHORT => Goal::AtMost(0.2),
             _ => Goal::Shown,
         };

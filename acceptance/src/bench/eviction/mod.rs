@@ -1,6 +1,7 @@
-//! The default eviction policy beside all others, on the ways in which jobs iterate over a set of
-//! which two thirds fit, with read-ahead on: through the mount, the library and Hadoop. Hits are
-//! what was asked for less what was read from the lower level, whatever a policy believes.
+//! Benchmark of eviction policies: the default one beside all others, on the patterns in which jobs
+//! iterate over a set of which two thirds fit, with read-ahead on, through the mount, the library
+//! and Hadoop. Hits are the bytes asked for less the bytes read from the lower level, whatever a
+//! policy counts itself.
 
 mod readers;
 

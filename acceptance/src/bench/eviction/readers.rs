@@ -1,5 +1,6 @@
-//! Programs that read what they are told, range by range, and wait for the next: each policy meets
-//! the same reads in the same order, also where two users take turns.
+//! The reading processes of the benchmark of eviction policies: each reads the ranges it is told,
+//! one by one, so that all policies meet the same reads in the same order, also where two users
+//! take turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,7 @@ use crate::{environment, process};
 pub const BLOCK_BYTES: u64 = 4 << 20;
 /// Blocks of a file.
 pub const FILE_BLOCKS: u64 = 4;
-/// Another user than the one who runs this.
+/// Another user than the one that runs this.
 const OTHER: u32 = 54_321;
 
 /// A running program.

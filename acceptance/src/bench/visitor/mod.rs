@@ -1,5 +1,5 @@
-//! Programs on a mount, each a process of its own with a user of its own: one that opens and reads
-//! and is timed, and one that takes all of something that the node has.
+//! Child processes of the benchmark of fairness, each with a user of its own: one opens, reads and
+//! is timed, the other takes all of one resource of the node.
 
 mod taking;
 

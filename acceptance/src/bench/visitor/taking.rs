@@ -1,4 +1,5 @@
-//! One user who takes all that he can of one thing, and goes on asking for more.
+//! The attacker of the benchmark of fairness: a user that takes all it can of one resource, and
+//! goes on asking for more.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -84,10 +85,10 @@ fn loans(directory: &Path) -> Result<()> {
     }
 }
 
-/// Opens of a file of which somebody below holds a lease: each waits as long as the kernel lets
-/// him.
+/// Opens of a file of which somebody below holds a lease: each waits as long as the kernel lets it.
 fn requests(directory: &Path, pfs: &Path) -> Result<()> {
-    // SAFETY: a number and a constant; whoever is asked for his lease hears of it by this signal.
+    // SAFETY: a number and a constant; a process that is asked for its lease hears of it by this
+    // signal.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let leased = File::options().read(true).write(true).open(pfs)?;
     // SAFETY: a descriptor of ours and two numbers.
@@ -133,7 +134,7 @@ fn connections(socket: &Path) -> Result<()> {
     }
 }
 
-/// Many locked ranges of one file, and many who wait for one of them.
+/// Many locked ranges of one file, and many threads that wait for one of them.
 fn locks(path: &Path) -> Result<()> {
     let holder = File::options().read(true).write(true).open(path)?;
     lock(&holder, libc::F_OFD_SETLK, 0)?;

@@ -1,4 +1,5 @@
-//! What must be there: the content of every file that was closed without an error.
+//! The files expected after a power loss: the content of every file that was closed without an
+//! error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `tidepool evict` and `tidepool unpin`: what is cached of files goes, or may go.
+//! `tidepool evict` and `tidepool unpin`: evict the cached bytes of files, or allow their eviction.
 
 use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, FreeReport};

@@ -1,4 +1,5 @@
-//! One module a command. Each asks the node or the machine, prints, and says how it ended.
+//! The commands, one module each. A command asks the node or the machine, prints the answer, and
+//! returns its exit code.
 
 pub mod config;
 pub mod control;

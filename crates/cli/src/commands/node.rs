@@ -1,4 +1,4 @@
-//! `tidepool node stop|status|drain`: looking after the daemon.
+//! `tidepool node stop|status|drain`: stops, examines and drains the daemon.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ struct StopReport {
     limits_not_put_back: Vec<String>,
 }
 
-/// Runs `node stop`: waits for programs to leave the mount, has the node write back what is dirty, and
-/// returns when its process is gone.
+/// Runs `node stop`: waits for programs to leave the mount, has the node write back what is dirty,
+/// and returns when its process is gone.
 pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
     let begun = Instant::now();
     let interrupted = interruption::watch()?;
@@ -88,8 +88,8 @@ fn interruption_of(operation: &str, what_now: impl Into<String>) -> Error {
     Error::new(ErrorKind::TimedOut, operation, "interrupted").remedy(what_now)
 }
 
-/// Has the node write back what is dirty and refuse new opens. Where that is interrupted the node takes
-/// them again, unless it was drained before.
+/// Has the node write back what is dirty and refuse new opens. Where that is interrupted the node
+/// takes them again, unless it was drained before.
 fn drain_unless_interrupted(
     stop: bool,
     node: &Connection,

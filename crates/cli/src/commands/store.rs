@@ -1,4 +1,5 @@
-//! `tidepool resize` and `tidepool policy`: the store as a whole.
+//! `tidepool resize` and `tidepool policy`: change the capacity and the eviction policy of the
+//! store.
 
 use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, FreeReport, PolicyChoice, StoreStatus};

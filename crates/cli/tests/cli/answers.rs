@@ -1,4 +1,4 @@
-//! What a node and its commands say about it is so.
+//! Tests that the answers of a node and of its commands are true.
 
 use std::time::{Duration, Instant};
 

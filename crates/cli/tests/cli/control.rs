@@ -1,4 +1,4 @@
-//! The memory control by the real program: a node, the controller it starts, and operators.
+//! Tests of memory control by the real program: a node, the controller it starts, and operators.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -123,7 +123,7 @@ fn a_node_with_a_guaranteed_part_governs_itself() {
     assert!(!runs(process.as_raw_nonzero().get() as u64), "the controller ends with its node");
 }
 
-/// A node as somebody starts it who says nothing of the control, beside that of `daemon`.
+/// A node that is started without a word on the control, beside that of `daemon`.
 fn start_beside(daemon: &Daemon, name: &str) -> (String, PathBuf) {
     let socket = daemon.path(name);
     let mut command = tidepool();

@@ -1,5 +1,5 @@
-//! Commands on whole directories: how much is in, what cannot be pinned, and a load that is
-//! interrupted stops in the node, too.
+//! Tests of commands on whole directories: how much is resident, what cannot be pinned, and an
+//! interrupted load, which stops in the node, too.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

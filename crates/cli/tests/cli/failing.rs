@@ -1,5 +1,5 @@
-//! What a command that fails tells programs and people: an object where JSON was asked for, what is
-//! known of other files, and remedies that help.
+//! Tests of failing commands: an object where JSON was asked for, the answers for other files, and
+//! hints that help.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The log of a node: what happens when whoever takes it is slow.
+//! Tests of the log of a node whose reader is slow.
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! The default directory of a plain user's node, where somebody else was there first.
+//! Tests of the default directory of a plain user's node, where another user made it first.
 
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Output;
 
 use crate::{stderr, tidepool};
 
-/// A user that no file of the system knows of; his directory in `/tmp` is this test's alone.
+/// A user that no file of the system knows of; its directory in `/tmp` is this test's alone.
 const VICTIM: u32 = 61_977;
 const ATTACKER: u32 = 65_534;
 
@@ -62,7 +62,7 @@ fn a_directory_that_somebody_else_made_is_refused() {
     let said = stderr(&start(directory.path()));
     assert!(said.contains("belongs to user 65534"), "{said}");
     assert_eq!(std::fs::read(&treasure).unwrap(), b"mine");
-    // The directory is his own, and the link in it is not followed either.
+    // The directory is the user's own, and the link in it is not followed either.
     for path in [&trap.0, &inner] {
         chown(path, Some(VICTIM), Some(VICTIM)).unwrap();
         open(path, 0o700);

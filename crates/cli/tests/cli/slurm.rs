@@ -1,4 +1,4 @@
-//! The scripts for Slurm, with programs in place of Slurm's, the system log's and our own.
+//! Tests of the scripts for Slurm, with stand-ins for Slurm's programs, the system log and our own.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `node stop` and `node drain` that are interrupted: the node is as it was before, or it is said
-//! how to have that.
+//! Tests of `node stop` and `node drain` that are interrupted: the node is as it was before, or a
+//! message says how to restore that.
 
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn a_stop_that_is_interrupted_while_it_waits_for_programs_changes_nothing() {
     let mut user = daemon.user_of_the_mount();
     let mut stop = daemon.command(&["node", "stop", "--wait", "600"]);
     let mut stop = stop.stderr(Stdio::piped()).spawn().unwrap();
-    // It says for whom it waits.
+    // It names the programs that it waits for.
     let mut said = [0; 7];
     std::io::Read::read_exact(stop.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert_eq!(&said, b"waiting");

@@ -1,5 +1,5 @@
-//! `tidepool trace`: requests of the mount and of the library as they come, by file, process and
-//! time; and that it leaves nothing switched on.
+//! Tests of `tidepool trace`: requests of the mount and of the library as they come, by file,
+//! process and time; and that it leaves nothing switched on.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -274,7 +274,7 @@ fn another_user_sees_nothing_of_others() {
     assert!(records.iter().all(|it| it["user_id"] == NOBODY), "{records:#?}");
     assert!(!format!("{records:?}").contains("secret"), "{records:#?}");
     assert_eq!(summary["requests"], records.len());
-    // Nor does it name a file that he may not read.
+    // Nor does it name a file that the user may not read.
     let mut command = Command::new(&program);
     command.arg("trace").arg(&path).arg("--socket").arg(daemon.path("node.sock"));
     let refused = command.uid(NOBODY).gid(NOBODY).output().unwrap();

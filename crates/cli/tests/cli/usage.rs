@@ -1,4 +1,4 @@
-//! Help, usage errors, exit codes without a node.
+//! Tests of help, usage errors and exit codes without a node.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Each branch of the law.
+//! Tests of each branch of the policy `tidepool`.
 
 use tidepool_control_policy::{
     Alarm, ControlPolicy, INTERVAL_MAX_MS, Level, Limit, MemoryNode, Parameters, Pressure, Reason,

@@ -1,4 +1,4 @@
-//! The check of parameters.
+//! Tests of the check of parameters.
 
 use tidepool_control_policy::{ControlPolicy, NodeFacts, Parameters, headroom_bytes};
 use tidepool_proto::ErrorKind;

@@ -1,4 +1,4 @@
-//! A node whose readings are set by hand, and a store that obeys at once.
+//! A simulated node whose readings a test sets by hand, and a store that obeys at once.
 
 use tidepool_control_policy::{
     Alarm, ControlPolicy, Decision, Parameters, Policy, Pressure, Snapshot, StoreState,

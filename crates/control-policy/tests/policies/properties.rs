@@ -1,4 +1,4 @@
-//! What holds for any snapshot, however wrong its sensors.
+//! Property tests: what holds for any snapshot, however wrong its sensors.
 
 use proptest::prelude::*;
 use tidepool_control_policy::{

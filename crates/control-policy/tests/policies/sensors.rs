@@ -1,4 +1,4 @@
-//! Sensors that are late, wrong or absent.
+//! Tests with sensors that are late, wrong or absent.
 
 use tidepool_control_policy::{Alarm, Level, Reason};
 

@@ -1,4 +1,4 @@
-//! The split over several stores.
+//! Tests of the split over several stores.
 
 use tidepool_control_policy::{StoreSpeed, StoreState, split};
 

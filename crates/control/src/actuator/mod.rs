@@ -21,7 +21,7 @@ pub trait Actuator: Send + Sync {
     fn name(&self) -> &str;
 
     /// What the store holds now. Called at every decision: a fast store answers in microseconds, a
-    /// slow one from what it last saw. The name in it may be empty: whoever asks knows it.
+    /// slow one from what it last saw. The name in it may be empty: the caller knows it.
     fn state(&self) -> Result<StoreState>;
 
     /// Sets the capacity and returns when the bytes above it are back with the operating system, or
@@ -59,7 +59,7 @@ pub trait Actuator: Send + Sync {
     }
 }
 
-/// Whoever writes down what was set. A limit that could not be written down must not be set.
+/// Records the limits that were set. A limit that could not be recorded must not be set.
 pub type LimitWitness = Box<dyn Fn(&LimitBefore) -> Result<()> + Send + Sync>;
 
 /// The limit of a server before it was controlled, and what it was set to since.

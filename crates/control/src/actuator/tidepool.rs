@@ -2,10 +2,10 @@
 //!
 //! State comes from the node's control page in shared memory, and every question for it is a
 //! heartbeat there, so the lease is held without messages, and only while the controller still
-//! decides: who hangs must lose it as who dies does. Commands go over the node's socket. A thread
-//! takes reports there, fetches changed settings, and attaches again after a restart of the node.
-//! It never governs a store that another controller governs, and never trusts a page of another
-//! layout.
+//! decides: a controller that hangs must lose it as one that dies does. Commands go over the node's
+//! socket. A thread takes reports there, fetches changed settings, and attaches again after a
+//! restart of the node. It never governs a store that another controller governs, and never trusts
+//! a page of another layout.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

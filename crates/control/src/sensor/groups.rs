@@ -1,5 +1,5 @@
-//! Where the control groups are: the hierarchies that count memory, the group of a process, and the
-//! groups of Slurm jobs. Finds directories; reads no limit.
+//! Finds the control groups: the hierarchies that count memory, the group of a process, and the
+//! groups of Slurm jobs. Reads no limit.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Whether a reading of available memory can be true. Refuses what the kernel's own arithmetic
-//! excludes, and a reading that stands still while the stores move.
+//! Checks whether a reading of available memory can be true. Refuses what the kernel's own
+//! arithmetic excludes, and a reading that stands still while the stores move.
 
 use super::meminfo::MemoryCounters;
 

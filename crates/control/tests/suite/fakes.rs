@@ -1,4 +1,4 @@
-//! A made-up node: sensors that read it and stores on it, all under the test's hand.
+//! A simulated node for tests: sensors that read it and stores on it, all set by the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The controller on a made-up node: what it does when sensors, clocks and stores misbehave.
+//! Tests of the controller on a simulated node, with sensors, clocks and stores that misbehave.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The whole controller on the real kernel: a store in memory and a job that grows, both inside a
-//! control group of the test's own.
+//! Tests of the whole controller on the real kernel: a store in memory and a job that grows, both
+//! inside a control group of the test's own.
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The log of decisions on a real disk: replayed, rotated, full, missing.
+//! Tests of the log of decisions on a real disk: replayed, rotated, full, missing.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn options(directory: &Path, part_bytes: usize) -> JournalOptions {
     JournalOptions { part_bytes, retry, ..JournalOptions::at(directory.join("decisions")) }
 }
 
-/// A few hundred decisions of the law over a demand that moves.
+/// A few hundred decisions of a policy over a demand that moves.
 fn decide(journal: &mut JournalFile, decisions: u64) {
     let mut parameters = Parameters::default();
     let mut law = policy(parameters.policy);

@@ -1,4 +1,4 @@
-//! Recorded machines: trees of kernel files in a directory of the test's own.
+//! Recorded machines for tests: trees of kernel files in a directory of the test's own.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Stores of other makers that a file names.
+//! Opens the stores of other makers that a configuration file names.
 
 use std::path::Path;
 use std::sync::Arc;

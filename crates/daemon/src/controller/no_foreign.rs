@@ -1,4 +1,5 @@
-//! In place of stores of other makers, in a build without them: says so.
+//! The stand-in for `foreign` in a build without stores of other makers: refuses a file that names
+//! some.
 
 use std::path::Path;
 use std::sync::Arc;

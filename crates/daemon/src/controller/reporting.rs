@@ -1,4 +1,4 @@
-//! From what the loop knows of itself to what the node shows its operators.
+//! Converts the report of the control loop to the status that the node shows its operators.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

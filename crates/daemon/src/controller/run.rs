@@ -45,7 +45,7 @@ enum Wake {
 pub struct ControllerOptions {
     /// Socket of the node.
     pub socket: PathBuf,
-    /// Whether a user named that socket: he means the node there, whichever user runs it.
+    /// Whether a user named that socket, and so means the node there, whichever user runs it.
     pub is_named: bool,
     /// Other stores to govern too, one `[[store]]` each (TOML).
     pub stores_file: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub struct ControllerOptions {
 /// # Errors
 /// `NodeUnavailable` where no node answers, `InUse` where another controller governs it.
 pub fn run(options: &ControllerOptions) -> Result<()> {
-    // Decisions must not wait for whoever reads the log.
+    // Decisions must not wait for the reader of the log.
     let (writer, _writing) = logging::never_waits(std::io::stderr());
     // Fails only where something logs already.
     let _ = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).try_init();
@@ -67,8 +67,8 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
     listen_to_signals(sender.clone())?;
     let owner = std::fs::metadata(socket).ok().map(|metadata| metadata.uid());
     let trusted = owner.filter(|_| options.is_named);
-    // Before it attaches: who comes second must not take the store from the first. Without a node
-    // there is nothing to lock, and attaching says so.
+    // Before it attaches: a second controller must not take the store from the first. Without a
+    // node there is nothing to lock, and attaching says so.
     let lock = owner.map(|_| NodeLock::take(&lock_path(socket), socket)).transpose()?;
     let store = Arc::new(TidepoolStore::attach(socket, trusted)?);
     let _lock = match lock {

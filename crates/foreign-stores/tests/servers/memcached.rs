@@ -1,4 +1,4 @@
-//! memcached: pages back with the operating system, and every server that must be refused.
+//! Tests of memcached: pages back with the operating system, and every server that must be refused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

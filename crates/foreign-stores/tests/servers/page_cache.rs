@@ -1,4 +1,4 @@
-//! The page cache of a directory: what goes, in which order, and what must stay.
+//! Tests of the page cache of a directory: what is dropped, in which order, and what must stay.
 
 use std::fs::{File, FileTimes};
 use std::io::Write;

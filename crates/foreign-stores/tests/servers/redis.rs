@@ -1,4 +1,4 @@
-//! Redis and Valkey: memory that the system has back, and what the server's own count hides.
+//! Tests of Redis and Valkey: memory that the system has back, which the server's own count hides.
 
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! How a test says that it could not run here: on the runner's output, never as a silent pass.
+//! Reports that a test could not run here: on the runner's output, never as a silent pass.
 
 use std::io::Write;
 

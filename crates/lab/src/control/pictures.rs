@@ -31,7 +31,7 @@ pub struct Moment {
 /// What was done with the demand.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// Who did it, and the result in words.
+    /// Name of the policy, and the result in words.
     pub title: String,
     /// Memory of the node in bytes.
     pub memory_bytes: u64,

@@ -1,5 +1,5 @@
-//! What speaks against the rates of a calibration: measured over too wide a range to decide by, or
-//! in contradiction with each other. Only those that the user did not give otherwise count.
+//! Doubts about the rates of a calibration: measured with too wide a spread to decide by, or
+//! contradicting each other. Only rates that the user did not override count.
 
 use tidepool_model::{BytesPerSecond, Doubt, Rate};
 use tidepool_proto::Result;

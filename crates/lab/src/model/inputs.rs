@@ -1,4 +1,5 @@
-//! Where the models get their numbers: flags over an input file over a calibration file.
+//! The inputs of the models: flags override an input file, which overrides a calibration file. A
+//! rate that none of them gives is refused, never guessed.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What is made from the tables is up to date and usable.
+//! Tests that generated documents are up to date and usable.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! How good a run was: the figures in which policies are compared.
+//! Measures of a simulated run: the figures in which policies are compared.
 //!
 //! All are taken from what was true on the node, never from what its sensors said.
 
@@ -27,9 +27,9 @@ pub struct Measures {
     pub excess_peak_bytes: u64,
     /// Time above the node's memory in nanoseconds.
     pub over_memory_ns: u64,
-    /// Bytes that the stores gave up.
+    /// Bytes that the stores gave back.
     pub evicted_bytes: u64,
-    /// Bytes that they had to give up at least, had they never grown.
+    /// Bytes that they had to give back at least, had they never grown.
     pub needed_bytes: u64,
     /// Bytes that the stores took.
     pub filled_bytes: u64,

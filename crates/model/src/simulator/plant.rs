@@ -126,7 +126,7 @@ pub struct StoreConfig {
     pub capacity_max_bytes: u64,
     /// Unit of its capacity in bytes.
     pub block_bytes: u64,
-    /// Pinned or lent bytes.
+    /// Pinned or borrowed bytes.
     pub held_bytes: u64,
     /// Bytes to be written back before they can go.
     pub memory_only_bytes: u64,
@@ -232,7 +232,7 @@ pub struct Truth {
     pub shortages: u64,
     /// Bytes of the stores that are nowhere else.
     pub memory_only_bytes: u64,
-    /// Bytes that the stores gave up so far.
+    /// Bytes that the stores gave back so far.
     pub evicted_bytes: u64,
     /// Bytes that the stores took so far.
     pub filled_bytes: u64,

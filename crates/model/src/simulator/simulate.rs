@@ -101,7 +101,7 @@ pub struct Run {
     pub capacity_max_bytes: u64,
 }
 
-/// Who is told of each decision: the snapshot, the parameters and the answer.
+/// Receives each decision: the snapshot, the parameters and the answer.
 pub type Observer<'a> = &'a mut dyn FnMut(&Snapshot, &Parameters, &Decision);
 
 /// Makes a run.

@@ -1,4 +1,5 @@
-//! What jobs ask for over time: points joined by straight lines, read from and written to text.
+//! [`Trace`]: the demand of jobs over time, as points joined by straight lines, read from and
+//! written to text.
 //!
 //! Text names its units in its column names, and text that makes no sense is refused with the
 //! line or entry at fault. Opens no file.

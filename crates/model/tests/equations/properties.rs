@@ -1,4 +1,4 @@
-//! What must hold for all inputs: bounds, monotonicity, and limits that reduce to each other.
+//! Property tests of the equations: bounds, monotonicity, and limits that reduce to each other.
 
 use proptest::prelude::*;
 use tidepool_model::{

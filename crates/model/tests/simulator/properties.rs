@@ -1,5 +1,5 @@
-//! What must hold on every node: bounds, frugality, no growth against the demand, few commands, and
-//! no oscillation for any delay up to the configured one.
+//! Property tests of the policies on simulated nodes: bounds, frugality, no growth against the
+//! demand, few commands, and no oscillation for any delay up to the configured one.
 
 use std::time::Duration;
 

@@ -105,7 +105,7 @@ pub fn stored_at(run: &Run, at: Duration) -> u64 {
     run.samples[after.min(run.samples.len() - 1)].truth.stored_bytes
 }
 
-/// Bytes that the stores gave up from one time to another.
+/// Bytes that the stores gave back from one time to another.
 pub fn evicted_between(run: &Run, from: Duration, until: Duration) -> u64 {
     let at = |time: Duration| {
         let after = run.samples.partition_point(|sample| sample.at_ns < time.as_nanos() as u64);

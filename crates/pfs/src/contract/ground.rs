@@ -1,5 +1,5 @@
-//! The directory that the suite works in, and how checks report. Removes the directory when done,
-//! and those that suites killed on this host left behind.
+//! The working directory of the contract suite, and the reports of its checks. Removes the
+//! directory at the end, and those that killed runs left behind on this host.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A suite that a user runs on his own PFS: what it keeps of POSIX, how fast it is, and what
-//! Tidepool does where something is missing.
+//! The contract suite, which users run on their own PFS: what it keeps of POSIX, how fast it is,
+//! and what Tidepool does where something is missing.
 //!
 //! Works in one directory that it makes and removes, also after a failed check or a cancel. Every
 //! check runs in a directory and a thread of its own, so that a call that never returns costs one

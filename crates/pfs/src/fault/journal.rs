@@ -1,5 +1,6 @@
-//! What would be lost with the power: the former content of every range written since the last
-//! sync, and the names whose directory was not synced since they were made.
+//! The journal of unsynced changes, which a simulated power failure undoes: the former content of
+//! every range written since the last sync, and the names whose directory was not synced since they
+//! were made.
 //!
 //! Kept in files of a directory outside the PFS, so that it outlives a killed process. Covers what
 //! went through the fault store; the times and attributes of files are not rolled back, and neither
@@ -163,7 +164,7 @@ impl Journal {
         self.names.lock().write_all(&bytes)
     }
 
-    /// Takes back all that was not synced, and starts anew.
+    /// Takes back all that was not synced, and starts again.
     pub fn lose_power(&self) -> io::Result<PowerLoss> {
         let mut undos = self.undos.lock();
         // No write or sync is under way once all locks were had.

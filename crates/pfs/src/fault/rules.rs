@@ -1,4 +1,4 @@
-//! What goes wrong and when, and its text form. A rule names operations, an effect and a trigger:
+//! Rules of the fault store and their text form. A rule names operations, an effect and a trigger:
 //!
 //! `read:errno=EIO@3;write:enospc-after=8MiB;io:rate=400MB/s;sync:slow=5ms;lose-unsynced;seed=7`
 //!

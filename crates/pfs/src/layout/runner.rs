@@ -1,5 +1,5 @@
-//! What layout backends do to the outside: extended attributes through a descriptor, and commands
-//! of the file system's own tools. One trait, so that tests replay recordings.
+//! The effects of layout backends: extended attributes through a descriptor, and commands of the
+//! file system's own tools. One trait, so that tests replay recordings.
 
 use std::ffi::OsString;
 use std::io;

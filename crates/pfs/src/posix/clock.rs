@@ -1,6 +1,6 @@
 //! The clock of a file system, as far as it is known: a time that is never ahead of the clock that
-//! stamps changes. Ahead would mean to call a version settled while a change could still hide in
-//! its tick; behind costs only a little caching.
+//! stamps changes. Ahead would mean to call a racy time stamp settled while a change could still
+//! hide in its tick; behind costs only a little caching.
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};

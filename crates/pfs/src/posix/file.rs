@@ -1,4 +1,4 @@
-//! One open file of a mounted file system.
+//! [`PosixFile`]: one open file of a mounted file system.
 //!
 //! The caller's descriptor shares its description with the caller, so neither its flags nor its
 //! position are touched. Where other flags are needed (direct I/O, appends, or none of these) the
@@ -41,7 +41,7 @@ pub(crate) struct PosixFile {
     /// Opened again with `O_APPEND`; `None` inside: refused. The lock keeps write and position
     /// together.
     appender: Mutex<Option<Option<OwnedFd>>>,
-    /// As whom content and length are changed, where not as this process.
+    /// The user that content and length are changed as, where not as this process.
     changes_as: OnceLock<Identity>,
 }
 
@@ -72,7 +72,7 @@ impl PosixFile {
         Error::new(ErrorKind::Pfs, operation, format!("{name}{separator}{detail}")).caused_by(error)
     }
 
-    /// Has this thread act as the one whom changes are made as, until the value drops. Nothing may
+    /// Has this thread act as the user that changes are made as, until the value drops. Nothing may
     /// be opened or made meanwhile but the change itself.
     fn acting(&self) -> Result<Option<Acting>> {
         self.changes_as.get().map_or(Ok(None), act_as)

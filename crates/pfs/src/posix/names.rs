@@ -205,7 +205,7 @@ impl DurableNames {
             }
             done => done?,
         }
-        // A process without a store has nobody who closes it again.
+        // In a process without a store nothing closes it again.
         if root.is_some() {
             self.hold(directory, opened);
         }

@@ -1,5 +1,5 @@
-//! The contract suite on file systems whose answers are known, and its manners: it removes what it
-//! makes, ends when told to, and says what cannot be written.
+//! Tests of the contract suite on file systems whose answers are known: its results, that it
+//! removes what it makes, ends when told to, and says what cannot be written.
 
 use std::path::Path;
 use std::sync::Arc;

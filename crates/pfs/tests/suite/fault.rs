@@ -1,4 +1,5 @@
-//! The fault store: each effect, what a power failure takes, and what a killed process leaves.
+//! Tests of the fault store: each effect, the bytes that a power failure takes, and the files that
+//! a killed process leaves.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,6 @@
-//! What the tests of this crate share: directories on several file systems, aligned buffers, and a
-//! look into the page cache. Mounts need root; without it only the plain directory is used.
+//! Support that the tests of this crate share: directories on several file systems, aligned
+//! buffers, and a look into the page cache. Mounts need root; without it only the plain directory
+//! is used.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -102,7 +103,7 @@ impl Drop for Mount {
 pub fn on_every_file_system(test: impl Fn(&Path, &str)) {
     let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
     test(directory.path(), "plain");
-    // A directory of a real PFS, named by whoever runs the tests on one.
+    // A directory of a real PFS, named by the user that runs the tests on one.
     if let Some(pfs) = std::env::var_os("TIDEPOOL_TEST_PFS") {
         let directory = tempfile::tempdir_in(pfs).unwrap();
         test(directory.path(), "pfs");

@@ -1,4 +1,5 @@
-//! The walk of loads: complete, on one mount, through no symbolic link, and ending when dropped.
+//! Tests of the walk of loads: complete, on one mount, through no symbolic link, and ending when
+//! dropped.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;

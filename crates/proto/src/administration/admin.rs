@@ -1,5 +1,5 @@
-//! What the command line asks a node, and what it answers. The JSON of every command is one of
-//! these structures, so their field names are the stable keys.
+//! The requests of the command line to a node, and their answers. The JSON of every command is one
+//! of these structures, so their field names are the stable keys.
 
 use serde::{Deserialize, Serialize};
 
@@ -280,7 +280,7 @@ pub struct StoreStatus {
     pub resident_bytes: u64,
     /// Highest number of bytes it ever held.
     pub resident_bytes_peak: u64,
-    /// Bytes that cannot be evicted now: pinned, lent or open by passthrough.
+    /// Bytes that cannot be evicted now: pinned, borrowed or open by passthrough.
     pub pinned_bytes: u64,
     /// The part of `pinned_bytes` that stays only because programs have it mapped still, after
     /// they closed the files: it goes with their last mapping.

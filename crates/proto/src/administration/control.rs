@@ -1,5 +1,6 @@
-//! What a controller of the store's memory and its node say to each other, and what operators see
-//! of it. Plain data; who may govern is for the node, what a policy decides for the controller.
+//! The messages between a controller of the store's memory and its node, and the state of control
+//! that operators see. Plain data: the node decides which controller may govern, the controller
+//! what a policy answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +59,7 @@ pub const ALARMS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The alarm that is the node's own, whoever governs: see [`PfsFull`].
+/// The alarm that is the node's own, whichever controller governs: see [`PfsFull`].
 pub const PFS_FULL: &str = "pfs-full";
 
 /// Options that are parameters of the policies.
@@ -69,7 +70,7 @@ pub fn parameter_options() -> impl Iterator<Item = &'static OptionSpec> {
 }
 
 /// Time between two decisions in milliseconds where `control_interval_ms` is 0: that of the DynIMS
-/// paper for its law, whose gain belongs to it, and 10 ms for ours.
+/// paper for its policy, whose gain belongs to it, and 10 ms for ours.
 pub fn policy_interval_ms(policy: &str) -> u64 {
     if policy.starts_with("dynims") { 100 } else { 10 }
 }
@@ -128,7 +129,7 @@ pub struct Governed {
     pub freed_bytes: u64,
     /// Bytes that the store holds now.
     pub resident_bytes: u64,
-    /// Bytes that cannot be evicted now: pinned, lent, or open by passthrough.
+    /// Bytes that cannot be evicted now: pinned, borrowed, or open by passthrough.
     pub held_bytes: u64,
     /// Capacity in force.
     pub capacity_bytes: u64,

@@ -74,7 +74,7 @@ operations! {
     Create = "create",
     /// Reads.
     Read = "read",
-    /// Lends a range without a copy.
+    /// Borrows a range without a copy.
     Lend = "lend",
     /// Writes.
     Write = "write",
@@ -186,7 +186,7 @@ pub struct TraceRecord {
     pub front: Front,
     /// What it asks for.
     pub operation: Operation,
-    /// The user of the process, or the user who opened the file if the kernel asked by itself.
+    /// The user of the process, or the user that opened the file if the kernel asked by itself.
     pub user_id: u32,
     /// Process that asked; 0 where the kernel asked by itself, or where it cannot be seen.
     pub process_id: u32,
@@ -212,8 +212,8 @@ pub struct TraceRecord {
     pub pfs_us: u64,
 }
 
-/// A request of a client process, as that tells of it: what it served by itself no other knows. Who
-/// the process is, and which file the handle is of, the node knows better.
+/// A request of a client process, as the client reports it: what it served by itself only the
+/// client knows. The process, and the file of the handle, the node knows better.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryRecord {
     /// What it asked for.
@@ -266,10 +266,11 @@ pub struct TraceBatch {
     pub dropped: u64,
 }
 
-/// Who watches, and what.
+/// The user that watches, and the requests to show.
 #[derive(Debug)]
 pub struct TraceWish {
-    /// The user who traces. Users other than root and the node's owner get only their own requests.
+    /// The user that traces. Users other than root and the node's owner get only their own
+    /// requests.
     pub user_id: u32,
     /// Only requests of this process.
     pub process_id: Option<u32>,

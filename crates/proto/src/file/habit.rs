@@ -1,4 +1,4 @@
-//! The rules of read-ahead that node and client library share: whether a reader wants more than a
+//! Rules of read-ahead that node and client library share: whether a reader wants more than a
 //! sample, and how fast the window grows.
 //!
 //! Each recognises runs of reads by itself. The client library sees all reads of an open in their

@@ -1,4 +1,5 @@
-//! What a node offers to its front ends: opens of files, reads, writes, pins.
+//! [`FileService`] and [`OpenFile`]: the interface of a node to its front ends: opens of files,
+//! reads, writes, pins.
 //!
 //! `node` implements these traits, the FUSE mount and the socket server call them. A front end
 //! brings an open descriptor of the PFS file (*authority is the descriptor*): it opened the file
@@ -15,7 +16,7 @@ use crate::mode::{Access, Advice, ReadMode, WriteMode};
 use crate::trace::Tracer;
 use crate::version::{ChangeTimes, FileId, Version};
 
-/// A user as the kernel weighs his rights.
+/// A user with what the kernel weighs for its rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// User.
@@ -41,15 +42,15 @@ pub struct OpenRequest {
     /// This open cuts the file to nothing, so it need not care for what was in it. The caller then
     /// sets the length by itself.
     pub truncate: bool,
-    /// This open created the file, so its directory entry is not durable yet. Whoever asks for it
-    /// asked [`FileService::check_open`] before: the file is there now, so it is not refused.
+    /// This open created the file, so its directory entry is not durable yet. The caller asked
+    /// [`FileService::check_open`] before: the file is there now, so it is not refused.
     pub created: bool,
     /// Writes go to the end of the file, wherever that is (`O_APPEND`).
     pub append: bool,
-    /// The user whom quotas and limits are charged to.
+    /// The user that quotas and limits are charged to.
     pub user_id: u32,
-    /// As whom this open changes the PFS file, so that set-id bits, reserved space and quotas are
-    /// weighed as if the user wrote himself; `None`: as the node.
+    /// The user that this open changes the PFS file as, so that set-id bits, reserved space and
+    /// quotas are those of a write by that user; `None`: as the node.
     pub changes_as: Option<Identity>,
 }
 
@@ -86,8 +87,8 @@ pub struct ChangedRange {
 /// Told of changes, on the thread that makes them.
 pub type ChangeHook = Arc<dyn Fn(&ChangedRange) + Send + Sync>;
 
-/// Called when the node is about to write back all that it owes; returns when the node has the
-/// bytes that programs gave the front end, such as stores to mappings, or gives up in the end.
+/// Called when the node is about to write back all dirty bytes; returns when the node has the bytes
+/// that programs gave the front end, such as stores to mappings, or gives up in the end.
 pub type DrainHook = Arc<dyn Fn() + Send + Sync>;
 
 /// What a read returned and which levels it came from.
@@ -129,11 +130,11 @@ pub struct SegmentExport {
     pub segment: OwnedFd,
     /// The residency table ([`crate::table`]), read-only.
     pub table: OwnedFd,
-    /// The touch marks, writable and untrusted: one byte a block.
+    /// The reference bits, writable and untrusted: one byte a block.
     pub touches: OwnedFd,
     /// Block size of this segment in bytes.
     pub block_bytes: u64,
-    /// Length of the table and the touch marks in blocks.
+    /// Length of the table and the reference bits in blocks.
     pub blocks: u64,
 }
 
@@ -250,11 +251,11 @@ pub trait OpenFile: Send + Sync {
 }
 
 /// Longest time between two looks at a file, just before and just after a change of its metadata,
-/// for which it is believed that nothing else changed: whoever writes a file in between and sets
-/// its modification time back leaves no trace.
+/// for which it is believed that nothing else changed: a program that writes the file in between
+/// and sets its modification time back leaves no trace.
 const METADATA_CHANGE_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// When somebody looked at a file whose metadata he is about to change.
+/// The time of a look at a file whose metadata the caller is about to change.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangeBegin(Instant);
 
@@ -274,8 +275,8 @@ impl ChangeBegin {
 pub trait MetadataWatch: Send + Sync {
     /// Tells that the change was made. What is cached of the noted version serves on if nothing but
     /// that change came between it and the file as it is, which `alone` and its lease have to bear
-    /// out. Without the lease it is read again, and who has the file open goes on with that.
-    /// Without that word it is not served any more. It is let go where the last name of the file is
+    /// out. Without the lease it is read again, and open files go on with that. Without the
+    /// notification it is not served any more. It is let go where the last name of the file is
     /// gone.
     fn carry(self: Box<Self>, alone: Option<ChangeTimes>) -> Result<()>;
 }
@@ -319,8 +320,8 @@ pub trait FileService: Send + Sync + 'static {
         let _ = hook;
     }
 
-    /// From now on calls `hook` before the node writes back what it owes because it stops. A node
-    /// that owes nothing may leave this as it is.
+    /// From now on calls `hook` before the node writes back its dirty bytes because it stops. A
+    /// node that has none may leave this as it is.
     fn on_drain(&self, hook: DrainHook) {
         let _ = hook;
     }

@@ -1,10 +1,10 @@
-//! How a memory-only file looks on the parallel file system: a stub whose mark is an extended
-//! attribute, or its content where attributes are not to be had; and the test for it ([`find()`]).
+//! Stubs: how a memory-only file looks on the parallel file system. Its mark is an extended
+//! attribute, or its content where attributes are not supported. [`find()`] is the test for one.
 //!
-//! A mark says how long the file is and which node holds its bytes. While the node writes them
-//! down the mark says so, and then the file is a stub whatever its length: a node that ends half
-//! way leaves no file that looks whole. Otherwise it is one only while it has the length of a stub,
-//! so that a file which another program wrote in its place is an ordinary one.
+//! A mark says how long the file is and which node holds its bytes. While the node writes them back
+//! the mark says so, and then the file is a stub whatever its length: a node that ends half way
+//! leaves no file that looks whole. Otherwise it is one only while it has the length of a stub, so
+//! that a file which another program wrote in its place is an ordinary one.
 
 mod find;
 

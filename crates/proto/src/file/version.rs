@@ -47,13 +47,14 @@ pub struct ChangeTimes {
     pub leased: bool,
 }
 
-/// What is known of a file between two looks at it, by who changed its metadata in between.
+/// What the program that changed the metadata of a file between two looks at it knows of the time
+/// between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
     /// Nothing.
     Unknown,
-    /// The looks fit, and lie close together. Whoever wrote the file in between and set its time
-    /// back left no trace.
+    /// The looks fit, and lie close together. A program that wrote the file in between and set its
+    /// time back left no trace.
     Seen,
     /// Nothing else changed its content.
     Sure,

@@ -137,7 +137,7 @@ pub struct ControlConfig {
     pub is_on: bool,
     /// Guaranteed part of the store in bytes, [`memory_min_default_bytes`] where none is set.
     pub memory_min_bytes: u64,
-    /// Time without a word of the controller after which it counts as dead, in milliseconds.
+    /// Time without a heartbeat of the controller after which it counts as dead, in milliseconds.
     pub lease_ms: u64,
     /// File of other stores that the controller governs too.
     pub stores_file: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What the Hadoop front end may be told, and the number that its two halves compare. The Java
+//! The options of the Hadoop front end, and the number that its two halves compare. The Java
 //! constants and the reference are generated from here; Java restates no key and no default.
 
 use crate::option::{OptionKind, OptionSpec, READ_MODES, Setting, WRITE_MODES, table};

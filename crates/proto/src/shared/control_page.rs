@@ -2,10 +2,10 @@
 //! at every decision without a message.
 //!
 //! The node keeps the numbers of its store in this page and hands a read-only descriptor of it to
-//! whoever governs the store. Every word is an atomic of its own: a reader sees each value whole,
-//! and two values possibly of slightly different times. The other way goes the [`Heartbeat`], by
-//! which a controller that has nothing to say stays alive. This module holds the layouts; it maps
-//! no memory and decides nothing.
+//! the controller that governs the store. Every word is an atomic of its own: a reader sees each
+//! value whole, and two values possibly of slightly different times. The other way goes the
+//! [`Heartbeat`], by which a controller that has nothing to say stays alive. This module holds the
+//! layouts; it maps no memory and decides nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct ControlPage {
     pub capacity_bytes: AtomicU64,
     /// Bytes that the store holds, those under eviction included.
     pub resident_bytes: AtomicU64,
-    /// Bytes that cannot be evicted now: pinned, lent, or open by passthrough.
+    /// Bytes that cannot be evicted now: pinned, borrowed, or open by passthrough.
     pub held_bytes: AtomicU64,
     /// Bytes that were selected for eviction and are not free yet.
     pub freeing_bytes: AtomicU64,
@@ -86,8 +86,8 @@ impl ControlPage {
             .remedy("use the same release on both sides"))
     }
 
-    /// Bytes that the store keeps whoever governs it, and when nobody does: the configured part,
-    /// and never less than what is pinned or lent, because those bytes cannot go.
+    /// Bytes that the store keeps under any controller, and without one: the configured part, and
+    /// never less than what is pinned or borrowed, because those bytes cannot go.
     pub fn guaranteed(&self) -> u64 {
         let configured = self.capacity_min_bytes.load(Ordering::Relaxed);
         configured.max(self.held_bytes.load(Ordering::Relaxed))

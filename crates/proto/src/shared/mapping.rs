@@ -55,7 +55,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of a file from `offset`, a multiple of the page size. Changes are shared
-    /// with all who use the file.
+    /// with all programs that use the file.
     pub fn shared(file: impl AsFd, offset: u64, length: usize, access: Access) -> Result<Mapping> {
         Self::of_file(file, offset, length, access, MapFlags::SHARED | MapFlags::NORESERVE)
     }

@@ -17,8 +17,8 @@ pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"TIDETAB1");
 pub const HEADER_BYTES: usize = 64;
 /// Offset of the file size word in the header; it changes as local writers append or truncate.
 pub const HEADER_SIZE_OFFSET: usize = 24;
-/// Offset of the word that is not 0 once another program changed the file. Who opened it only to
-/// read goes on with these bytes; who may write reads the file as it is now, all of it.
+/// Offset of the word that is not 0 once another program changed the file. An open for reading goes
+/// on with these bytes; one that may write reads the file as it is now, all of it.
 pub const HEADER_STALE_OFFSET: usize = 32;
 
 /// State of a block.

@@ -103,7 +103,7 @@ pub enum Request {
         /// Bytes that the client read from the segment without a message, for the counters.
         mapped_bytes: u64,
     },
-    /// Lends a range for reading without copies. Answer: `Borrowed` or `NotBorrowed`.
+    /// Borrows a range for reading without copies. Answer: `Borrowed` or `NotBorrowed`.
     Borrow {
         /// The open file.
         handle: u64,
@@ -136,7 +136,7 @@ pub enum Request {
     /// The client goes. No answer; the node closes the connection.
     Bye,
     /// The client lives and sends no more on this connection. No answer; the node closes the
-    /// connection when no request of it is worked on any more, and what it lent stays until the
+    /// connection when no request of it is worked on any more, and what it borrowed stays until the
     /// process ends.
     Finish,
     /// What the client was asked for, told because somebody watches. No answer.
@@ -251,25 +251,25 @@ pub enum Reply {
         /// Length in bytes.
         size: u64,
     },
-    /// Segment, table and touch marks come along, in this order, if `segment` is there.
+    /// Segment, table and reference bits come along, in this order, if `segment` is there.
     Descriptors {
         /// Their layout, or nothing where the file has no segment to hand out.
         segment: Option<SegmentLayout>,
     },
     /// The range stays where it is until it is released; the segment comes along, read-only.
     Borrowed {
-        /// Number of the loan.
+        /// Number of the borrow.
         borrow: u64,
-        /// Bytes lent: fewer than asked for only at the end of the file.
+        /// Bytes borrowed: fewer than asked for only at the end of the file.
         bytes: u64,
         /// Which levels they came from.
         levels: BytesByLevel,
     },
-    /// The range cannot be lent (packed, being written, or no room for pins): read it instead.
+    /// The range cannot be borrowed (packed, being written, or no room for pins): read it instead.
     NotBorrowed,
     /// The version of the file is noted.
     Noted {
-        /// Number of the note on this connection. The oldest of too many is given up.
+        /// Number of the note on this connection. The oldest of too many is dropped.
         note: u64,
     },
     /// To `Admin`.
@@ -291,7 +291,7 @@ pub struct Opened {
     pub size: u64,
     /// What is written may live in the memory of the node alone, and so end with it.
     pub may_be_lost: bool,
-    /// Layout of segment, table and touch marks, which come along in this order.
+    /// Layout of segment, table and reference bits, which come along in this order.
     pub segment: Option<SegmentLayout>,
     /// The payload is the whole file, and came from these levels.
     pub inline: Option<BytesByLevel>,
@@ -305,7 +305,7 @@ pub struct Opened {
 pub struct SegmentLayout {
     /// Block size in bytes.
     pub block_bytes: u64,
-    /// Number of words of the table and of touch marks.
+    /// Number of words of the table and of reference bits.
     pub blocks: u64,
 }
 

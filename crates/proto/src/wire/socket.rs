@@ -38,7 +38,7 @@ pub struct Frame {
     pub descriptors_announced: usize,
 }
 
-/// Connects to the socket at a path without waiting: where the backlog of who listens there is
+/// Connects to the socket at a path without waiting: where the backlog of the listening process is
 /// full, that fails with `WouldBlock`; with `ConnectionRefused` where nobody listens any more.
 pub fn connect_at_once(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -112,7 +112,7 @@ unsafe fn read_option<T>(
     }
 }
 
-/// Asks the kernel who is at the other end.
+/// Asks the kernel for the process and user at the other end.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     // Not by rustix, whose process ids cannot be the zero that stands for a hidden process.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };

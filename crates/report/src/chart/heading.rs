@@ -1,4 +1,4 @@
-//! The words above what is drawn: title and notes.
+//! Draws the words above a chart: title and notes.
 
 use super::panel::Paper;
 use crate::canvas::{Anchor, Canvas, Colour, INK, Place, SOFT};

@@ -1,5 +1,5 @@
-//! Where the parts of a panel lie: words above, names to the right, the plot in between, the
-//! horizontal axis below.
+//! Computes where the parts of a panel lie: words above, names to the right, the plot in between,
+//! the horizontal axis below.
 
 use super::heading::Heading;
 use super::marks::{self, Placed};

@@ -1,4 +1,5 @@
-//! Vertical lines that mean something. Their words stand in rows above the plot, where no data is.
+//! Vertical marks in a chart, such as limits. Their words stand in rows above the plot, where no
+//! data is.
 
 use super::panel::{Mark, Side};
 use super::plot::Plot;

@@ -1,4 +1,5 @@
-//! Names of lines at their ends, and the legend above the plot for what has no name there.
+//! Draws the names of lines at their ends, and the legend above the plot for lines without room
+//! there.
 
 use super::panel::{Bars, Line, MARGIN, Panel, colour};
 use crate::canvas::{Anchor, Canvas, Colour, INK, Place, Stroke, darker};

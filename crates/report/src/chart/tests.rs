@@ -1,4 +1,4 @@
-//! Tests of charts: what they promise to people who look at them.
+//! Tests of charts: what they promise to their readers.
 
 use super::*;
 use crate::axis::Axis;

@@ -1,4 +1,4 @@
-//! Files that misbehave in known ways: what the model test has to notice. Used to prove the test,
+//! Files that misbehave in known ways, which the model test has to notice. Used to prove the test,
 //! never to test the product.
 
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ const SLOTS: u8 = 5;
 /// Operations between two kills of the node, on average.
 const KILL_INTERVAL: u64 = 4000;
 
-/// Who there is.
+/// The actors of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast {
     /// Actors on the mount; they have the lowest numbers.

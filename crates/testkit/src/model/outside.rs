@@ -1,6 +1,6 @@
-//! Another program that changes files on the PFS. Where it writes into the stub of a memory-only
-//! file, its bytes are the file from then on, and each who may write the file is told that
-//! those in memory gave way.
+//! Another program that changes files on the PFS, in the reference model. Where it writes into the
+//! stub of a memory-only file, its bytes are the file from then on, and each open that may write
+//! the file is told that those in memory were discarded.
 
 use super::checks::{Mismatch, succeeded};
 use super::driver::{Applied, Driver, Outcome};
@@ -53,7 +53,7 @@ impl Driver<'_> {
         let (end, length) = match change {
             OutsideChange::Overwrite { offset, length, .. } => (offset + length, length),
             OutsideChange::Append { length } => (length, length),
-            // What becomes of a stub without a name, nobody who has the file open need notice.
+            // No open of the file need notice what becomes of a stub without a name.
             _ => return Ok(Applied::PassedOver),
         };
         let answer = self.outside(&Command::IsStub { path: path.to_owned() })?;

@@ -1,4 +1,5 @@
-//! The reference: files as plain vectors. What every file system promises and nothing more.
+//! The reference model: files as plain vectors, with what every file system promises and nothing
+//! more.
 //!
 //! The one thing beyond POSIX is the *epoch* of a file: each change behind Tidepool's back begins
 //! a new one. A handle belongs to the epoch it was opened in. It may go on seeing the bytes that
@@ -293,12 +294,12 @@ impl Reference {
             && self.handles.values().any(|handle| handle.file == number && !handle.writes())
     }
 
-    /// Whether somebody reads it who may have stayed at an earlier end.
+    /// Whether an open for reading may have stayed at an earlier end.
     pub fn has_readers_behind(&self, number: FileNumber) -> bool {
         self.handles.values().any(|handle| handle.file == number && !handle.grown.is_empty())
     }
 
-    /// Lets those who read a file that became longer than `size_before` stay behind.
+    /// Lets opens for reading of a file that became longer than `size_before` stay behind.
     pub fn note_growth(&mut self, number: FileNumber, size_before: u64) {
         let stays = |handle: &&mut ModelHandle| handle.file == number && !handle.writes();
         let bytes = Arc::new(self.file(number).bytes.clone());

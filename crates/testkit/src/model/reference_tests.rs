@@ -1,4 +1,4 @@
-//! The reference itself has to be beyond doubt.
+//! Tests of the reference model, which all other results depend on.
 
 use tidepool_proto::Access;
 

@@ -1,5 +1,5 @@
-//! Where a reader may stay at the old end of a file that grew: only where the node may have had no
-//! room for the growth. Everywhere else the reader has to see it.
+//! Tells where a reader may stay at the old end of a file that grew: only where the node may have
+//! had no room for the growth. Everywhere else the reader has to see it.
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
 
@@ -22,7 +22,7 @@ impl Driver<'_> {
         if !self.model.grew_under_readers(number, size_before) {
             return Ok(());
         }
-        // Who stayed behind once does so until it opens the file again.
+        // A reader that stayed behind once does so until it opens the file again.
         if self.model.has_readers_behind(number) || self.may_lack_room(number)? {
             self.model.note_growth(number, size_before);
         }

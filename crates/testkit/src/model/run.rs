@@ -21,7 +21,7 @@ pub struct Plan {
     pub operations: u64,
     /// Stop after this time even if operations are left.
     pub time_limit: Option<Duration>,
-    /// Who takes part.
+    /// The actors that take part.
     pub cast: Cast,
     /// Capacity that resizes vary around, in bytes.
     pub capacity_bytes: u64,

@@ -1,5 +1,5 @@
-//! What the driver tells an actor and what it answers: one datagram each way. Bytes of reads and
-//! writes travel in the shared buffer, from its start.
+//! The messages between driver and actor: one datagram each way. Bytes of reads and writes travel
+//! in the shared buffer, from its start.
 
 use serde::{Deserialize, Serialize};
 use tidepool_proto::admin::{AdminReply, AdminRequest};
@@ -58,7 +58,7 @@ pub enum OutsideChange {
         /// It gets the times of the old one.
         restore_times: bool,
     },
-    /// The name is removed and the file made anew, often with the same inode number.
+    /// The name is removed and the file recreated, often with the same inode number.
     Recreate {
         /// Length of the new one in bytes.
         length: u64,

@@ -1,4 +1,4 @@
-//! What a weak PFS does when asked: the same on the directory behind it.
+//! The FUSE operations of a weak PFS: each is carried out on the directory behind it.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -523,7 +523,7 @@ impl Filesystem for PassThrough {
         reply: ReplyEmpty,
     ) {
         self.ask("setlk", number);
-        // Who would wait is refused: the node tries again.
+        // A caller that would wait is refused: the node tries again.
         let mut lock = record_lock(start, end, kind);
         answer(reply, self.lock(handle, libc::F_OFD_SETLK, &mut lock));
     }

@@ -1,4 +1,5 @@
-//! How a weak PFS reaches the directory behind it: inodes, opens, attributes and their changes.
+//! Passes the operations of a weak PFS on to the directory behind it: inodes, opens, attributes and
+//! their changes.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -169,7 +170,7 @@ impl PassThrough {
         Ok(self.attributes(number, &stat))
     }
 
-    /// What was made belongs to who asked for it.
+    /// What was made belongs to the user that asked for it.
     pub fn made(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         let directory = self.nodes.get(parent.0)?;
         let (uid, gid) = (Uid::from_raw(request.uid()), Gid::from_raw(request.gid()));

@@ -1,4 +1,5 @@
-//! The blocks of a page: fenced and indented code, with the output that is shown below a block.
+//! Finds the blocks of a page: fenced and indented code, with the output that is shown below a
+//! block.
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 

@@ -1,4 +1,4 @@
-//! `guides.toml`: what pages need before their first block, and the blocks that are not run.
+//! Reads `guides.toml`: what pages need before their first block, and the blocks that are not run.
 
 use std::path::{Path, PathBuf};
 

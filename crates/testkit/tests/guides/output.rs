@@ -1,5 +1,5 @@
-//! Compares what a page shows with what a command said. Figures and sizes may differ; a line `...`
-//! stands for any lines, and `...` at the end of a line for the rest of it.
+//! Compares the output on a page with the output of the command. Figures and sizes may differ; a
+//! line `...` stands for any lines, and `...` at the end of a line for any text.
 
 /// Whether the output ends as the page shows.
 pub fn matches(shown: &str, said: &str) -> bool {

@@ -1,5 +1,5 @@
-//! What a client can do with the descriptors that it was given, and what it learns of the node by
-//! `/proc`: read its own file, set touch marks, nothing else.
+//! Tests of what a client can do with the descriptors that it was given, and of what it learns of
+//! the node by `/proc`: it can read its own file and set reference bits, nothing else.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! What one client may hold at a time. Beyond it the client hears so, and nobody else notices.
+//! Tests of the limits of one client. Beyond a limit the client gets an error, and other clients
+//! are not affected.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -98,7 +99,8 @@ fn requests_in_flight() {
         let descriptor = File::open(&path).unwrap();
         let mut client = RawClient::accepted(node.socket());
         let opened = client.ask(&open_for(Access::Read), &[descriptor.as_fd()]).unwrap();
-        // As many as a socket holds the answers of: whoever sends more has to take some first.
+        // As many as a socket holds the answers of: a client that sends more has to take some
+        // first.
         for number in 0..60 {
             let offset = (number % 8) << 20;
             client.send(&read_of(opened.handle(), offset, 64), &[], &[]).unwrap();

@@ -1,4 +1,5 @@
-//! What another user on the node must not get, and what a hostile client must not break.
+//! Tests of what another user on the node must not get, and of what a hostile client must not
+//! break.
 //!
 //! All of it on a real node with a mount, run by root; the other users are threads of this process
 //! with other credentials. Five parts: permissions on the mount, room on the PFS, the socket,

@@ -1,5 +1,5 @@
-//! What a user writes through the mount takes no more room on the PFS than he may have: not what
-//! is kept for root, whichever way the bytes take to get there.
+//! Tests that what a user writes through the mount takes no more room on the PFS than the user may
+//! have: nothing of what is reserved for root, by whichever path the bytes go there.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -131,7 +131,7 @@ const WAYS: [Way; 8] = [
     }),
 ];
 
-/// Tries all ways on a node of these options over an image whose user has taken all that he may.
+/// Tries all ways on a node of these options over an image whose user has taken all it may.
 fn nothing_more_is_taken(image: &Image, options: [&str; 2]) {
     let in_memory = options.contains(&"memory");
     let arguments = options.map(str::to_owned).to_vec();

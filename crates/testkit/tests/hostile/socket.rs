@@ -1,4 +1,4 @@
-//! The socket is open to everybody and gives nothing to anybody who brings no authority.
+//! The socket is open to every user, and gives nothing to a client that brings no authority.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

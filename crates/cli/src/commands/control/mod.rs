@@ -1,5 +1,5 @@
-//! `tidepool control`: the memory control of a node, from the controller itself to what operators
-//! ask and change.
+//! `tidepool control`: the memory control of a node: runs the controller, shows its state and
+//! decisions, changes its settings.
 
 pub mod arguments;
 mod decisions;

@@ -1,5 +1,5 @@
-//! Proves the way of a hit: writes a probe file, loads it, reads it through mount and library, and
-//! says which level served each read and why not a better one.
+//! Check of the read path of a hit: writes a probe file, loads it, reads it through mount and
+//! library, and says which level served each read and why not a better one.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What this machine offers a node: kernel, FUSE, huge pages, limits.
+//! Checks of `tidepool doctor` on the machine: kernel, FUSE, huge pages, limits.
 
 use std::fs;
 use std::path::Path;

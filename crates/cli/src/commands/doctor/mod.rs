@@ -1,5 +1,6 @@
-//! `tidepool doctor`: examines this machine, proves the way of a hit through the running node, or
-//! runs the contract suite on a PFS directory. Changes nothing but probe files that it removes.
+//! `tidepool doctor`: examines this machine, checks the read path of a hit through the running
+//! node, or runs the contract suite on a PFS directory. Changes nothing but probe files that it
+//! removes.
 
 mod hit_path;
 mod host_name;
@@ -114,8 +115,8 @@ fn examine_node(arguments: &DoctorArguments) -> Result<Outcome> {
             (hit_path::Proof::default(), None)
         }
     };
-    // Who names a node means that one; else, and where the environment says where a node is to
-    // be, the machine is what can be examined.
+    // A node that the user names is examined; without one, and where the environment says where a
+    // node is to be, only the machine can be examined.
     let named = arguments.facts.socket.socket.as_ref();
     let usual = std::env::var_os("TIDEPOOL_SOCKET").map(PathBuf::from);
     let unreachable = unreachable.filter(|_| named.is_some() && named != usual.as_ref());

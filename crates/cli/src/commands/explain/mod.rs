@@ -1,4 +1,4 @@
-//! `tidepool explain`: everything the node knows of files.
+//! `tidepool explain`: everything the node knows of given files.
 
 mod directory;
 

@@ -1,4 +1,4 @@
-//! Becoming a daemon: the program starts itself again in a session of its own and hears through a
+//! Starts the daemon: the program starts itself again in a session of its own and hears through a
 //! pipe whether the node serves. Nothing is forked after threads exist.
 
 use std::fs::File;

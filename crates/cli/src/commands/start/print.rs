@@ -1,4 +1,4 @@
-//! What a start took, for people.
+//! Prints the configuration that a start took, for people.
 
 use tidepool_daemon::Summary;
 use tidepool_terminal::output::{self, Colour};

@@ -1,4 +1,4 @@
-//! Samples of a node over time, and the rates between them.
+//! Samples of a node over time for `tidepool top`, and the rates between them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -41,7 +41,7 @@ pub struct Rates {
     pub demand_bytes: Option<u64>,
     /// Bytes that the controller wants the stores to hold at most; absent without one.
     pub target_bytes: Option<u64>,
-    /// Bytes owed to the PFS at this look.
+    /// Dirty bytes at this look.
     pub dirty_bytes: u64,
 }
 

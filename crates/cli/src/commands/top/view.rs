@@ -1,4 +1,4 @@
-//! How the live view looks. Draws; asks nothing.
+//! Draws the live view of `tidepool top`. Asks the node nothing.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

@@ -54,7 +54,7 @@ pub fn trace(arguments: &TraceArguments) -> Result<Outcome> {
     })
 }
 
-/// A note for users who get only their own requests.
+/// A note for users that get only their own requests.
 fn narrow_sight(socket: &SocketArgument) -> Option<String> {
     let user_id = rustix::process::geteuid().as_raw();
     let owner = std::fs::metadata(socket.path()).ok()?.uid();

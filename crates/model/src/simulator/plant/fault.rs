@@ -1,4 +1,5 @@
-//! What goes wrong on a node, from when until when. Heals by itself at the end of its time.
+//! [`Fault`]: a fault of the simulated node, with its begin and end. Heals by itself at the end of
+//! its time.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Physical memory of the node: jobs, page cache, hidden free pages and swap share what the stores
-//! leave. Nobody is killed; who gets nothing waits, and the wait is counted.
+//! leave. No job is killed; one that gets nothing waits, and the wait is counted.
 
 use super::{PAGE_BYTES, PlantConfig, Trace, Truth, moved};
 

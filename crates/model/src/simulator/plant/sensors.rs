@@ -1,4 +1,5 @@
-//! What the controller is told of the node: old, noisy, and wrong where a fault says so.
+//! The simulated sensors: readings of the node that are old, noisy, and wrong where a fault says
+//! so.
 
 use std::collections::VecDeque;
 

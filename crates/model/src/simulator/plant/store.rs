@@ -1,5 +1,5 @@
-//! One store: takes commands after a delay, gives memory back at a rate, fills up to its capacity.
-//! Never gives up pinned bytes, nor memory-only bytes before they are written back.
+//! A simulated store: takes commands after a delay, gives memory back at a rate, fills up to its
+//! capacity. Never evicts pinned bytes, nor memory-only bytes before they are written back.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Made demand: the shapes that tests, examples and comparisons share. The same arguments give the
-//! same trace.
+//! Generated demand: the shapes that tests, examples and comparisons share. The same arguments give
+//! the same trace.
 
 use std::time::Duration;
 

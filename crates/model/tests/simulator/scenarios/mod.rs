@@ -1,5 +1,5 @@
-//! What must happen on a node in each situation that memory control is made for. All time is
-//! virtual. Figures are printed; `--nocapture` shows them.
+//! Scenarios: tests of memory control in each situation that it is made for. All time is virtual.
+//! Figures are printed; `--nocapture` shows them.
 
 mod demand;
 mod faults;
