@@ -7,6 +7,7 @@ use crate::control::{ControlStatus, Govern, Governed};
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
+use crate::residency::ResidencyRun;
 use crate::size::MemorySize;
 use crate::trace::{TraceBatch, TraceRequest};
 
@@ -378,8 +379,8 @@ pub struct Explanation {
     pub resident_bytes: u64,
     /// Block size in bytes.
     pub block_bytes: u64,
-    /// One character a block: `.` absent, `c` clean, `d` dirty, `m` memory only, at most 4,096.
-    pub residency: String,
+    /// The states of all blocks in order; empty where nothing of the file is cached.
+    pub residency_runs: Vec<ResidencyRun>,
     /// Nodes that hold blocks; on one node: this host.
     pub holders: Vec<String>,
     /// Pinned by `tidepool pin`.
@@ -507,6 +508,7 @@ pub trait AdminService: Send + Sync + 'static {
 mod tests {
     use super::{HitRatio, PolicyChoice, PolicyRatio};
     use crate::level::BytesByLevel;
+    use crate::residency::ResidencyRun;
 
     #[test]
     fn a_hit_ratio_is_exact_or_bounded() {

@@ -17,6 +17,7 @@ pub mod metric;
 pub mod mode;
 pub mod mounts;
 pub mod option;
+pub mod residency;
 pub mod resolve;
 pub mod service;
 pub mod size;
