@@ -26,6 +26,10 @@ pub enum Task {
     Check,
     /// Run every check that a change must pass.
     Test(TestOptions),
+    /// Check libraries of others by cargo-deny: licences, origins, versions.
+    Deny(DenyOptions),
+    /// Check all crates with the oldest compiler that is promised.
+    Msrv,
     /// Build everything that is shipped, into `dist/`.
     Build(BuildOptions),
     /// Check style, layers, generated documents and dead files.
@@ -62,6 +66,14 @@ pub struct TreeOptions {
     pub deploy: PathBuf,
     /// Where the tree goes; what is there is removed.
     pub tree: PathBuf,
+}
+
+/// Options of `deny`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DenyOptions {
+    /// Also ask for known holes; fetches the database of RustSec from GitHub.
+    #[arg(long)]
+    pub advisories: bool,
 }
 
 /// Options of `test`.

@@ -9,9 +9,9 @@ use acceptance::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, 
 use acceptance::outcome::Outcome;
 use acceptance::{demo, environment, examples, process, suites, versions, vm};
 
-use crate::arguments::TestOptions;
+use crate::arguments::{DenyOptions, TestOptions};
 use crate::skips::ExpectedSkips;
-use crate::{java, rust_tests, tidy};
+use crate::{deny, java, oldest_compiler, rust_tests, tidy};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
@@ -24,7 +24,7 @@ const QUICK: [Step; 5] = [
     ("tidy", |_| Ok(vec![tidy::run(&environment::debug_binary()?)?])),
 ];
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
@@ -38,6 +38,8 @@ const STEPS: [Step; 13] = [
     ("vm", run_vm),
     ("examples", run_examples),
     ("demo", run_demo),
+    ("oldest compiler", |options| when_long(options, oldest_compiler::check)),
+    ("libraries of others", |options| when_long(options, || deny::run(&DenyOptions::default()))),
 ];
 
 /// A contributor's loop.
@@ -102,6 +104,14 @@ fn summarise(outcomes: &[Outcome], started: Instant) -> Result<()> {
     let bad = outcomes.iter().filter(|outcome| !outcome.is_good()).count();
     anyhow::ensure!(bad == 0, "{bad} of {} steps failed", outcomes.len());
     Ok(())
+}
+
+/// A step that installs or compiles much, so that only `--long` has it.
+fn when_long(
+    options: &TestOptions,
+    step: impl FnOnce() -> Result<Outcome>,
+) -> Result<Vec<Outcome>> {
+    if options.long { Ok(vec![step()?]) } else { Ok(Vec::new()) }
 }
 
 fn format(_: &TestOptions) -> Result<Vec<Outcome>> {
