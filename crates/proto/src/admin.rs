@@ -508,7 +508,6 @@ pub trait AdminService: Send + Sync + 'static {
 mod tests {
     use super::{HitRatio, PolicyChoice, PolicyRatio};
     use crate::level::BytesByLevel;
-    use crate::residency::ResidencyRun;
 
     #[test]
     fn a_hit_ratio_is_exact_or_bounded() {

@@ -75,8 +75,8 @@ impl Segment {
         self.content.block_state(block)
     }
 
-    /// Blocks that are not absent, with their states, in ascending order. Costs what came in at some
-    /// time, not what the file's length says.
+    /// Blocks that are not absent, with their states, in ascending order. Costs what came in at
+    /// some time, not what the file's length says.
     pub fn resident_blocks(&self) -> impl Iterator<Item = (u64, BlockState)> {
         let cells = self.content.cells.range(0, self.blocks());
         let states = cells.map(|(block, cell)| (block, cell.word.word().state()));
