@@ -30,7 +30,7 @@ const STEPS: [Step; 15] = [
     ("clippy", clippy),
     ("rustdoc", rustdoc),
     ("tests", rust_tests::run),
-    ("java", |_| java::test()),
+    ("java", run_java),
     ("versions", |options| versions::run(options.long)),
     ("tidy", |_| Ok(vec![tidy::run(&environment::binary()?)?])),
     ("suites", run_suites),
@@ -44,7 +44,7 @@ const STEPS: [Step; 15] = [
 
 /// A contributor's loop.
 pub fn check() -> Result<()> {
-    walk(&QUICK, &TestOptions { long: false, only: None, skips: None })
+    walk(&QUICK, &TestOptions { long: false, only: None, skips: None, record: false })
 }
 
 /// The whole truth.
@@ -134,6 +134,15 @@ fn rustdoc(_: &TestOptions) -> Result<Vec<Outcome>> {
     let mut command = environment::cargo(&arguments);
     command.env("RUSTDOCFLAGS", "-D warnings");
     Ok(vec![Outcome::of("rustdoc", process::read(&mut command))])
+}
+
+fn run_java(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let outcomes = java::test()?;
+    if options.record {
+        let whole = SuiteOptions { on: "both".into(), ..SuiteOptions::default() };
+        suites::record::keep("hadoop", &whole, &outcomes)?;
+    }
+    Ok(outcomes)
 }
 
 fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
