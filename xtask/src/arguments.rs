@@ -88,7 +88,7 @@ pub struct TestOptions {
     /// A list of what this machine leaves out; leaving out anything else is a failure.
     #[arg(long, value_name = "FILE")]
     pub skips: Option<PathBuf>,
-    /// Keep the results of the Java tests in `conformance/results`, which `./x docs` makes a page of.
+    /// Keep the results of the Java tests in `conformance/results`, as `suites --record` does.
     #[arg(long)]
     pub record: bool,
 }

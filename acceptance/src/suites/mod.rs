@@ -170,6 +170,9 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
         [] => STANDARD.to_vec(),
         names => names.iter().map(String::as_str).collect(),
     };
+    if options.record {
+        names.iter().try_for_each(|name| record::check(name, options).map(drop))?;
+    }
     let places = Places::new(options)?;
     let mut outcomes = Vec::new();
     for name in names {

@@ -35,7 +35,7 @@ const SUITES: [Suite; 9] = [
     },
     Suite {
         name: "fsx",
-        title: "Random operations on files while the store is resized, emptied and given other policies",
+        title: "Random operations while the store is resized, emptied and given other policies",
         command: "./x suites fsx",
         declared: None,
     },
@@ -126,15 +126,23 @@ impl From<&Outcome> for Counts {
     }
 }
 
-/// Keeps what came of a suite.
+/// The name that results of a suite are kept by.
 ///
 /// # Errors
-/// The suite is none of those that are recorded, only a part of it was asked for, or the file
-/// cannot be written.
-pub fn keep(suite: &str, options: &SuiteOptions, outcomes: &[Outcome]) -> Result<()> {
+/// The suite is none of those that are recorded, or only a part of it was asked for.
+pub fn check(suite: &str, options: &SuiteOptions) -> Result<String> {
     let name = if suite == "ltp" { format!("ltp-{}", options.list) } else { suite.to_owned() };
     anyhow::ensure!(SUITES.iter().any(|suite| suite.name == name), "{name} is not recorded");
     anyhow::ensure!(options.only.is_none(), "--record keeps whole suites, not --only");
+    Ok(name)
+}
+
+/// Keeps what came of a suite.
+///
+/// # Errors
+/// As [`check`], or the file cannot be written.
+pub fn keep(suite: &str, options: &SuiteOptions, outcomes: &[Outcome]) -> Result<()> {
+    let name = check(suite, options)?;
     let record = Record {
         version: version(suite)?,
         slice: slice(suite, options),
