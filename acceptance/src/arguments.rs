@@ -93,14 +93,14 @@ pub struct DemoOptions {
     /// rate below.
     #[arg(long, value_name = "DIR")]
     pub pfs: Option<PathBuf>,
-    /// Bytes of the data set, for example 3GiB.
-    #[arg(long, default_value = "3GiB", value_parser = parse_size)]
+    /// Bytes of the data set, for example 2GiB.
+    #[arg(long, default_value = "2GiB", value_parser = parse_size)]
     pub size: u64,
     /// A small data set, three iterations and no mountain, to see that it works.
     #[arg(long)]
     pub quick: bool,
     /// Iterations of K-means.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 10)]
     pub iterations: u32,
     /// Rate of the local lower level in bytes a second, shared by all that use it.
     #[arg(long, default_value = "400MB", value_parser = parse_size)]
@@ -201,6 +201,9 @@ pub struct SuiteOptions {
     /// An option of the nodes under test, for example passthrough=off.
     #[arg(long, value_name = "NAME=VALUE")]
     pub node_option: Vec<String>,
+    /// Keep the results in `conformance/results`, which `./x docs` makes a page of.
+    #[arg(long)]
+    pub record: bool,
 }
 
 /// Options of `vm`.

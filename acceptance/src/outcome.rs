@@ -18,6 +18,10 @@ pub struct Outcome {
     pub failed: Vec<String>,
     /// Checks that did not run, one line each, with the reason.
     pub skipped: Vec<String>,
+    /// Checks that failed as `conformance/` declares, with the reason there.
+    pub declared: u64,
+    /// Checks that say nothing here, such as those that fail on the file system below as well.
+    pub not_counted: u64,
     /// Checks that passed only when they ran again, one line each, with where they failed first.
     pub flaky: Vec<String>,
     /// Other facts worth a line.

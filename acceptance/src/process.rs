@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -63,12 +63,7 @@ pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> 
 /// Runs like [`capture`] and kills the program after `limit`; then the error says so.
 pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> {
     let started = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("starting `{}`", describe(command)))?;
+    let mut child = spawn_heard(command)?;
     let process_id = child.id();
     let kill = cleanup::guard(move || signal(process_id, libc::SIGKILL));
     let stdout = drain(child.stdout.take());
@@ -89,14 +84,19 @@ pub fn capture_within(command: &mut Command, limit: Duration) -> Result<Output> 
     Ok(Output { status, stdout: collect(stdout), stderr: collect(stderr) })
 }
 
-/// Runs to the end, shows the error output as it comes, and keeps both outputs.
-pub fn follow(command: &mut Command) -> Result<(ExitStatus, String)> {
-    let mut child = command
+/// Starts with both outputs piped, and without input.
+fn spawn_heard(command: &mut Command) -> Result<Child> {
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("starting `{}`", describe(command)))?;
+        .with_context(|| format!("starting `{}`", describe(command)))
+}
+
+/// Runs to the end, shows the error output as it comes, and keeps both outputs.
+pub fn follow(command: &mut Command) -> Result<(ExitStatus, String)> {
+    let mut child = spawn_heard(command)?;
     let stdout = drain(child.stdout.take());
     let mut text = String::new();
     let errors = child.stderr.take().context("the error output is a pipe")?;

@@ -26,6 +26,10 @@ pub enum Task {
     Check,
     /// Run every check that a change must pass.
     Test(TestOptions),
+    /// Check libraries of others by cargo-deny: licences, origins, versions.
+    Deny(DenyOptions),
+    /// Check all crates with the oldest compiler that is promised.
+    Msrv,
     /// Build everything that is shipped, into `dist/`.
     Build(BuildOptions),
     /// Check style, layers, generated documents and dead files.
@@ -64,6 +68,14 @@ pub struct TreeOptions {
     pub tree: PathBuf,
 }
 
+/// Options of `deny`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DenyOptions {
+    /// Also ask for known holes; fetches the database of RustSec from GitHub.
+    #[arg(long)]
+    pub advisories: bool,
+}
+
 /// Options of `test`.
 #[derive(Clone, Debug, Args)]
 pub struct TestOptions {
@@ -76,6 +88,9 @@ pub struct TestOptions {
     /// A list of what this machine leaves out; leaving out anything else is a failure.
     #[arg(long, value_name = "FILE")]
     pub skips: Option<PathBuf>,
+    /// Keep the results of the Java tests in `conformance/results`, as `suites --record` does.
+    #[arg(long)]
+    pub record: bool,
 }
 
 /// Options of `build`.

@@ -9,9 +9,9 @@ use acceptance::arguments::{DemoOptions, ExampleOptions, Storage, SuiteOptions, 
 use acceptance::outcome::Outcome;
 use acceptance::{demo, environment, examples, process, suites, versions, vm};
 
-use crate::arguments::TestOptions;
+use crate::arguments::{DenyOptions, TestOptions};
 use crate::skips::ExpectedSkips;
-use crate::{java, rust_tests, tidy};
+use crate::{deny, java, oldest_compiler, rust_tests, tidy};
 
 type Step = (&'static str, fn(&TestOptions) -> Result<Vec<Outcome>>);
 
@@ -24,13 +24,13 @@ const QUICK: [Step; 5] = [
     ("tidy", |_| Ok(vec![tidy::run(&environment::debug_binary()?)?])),
 ];
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
     ("rustdoc", rustdoc),
     ("tests", rust_tests::run),
-    ("java", |_| java::test()),
+    ("java", run_java),
     ("versions", |options| versions::run(options.long)),
     ("tidy", |_| Ok(vec![tidy::run(&environment::binary()?)?])),
     ("suites", run_suites),
@@ -38,11 +38,13 @@ const STEPS: [Step; 13] = [
     ("vm", run_vm),
     ("examples", run_examples),
     ("demo", run_demo),
+    ("oldest compiler", |options| when_long(options, oldest_compiler::check)),
+    ("libraries of others", |options| when_long(options, || deny::run(&DenyOptions::default()))),
 ];
 
 /// A contributor's loop.
 pub fn check() -> Result<()> {
-    walk(&QUICK, &TestOptions { long: false, only: None, skips: None })
+    walk(&QUICK, &TestOptions { long: false, only: None, skips: None, record: false })
 }
 
 /// The whole truth.
@@ -104,6 +106,14 @@ fn summarise(outcomes: &[Outcome], started: Instant) -> Result<()> {
     Ok(())
 }
 
+/// A step that installs or compiles much, so that only `--long` has it.
+fn when_long(
+    options: &TestOptions,
+    step: impl FnOnce() -> Result<Outcome>,
+) -> Result<Vec<Outcome>> {
+    if options.long { Ok(vec![step()?]) } else { Ok(Vec::new()) }
+}
+
 fn format(_: &TestOptions) -> Result<Vec<Outcome>> {
     let result = process::read(&mut environment::cargo(&["fmt", "--all", "--check"]));
     Ok(vec![Outcome::of("format", result.context("run `cargo fmt`"))])
@@ -124,6 +134,15 @@ fn rustdoc(_: &TestOptions) -> Result<Vec<Outcome>> {
     let mut command = environment::cargo(&arguments);
     command.env("RUSTDOCFLAGS", "-D warnings");
     Ok(vec![Outcome::of("rustdoc", process::read(&mut command))])
+}
+
+fn run_java(options: &TestOptions) -> Result<Vec<Outcome>> {
+    let outcomes = java::test()?;
+    if options.record {
+        let whole = SuiteOptions { on: "both".into(), ..SuiteOptions::default() };
+        suites::record::keep("hadoop", &whole, &outcomes)?;
+    }
+    Ok(outcomes)
 }
 
 fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {

@@ -1,9 +1,9 @@
-//! Generated documents: the reference, man pages and completions from the binary's own tables, and
-//! the list of libraries of others.
+//! Generated documents: the reference, man pages and completions from the binary's own tables, the
+//! list of libraries of others, and the results of suites.
 
 use std::path::{Path, PathBuf};
 
-use acceptance::{environment, process};
+use acceptance::{environment, process, suites};
 use anyhow::{Context, Result, bail};
 
 use crate::third_party;
@@ -57,6 +57,9 @@ pub fn differences(binary: &Path) -> Result<Vec<PathBuf>> {
 fn generate(binary: &Path, directory: &Path) -> Result<()> {
     process::read(process::command(binary, &["generate", "docs"]).arg(directory))?;
     std::fs::write(directory.join("THIRD-PARTY.md"), third_party::page()?)?;
+    let results = directory.join("conformance");
+    std::fs::create_dir_all(&results)?;
+    std::fs::write(results.join("RESULTS.md"), suites::record::page()?)?;
     Ok(())
 }
 

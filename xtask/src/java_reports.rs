@@ -68,6 +68,7 @@ pub fn count(outcome: &mut Outcome) -> Result<()> {
     }
     for known in &accepted.not_applicable {
         let tests = counted.skipped.keys().filter(|test| known.is_of(test)).count();
+        outcome.declared += tests as u64;
         if tests > 0 {
             outcome.notes.push(format!("{}: {tests} do not apply: {}", known.test, known.reason));
         } else if !known.reason.starts_with("as root") {

@@ -5,11 +5,13 @@
 
 mod arguments;
 mod checks;
+mod deny;
 mod dist;
 mod documents;
 mod java;
 mod java_reports;
 mod junit;
+mod oldest_compiler;
 mod rust_tests;
 mod skips;
 mod third_party;
@@ -47,19 +49,23 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tree(options) => dist::lay_out(&options.binary, &options.deploy, &options.tree),
         Task::Docs => documents::write(),
         Task::Man => documents::write_man_pages(),
-        Task::Tidy => {
-            let outcome = tidy::run(&environment::binary()?)?;
-            println!("{outcome}");
-            verdict(&[outcome])
-        }
+        Task::Tidy => judged(tidy::run(&environment::binary()?)?),
         Task::Vm(options) => {
             let outcome = vm::run(&options)?;
             println!("{outcome}\n{}", outcome.output);
             verdict(&[outcome])
         }
+        Task::Deny(options) => judged(deny::run(&options)?),
+        Task::Msrv => judged(oldest_compiler::check()?),
         Task::Check => checks::check(),
         Task::Test(options) => checks::run(&options),
     }
+}
+
+/// Prints an outcome and fails unless it is good.
+fn judged(outcome: outcome::Outcome) -> anyhow::Result<()> {
+    println!("{outcome}");
+    verdict(&[outcome])
 }
 
 /// Fails unless every outcome is good.

@@ -1,5 +1,5 @@
 //! THIRD-PARTY.md: the libraries of others that the shipped programs contain, with their licences.
-//! A licence that is not in the list of accepted ones is an error.
+//! A licence that `deny.toml` does not accept is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,23 +8,10 @@ use acceptance::{environment, process};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::deny;
+
 /// What is shipped: the command, and the library in the Java archive.
 const SHIPPED: [&str; 3] = ["tidepool-cli", "tidepool-lab", "tidepool-java"];
-
-/// Licences that a library may have so that it can be passed on under Apache-2.0 without further
-/// duties than naming it.
-const ACCEPTED: [&str; 10] = [
-    "0BSD",
-    "Apache-2.0",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "MIT",
-    "Unicode-3.0",
-    "Unlicense",
-    "Zlib",
-    "BSL-1.0",
-];
 
 const HEAD: &str = "# Libraries of others
 
@@ -84,11 +71,12 @@ pub fn page() -> Result<String> {
     for platform in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
         packages.extend(linked(platform)?);
     }
+    let accepted = deny::accepted_licences()?;
     let mut page = HEAD.to_owned();
     let mut refused = Vec::new();
     for ((name, version), package) in &packages {
         let licence = package.license.as_deref().unwrap_or("none stated").replace('/', " OR ");
-        if !is_accepted(&licence) {
+        if !is_accepted(&licence, &accepted) {
             refused.push(format!("{name} {version}: {licence}"));
         }
         let source = package.repository.as_deref().unwrap_or("-");
@@ -97,7 +85,7 @@ pub fn page() -> Result<String> {
     if !refused.is_empty() {
         bail!(
             "licences that are not accepted: {}; use another library, or add the licence to \
-             ACCEPTED in xtask/src/third_party.rs after it was weighed",
+             deny.toml after it was weighed",
             refused.join(", ")
         );
     }
@@ -105,10 +93,10 @@ pub fn page() -> Result<String> {
 }
 
 /// Whether the terms of `licence`, an SPDX expression, can be met by accepted licences alone.
-fn is_accepted(licence: &str) -> bool {
+fn is_accepted(licence: &str, accepted: &[String]) -> bool {
     let Ok(expression) = spdx::Expression::parse(licence) else { return false };
     expression.evaluate(|required| {
-        required.license.id().is_some_and(|id| ACCEPTED.contains(&id.name))
+        required.license.id().is_some_and(|id| accepted.iter().any(|name| name == id.name))
             && required.addition.is_none()
     })
 }
@@ -147,10 +135,12 @@ fn linked(platform: &str) -> Result<BTreeMap<(String, String), Package>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_accepted, page};
+    use super::page;
 
     #[test]
     fn terms_are_met_by_accepted_licences_alone() {
+        let accepted = ["MIT", "Apache-2.0", "Unicode-3.0"].map(String::from);
+        let is_accepted = |licence| super::is_accepted(licence, &accepted);
         assert!(is_accepted("MIT OR Apache-2.0"));
         assert!(is_accepted("GPL-3.0-only OR MIT"));
         assert!(is_accepted("(MIT OR Apache-2.0) AND Unicode-3.0"));

@@ -54,6 +54,7 @@ pub fn run(options: &DemoOptions) -> Result<PathBuf> {
         None => environment::target().join("demo"),
     };
     environment::binary()?;
+    let started = Instant::now();
     let stage = prepare(options, bytes)?;
     let memory_bytes = store_bytes(stage.data.bytes)?;
     let mut measurement = describe(&stage, options, iterations, memory_bytes);
@@ -81,7 +82,7 @@ pub fn run(options: &DemoOptions) -> Result<PathBuf> {
     measurement.bustle = Some(watch.end());
     println!("{}\n{}", report::further(&measurement), report::quietness(&measurement));
     let page = report::write(&measurement, &directory)?;
-    println!("\nreport: {}", page.display());
+    println!("\n{:.1} minutes; report: {}", started.elapsed().as_secs_f64() / 60.0, page.display());
     Ok(page)
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use crate::suites::content::{SPLITMIX_STEP, scramble};
+
 /// Features of a record.
 pub const DIMENSIONS: usize = 27;
 /// Clusters that the data is drawn from.
@@ -157,11 +159,9 @@ fn array<const N: usize>(record: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
     bytes
 }
 
+/// Splitmix64 from `seed` on.
 fn mix(seed: u64, index: u64) -> u64 {
-    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    scramble(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(SPLITMIX_STEP)))
 }
 
 #[cfg(test)]

@@ -23,11 +23,19 @@ pub fn of(seed: u64, length: usize) -> Vec<u8> {
     buffer
 }
 
-/// Splitmix64.
+/// Word `index` of the sequence `seed` of Splitmix64; sequences start far from each other.
 pub fn mix(seed: u64, index: u64) -> u64 {
-    let mut z = seed
-        .wrapping_mul(0xd134_2543_de82_ef95)
-        .wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    scramble(
+        seed.wrapping_mul(0xd134_2543_de82_ef95)
+            .wrapping_add(index.wrapping_add(1).wrapping_mul(SPLITMIX_STEP)),
+    )
+}
+
+/// What Splitmix64 adds for each word.
+pub const SPLITMIX_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of Splitmix64.
+pub fn scramble(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

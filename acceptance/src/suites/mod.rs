@@ -16,6 +16,7 @@ mod fsx;
 mod ltp;
 mod pjdfstest;
 mod proof;
+pub mod record;
 mod verdicts;
 mod xfstests;
 
@@ -169,6 +170,9 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
         [] => STANDARD.to_vec(),
         names => names.iter().map(String::as_str).collect(),
     };
+    if options.record {
+        names.iter().try_for_each(|name| record::check(name, options).map(drop))?;
+    }
     let places = Places::new(options)?;
     let mut outcomes = Vec::new();
     for name in names {
@@ -194,6 +198,9 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
         let new = result.unwrap_or_else(|error| vec![Outcome::of::<()>(name, Err(error))]);
         for outcome in &new {
             println!("{outcome}");
+        }
+        if options.record {
+            record::keep(name, options, &new)?;
         }
         eprintln!("x: suite {name}: {:.0} s", began.elapsed().as_secs_f64());
         outcomes.extend(new);

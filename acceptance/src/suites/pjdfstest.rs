@@ -163,19 +163,25 @@ fn judge(
                 let rules = &expectations.not_applicable;
                 match rules.iter().find(|rule| bare.is_some() && rule.covers(test)) {
                     Some(rule) => {
+                        outcome.declared += 1;
                         outcome.notes.push(format!("not applicable: {test}: {}", rule.reason));
                     }
                     None => outcome.skipped.push(format!("{test}: {reason}")),
                 }
             }
             Verdict::Failed(detail) => match (bare, bare.and_then(|bare| bare.get(test))) {
-                (None, _) => outcome.notes.push(format!("fails here itself: {test}: {detail}")),
+                (None, _) => {
+                    outcome.not_counted += 1;
+                    outcome.notes.push(format!("fails here itself: {test}: {detail}"));
+                }
                 (_, Some(Verdict::Failed(_))) => {
+                    outcome.not_counted += 1;
                     outcome.notes.push(format!("fails on the file system below, too: {test}"));
                 }
                 _ => match expectations.deviation.iter().position(|rule| rule.covers(test)) {
                     Some(index) => {
                         deviations.insert(index);
+                        outcome.declared += 1;
                         let reason = &expectations.deviation[index].reason;
                         outcome.notes.push(format!("deviation: {test}: {reason}"));
                     }

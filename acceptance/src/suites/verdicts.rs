@@ -82,7 +82,6 @@ pub fn judge(
 ) -> Outcome {
     let mut outcome = Outcome::new(name);
     let mut used = BTreeSet::new();
-    let mut declared = 0;
     let counted: Vec<&String> =
         below.iter().filter(|(_, verdict)| **verdict == Verdict::Passed).map(|(t, _)| t).collect();
     for test in &counted {
@@ -96,7 +95,7 @@ pub fn judge(
         };
         match rules.iter().position(|rule| rule.excuses(test, detail)) {
             Some(index) => {
-                declared += 1;
+                outcome.declared += 1;
                 used.insert(index);
                 outcome.notes.push(format!("deviation: {test}: {}", rules[index].reason));
             }
@@ -116,8 +115,9 @@ pub fn judge(
                 .push(format!("{test}{says} deviates no more: take it out of conformance/{file}"));
         }
     }
-    let left = below.len() - counted.len();
-    outcome.notes.push(format!("{declared} declared, {left} not counted"));
+    outcome.not_counted = (below.len() - counted.len()) as u64;
+    let Outcome { declared, not_counted, .. } = outcome;
+    outcome.notes.push(format!("{declared} declared, {not_counted} not counted"));
     outcome
 }
 

@@ -9,7 +9,7 @@ use tidepool_proto::admin::{
     ResizeReport, Status, StoreStatus,
 };
 use tidepool_proto::control::{ControlStatus, PfsFull};
-use tidepool_proto::table::BlockState;
+use tidepool_proto::residency::{RESIDENCY_RUNS_MAX, ResidencyRun, ResidencyState, residency_runs};
 use tidepool_proto::{
     ByteSize, Error, ErrorKind, FileService, MemorySize, OpenFile, OpenRequest, ReadMode, Result,
 };
@@ -23,9 +23,6 @@ use crate::file::stub::{self, Found};
 use crate::file::write_back_pool::Wait;
 use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
-
-/// Characters of residency that an explanation shows at most.
-const RESIDENCY_CHARACTERS: u64 = 4096;
 
 impl AdminService for Node {
     fn pfs_root(&self) -> PathBuf {
@@ -386,7 +383,7 @@ impl Node {
             answer.cached_as = "packed".into();
             answer.current = cached.agrees_with(&version);
             answer.resident_bytes = bytes;
-            answer.residency = "c".into();
+            answer.residency_runs = vec![ResidencyRun { state: ResidencyState::Clean, blocks: 1 }];
         }
         let memory_only = self.memory_only_size(version.id, version.size).is_some();
         if !memory_only && let Ok(Found::Stub(mark)) = stub::find(&*lower, version.size) {
@@ -441,14 +438,8 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     answer.current = content.version().agrees_with(version) && !content.is_invalidated();
     answer.resident_bytes = segment.resident_bytes();
     answer.policy_rank = segment.rank();
-    answer.residency = (0..segment.blocks().min(RESIDENCY_CHARACTERS))
-        .map(|block| match segment.state(block) {
-            BlockState::Absent => '.',
-            BlockState::Clean => 'c',
-            BlockState::Dirty => 'd',
-            BlockState::MemoryOnly => 'm',
-        })
-        .collect();
+    answer.residency_runs =
+        residency_runs(segment.blocks(), segment.resident_blocks(), RESIDENCY_RUNS_MAX);
     if content.is_racy() {
         answer.why_not.push(
             "it changed within the granularity of the PFS's time stamps: the next open reads it \

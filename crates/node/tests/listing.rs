@@ -1,4 +1,5 @@
-//! The list of cached files: in order, counted, and only for those who may know the names.
+//! What the node tells of cached files: the list, in order, counted and only for those who may know
+//! the names; and the map of one file.
 
 mod support;
 
@@ -49,4 +50,32 @@ fn names_are_for_those_who_may_know_them() {
     fixture.read("of-root");
     assert_eq!(list(&fixture, FileOrder::Resident, 10, 0).len(), 1);
     assert!(list(&fixture, FileOrder::Resident, 10, STRANGER).is_empty());
+}
+
+#[test]
+fn an_explanation_maps_a_whole_file_however_long() {
+    let fixture = Fixture::new();
+    let blocks = (100 << 30) / BLOCK;
+    let file = std::fs::File::create(fixture.path("sparse")).unwrap();
+    file.set_len(blocks * BLOCK).unwrap();
+    let reader = fixture.open("sparse");
+    let read = [0, 7, 20_000, 20_001, blocks - 1];
+    let mut part = vec![1; 1 << 20];
+    for block in read {
+        reader.read_at(block * BLOCK, &mut part).unwrap();
+    }
+    let lower = std::fs::File::open(fixture.path("sparse")).unwrap().into();
+    let reply = fixture.node.admin(AdminRequest::Explain, Some(lower), 0).unwrap();
+    let AdminReply::Explain(explained) = reply else { panic!("{reply:?}") };
+    let mut resident = Vec::new();
+    let mut at = 0;
+    for run in &explained.residency_runs {
+        if run.state.is_resident() {
+            resident.extend(at..at + run.blocks);
+        }
+        at += run.blocks;
+    }
+    assert_eq!(at, blocks, "{:?}", explained.residency_runs);
+    assert!(read.iter().all(|block| resident.contains(block)), "{resident:?}");
+    assert_eq!(explained.resident_bytes, resident.len() as u64 * BLOCK);
 }

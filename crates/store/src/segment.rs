@@ -75,6 +75,14 @@ impl Segment {
         self.memory.block_state(block)
     }
 
+    /// Blocks that are not absent, with their states, in ascending order. Costs what came in at
+    /// some time, not what the file's length says.
+    pub fn resident_blocks(&self) -> impl Iterator<Item = (u64, BlockState)> {
+        let cells = self.memory.cells.range(0, self.blocks());
+        let states = cells.map(|(block, cell)| (block, cell.word.word().state()));
+        states.filter(|(_, state)| *state != BlockState::Absent)
+    }
+
     /// Bytes of the file that are resident.
     pub fn resident_bytes(&self) -> u64 {
         self.memory.resident_bytes()

@@ -177,7 +177,8 @@ fn a_copy_onto_itself_is_refused_also_between_opens_of_two_versions() {
         // What there is to copy ends before its place, whatever the kernel knows of the end.
         let appender = File::options().append(true).read(true).open(&upper).unwrap();
         writer.set_len(4).unwrap();
-        let (from, to) = (Some(&mut 0), Some(&mut 5));
+        let (mut from, mut to) = (0, 5);
+        let (from, to) = (Some(&mut from), Some(&mut to));
         assert_eq!(rustix::fs::copy_file_range(&appender, from, &writer, to, 9), Ok(4));
     }
 }
@@ -230,7 +231,8 @@ fn copies_and_mappings_go_on_to_where_another_open_moved_the_end() {
                     let sent = rustix::fs::sendfile(&to, open, Some(&mut { length }), PAGE);
                     assert_eq!(sent, Ok(PAGE), "sendfile, {what}");
                     let to = File::create(node.mount().join("copy")).unwrap();
-                    let from = Some(&mut { length });
+                    let mut from = length;
+                    let from = Some(&mut from);
                     let copied = rustix::fs::copy_file_range(open, from, &to, None, PAGE);
                     assert_eq!(copied, Ok(PAGE), "copy, {what}");
                     if number == 2 {

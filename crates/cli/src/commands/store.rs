@@ -51,8 +51,8 @@ pub fn resize(arguments: &ResizeArguments) -> Result<Outcome> {
     let over = size(over_bytes);
     if report.ceiling_bytes >= report.ceiling_before_bytes {
         output::note(&format!(
-            "{over} beyond it are still held from before (pinned, open or dirty); they go when they \
-             may"
+            "{over} beyond it are still held from before (pinned, open or dirty); they go when \
+             they may"
         ));
         return Ok(Outcome::Done);
     }

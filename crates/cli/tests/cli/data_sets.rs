@@ -1,6 +1,7 @@
 //! Tests of commands on whole directories: how much is resident, what cannot be pinned, and an
 //! interrupted load, which stops in the node, too.
 
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -196,4 +197,32 @@ fn what_another_user_may_not_evict_is_one_line() {
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
     assert_eq!(stderr(&refused).lines().count(), 1, "{}", stderr(&refused));
     assert!(stderr(&refused).ends_with("(12 times)\n"), "{}", stderr(&refused));
+}
+
+#[test]
+fn explain_maps_a_file_of_many_blocks_whole() {
+    let daemon = Daemon::start(&[]);
+    if !daemon.mounted {
+        return;
+    }
+    daemon.write("sparse", 0);
+    let file = std::fs::OpenOptions::new().write(true).open(daemon.path("pfs/sparse")).unwrap();
+    file.set_len(100 << 30).unwrap();
+    settle();
+    let file = std::fs::File::open(daemon.path("mnt/sparse")).unwrap();
+    for block in [0, 20_000, 25_599] {
+        file.read_exact_at(&mut vec![0; MIB], (block * 4) << 20).unwrap();
+    }
+    let explained = &daemon.json(&["explain", "tide:///sparse"])[0];
+    let runs = explained["residency_runs"].as_array().unwrap();
+    assert!(runs.len() < 10, "{runs:?}");
+    assert_eq!(runs.iter().map(|run| run["blocks"].as_u64().unwrap()).sum::<u64>(), 25_600);
+    assert_eq!((&runs[0]["state"], &runs[1]["state"]), (&"clean".into(), &"absent".into()));
+    let text = stdout(&daemon.run(&["explain", "tide:///sparse"]));
+    assert!(text.contains("a character is 25 of them, 100MiB"), "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains('|')).collect();
+    assert_eq!(lines.len(), 16, "{text}");
+    assert!(lines[0].starts_with("        0B  |."), "{text}");
+    assert_eq!(lines[12].as_bytes()[13 + 32], b'.', "{text}");
+    assert!(lines[15].ends_with(".|"), "{text}");
 }

@@ -211,9 +211,10 @@ fn load_counts_what_is_resident_and_evict_drops_it() {
     let explained = daemon.json(&["explain", "tide:///set/large"]);
     let file = &explained[0];
     assert_eq!((file["path"].as_str(), file["current"].as_bool()), (Some("set/large"), Some(true)));
-    assert_eq!(file["residency"], "ccc");
+    assert_eq!(file["residency_runs"], serde_json::json!([{"state": "clean", "blocks": 3}]));
     let text = stdout(&daemon.run(&["explain", &large]));
     assert!(text.contains("tide:///set/large") && text.contains("9MiB of 9MiB"), "{text}");
+    assert!(text.contains("0B  ccc\n"), "{text}");
 
     let freed = daemon.json(&["evict", &large]);
     assert_eq!(freed["files"], 1);

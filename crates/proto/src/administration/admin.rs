@@ -8,6 +8,7 @@ pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
+use crate::residency::ResidencyRun;
 use crate::size::MemorySize;
 use crate::trace::{TraceBatch, TraceRequest};
 
@@ -379,8 +380,8 @@ pub struct Explanation {
     pub resident_bytes: u64,
     /// Block size in bytes.
     pub block_bytes: u64,
-    /// One character a block: `.` absent, `c` clean, `d` dirty, `m` memory only, at most 4,096.
-    pub residency: String,
+    /// The states of all blocks in order; empty where nothing of the file is cached.
+    pub residency_runs: Vec<ResidencyRun>,
     /// Nodes that hold blocks; on one node: this host.
     pub holders: Vec<String>,
     /// Pinned by `tidepool pin`.

@@ -4,6 +4,7 @@
 pub mod habit;
 pub mod level;
 pub mod mounts;
+pub mod residency;
 pub mod service;
 pub mod stub;
 pub mod version;

@@ -1,6 +1,7 @@
 //! `tidepool explain`: everything the node knows of given files.
 
 mod directory;
+mod map;
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +15,6 @@ use crate::target::{Roots, Target};
 use tidepool_terminal::exit::{self, Outcome};
 use tidepool_terminal::failure::Facts;
 use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
-
-/// Characters of the residency map on one line.
-const MAP_LINE: usize = 64;
-/// Lines of the residency map that are printed.
-const MAP_LINES_MAX: usize = 16;
 
 /// Runs `explain`. What is known is told also where other paths fail.
 pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
@@ -142,25 +138,7 @@ fn print(file: &Explanation) {
     rows.push(("modes", format!("read {}, write {}", file.read_mode, file.write_mode)));
     rows.push(("layout", file.layout.clone()));
     output::pairs(&rows);
-    print_map(file);
-}
-
-/// One character a block, in lines that start with their offset.
-fn print_map(file: &Explanation) {
-    if file.residency.is_empty() {
-        return;
-    }
-    let legend = "blocks (. absent, c clean, d dirty, m memory only)";
-    output::line(&coloured(legend, Colour::Faint));
-    let lines: Vec<&[u8]> = file.residency.as_bytes().chunks(MAP_LINE).collect();
-    for (number, line) in lines.iter().take(MAP_LINES_MAX).enumerate() {
-        let offset = (number * MAP_LINE) as u64 * file.block_bytes;
-        output::line(&format!("{:>10}  {}", size(offset), String::from_utf8_lossy(line)));
-    }
-    if lines.len() > MAP_LINES_MAX {
-        let more = file.residency.len() - MAP_LINES_MAX * MAP_LINE;
-        output::line(&format!("{:>10}  {more} more blocks (all with --json)", ""));
-    }
+    map::lines(&file.residency_runs, file.block_bytes).iter().for_each(|line| output::line(line));
 }
 
 /// Nanoseconds since the epoch as a time of day in UTC, as far as seconds matter.
