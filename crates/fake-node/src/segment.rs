@@ -1,6 +1,8 @@
-//! A segment in a memory file with its residency table and touch marks, as the store lays them out.
+//! The bytes of one version of a file in a memory file, and beside them, for files that are kept
+//! by blocks, the residency table and the touch marks as the store lays them out.
 
 use std::fs::{File, OpenOptions, Permissions};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -16,21 +18,49 @@ use super::BLOCK_BYTES;
 
 /// Room beyond the length at the beginning, so that files can grow, in blocks.
 const SPARE_BLOCKS: u64 = 256;
+/// Address space set aside for a file at least, so that it can grow under its mapping. Bytes beyond
+/// are copied.
+const MAPPING_BYTES_MIN: usize = 1 << 30;
 
 /// The segment of one file.
-pub struct Segment {
-    memory: File,
-    table_file: File,
+pub(crate) struct Segment {
+    pub(crate) memory: File,
+    bytes: Mapping,
+    /// None where the whole file is kept.
+    table: Option<Table>,
+}
+
+struct Table {
+    words_file: File,
+    words: Mapping,
     touches_file: File,
-    table: *mut u8,
-    touches: *mut u8,
+    touches: Mapping,
     blocks: u64,
 }
 
-// SAFETY: the mapped memory is accessed through atomics only.
-unsafe impl Send for Segment {}
+/// A shared mapping of a memory file.
+struct Mapping(*mut u8, usize);
+
+// SAFETY: what is written in mapped memory is accessed through atomics only.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Segment {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, length: usize, protection: ProtFlags) -> Mapping {
+        let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
+        let address = unsafe { rustix::mm::mmap(null, length, protection, flags, file, 0) };
+        Mapping(address.unwrap().cast(), length)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`, and nobody refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), self.1) };
+    }
+}
 
 fn memory(length: u64) -> File {
     let descriptor = rustix::fs::memfd_create("fake", MemfdFlags::CLOEXEC).unwrap();
@@ -40,122 +70,143 @@ fn memory(length: u64) -> File {
     file
 }
 
-fn reopened(file: &File, write: bool) -> OwnedFd {
+/// Opens a file once more, by its descriptor.
+pub(crate) fn reopened(file: &File, write: bool) -> std::io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(write).open(path).unwrap().into()
-}
-
-fn mapped(file: &File, length: usize) -> *mut u8 {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let null = std::ptr::null_mut();
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
-    let address =
-        unsafe { rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0) }.unwrap();
-    address.cast()
+    OpenOptions::new().read(true).write(write).open(path)
 }
 
 impl Segment {
-    /// An empty segment for a file of `size` bytes.
-    pub fn new(size: u64) -> Segment {
-        let blocks = size.div_ceil(BLOCK_BYTES) + SPARE_BLOCKS;
-        let table_bytes = HEADER_BYTES + 8 * blocks as usize;
-        let table_file = memory(table_bytes as u64);
-        let touches_file = memory(blocks);
-        let (table, touches) =
-            (mapped(&table_file, table_bytes), mapped(&touches_file, blocks as usize));
-        let memory = memory(blocks * BLOCK_BYTES);
-        let segment = Segment { memory, table_file, touches_file, table, touches, blocks };
-        for (offset, value) in [(0, TABLE_MAGIC), (8, BLOCK_BYTES), (16, blocks)] {
-            segment.atomic(offset).store(value, Ordering::SeqCst);
-        }
-        segment.set_size(size);
-        segment
+    /// An empty segment for a file of `size` bytes, with a table if it is kept by blocks.
+    pub(crate) fn new(size: u64, by_blocks: bool) -> Segment {
+        let table = by_blocks.then(|| Table::new(size));
+        let memory = memory(table.as_ref().map_or(size, |table| table.blocks * BLOCK_BYTES));
+        let bytes = Mapping::new(&memory, MAPPING_BYTES_MIN.max(size as usize), ProtFlags::READ);
+        Segment { memory, bytes, table }
     }
 
-    fn atomic(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: offsets of this module lie within the mapped table and are multiples of 8.
-        unsafe { &*self.table.add(offset).cast() }
+    /// Number of blocks that a table tells of.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.blocks)
     }
 
-    fn word(&self, block: u64) -> &AtomicU64 {
-        self.atomic(HEADER_BYTES + 8 * block as usize)
-    }
-
-    /// Number of blocks.
-    pub fn blocks(&self) -> u64 {
-        self.blocks
+    /// Whether the blocks of a file are kept one by one.
+    pub(crate) fn is_by_blocks(&self) -> bool {
+        self.table.is_some()
     }
 
     /// Whether a block is resident.
-    pub fn is_resident(&self, block: u64) -> bool {
-        block < self.blocks && Word(self.word(block).load(Ordering::SeqCst)).is_resident()
+    pub(crate) fn is_resident(&self, block: u64) -> bool {
+        self.table.as_ref().is_none_or(|table| {
+            block < table.blocks && Word(table.word(block).load(Ordering::SeqCst)).is_resident()
+        })
     }
 
-    /// Tells readers the length of the file.
-    pub fn set_size(&self, size: u64) {
-        self.atomic(HEADER_SIZE_OFFSET).store(size, Ordering::SeqCst);
+    /// The file has this length now.
+    pub(crate) fn set_size(&self, size: u64) {
+        match &self.table {
+            Some(table) => table.number(HEADER_SIZE_OFFSET).store(size, Ordering::SeqCst),
+            None => self.memory.set_len(size).unwrap(),
+        }
     }
 
-    /// Puts the bytes of a block in place, then says so.
-    pub fn publish(&self, block: u64, bytes: &[u8]) {
-        self.memory.write_all_at(bytes, block * BLOCK_BYTES).unwrap();
-        publish(self.word(block), BlockState::Clean);
+    /// Says that the bytes of a block are in place.
+    pub(crate) fn publish(&self, block: u64) {
+        if let Some(table) = &self.table {
+            publish(table.word(block), BlockState::Clean);
+        }
     }
 
     /// Says that a block is gone, then frees it.
-    pub fn evict(&self, block: u64) {
-        if !self.is_resident(block) {
-            return;
-        }
-        retract(self.word(block));
+    pub(crate) fn evict(&self, block: u64) {
+        let Some(table) = self.table.as_ref().filter(|_| self.is_resident(block)) else { return };
+        retract(table.word(block));
+        self.free(block);
+    }
+
+    /// Frees the memory of a block that is not resident.
+    pub(crate) fn free(&self, block: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.memory, flags, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
     }
 
-    /// Bytes of resident blocks.
-    pub fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.memory.read_exact_at(&mut bytes, offset).unwrap();
-        bytes
+    /// Passes bytes of resident blocks to `sink`, without copying where they are mapped.
+    ///
+    /// # Safety
+    /// The range is in the memory file, which is not shortened meanwhile.
+    pub(crate) unsafe fn with<T>(&self, range: Range<u64>, sink: impl FnOnce(&[u8]) -> T) -> T {
+        let length = (range.end - range.start) as usize;
+        if range.end > self.bytes.1 as u64 {
+            let mut copy = vec![0; length];
+            self.memory.read_exact_at(&mut copy, range.start).unwrap();
+            return sink(&copy);
+        }
+        // SAFETY: the range lies within the mapping, and by the caller's word within the file.
+        sink(unsafe { std::slice::from_raw_parts(self.bytes.0.add(range.start as usize), length) })
     }
 
     /// A descriptor for reading.
-    pub fn reader(&self) -> OwnedFd {
-        reopened(&self.memory, false)
+    pub(crate) fn reader(&self) -> OwnedFd {
+        reopened(&self.memory, false).unwrap().into()
     }
 
-    /// Descriptors for a client; `careless` ones could be written.
-    pub fn export(&self, careless: bool) -> SegmentExport {
-        SegmentExport {
-            segment: reopened(&self.memory, careless),
-            table: reopened(&self.table_file, false),
-            touches: reopened(&self.touches_file, true),
+    /// Descriptors for a client; `careless` ones could be written. None where there is no table.
+    pub(crate) fn export(&self, careless: bool) -> Option<SegmentExport> {
+        let table = self.table.as_ref()?;
+        Some(SegmentExport {
+            segment: reopened(&self.memory, careless).unwrap().into(),
+            table: reopened(&table.words_file, false).unwrap().into(),
+            touches: reopened(&table.touches_file, true).unwrap().into(),
             block_bytes: BLOCK_BYTES,
-            blocks: self.blocks,
-        }
+            blocks: table.blocks,
+        })
     }
 
     /// Counts and clears the touch marks.
-    pub fn take_touches(&self) -> usize {
-        (0..self.blocks as usize)
-            .filter(|block| {
-                // SAFETY: the marks are mapped for all blocks.
-                let mark = unsafe { &*self.touches.add(*block).cast::<AtomicU8>() };
-                mark.swap(0, Ordering::SeqCst) != 0
-            })
-            .count()
+    pub(crate) fn take_touches(&self) -> usize {
+        self.table.as_ref().map_or(0, Table::take_touches)
+    }
+}
+
+impl Table {
+    fn new(size: u64) -> Table {
+        let blocks = size.div_ceil(BLOCK_BYTES) + SPARE_BLOCKS;
+        let words_bytes = HEADER_BYTES + 8 * blocks as usize;
+        let (words_file, touches_file) = (memory(words_bytes as u64), memory(blocks));
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let words = Mapping::new(&words_file, words_bytes, protection);
+        let touches = Mapping::new(&touches_file, blocks as usize, protection);
+        let table = Table { words_file, words, touches_file, touches, blocks };
+        let header = [(0, TABLE_MAGIC), (8, BLOCK_BYTES), (16, blocks), (HEADER_SIZE_OFFSET, size)];
+        for (offset, value) in header {
+            table.number(offset).store(value, Ordering::SeqCst);
+        }
+        table
+    }
+
+    fn number(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset + 8 <= self.words.1, "a file outgrew its segment");
+        // SAFETY: the offset is a multiple of 8 within the mapped table.
+        unsafe { &*self.words.0.add(offset).cast() }
+    }
+
+    fn word(&self, block: u64) -> &AtomicU64 {
+        self.number(HEADER_BYTES + 8 * block as usize)
+    }
+
+    fn take_touches(&self) -> usize {
+        let marks = (0..self.touches.1).filter(|block| {
+            // SAFETY: the marks are mapped for all blocks.
+            let mark = unsafe { &*self.touches.0.add(*block).cast::<AtomicU8>() };
+            mark.swap(0, Ordering::SeqCst) != 0
+        });
+        marks.count()
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
         // Clients of a version that was replaced must not go on with it.
-        (0..self.blocks).for_each(|block| self.evict(block));
-        let table_bytes = HEADER_BYTES + 8 * self.blocks as usize;
-        // SAFETY: both mappings were made by `new`, and nobody refers to them any more.
-        unsafe {
-            let _ = rustix::mm::munmap(self.table.cast(), table_bytes);
-            let _ = rustix::mm::munmap(self.touches.cast(), self.blocks as usize);
-        }
+        (0..self.blocks()).for_each(|block| self.evict(block));
     }
 }
