@@ -5,10 +5,6 @@
 //! `cargo run --release -p tidepool-client --example read_ratios [-- FILE_MIB [SOCKET FILE]]`:
 //! with a socket and a file, the node at that socket is measured instead of one in miniature.
 
-#[path = "../../node/tests/server_suite/fake/mod.rs"]
-#[expect(dead_code, reason = "tests use more of it")]
-mod fake;
-
 use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -19,6 +15,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use tidepool_client::{Client, ClientOptions};
+use tidepool_fake_node as fake;
 use tidepool_node::server::{Server, ServerLimits};
 
 const SMALL_BYTES: usize = 4 << 10;

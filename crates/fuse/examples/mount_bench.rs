@@ -15,8 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use support::bypass::BypassService;
-use support::memory::MemoryService;
+use tidepool_fake_node::FakeService;
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_proto::FileService;
 
@@ -178,8 +177,8 @@ fn main() {
     }
     let make = |name, service| view(name, tmpfs.path(), mounts.path(), threads, service);
     let raw = View { name: "tmpfs", path: tmpfs.path().into(), _mount: None };
-    let memory: Arc<dyn FileService> = Arc::new(MemoryService::default());
-    let direct: Arc<dyn FileService> = Arc::new(MemoryService::without_passthrough());
+    let memory: Arc<dyn FileService> = FakeService::memory();
+    let direct: Arc<dyn FileService> = FakeService::memory_without_pins();
     let views = [raw, make("passthrough", memory)];
     let gib = file_mib as f64 / 1024.0;
     let big_file = |path: &Path| path.join("big");
@@ -195,7 +194,7 @@ fn main() {
     compare("open, read 4 KiB, close", "k/s", thousands, &views, |path| small(path, small_files));
     let [raw, direct] = views;
     drop(direct);
-    let views = [raw, make("bypass", Arc::new(BypassService::default()))];
+    let views = [raw, make("bypass", FakeService::bypass())];
     compare("sequential 1 MiB, uncached", "GiB/s", gib, &views, |path| sequential(&big_file(path)));
     let written = WRITE_BYTES as f64 / (1 << 30) as f64;
     compare("write 1 MiB", "GiB/s", written, &views, |path| write(&path.join("written")));

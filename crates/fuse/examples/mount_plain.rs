@@ -10,6 +10,7 @@ mod support;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tidepool_fake_node::FakeService;
 use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
 
@@ -19,9 +20,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: mount_plain bypass|memory|direct PFS_DIRECTORY MOUNT_POINT".into());
     };
     let service: Arc<dyn FileService> = match service.as_str() {
-        "bypass" => Arc::new(support::bypass::BypassService::default()),
-        "memory" => Arc::new(support::memory::MemoryService::default()),
-        "direct" => Arc::new(support::memory::MemoryService::without_passthrough()),
+        "bypass" => FakeService::bypass(),
+        "memory" => FakeService::memory(),
+        "direct" => FakeService::memory_without_pins(),
         other => return Err(format!("no service `{other}`").into()),
     };
     let pfs = PathBuf::from(pfs).canonicalize()?;

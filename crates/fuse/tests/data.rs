@@ -7,17 +7,13 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
-use support::bypass::BypassService;
-use support::memory::MemoryService;
 use support::{Mounted, errno, mounted};
+use tidepool_fake_node::FakeService;
 use tidepool_proto::FileService;
 
 fn on_each_service(test: impl Fn(&Mounted)) {
-    let services: [Arc<dyn FileService>; 3] = [
-        Arc::new(BypassService::default()),
-        Arc::new(MemoryService::default()),
-        Arc::new(MemoryService::without_passthrough()),
-    ];
+    let services: [Arc<dyn FileService>; 3] =
+        [FakeService::bypass(), FakeService::memory(), FakeService::memory_without_pins()];
     for service in services {
         let Some(mount) = mounted(service) else { return };
         test(&mount);
@@ -142,7 +138,7 @@ fn holes_ranges_and_copies_are_those_of_the_pfs() {
 
 #[test]
 fn a_huge_sparse_file_reads_as_zeros() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let upper = mount.upper.join("huge");
     let mut file = File::options().read(true).write(true).create_new(true).open(&upper).unwrap();
     file.set_len(1 << 40).unwrap();

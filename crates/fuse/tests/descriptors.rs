@@ -3,15 +3,14 @@
 mod support;
 
 use std::fs;
-use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::bypass::BypassService;
 use support::{STRANGER, as_user, errno, mounted};
+use tidepool_fake_node::FakeService;
 
 #[test]
 fn who_cannot_be_looked_at_for_lack_of_descriptors_is_not_refused_as_a_stranger() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     fs::write(mount.lower.join("file"), b"bytes").unwrap();
     let path = mount.upper.join("file");
     let before = getrlimit(Resource::Nofile);

@@ -4,18 +4,17 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use support::bypass::BypassService;
 use support::mounted;
+use tidepool_fake_node::FakeService;
 
 const LIMIT: u64 = 256;
 
 #[test]
 fn look_ups_leave_the_last_descriptors_alone() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) }).unwrap();
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     for number in 0..30 {
         fs::write(mount.lower.join(number.to_string()), b"bytes").unwrap();
     }

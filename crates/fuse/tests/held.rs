@@ -6,13 +6,11 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
-use support::bypass::BypassService;
-use support::memory::MemoryService;
 use support::{STRANGER, as_user, errno, mounted, mounted_with};
+use tidepool_fake_node::FakeService;
 
 const FILES: usize = 100;
 
@@ -34,7 +32,7 @@ fn held_below(lower: &Path) -> usize {
 
 #[test]
 fn few_descriptors_are_kept_and_files_without_names_stay_reachable() {
-    let Some(mount) = mounted_with(Arc::new(BypassService::default()), |config| {
+    let Some(mount) = mounted_with(FakeService::bypass(), |config| {
         config.inode_descriptors_max = Some(16);
     }) else {
         return;
@@ -68,7 +66,7 @@ fn few_descriptors_are_kept_and_files_without_names_stay_reachable() {
 
 #[test]
 fn what_was_looked_up_is_reached_after_its_name_leads_elsewhere() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"old").unwrap();
     let held = path_descriptor(&upper);
@@ -83,7 +81,7 @@ fn what_was_looked_up_is_reached_after_its_name_leads_elsewhere() {
 #[test]
 fn an_open_finds_what_was_put_in_place_before_it_began() {
     const ROUNDS: u64 = 2_000;
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"0").unwrap();
     let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -109,7 +107,7 @@ fn an_open_finds_what_was_put_in_place_before_it_began() {
 
 #[test]
 fn rights_taken_away_after_a_look_up_hold_at_the_next_open() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("directory");
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
     fs::create_dir(&lower).unwrap();
@@ -130,7 +128,7 @@ fn rights_taken_away_after_a_look_up_hold_at_the_next_open() {
 
 #[test]
 fn a_name_is_taken_away_whatever_came_to_have_it() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"first").unwrap();
     assert_eq!(fs::metadata(&upper).unwrap().len(), 5);
@@ -147,7 +145,7 @@ fn a_name_is_taken_away_whatever_came_to_have_it() {
 
 #[test]
 fn what_was_looked_up_under_a_name_before_is_not_what_goes_with_it() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = mounted(service.clone()) else { return };
     let (lower, upper) = mount.both("name");
     fs::write(&lower, b"bytes").unwrap();
@@ -157,6 +155,10 @@ fn what_was_looked_up_under_a_name_before_is_not_what_goes_with_it() {
         .unwrap();
     fs::remove_file(&upper).unwrap();
     assert!(!lower.exists());
-    assert_eq!(service.carried(), 0, "the file that had the name is none of it");
+    assert_eq!(
+        service.carried.load(Ordering::SeqCst),
+        0,
+        "the file that had the name is none of it"
+    );
     assert_eq!(fs::read(by_descriptor(&held)).unwrap(), b"bytes");
 }

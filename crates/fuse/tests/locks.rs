@@ -6,11 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 use rustix::fs::FlockOperation;
-use support::bypass::BypassService;
 use support::{Mounted, errno, mounted};
+use tidepool_fake_node::FakeService;
 
 fn both(mount: &Mounted) -> (File, File) {
     let (lower, upper) = mount.both("file");
@@ -70,7 +69,7 @@ impl Drop for Holder {
 
 #[test]
 fn whole_file_locks_hold_on_both_sides() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     let would_block = Err(rustix::io::Errno::AGAIN);
@@ -88,7 +87,7 @@ fn whole_file_locks_hold_on_both_sides() {
 
 #[test]
 fn record_locks_hold_on_both_sides() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     control(&upper, libc::F_SETLK, record(libc::F_WRLCK, 10, 20)).unwrap();
     // Locks of this process on the PFS would not conflict with its own; those of an open file do.
@@ -104,7 +103,7 @@ fn record_locks_hold_on_both_sides() {
 
 #[test]
 fn whoever_stands_in_the_way_is_named() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (_, upper) = both(&mount);
     let path = mount.upper.join("file");
     let holder = Holder::new(&path, "fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,7,3)");
@@ -118,7 +117,7 @@ fn whoever_stands_in_the_way_is_named() {
 
 #[test]
 fn a_killed_owner_leaves_no_lock() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     let path = mount.upper.join("file");
     drop(upper);
@@ -136,7 +135,7 @@ fn a_killed_owner_leaves_no_lock() {
 
 #[test]
 fn closing_drops_the_record_locks_of_the_process() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     control(&upper, libc::F_SETLK, record(libc::F_WRLCK, 0, 0)).unwrap();
     let theirs = || control(&lower, libc::F_OFD_SETLK, record(libc::F_WRLCK, 0, 0));
@@ -157,7 +156,7 @@ fn lock_soon(file: &File, command: i32, lock: libc::flock) {
 
 #[test]
 fn a_lock_of_an_open_file_ends_with_its_last_descriptor() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     let exclusive = record(libc::F_WRLCK, 0, 10);
     let theirs = || control(&lower, libc::F_OFD_SETLK, exclusive);
@@ -181,7 +180,7 @@ fn stays_locked(file: &File, lock: libc::flock) {
 
 #[test]
 fn a_lock_of_a_process_outlives_another_open_that_it_closed_before() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     let path = mount.upper.join("file");
     let exclusive = record(libc::F_WRLCK, 0, 10);
@@ -198,7 +197,7 @@ fn a_lock_of_a_process_outlives_another_open_that_it_closed_before() {
 
 #[test]
 fn an_heir_keeps_the_lock_of_an_open_file() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     drop(upper);
     // Who takes the lock ends; a child lives on until it is told.
@@ -230,7 +229,7 @@ fn an_heir_keeps_the_lock_of_an_open_file() {
 
 #[test]
 fn a_reader_that_only_reads_locks_and_lets_go_as_well() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = both(&mount);
     drop(upper);
     let path = mount.upper.join("file");
@@ -245,7 +244,7 @@ fn a_reader_that_only_reads_locks_and_lets_go_as_well() {
 #[test]
 fn waiting_for_a_lock_blocks_nobody_else_and_ends_when_it_is_free() {
     const WAITERS: usize = 20;
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, _) = both(&mount);
     rustix::fs::flock(&lower, FlockOperation::LockExclusive).unwrap();
     let path = mount.upper.join("file");
@@ -265,7 +264,7 @@ fn waiting_for_a_lock_blocks_nobody_else_and_ends_when_it_is_free() {
 
 #[test]
 fn a_process_killed_while_it_waits_goes_away() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, _) = both(&mount);
     rustix::fs::flock(&lower, FlockOperation::LockExclusive).unwrap();
     control(&lower, libc::F_OFD_SETLK, record(libc::F_WRLCK, 0, 0)).unwrap();

@@ -8,9 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use support::bypass::BypassService;
-use support::memory::MemoryService;
 use support::{Mounted, mounted_with};
+use tidepool_fake_node::FakeService;
 use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
 
@@ -56,11 +55,7 @@ impl Drop for Mapping {
 /// Mounts of all services, each with direct input and output and without, as on older kernels.
 fn mounts() -> Vec<Mounted> {
     let services = || -> [Arc<dyn FileService>; 3] {
-        [
-            Arc::new(BypassService::default()),
-            Arc::new(MemoryService::default()),
-            Arc::new(MemoryService::without_passthrough()),
-        ]
+        [FakeService::bypass(), FakeService::memory(), FakeService::memory_without_pins()]
     };
     let mount = |direct_io: bool| {
         let adjust = move |config: &mut MountConfig| config.direct_io = direct_io;

@@ -7,15 +7,15 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
-use support::bypass::BypassService;
-use support::memory::MemoryService;
 use support::{STRANGER, as_user, errno, mounted, mounted_with};
+use tidepool_fake_node::FakeService;
 
 #[test]
 fn names_may_be_any_bytes_up_to_255() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let longest = vec![b'n'; 255];
     let strange: &[&[u8]] = &[b"\xff\xfe\x80", b"new\nline", b" ", b"-rf", &longest];
     for name in strange {
@@ -34,7 +34,7 @@ fn names_may_be_any_bytes_up_to_255() {
 
 #[test]
 fn changes_on_the_pfs_are_seen_at_once() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     assert!(!upper.exists(), "the kernel now knows that there is no such name");
     fs::write(&lower, b"one").unwrap();
@@ -57,7 +57,7 @@ fn changes_on_the_pfs_are_seen_at_once() {
 
 #[test]
 fn attributes_are_those_of_the_pfs() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&upper, vec![7; 10_000]).unwrap();
     fs::set_permissions(&upper, fs::Permissions::from_mode(0o4751)).unwrap();
@@ -74,7 +74,7 @@ fn attributes_are_those_of_the_pfs() {
 
 #[test]
 fn renames_know_their_flags() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (a, b) = (mount.upper.join("a"), mount.upper.join("b"));
     fs::write(&a, b"a").unwrap();
     fs::write(&b, b"b").unwrap();
@@ -94,7 +94,7 @@ fn renames_know_their_flags() {
 
 #[test]
 fn links_of_both_kinds_work() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (file, hard, soft) =
         (mount.upper.join("file"), mount.upper.join("hard"), mount.upper.join("soft"));
     fs::write(&file, b"x").unwrap();
@@ -111,7 +111,7 @@ fn links_of_both_kinds_work() {
 
 #[test]
 fn a_removed_file_lives_on_while_it_is_open() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let upper = mount.upper.join("file");
     fs::write(&upper, b"still here").unwrap();
     let open = fs::File::open(&upper).unwrap();
@@ -130,7 +130,7 @@ fn a_removed_file_lives_on_while_it_is_open() {
 
 #[test]
 fn extended_attributes_pass_and_ours_are_hidden() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&upper, b"").unwrap();
     let set = |name: &str| rustix::fs::setxattr(&upper, name, b"value", XattrFlags::empty());
@@ -160,7 +160,7 @@ fn extended_attributes_pass_and_ours_are_hidden() {
 #[test]
 fn big_directories_list_every_name_once() {
     const FILES: usize = 5_000;
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     for index in 0..FILES {
         fs::write(mount.lower.join(format!("some-longer-name-{index:05}")), b"").unwrap();
     }
@@ -179,7 +179,7 @@ fn big_directories_list_every_name_once() {
 fn more_inodes_than_descriptors_are_fine() {
     const DIRECTORIES: usize = 200;
     let few = |config: &mut tidepool_fuse::MountConfig| config.inode_descriptors_max = Some(16);
-    let Some(mount) = mounted_with(Arc::new(BypassService::default()), few) else { return };
+    let Some(mount) = mounted_with(FakeService::bypass(), few) else { return };
     let name = |index: usize| mount.upper.join(format!("d{index}/e"));
     for index in 0..DIRECTORIES {
         fs::create_dir_all(name(index)).unwrap();
@@ -203,12 +203,12 @@ fn more_inodes_than_descriptors_are_fine() {
 
 #[test]
 fn metadata_changes_are_reported_to_the_node() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = mounted(service.clone()) else { return };
     let (a, b) = (mount.upper.join("a"), mount.upper.join("b"));
     fs::write(&a, b"bytes").unwrap();
     fs::read(&a).unwrap();
-    let loads = service.loads();
+    let loads = service.fills.load(Ordering::SeqCst);
     fs::rename(&a, &b).unwrap();
     fs::set_permissions(&b, fs::Permissions::from_mode(0o600)).unwrap();
     fs::hard_link(&b, &a).unwrap();
@@ -216,14 +216,18 @@ fn metadata_changes_are_reported_to_the_node() {
     std::os::unix::fs::chown(&a, Some(1), Some(1)).unwrap();
     rustix::fs::setxattr(&a, "user.mine", b"value", XattrFlags::empty()).unwrap();
     assert_eq!(fs::read(&a).unwrap(), b"bytes");
-    assert_eq!(service.loads(), loads, "what was cached of the file still serves it");
-    assert!(service.carried() >= 6);
+    assert_eq!(
+        service.fills.load(Ordering::SeqCst),
+        loads,
+        "what was cached of the file still serves it"
+    );
+    assert!(service.carried.load(Ordering::SeqCst) >= 6);
 }
 
 #[test]
 fn a_read_only_mount_refuses_changes() {
     let read_only = |config: &mut tidepool_fuse::MountConfig| config.read_only = true;
-    let Some(mount) = mounted_with(Arc::new(BypassService::default()), read_only) else { return };
+    let Some(mount) = mounted_with(FakeService::bypass(), read_only) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, b"x").unwrap();
     assert_eq!(fs::read(&upper).unwrap(), b"x");
@@ -289,13 +293,13 @@ fn a_file_without_a_name_gets_one(service: Arc<dyn tidepool_proto::FileService>)
 
 #[test]
 fn a_file_without_a_name_gets_one_by_a_link() {
-    a_file_without_a_name_gets_one(Arc::new(BypassService::default()));
-    a_file_without_a_name_gets_one(Arc::new(MemoryService::default()));
+    a_file_without_a_name_gets_one(FakeService::bypass());
+    a_file_without_a_name_gets_one(FakeService::memory());
 }
 
 #[test]
 fn a_file_without_a_name_is_refused_as_on_the_pfs() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     if !has_nameless(&mount) {
         return;
     }

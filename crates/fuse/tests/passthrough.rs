@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
-use support::memory::MemoryService;
 use support::{Mounted, STRANGER, as_user, errno, mounted, mounted_with};
+use tidepool_fake_node::FakeService;
 use tidepool_fuse::MountConfig;
 
 const LENGTH: usize = 16 << 10;
 
 /// A mount where passthrough works; `None` (with a printed line) elsewhere.
-fn passing(service: &Arc<MemoryService>) -> Option<Mounted> {
+fn passing(service: &Arc<FakeService>) -> Option<Mounted> {
     let mount = mounted(service.clone())?;
     if mount.mount().has_passthrough() {
         return Some(mount);
@@ -49,12 +49,12 @@ fn mapped_byte(file: &File, offset: usize) -> u8 {
 
 #[test]
 fn readers_share_one_backing_and_map_it() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![1; LENGTH]).unwrap();
     let readers: Vec<File> = (0..4).map(|_| File::open(&upper).unwrap()).collect();
-    assert_eq!(service.pins(), 1, "one pin serves all opens of the file");
+    assert_eq!(service.pins.load(Ordering::SeqCst), 1, "one pin serves all opens of the file");
     for reader in &readers {
         assert_eq!(byte(reader, 77), 1);
         assert_eq!(mapped_byte(reader, 78), 1);
@@ -66,12 +66,12 @@ fn readers_share_one_backing_and_map_it() {
 
 #[test]
 fn a_reader_sees_what_a_writer_writes_and_the_writer_may_map() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![1; LENGTH]).unwrap();
     let reader = File::open(&upper).unwrap();
-    assert_eq!((byte(&reader, 100), service.pins()), (1, 1));
+    assert_eq!((byte(&reader, 100), service.pins.load(Ordering::SeqCst)), (1, 1));
     let writer = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
     writer.write_all_at(&[2], 100).unwrap();
     assert_eq!(byte(&reader, 100), 2, "by passthrough");
@@ -84,7 +84,7 @@ fn a_reader_sees_what_a_writer_writes_and_the_writer_may_map() {
     assert_eq!((byte(&late, 100), byte(&reader, 100)), (3, 3));
     drop((writer, late));
     // The kernel tells of closes a little later, and the new node is for writers at first.
-    while service.pins() < 2 {
+    while service.pins.load(Ordering::SeqCst) < 2 {
         assert_eq!(byte(&File::open(&upper).unwrap(), 100), 3);
     }
     assert_eq!(byte(&reader, 100), 3);
@@ -92,7 +92,7 @@ fn a_reader_sees_what_a_writer_writes_and_the_writer_may_map() {
 
 #[test]
 fn every_way_to_write_gets_past_a_reader() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![1; LENGTH]).unwrap();
@@ -121,7 +121,7 @@ fn every_way_to_write_gets_past_a_reader() {
 
 #[test]
 fn a_change_on_the_pfs_is_seen_by_the_next_open_beside_an_old_reader() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     for value in 1..6u8 {
@@ -138,27 +138,31 @@ fn a_change_on_the_pfs_is_seen_by_the_next_open_beside_an_old_reader() {
 
 #[test]
 fn an_open_that_may_be_mapped_keeps_passthrough_away() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let upper = mount.upper.join("file");
     fs::write(&upper, vec![1; LENGTH]).unwrap();
     let writer = OpenOptions::new().read(true).write(true).open(&upper).unwrap();
     assert_eq!(mapped_byte(&writer, 0), 1);
-    let pins = service.pins();
+    let pins = service.pins.load(Ordering::SeqCst);
     let reader = File::open(&upper).unwrap();
-    assert_eq!((byte(&reader, 0), service.pins()), (1, pins));
+    assert_eq!((byte(&reader, 0), service.pins.load(Ordering::SeqCst)), (1, pins));
 }
 
 #[test]
 fn names_and_metadata_work_on_a_file_that_is_read() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![1; LENGTH]).unwrap();
     let reader = File::open(&upper).unwrap();
     fs::set_permissions(&upper, fs::Permissions::from_mode(0o640)).unwrap();
     let second = File::open(&upper).unwrap();
-    assert_eq!((byte(&second, 1), service.loads()), (1, 1), "chmod keeps the segment in service");
+    assert_eq!(
+        (byte(&second, 1), service.fills.load(Ordering::SeqCst)),
+        (1, 1),
+        "chmod keeps the segment in service"
+    );
     let moved = mount.upper.join("moved");
     fs::rename(&upper, &moved).unwrap();
     let writer = OpenOptions::new().write(true).open(&moved).unwrap();
@@ -171,7 +175,7 @@ fn names_and_metadata_work_on_a_file_that_is_read() {
 
 #[test]
 fn readers_and_writers_at_once_never_fail() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let upper = mount.upper.join("file");
     fs::write(&upper, vec![0; LENGTH]).unwrap();
@@ -227,7 +231,7 @@ fn use_while_replaced(used: impl Fn(usize) + Sync, replaced: &Path) {
 
 #[test]
 fn opens_of_a_file_that_is_replaced_through_the_mount_never_fail() {
-    let Some(mount) = mounted(Arc::new(MemoryService::default())) else { return };
+    let Some(mount) = mounted(FakeService::memory()) else { return };
     let upper = mount.upper.join("file");
     fs::write(&upper, vec![0; LENGTH]).unwrap();
     let open = |user| {
@@ -242,7 +246,7 @@ fn opens_of_a_file_that_is_replaced_on_the_pfs_never_fail() {
     // Without passthrough no open asks for another node, which would hide what this is about.
     for passthrough in [true, false] {
         let adjust = |config: &mut MountConfig| config.passthrough = passthrough;
-        let service = Arc::new(MemoryService::default());
+        let service = FakeService::memory();
         let Some(mount) = mounted_with(service, adjust) else { return };
         let (lower, upper) = mount.both("file");
         fs::write(&lower, vec![0; LENGTH]).unwrap();
@@ -258,7 +262,7 @@ fn opens_of_a_file_that_is_replaced_on_the_pfs_never_fail() {
 fn opens_of_a_file_that_changes_on_the_pfs_never_fail() {
     for passthrough in [true, false] {
         let adjust = |config: &mut MountConfig| config.passthrough = passthrough;
-        let Some(mount) = mounted_with(Arc::new(MemoryService::default()), adjust) else { return };
+        let Some(mount) = mounted_with(FakeService::memory(), adjust) else { return };
         let (lower, upper) = mount.both("file");
         fs::write(&lower, vec![0; LENGTH]).unwrap();
         let done = AtomicBool::new(false);
@@ -292,7 +296,7 @@ fn opens_of_a_file_that_changes_on_the_pfs_never_fail() {
 
 #[test]
 fn attributes_of_a_file_that_is_replaced_on_the_pfs_are_always_told() {
-    let Some(mount) = mounted(Arc::new(MemoryService::default())) else { return };
+    let Some(mount) = mounted(FakeService::memory()) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![0; LENGTH]).unwrap();
     let told = |_| assert_eq!(fs::metadata(&upper).unwrap().len(), LENGTH as u64);
@@ -301,7 +305,7 @@ fn attributes_of_a_file_that_is_replaced_on_the_pfs_are_always_told() {
 
 #[test]
 fn the_segment_cannot_be_written_through_a_readers_descriptor() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = passing(&service) else { return };
     let (lower, upper) = mount.both("file");
     fs::write(&lower, vec![1; LENGTH]).unwrap();
@@ -317,7 +321,7 @@ fn the_segment_cannot_be_written_through_a_readers_descriptor() {
 
 #[test]
 fn without_passthrough_the_same_files_read_the_same() {
-    let service = Arc::new(MemoryService::default());
+    let service = FakeService::memory();
     let Some(mount) = mounted_with(service.clone(), |config| config.passthrough = false) else {
         return;
     };
@@ -325,5 +329,5 @@ fn without_passthrough_the_same_files_read_the_same() {
     fs::write(&lower, vec![6; LENGTH]).unwrap();
     let reader = File::open(&upper).unwrap();
     assert_eq!((byte(&reader, 5), mapped_byte(&reader, 5)), (6, 6));
-    assert_eq!(service.pins(), 0);
+    assert_eq!(service.pins.load(Ordering::SeqCst), 0);
 }

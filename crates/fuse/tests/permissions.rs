@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use support::bypass::BypassService;
 use support::{STRANGER, as_user, errno, mounted, mounted_with};
+use tidepool_fake_node::{FakeNode, FakeService, Keeps};
 
 const USER: u32 = 4_321;
 const GROUP: u32 = 5_432;
@@ -24,7 +24,7 @@ fn place(path: &Path, content: &[u8], mode: u32, uid: u32, gid: u32) {
 
 #[test]
 fn files_of_others_stay_closed() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("secret");
     place(&lower, b"secret", 0o600, USER, GROUP);
     assert_eq!(fs::read(&upper).unwrap(), b"secret", "root reads it");
@@ -51,7 +51,7 @@ fn files_of_others_stay_closed() {
 
 #[test]
 fn a_closed_directory_hides_what_another_user_just_opened() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("private");
     fs::create_dir(&lower).unwrap();
     place(&lower.join("file"), b"readable in itself", 0o644, USER, GROUP);
@@ -68,7 +68,7 @@ fn a_closed_directory_hides_what_another_user_just_opened() {
 
 #[test]
 fn a_directory_may_be_readable_without_being_searchable() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("listed");
     fs::create_dir(&lower).unwrap();
     fs::write(lower.join("file"), b"").unwrap();
@@ -81,7 +81,7 @@ fn a_directory_may_be_readable_without_being_searchable() {
 
 #[test]
 fn supplementary_groups_open_and_close_doors() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("shared");
     place(&lower, b"for the group", 0o640, USER, GROUP);
     let (lower_denied, upper_denied) = mount.both("denied");
@@ -99,7 +99,7 @@ fn supplementary_groups_open_and_close_doors() {
 
 #[test]
 fn what_users_create_belongs_to_them() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     fs::set_permissions(&mount.lower, Permissions::from_mode(0o1777)).unwrap();
     let (lower, upper) = mount.both("theirs");
     as_user(USER, GROUP, &[], || {
@@ -130,13 +130,16 @@ fn what_users_create_belongs_to_them() {
 }
 
 /// Who writes what a user writes: the user, or the node, which may keep the bits.
-const WRITERS: [BypassService; 2] =
-    [BypassService { writes_as_node: false }, BypassService { writes_as_node: true }];
+fn writers() -> [Arc<FakeService>; 2] {
+    let writer =
+        |writes_as_node| FakeNode { keeps: Keeps::Nothing, writes_as_node, ..FakeNode::default() };
+    [false, true].map(|as_node| FakeService::of(writer(as_node)))
+}
 
 #[test]
 fn set_id_bits_go_when_a_user_writes() {
-    for service in WRITERS {
-        let Some(mount) = mounted(Arc::new(service)) else { return };
+    for service in writers() {
+        let Some(mount) = mounted(service) else { return };
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         let changes: [fn(&Path); 3] = [
             |path| {
@@ -160,8 +163,8 @@ fn set_id_bits_go_when_a_user_writes() {
 
 #[test]
 fn the_set_group_bit_goes_also_where_the_group_may_not_run_the_file() {
-    for service in WRITERS {
-        let Some(mount) = mounted(Arc::new(service)) else { return };
+    for service in writers() {
+        let Some(mount) = mounted(service) else { return };
         let (lower, upper) = mount.both("file");
         let mode = || fs::metadata(&lower).unwrap().mode() & 0o7777;
         let write = |gid, groups: &[u32]| {
@@ -179,7 +182,7 @@ fn the_set_group_bit_goes_also_where_the_group_may_not_run_the_file() {
 
 #[test]
 fn set_id_bits_given_on_the_pfs_meanwhile_go_at_the_next_write() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     place(&lower, b"program", 0o777, USER, GROUP);
     let open =
@@ -195,7 +198,7 @@ fn set_id_bits_given_on_the_pfs_meanwhile_go_at_the_next_write() {
 fn threads_started_for_one_user_serve_others_with_the_right_identity() {
     let one = |config: &mut tidepool_fuse::MountConfig| config.threads = 1;
     for _ in 0..5 {
-        let Some(mount) = mounted_with(Arc::new(BypassService::default()), one) else { return };
+        let Some(mount) = mounted_with(FakeService::bypass(), one) else { return };
         let (lower, upper) = mount.both("roots");
         place(&lower, b"root's", 0o600, 0, 0);
         let (lower_user, upper_user) = mount.both("users");
@@ -234,7 +237,7 @@ fn both_ends(path: &Path) -> std::io::Result<fs::File> {
 
 #[test]
 fn what_passes_through_a_fifo_stays_among_those_who_may_use_it() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("fifo");
     // The stranger may read the second one, but not write to it.
     for mode in [0o600, 0o644] {
@@ -261,7 +264,7 @@ fn what_passes_through_a_fifo_stays_among_those_who_may_use_it() {
 
 #[test]
 fn a_socket_is_reached_by_those_who_may_write_to_it() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (_, upper) = mount.both("socket");
     let _listener = UnixListener::bind(&upper).unwrap();
     chown(&upper, Some(USER), Some(GROUP)).unwrap();
@@ -276,7 +279,7 @@ fn a_socket_is_reached_by_those_who_may_write_to_it() {
 
 #[test]
 fn a_program_is_run_by_those_who_may() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("program");
     fs::copy("/bin/true", &lower).unwrap();
     chown(&lower, Some(USER), Some(GROUP)).unwrap();
@@ -301,7 +304,7 @@ fn give_up_capabilities() {
 
 #[test]
 fn root_without_capabilities_is_no_root() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("secret");
     place(&lower, b"secret", 0o600, USER, GROUP);
     place(&mount.lower.join("own"), b"own", 0o600, 0, 0);
@@ -336,7 +339,7 @@ fn root_without_capabilities_is_no_root() {
 
 #[test]
 fn root_of_another_user_name_space_is_no_root() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("secret");
     place(&lower, b"secret", 0o600, USER, GROUP);
     let read = |wrapper: &[&str]| {

@@ -3,18 +3,12 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
-use support::memory::MemoryService;
 use support::{errno, mounted_with};
-use tidepool_proto::{
-    Error, ErrorKind, FileId, FileService, OpenFile, OpenRequest, PassthroughPin, ReadOutcome,
-    Result, SegmentExport, Version, WriteMode,
-};
+use tidepool_fake_node::{FakeNode, FakeService, Gate, Hooks, Keeps};
+use tidepool_proto::{Error, ErrorKind};
 
 /// Length of files that are never resident and are read only once the gate is open.
 const SLOW: u64 = 1;
@@ -32,153 +26,42 @@ const CUT_TO: usize = 5;
 const STUB: u64 = 4;
 const MEMORY_ONLY: u64 = 123_456;
 
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-    waiting: AtomicUsize,
-}
-
-impl Gate {
-    fn wait(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut open = self.open.lock().unwrap();
-        while !*open {
-            open = self.opened.wait(open).unwrap();
-        }
-    }
-
-    /// Lets those who wait go on, and all that come.
-    fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.opened.notify_all();
-    }
-}
-
 /// Behaves by the length of the file; others are in memory.
-#[derive(Default)]
-struct Moody {
-    memory: MemoryService,
-    gate: Arc<Gate>,
-    stub: Mutex<Option<FileId>>,
-}
-
-struct MoodyFile {
-    inner: Arc<dyn OpenFile>,
-    gate: Arc<Gate>,
-    kind: u64,
-}
-
-impl OpenFile for MoodyFile {
-    fn version(&self) -> Version {
-        self.inner.version()
-    }
-
-    fn size(&self) -> Result<u64> {
-        self.inner.size()
-    }
-
-    fn write_mode(&self) -> WriteMode {
-        WriteMode::Through
-    }
-
-    fn is_resident(&self, _offset: u64, _length: usize) -> bool {
-        assert!(self.kind != PANIC_EARLY, "a question of this file panics");
-        ![SLOW, CUT].contains(&self.kind)
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
-        self.inner.read_at(offset, buffer)
-    }
-
-    fn read_with(
-        &self,
-        offset: u64,
-        length: usize,
-        sink: &mut dyn FnMut(&[IoSlice<'_>]),
-    ) -> Result<ReadOutcome> {
-        assert!(self.kind != PANIC, "a read of this file panics");
-        if [SLOW, CUT].contains(&self.kind) {
-            self.gate.wait();
-        }
-        let length = match self.kind {
-            CUT => length.min(CUT_TO.saturating_sub(offset as usize)),
-            _ => length,
-        };
-        self.inner.read_with(offset, length, sink)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<u64> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn set_size(&self, size: u64) -> Result<()> {
-        self.inner.set_size(size)
-    }
-
-    fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        self.inner.allocate(mode_bits, offset, length)
-    }
-
-    fn sync(&self, data_only: bool) -> Result<()> {
-        self.inner.sync(data_only)
-    }
-
-    fn flush(&self) -> Result<()> {
-        match self.kind {
-            FULL => Err(Error::new(ErrorKind::StoreFull, "closing", "as the test wants it")),
-            _ => self.inner.flush(),
-        }
-    }
-
-    fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {
-        None
-    }
-
-    fn export(&self) -> Result<Option<SegmentExport>> {
-        Ok(None)
-    }
-
-    fn lower(&self) -> BorrowedFd<'_> {
-        self.inner.lower()
-    }
-
-    fn prefetch(&self, _offset: u64, _length: u64) {}
-}
-
-impl FileService for Moody {
-    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
-        let inner = self.memory.open(request)?;
-        let version = inner.version();
+const MOODY: Hooks = Hooks {
+    opened: |node, version| {
         if version.size == STUB {
-            *self.stub.lock().unwrap() = Some(version.id);
+            node.memory_only.lock().insert(version.id, MEMORY_ONLY);
         }
-        Ok(Arc::new(MoodyFile { inner, gate: self.gate.clone(), kind: version.size }))
-    }
+    },
+    is_resident: |_, size| {
+        assert!(size != PANIC_EARLY, "a question of this file panics");
+        ![SLOW, CUT].contains(&size)
+    },
+    read: |node, size, offset, length| {
+        assert!(size != PANIC, "a read of this file panics");
+        if [SLOW, CUT].contains(&size) {
+            node.gate.pass();
+        }
+        if size == CUT { length.min(CUT_TO.saturating_sub(offset as usize)) } else { length }
+    },
+    flush: |_, size| match size {
+        FULL => Err(Error::new(ErrorKind::StoreFull, "closing", "as the test wants it")),
+        _ => Ok(()),
+    },
+};
 
-    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
-        self.memory.rebase_version(before, after, alone);
-    }
-
-    fn memory_only_size(&self, id: FileId, _pfs_size: u64) -> Option<u64> {
-        (*self.stub.lock().unwrap() == Some(id)).then_some(MEMORY_ONLY)
-    }
-
-    fn has_memory_only(&self) -> bool {
-        self.stub.lock().unwrap().is_some()
-    }
-
-    fn removed(&self, id: FileId) {
-        self.memory.removed(id);
-    }
-}
-
-fn moody() -> Option<(Arc<Moody>, support::Mounted)> {
+fn moody() -> Option<(Arc<FakeService>, support::Mounted)> {
     moody_with(true)
 }
 
-fn moody_with(direct_io: bool) -> Option<(Arc<Moody>, support::Mounted)> {
-    let service = Arc::new(Moody::default());
+fn moody_with(direct_io: bool) -> Option<(Arc<FakeService>, support::Mounted)> {
+    let service = FakeService::of(FakeNode {
+        keeps: Keeps::Files,
+        without_pins: true,
+        hooks: MOODY,
+        gate: Gate::closed(),
+        ..FakeNode::default()
+    });
     let mount = mounted_with(service.clone(), |config| {
         config.threads = 1;
         config.direct_io = direct_io;
@@ -198,14 +81,14 @@ fn reads_that_wait_for_the_pfs_hold_up_nobody_else() {
         for _ in 0..READERS {
             scope.spawn(|| assert_eq!(fs::read(&slow).unwrap(), [9]));
         }
-        while service.gate.waiting.load(Ordering::SeqCst) < 4 {
+        while service.gate.waiting() < 4 {
             std::thread::yield_now();
         }
         for index in 0..50 {
             assert_eq!(fs::read(&upper).unwrap(), b"resident");
             fs::write(mount.upper.join(format!("new{index}")), b"a longer text").unwrap();
         }
-        service.gate.open();
+        service.gate.set(false);
     });
 }
 
@@ -265,11 +148,11 @@ fn an_append_puts_no_zeros_into_a_page_that_is_being_read() {
             let length = reader.read_at(&mut bytes, 0).unwrap();
             bytes[..length].to_vec()
         });
-        while service.gate.waiting.load(Ordering::SeqCst) == 0 && !reads.is_finished() {
+        while service.gate.waiting() == 0 && !reads.is_finished() {
             std::thread::yield_now();
         }
         std::io::Write::write_all(&mut appender, &[2; 700]).unwrap();
-        service.gate.open();
+        service.gate.set(false);
         assert_eq!(reads.join().unwrap(), [1; CUT_TO]);
     });
 }

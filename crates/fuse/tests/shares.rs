@@ -3,17 +3,16 @@
 mod support;
 
 use std::fs::{self, File};
-use std::sync::Arc;
 
-use support::bypass::BypassService;
 use support::{STRANGER, as_user, errno, mounted_with};
+use tidepool_fake_node::FakeService;
 
 const OTHER: u32 = 4_711;
 const OPENS_MAX: usize = 40;
 
 #[test]
 fn opens_of_one_user_leave_room_for_others() {
-    let Some(mount) = mounted_with(Arc::new(BypassService::default()), |config| {
+    let Some(mount) = mounted_with(FakeService::bypass(), |config| {
         config.opens_max = Some(OPENS_MAX);
     }) else {
         return;

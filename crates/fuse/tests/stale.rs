@@ -6,12 +6,10 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use support::bypass::BypassService;
-use support::memory::MemoryService;
 use support::{can_mount, errno, kernel_version, mounted, open_directory};
+use tidepool_fake_node::FakeService;
 use tidepool_fuse::{MountConfig, recover_stale};
 use tidepool_proto::ErrorKind;
 use tidepool_proto::mounts::MountTable;
@@ -35,7 +33,7 @@ fn daemon_for_the_other_tests() {
     };
     let root = open_directory(lower.as_ref());
     let config = MountConfig::new(root, lower.into(), upper.into());
-    let mount = tidepool_fuse::mount(Arc::new(MemoryService::default()), config).unwrap();
+    let mount = tidepool_fuse::mount(FakeService::memory(), config).unwrap();
     println!("mounted");
     mount.wait().unwrap();
 }
@@ -85,7 +83,7 @@ fn a_killed_daemon_leaves_errors_and_no_hang_and_is_recovered() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     let config = MountConfig::new(open_directory(&lower), lower, upper.clone());
-    let mount = tidepool_fuse::mount(Arc::new(BypassService::default()), config).unwrap();
+    let mount = tidepool_fuse::mount(FakeService::bypass(), config).unwrap();
     assert!(mount.notes().iter().any(|note| note.contains("died")));
     assert_eq!(fs::read(upper.join("file")).unwrap(), b"safe");
     mount.unmount().unwrap();
@@ -125,13 +123,13 @@ fn a_daemon_killed_while_it_mounts_is_gone() {
 
 #[test]
 fn a_mount_point_in_use_is_refused_and_its_user_named() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let error = recover_stale(&mount.upper).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains(mount.lower.to_str().unwrap()), "{error}");
     let config =
         MountConfig::new(open_directory(&mount.lower), mount.lower.clone(), mount.upper.clone());
-    let error = tidepool_fuse::mount(Arc::new(BypassService::default()), config).unwrap_err();
+    let error = tidepool_fuse::mount(FakeService::bypass(), config).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert_eq!(recover_stale(Path::new("/proc")).unwrap_err().kind(), ErrorKind::InUse);
     let absent = mount.lower.join("absent");
@@ -147,13 +145,13 @@ fn a_mount_inside_of_its_own_directory_is_refused() {
     let upper = lower.path().join("mount");
     fs::create_dir(&upper).unwrap();
     let config = MountConfig::new(open_directory(lower.path()), lower.path().into(), upper);
-    let error = tidepool_fuse::mount(Arc::new(BypassService::default()), config).unwrap_err();
+    let error = tidepool_fuse::mount(FakeService::bypass(), config).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
 fn unmounting_ends_even_while_files_are_open() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let (lower, upper) = mount.both("file");
     let open = fs::File::create(&upper).unwrap();
     std::io::Write::write_all(&mut &open, b"before").unwrap();
@@ -176,7 +174,7 @@ fn a_mount_goes_from_where_it_is_now() {
         fs::create_dir(&lower).unwrap();
         fs::create_dir_all(&upper).unwrap();
         let config = MountConfig::new(open_directory(&lower), lower, upper);
-        let mount = tidepool_fuse::mount(Arc::new(BypassService::default()), config).unwrap();
+        let mount = tidepool_fuse::mount(FakeService::bypass(), config).unwrap();
         fs::rename(&parent, &moved).unwrap();
         if replaced {
             // Its path leads through what is no directory any more.
@@ -253,7 +251,7 @@ fn no_file_comes_to_the_directory_below_the_mount() {
 
 #[test]
 fn unmounted_by_somebody_else_the_mount_ends() {
-    let Some(mount) = mounted(Arc::new(BypassService::default())) else { return };
+    let Some(mount) = mounted(FakeService::bypass()) else { return };
     let unmount = || rustix::mount::unmount(&mount.upper, rustix::mount::UnmountFlags::empty());
     // A process that another test starts at this moment has our descriptors until it runs.
     while unmount() == Err(rustix::io::Errno::BUSY) {

@@ -7,13 +7,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, chown};
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use support::memory::MemoryService;
 use support::{STRANGER, as_user, mounted, mounted_with};
-use tidepool_proto::{FileId, FileService, OpenFile, OpenRequest, Result, Version};
+use tidepool_fake_node::{FakeNode, FakeService, Gate, Hooks, Keeps};
+use tidepool_proto::Version;
 
 /// Long enough on any machine; what goes on ends much earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,49 +23,19 @@ const MANY: usize = 200;
 const OTHER: u32 = 4_711;
 
 /// A node whose PFS does not answer for some files.
-#[derive(Default)]
-struct Gated {
-    memory: MemoryService,
-    open: Mutex<bool>,
-    opened: Condvar,
-    waiting: AtomicUsize,
-}
-
-impl Gated {
-    fn let_go(&self) {
-        *self.open.lock().unwrap() = true;
-        self.opened.notify_all();
-    }
-}
-
-impl FileService for Gated {
-    fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
-        let file = self.memory.open(request)?;
-        if file.version().size == SLOW {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            let mut open = self.open.lock().unwrap();
-            while !*open {
-                open = self.opened.wait(open).unwrap();
-            }
+fn gated(without_pins: bool) -> Arc<FakeService> {
+    let opened = |node: &FakeNode, version: &Version| {
+        if version.size == SLOW {
+            node.gate.pass();
         }
-        Ok(file)
-    }
-
-    fn rebase_version(&self, before: &Version, after: &Version, alone: bool) {
-        self.memory.rebase_version(before, after, alone);
-    }
-
-    fn memory_only_size(&self, id: FileId, pfs_size: u64) -> Option<u64> {
-        self.memory.memory_only_size(id, pfs_size)
-    }
-
-    fn has_memory_only(&self) -> bool {
-        self.memory.has_memory_only()
-    }
-
-    fn removed(&self, id: FileId) {
-        self.memory.removed(id);
-    }
+    };
+    FakeService::of(FakeNode {
+        keeps: Keeps::Files,
+        without_pins,
+        hooks: Hooks { opened, ..Hooks::default() },
+        gate: Gate::closed(),
+        ..FakeNode::default()
+    })
 }
 
 /// Runs `condition` until it holds; whether it did in time.
@@ -96,8 +65,7 @@ fn ends<'scope, 'env>(
 
 #[test]
 fn resident_reads_and_other_users_go_on_however_many_wait() {
-    let service =
-        Arc::new(Gated { memory: MemoryService::without_passthrough(), ..Gated::default() });
+    let service = gated(true);
     let Some(mount) = mounted(service.clone()) else { return };
     let (slow_below, slow) = mount.both("slow");
     fs::write(slow_below, [1; SLOW as usize]).unwrap();
@@ -109,7 +77,7 @@ fn resident_reads_and_other_users_go_on_however_many_wait() {
         for _ in 0..MANY {
             readers.push(scope.spawn(|| fs::read(&slow).unwrap().len()));
         }
-        let all_wait = comes_true(|| service.waiting.load(Ordering::SeqCst) >= 64);
+        let all_wait = comes_true(|| service.gate.waiting() >= 64);
         let reads_go_on = ends(scope, || {
             for _ in 0..50 {
                 let mut bytes = [0; 8];
@@ -123,7 +91,7 @@ fn resident_reads_and_other_users_go_on_however_many_wait() {
                 assert_eq!(fs::read_dir(&mount.upper).unwrap().count(), 2);
             });
         });
-        service.let_go();
+        service.gate.set(false);
         assert_eq!((all_wait, reads_go_on, others_go_on), (true, true, true));
         for reader in readers {
             assert_eq!(reader.join().unwrap(), SLOW as usize);
@@ -164,7 +132,7 @@ fn ends_when_killed(path: &Path) -> bool {
 
 #[test]
 fn a_program_that_waits_for_its_turn_can_be_killed() {
-    let service = Arc::new(Gated::default());
+    let service = gated(false);
     let Some(mount) = mounted_with(service.clone(), |config| config.turns_max = 4) else { return };
     let (slow_below, slow) = mount.both("slow");
     fs::write(slow_below, [1; SLOW as usize]).unwrap();
@@ -173,9 +141,9 @@ fn a_program_that_waits_for_its_turn_can_be_killed() {
             scope.spawn(|| fs::read(&slow).unwrap());
         }
         // Half of the turns: what root asks from now on has to wait.
-        let taken = comes_true(|| service.waiting.load(Ordering::SeqCst) == 2);
+        let taken = comes_true(|| service.gate.waiting() == 2);
         let ended = ends_when_killed(&slow);
-        service.let_go();
+        service.gate.set(false);
         assert!(taken && ended, "{taken} {ended}");
     });
     assert_eq!(fs::read(&slow).unwrap().len(), SLOW as usize, "turns came back");
@@ -221,7 +189,7 @@ impl Leased {
 
 #[test]
 fn opens_of_leased_files_hold_up_nobody_else() {
-    let Some(mount) = mounted(Arc::new(MemoryService::default())) else { return };
+    let Some(mount) = mounted(FakeService::memory()) else { return };
     let Some(leased) = Leased::take(&mount.lower, MANY) else { return };
     let (below, other) = mount.both("other");
     fs::write(below, b"other").unwrap();
@@ -253,7 +221,7 @@ fn opens_of_leased_files_hold_up_nobody_else() {
 
 #[test]
 fn an_open_that_waits_for_a_lease_can_be_killed_or_refused() {
-    let Some(mount) = mounted(Arc::new(MemoryService::default())) else { return };
+    let Some(mount) = mounted(FakeService::memory()) else { return };
     let Some(leased) = Leased::take(&mount.lower, 1) else { return };
     let path = mount.upper.join("leased0");
     let ended = ends_when_killed(&path);

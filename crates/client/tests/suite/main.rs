@@ -1,8 +1,5 @@
 //! Tests of the client library with the real server over a node in miniature.
 
-#[path = "../../../node/tests/server_suite/fake/mod.rs"]
-mod fake;
-
 mod another_node;
 mod death;
 mod direct;
@@ -17,3 +14,5 @@ mod scene;
 mod unanswered;
 mod whole;
 mod writing;
+
+use tidepool_fake_node as fake;

@@ -1,10 +1,6 @@
-//! What the tests of the mount share: two honest file services, and mounts in temporary
-//! directories. Neither service manages memory or promises durability beyond the PFS's own.
+//! What the tests of the mount share: mounts in temporary directories, and users.
 
 #![expect(dead_code, reason = "every test file uses a part of this")]
-
-pub mod bypass;
-pub mod memory;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -225,17 +225,6 @@ impl OpenFile for Handle {
         self.range_is_resident(offset, length)
     }
 
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
-        let length = buffer.len();
-        let mut filled = 0;
-        self.read_with(offset, length, &mut |slices| {
-            for slice in slices {
-                buffer[filled..filled + slice.len()].copy_from_slice(slice);
-                filled += slice.len();
-            }
-        })
-    }
-
     fn read_with(
         &self,
         offset: u64,

@@ -174,7 +174,15 @@ pub trait OpenFile: Send + Sync {
     fn is_resident(&self, offset: u64, length: usize) -> bool;
 
     /// Reads into `buffer`, short only at the end of the file.
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome>;
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        let mut filled = 0;
+        self.read_with(offset, buffer.len(), &mut |slices| {
+            for slice in slices {
+                buffer[filled..filled + slice.len()].copy_from_slice(slice);
+                filled += slice.len();
+            }
+        })
+    }
 
     /// Reads up to `length` bytes and passes them to `sink` exactly once, without copying where
     /// they are resident. The slices are valid only during the call of `sink`.
