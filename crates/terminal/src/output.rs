@@ -127,14 +127,33 @@ fn colour_length(text: &str) -> Option<usize> {
 pub fn json<T: Serialize>(facts: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(facts)
         .map_err(|source| Error::pfs("writing JSON", io::Error::other(source.to_string())))?;
-    // It spells them out itself.
-    raw_line(&text);
+    json_line(&text);
     Ok(())
 }
 
-/// Prints a line of JSON, which spells out by itself what a terminal acts on.
+/// Prints a line of JSON. JSON spells out controls of ASCII; here the others are, which stand in its
+/// strings only.
 pub fn json_line(text: &str) {
-    raw_line(text);
+    raw_line(&spelled_out(text));
+}
+
+/// JSON without what a terminal acts on.
+fn spelled_out(json: &str) -> Cow<'_, str> {
+    let is_command = |it: char| (it.is_control() && it > ' ') || is_unseen(it);
+    if !json.contains(is_command) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_command(character) {
+            let units = &mut [0; 2];
+            let units = character.encode_utf16(units);
+            shown.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// Colours of the terminal.
@@ -278,6 +297,16 @@ pub fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_commands_no_terminal_and_stays_json() {
+        let name = "a\u{1b}b\u{9b}2J\u{7f}c\u{202e}d\u{e0001}ä";
+        let text = serde_json::to_string_pretty(&[name]).unwrap();
+        let shown = spelled_out(&text).into_owned();
+        assert!(!shown.contains(['\u{9b}', '\u{7f}', '\u{202e}', '\u{e0001}']), "{shown}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [name]);
+        assert!(matches!(spelled_out("{\n  \"ä\": 1\n}"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn names_of_files_command_no_terminal() {

@@ -26,6 +26,8 @@ use watch::{Sight, Watch, WatchedFile};
 const WATCHES_MAX: usize = 16;
 /// Traces at a time of one user that is neither root nor the node's owner.
 const USER_WATCHES_MAX: usize = 4;
+/// Traces at a time of all those users: they must not keep root from tracing.
+const USERS_WATCHES_MAX: usize = WATCHES_MAX - USER_WATCHES_MAX;
 
 /// See the module's documentation.
 pub(crate) struct RequestTracer {
@@ -119,7 +121,8 @@ impl Tracer for Shared {
 
     fn note_dropped(&self, requests: u64, user_id: u32) {
         let watches = self.0.watches.lock();
-        for watch in watches.iter().filter(|watch| watch.sight().sees(user_id)) {
+        let sees = |watch: &&Arc<Watch>| watch.sight().sees(user_id) && watch.wants_all();
+        for watch in watches.iter().filter(sees) {
             watch.note_dropped(requests);
         }
     }
@@ -133,8 +136,12 @@ impl Tracer for Shared {
         let watch = Arc::new(Watch::new(sight, wish.process_id, file));
         let mut watches = self.0.watches.lock();
         let own = watches.iter().filter(|other| other.sight() == sight).count();
-        let user_max = if sight == Sight::All { WATCHES_MAX } else { USER_WATCHES_MAX };
-        if watches.len() >= WATCHES_MAX || own >= user_max {
+        let of_users = watches.iter().filter(|other| other.sight() != Sight::All).count();
+        let is_full = match sight {
+            Sight::All => watches.len() >= WATCHES_MAX,
+            Sight::Of(_) => own >= USER_WATCHES_MAX || of_users >= USERS_WATCHES_MAX,
+        };
+        if is_full || watches.len() >= WATCHES_MAX {
             let detail = format!("{} traces are under way, {own} of them yours", watches.len());
             return Err(Error::new(ErrorKind::LimitReached, "starting a trace", detail)
                 .remedy("end one of the `tidepool trace` that run"));

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_proto::trace::{TRACE_BATCH_MAX, TRACE_RECORDS_MAX, TraceBatch, TraceRecord, now_us};
+use tidepool_proto::trace::{
+    TRACE_BATCH_MAX, TRACE_LATE, TRACE_RECORDS_MAX, TraceBatch, TraceRecord, microseconds, now_us,
+};
 
 /// How often a wait looks whether it shall go on.
 const LOOK: Duration = Duration::from_millis(50);
@@ -89,7 +91,25 @@ impl Watch {
             && self.file.as_ref().is_none_or(|file| {
                 file.inode == record.inode || (file.path.is_some() && file.path == record.path)
             })
-            && record.begun_us <= self.until_us.load(Ordering::Relaxed)
+            && self.takes(record.begun_us)
+    }
+
+    /// Whether it takes a request that began then. Clients tell that time, so after the end it is
+    /// believed for a moment only.
+    fn takes(&self, begun_us: u64) -> bool {
+        match self.until_us.load(Ordering::Relaxed) {
+            u64::MAX => true,
+            until_us => {
+                begun_us <= until_us
+                    && now_us() <= until_us.saturating_add(microseconds(TRACE_LATE))
+            }
+        }
+    }
+
+    /// Whether requests of other processes or files than it wants may be among those that a client
+    /// dropped.
+    pub fn wants_all(&self) -> bool {
+        self.process_id.is_none() && self.file.is_none()
     }
 
     pub fn add(&self, record: TraceRecord) {
@@ -145,6 +165,20 @@ mod tests {
 
     fn record(user_id: u32, process_id: u32) -> TraceRecord {
         TraceRecord::begun(Front::Mount, Operation::Read, user_id, process_id)
+    }
+
+    #[test]
+    fn requests_that_are_said_to_be_old_are_taken_for_a_moment_after_the_end() {
+        let watch = Watch::new(Sight::All, None, None);
+        let old = TraceRecord {
+            begun_us: 0,
+            ..TraceRecord::begun(Front::Library, Operation::Read, 1, 1)
+        };
+        watch.stop();
+        assert!(watch.wants(&old), "it was under way");
+        let before_us = now_us() - microseconds(TRACE_LATE) - 1;
+        watch.until_us.store(before_us, Ordering::Relaxed);
+        assert!(!watch.wants(&old), "a client that goes on to tell of old requests");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub const TRACE_RECORDS_MAX: usize = 64 << 10;
 pub const TRACE_BATCH_MAX: usize = 2048;
 /// Longest time that a client keeps a record before it sends it.
 pub const TRACE_DELAY_MAX: Duration = Duration::from_millis(100);
+/// How long after the end of a trace requests of client processes are taken that began before it.
+pub const TRACE_LATE: Duration = TRACE_DELAY_MAX.saturating_mul(3);
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_proto::Result;
-use tidepool_proto::trace::{TRACE_DELAY_MAX, TraceBatch, TraceRequest};
+use tidepool_proto::trace::{TRACE_LATE, TraceBatch, TraceRequest};
 
 use crate::arguments::TraceArguments;
 use crate::connection::{Connection, SocketArgument};
@@ -24,8 +24,8 @@ use wish::Wish;
 
 /// How long the node may take to answer after this command was asked to end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// How long after the end requests of client processes come that began before.
-const LATE: Duration = TRACE_DELAY_MAX.saturating_mul(3);
+/// How long records are fetched after the end, however many there are.
+const FETCH_MAX: Duration = Duration::from_secs(2);
 
 /// Runs `trace`.
 pub fn trace(arguments: &TraceArguments) -> Result<Outcome> {
@@ -97,7 +97,8 @@ impl Watcher<'_> {
         loop {
             let Some(batch) = self.ask(TraceRequest::Next, None)? else { return Ok(()) };
             printer.batch(&batch);
-            if batch.records.is_empty() && stopped.elapsed() >= LATE {
+            let is_empty = batch.records.is_empty() && stopped.elapsed() >= TRACE_LATE;
+            if is_empty || stopped.elapsed() >= FETCH_MAX {
                 return Ok(());
             }
         }

@@ -98,13 +98,13 @@ impl Summary {
     pub fn add(&mut self, record: &TraceRecord) {
         let group = self.groups.entry((record.operation, record.level)).or_default();
         group.times.add(record.elapsed_us);
-        group.bytes += record.bytes;
-        group.pfs_us += record.pfs_us;
+        group.bytes = group.bytes.saturating_add(record.bytes);
+        group.pfs_us = group.pfs_us.saturating_add(record.pfs_us);
         group.failed += u64::from(record.errno != 0);
     }
 
     pub fn note_dropped(&mut self, requests: u64) {
-        self.dropped += requests;
+        self.dropped = self.dropped.saturating_add(requests);
     }
 
     pub fn report(&self, elapsed_us: u64) -> Report {

@@ -10,7 +10,7 @@ use tidepool_pfs::cost;
 use tidepool_proto::admin::AdminReply;
 use tidepool_proto::trace::{
     Front, LibraryRecord, TraceBatch, TraceRecord, TraceRequest, TraceStream, TraceWish, Tracer,
-    microseconds,
+    microseconds, now_us,
 };
 use tidepool_proto::wire::socket::Frame;
 use tidepool_proto::wire::{Reply, Request};
@@ -20,6 +20,11 @@ use super::{Answer, Session};
 
 /// How long a watcher waits for a request at a time.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Bytes that one request of a client can move.
+const BYTES_MAX: u64 = 1 << 40;
+/// Requests that one message of a client can say it dropped.
+const DROPPED_MAX: u64 = 1 << 20;
 
 /// The tracer, and the trace that lives on this connection.
 pub(super) struct Watching {
@@ -112,9 +117,14 @@ impl Session {
         let front = if front == Front::Hadoop { Front::Hadoop } else { Front::Library };
         let user_id = self.user.user_id;
         if dropped > 0 {
-            tracer.note_dropped(dropped, user_id);
+            tracer.note_dropped(dropped.min(DROPPED_MAX), user_id);
         }
+        let now_us = now_us();
         for told in records {
+            // A request cannot have taken longer than since it began, nor moved more than it was
+            // asked for.
+            let elapsed_us = told.elapsed_us.min(now_us.saturating_sub(told.begun_us));
+            let bytes = told.bytes.min(told.length.unwrap_or(BYTES_MAX)).min(BYTES_MAX);
             let file = self.find(told.handle).ok();
             let path = match &file {
                 Some(handle) => tracer.path_of(handle.file.lower()),
@@ -126,11 +136,11 @@ impl Session {
                 inode: file.map_or(0, |handle| handle.file.version().id.inode),
                 offset: told.offset,
                 length: told.length,
-                bytes: told.bytes,
+                bytes,
                 level: told.level,
                 errno: told.errno,
-                elapsed_us: told.elapsed_us,
-                pfs_us: told.pfs_us.min(told.elapsed_us),
+                elapsed_us,
+                pfs_us: told.pfs_us.min(elapsed_us),
                 ..TraceRecord::begun(front, told.operation, user_id, process_id.unwrap_or_default())
             });
         }
