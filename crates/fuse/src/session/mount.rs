@@ -48,7 +48,7 @@ impl std::fmt::Debug for Mount {
 /// `InUse` if something lives on the mount point, `Unsupported` if this machine or user cannot
 /// mount, `InvalidInput` if the mount point lies inside of the PFS directory.
 pub fn mount(service: Arc<dyn FileService>, mut config: MountConfig) -> Result<Mount> {
-    config.mount_point = crate::session::stale::resolve(&config.mount_point)?;
+    config.mount_point = crate::session::dead_mount::resolve(&config.mount_point)?;
     refuse_mount_inside(&config)?;
     let filesystem = new_filesystem(service, &config)?;
     let was_stale = crate::is_stale(&config.mount_point)?;
@@ -160,15 +160,15 @@ impl Mount {
             }
         };
         self.device_number = mounting::device_number(&prepared).ok();
-        crate::session::stale::replace(&self.mount_point, &prepared).map(drop)
+        crate::session::dead_mount::replace(&self.mount_point, &prepared).map(drop)
     }
 
     /// Unmounts at every place where the mount is now.
     fn detach(&self, force: Force) -> std::io::Result<()> {
-        let places = self.device_number.map(crate::session::stale::places_of);
+        let places = self.device_number.map(crate::session::dead_mount::places_of);
         let Some(Ok(places)) = places else { return mounting::detach(&self.mount_point, force) };
         places.iter().try_for_each(|place| mounting::detach(place, force))?;
-        match self.device_number.map(crate::session::stale::places_of) {
+        match self.device_number.map(crate::session::dead_mount::places_of) {
             Some(Ok(left)) if !left.is_empty() => {
                 Err(std::io::Error::from_raw_os_error(libc::EBUSY))
             }
@@ -254,7 +254,7 @@ impl Mount {
     /// or in use after a detach. It ends with this process.
     fn abandon(&self) {
         let holders =
-            self.device_number.map(crate::session::stale::held_elsewhere).unwrap_or_default();
+            self.device_number.map(crate::session::dead_mount::held_elsewhere).unwrap_or_default();
         for (process_id, place) in &holders {
             tracing::warn!(
                 process_id,

@@ -77,7 +77,7 @@ macro_rules! metrics {
     };
 }
 
-const LABELLED: [MetricSpec; 3] = [
+const LABELLED: &[MetricSpec] = &[
     MetricSpec {
         name: "tidepool_node_info",
         kind: MetricKind::Gauge,
@@ -120,7 +120,7 @@ const LABELLED: [MetricSpec; 3] = [
     },
 ];
 
-const PLAIN: [MetricSpec; 48] = metrics! {
+const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_read_bytes_asked_total" Counter "bytes" |s| s.asked_bytes,
         "Bytes that readers asked for: those served by any level plus those that failed.";
     "tidepool_read_bytes_failed_total" Counter "bytes" |s| s.failed_bytes,
@@ -222,13 +222,14 @@ const PLAIN: [MetricSpec; 48] = metrics! {
 };
 
 /// All metrics.
-pub static METRICS: [MetricSpec; 51] = {
-    let mut all = [LABELLED[0]; 51];
-    all[1] = LABELLED[1];
-    all[2] = LABELLED[2];
+pub static METRICS: [MetricSpec; LABELLED.len() + PLAIN.len()] = {
+    let mut all = [LABELLED[0]; LABELLED.len() + PLAIN.len()];
     let mut index = 0;
-    while index < PLAIN.len() {
-        all[LABELLED.len() + index] = PLAIN[index];
+    while index < all.len() {
+        all[index] = match index < LABELLED.len() {
+            true => LABELLED[index],
+            false => PLAIN[index - LABELLED.len()],
+        };
         index += 1;
     }
     all

@@ -193,7 +193,7 @@ impl Ranking {
         debug_assert_eq!(
             order.len() as u32 + self.invalidated.len(),
             self.entries.len(),
-            "a policy offers every entry it segment_pins"
+            "a policy offers every entry it holds"
         );
         self.policy = create(kind);
         self.kind = kind;
