@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
-use clap_complete::Shell;
 use tidepool_proto::MemorySize;
 use tidepool_proto::files::{FILES_MAX, FileOrder};
 
@@ -81,8 +80,8 @@ pub enum Command {
     /// Print the metrics of the node in the text format of Prometheus
     Metrics(Facts),
     /// Print generated files: reference, man pages, completion
-    #[command(hide = true, subcommand)]
-    Generate(GenerateCommand),
+    #[command(hide = true, disable_help_flag = true)]
+    Generate(LaboratoryArguments),
 }
 
 /// Commands for the daemon itself.
@@ -320,24 +319,4 @@ pub enum BenchCommand {
     /// The storage mountain: read throughput over data size and skip, with the model's prediction
     #[command(disable_help_flag = true)]
     Mountain(LaboratoryArguments),
-}
-
-/// What `generate` prints.
-#[derive(Debug, Subcommand)]
-pub enum GenerateCommand {
-    /// Write the reference and the example configuration below DIRECTORY
-    Docs {
-        /// Top of the source tree.
-        directory: PathBuf,
-    },
-    /// Write a man page a command into DIRECTORY
-    Man {
-        /// Where to.
-        directory: PathBuf,
-    },
-    /// Print the completion script of a shell
-    Completion {
-        /// The shell.
-        shell: Shell,
-    },
 }

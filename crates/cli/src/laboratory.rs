@@ -57,6 +57,6 @@ fn is_this_program(path: &Path) -> bool {
 /// Whether arguments are better read by the laboratory, which knows the help of all commands.
 pub fn knows_more() -> bool {
     let first = std::env::args_os().nth(1);
-    first.is_some_and(|first| first == "help" || first == "generate")
+    first.is_some_and(|first| first == "help")
         && beside().is_some_and(|program| !is_this_program(&program))
 }

@@ -7,7 +7,6 @@ mod commands;
 pub mod connection;
 pub mod facts;
 mod flags;
-pub mod generate;
 mod laboratory;
 pub mod target;
 
@@ -46,9 +45,9 @@ pub fn run(arguments: Arguments) -> Result<Outcome> {
         Command::Metrics(facts) => metrics::metrics(&facts),
         Command::Bench(BenchCommand::Compare(_) | BenchCommand::Mountain(_))
         | Command::Calibrate(_)
+        | Command::Generate(_)
         | Command::Model(_)
         | Command::Plan(_) => laboratory::hand_over(),
-        Command::Generate(what) => generate::generate(&what, &Arguments::command_tree()),
     }
 }
 

@@ -3,11 +3,12 @@
 //! one tree.
 
 use clap::{FromArgMatches, Subcommand};
-use tidepool_cli::arguments::{Arguments, GenerateCommand};
+use tidepool_cli::arguments::Arguments;
 
 use crate::calibrate::arguments::CalibrateArguments;
 use crate::compare::arguments::CompareArguments;
 use crate::control::arguments::{ReplayArguments, SimulateArguments, TuneArguments};
+use crate::generate::GenerateCommand;
 use crate::model::arguments::ModelCommand;
 use crate::mountain::arguments::MountainArguments;
 use crate::plan::arguments::PlanArguments;

@@ -6,6 +6,7 @@ mod arguments;
 mod calibrate;
 mod compare;
 mod control;
+mod generate;
 mod model;
 mod mountain;
 mod pictures;
@@ -33,6 +34,6 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Control(ControlCommand::Tune(arguments)) => control::tune(&arguments),
         Command::Model(command) => model::model(&command),
         Command::Plan(arguments) => plan::plan(&arguments),
-        Command::Generate(what) => tidepool_cli::generate::generate(&what, &arguments::tree()),
+        Command::Generate(what) => generate::generate(&what, &arguments::tree()),
     }
 }

@@ -4,12 +4,33 @@
 mod java;
 mod reference;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Subcommand;
+use clap_complete::Shell;
 use tidepool_proto::{Error, Result};
 
-use crate::arguments::GenerateCommand;
 use tidepool_terminal::exit::Outcome;
+
+/// What `generate` prints.
+#[derive(Debug, Subcommand)]
+pub enum GenerateCommand {
+    /// Write the reference and the example configuration below DIRECTORY
+    Docs {
+        /// Top of the source tree.
+        directory: PathBuf,
+    },
+    /// Write a man page a command into DIRECTORY
+    Man {
+        /// Where to.
+        directory: PathBuf,
+    },
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
 
 /// Runs `generate` for the commands of `tree`.
 ///
