@@ -57,7 +57,7 @@ fn with_commands_of(tree: clap::Command, own: &clap::Command) -> clap::Command {
             return with_commands_of(place, command);
         }
         let about = place.get_about().cloned().unwrap_or_default();
-        command.clone().about(about).display_order(order)
+        command.clone().about(about).hide(place.is_hide_set()).display_order(order)
     })
 }
 
