@@ -4,7 +4,7 @@
 //! With `d` bytes left before the stores must give, and jobs and stores that take at most `X` bytes
 //! a second together, nothing needs a decision for `d / X`. The controller waits for the interval
 //! and that time, in whole intervals: `T (1 + floor(d / (X T)))`. If the demand starts to grow
-//! right after a decision, it crosses the threshold after `d / X` at the soonest, and the next decision
+//! right after a decision, it crosses the threshold after `d / X` at the soonest. The next decision
 //! comes at most `T` later, as it would at the shortest interval.
 
 use super::Parameters;

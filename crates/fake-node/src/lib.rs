@@ -152,7 +152,7 @@ impl Gate {
 
 /// The version of an open file.
 pub fn version_of(file: &File) -> Version {
-    Version::from(&file.metadata().unwrap())
+    Version::from(&file.metadata().expect("a fake node has its memory and files"))
 }
 
 impl FakeNode {

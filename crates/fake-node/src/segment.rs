@@ -51,7 +51,7 @@ impl Mapping {
         let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing else.
         let address = unsafe { rustix::mm::mmap(null, length, protection, flags, file, 0) };
-        Mapping(address.unwrap().cast(), length)
+        Mapping(address.expect("a fake node has its memory and files").cast(), length)
     }
 }
 
@@ -63,10 +63,12 @@ impl Drop for Mapping {
 }
 
 fn memory(length: u64) -> File {
-    let descriptor = rustix::fs::memfd_create("fake", MemfdFlags::CLOEXEC).unwrap();
+    let descriptor = rustix::fs::memfd_create("fake", MemfdFlags::CLOEXEC)
+        .expect("a fake node has its memory and files");
     let file = File::from(descriptor);
-    file.set_len(length).unwrap();
-    file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+    file.set_len(length).expect("a fake node has its memory and files");
+    file.set_permissions(Permissions::from_mode(0o600))
+        .expect("a fake node has its memory and files");
     file
 }
 
@@ -106,7 +108,7 @@ impl Segment {
     pub(crate) fn set_size(&self, size: u64) {
         match &self.table {
             Some(table) => table.number(HEADER_SIZE_OFFSET).store(size, Ordering::SeqCst),
-            None => self.memory.set_len(size).unwrap(),
+            None => self.memory.set_len(size).expect("a fake node has its memory and files"),
         }
     }
 
@@ -127,7 +129,8 @@ impl Segment {
     /// Frees the memory of a block that is not resident.
     pub(crate) fn free(&self, block: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.memory, flags, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
+        rustix::fs::fallocate(&self.memory, flags, block * BLOCK_BYTES, BLOCK_BYTES)
+            .expect("a fake node has its memory and files");
     }
 
     /// Passes bytes of resident blocks to `sink`, without copying where they are mapped.
@@ -138,7 +141,9 @@ impl Segment {
         let length = (range.end - range.start) as usize;
         if range.end > self.bytes.1 as u64 {
             let mut copy = vec![0; length];
-            self.memory.read_exact_at(&mut copy, range.start).unwrap();
+            self.memory
+                .read_exact_at(&mut copy, range.start)
+                .expect("a fake node has its memory and files");
             return sink(&copy);
         }
         // SAFETY: the range lies within the mapping, and by the caller's word within the file.
@@ -147,16 +152,22 @@ impl Segment {
 
     /// A descriptor for reading.
     pub(crate) fn reader(&self) -> OwnedFd {
-        reopened(&self.memory, false).unwrap().into()
+        reopened(&self.memory, false).expect("a fake node has its memory and files").into()
     }
 
     /// Descriptors for a client; `careless` ones could be written. None where there is no table.
     pub(crate) fn export(&self, careless: bool) -> Option<SegmentExport> {
         let table = self.table.as_ref()?;
         Some(SegmentExport {
-            segment: reopened(&self.memory, careless).unwrap().into(),
-            table: reopened(&table.words_file, false).unwrap().into(),
-            touches: reopened(&table.touches_file, true).unwrap().into(),
+            segment: reopened(&self.memory, careless)
+                .expect("a fake node has its memory and files")
+                .into(),
+            table: reopened(&table.words_file, false)
+                .expect("a fake node has its memory and files")
+                .into(),
+            touches: reopened(&table.touches_file, true)
+                .expect("a fake node has its memory and files")
+                .into(),
             block_bytes: BLOCK_BYTES,
             blocks: table.blocks,
         })

@@ -131,8 +131,8 @@ pub fn json<T: Serialize>(facts: &T) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line of JSON. JSON spells out controls of ASCII; here the others are, which stand in its
-/// strings only.
+/// Prints a line of JSON. JSON spells out controls of ASCII; here the others are, which stand in
+/// its strings only.
 pub fn json_line(text: &str) {
     raw_line(&spelled_out(text));
 }

@@ -1,9 +1,9 @@
 //! Request tracing of the mount: [`Span`] records who asked for what, how it was answered, and what
 //! it cost. While no trace is under way, a request costs a look at one flag.
 //!
-//! A span travels with the [`Reply`](crate::request::Reply), because a request may wait for its
-//! turn and be answered by another thread than read it. If a handler answers, its span ends when
-//! the handler returns, with the cost of the handler; otherwise it ends at the answer.
+//! A span travels with the [`Reply`](crate::protocol::reply::Reply), because a request may wait for
+//! its turn and be answered by another thread than read it. If a handler answers, its span ends
+//! when the handler returns, with the cost of the handler; otherwise it ends at the answer.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
