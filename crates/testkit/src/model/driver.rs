@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
-use tidepool_proto::{MemorySize, ReadMode, WriteMode};
+use tidepool_proto::{BLOCK_BYTES_DEFAULT, MemorySize, ReadMode, WriteMode};
 
 use super::actors::{Actor, ActorSpec, Role};
 use super::checks::{Mismatch, Range, bytes_match, may_fail, succeeded};
@@ -135,7 +135,9 @@ impl<'a> Driver<'a> {
             Op::Unpin { path } => self.admin(AdminRequest::Unpin, Some(path)),
             Op::EvictAll => self.admin(AdminRequest::EvictAll, None),
             Op::Resize { capacity_bytes } => {
-                self.admin(AdminRequest::Resize { size: MemorySize::Bytes(*capacity_bytes) }, None)
+                // Less than a block is refused.
+                let bytes = capacity_bytes / BLOCK_BYTES_DEFAULT * BLOCK_BYTES_DEFAULT;
+                self.admin(AdminRequest::Resize { size: MemorySize::Bytes(bytes) }, None)
             }
             Op::SetPolicy { policy } => {
                 self.admin(AdminRequest::SetPolicy { policy: policy.clone() }, None)
