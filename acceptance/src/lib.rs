@@ -19,6 +19,7 @@ pub mod maven_repository;
 mod node;
 pub mod outcome;
 pub mod process;
+mod random_file;
 mod scratch;
 mod shaping;
 pub mod suites;

@@ -14,7 +14,7 @@ socket=/run/tidepool/node.sock
 
 tidepool node status --socket "$socket" >/dev/null 2>&1 || exit 0
 
-# Who cannot ask which jobs run must not take the node away from them.
+# Without an answer from Slurm, jobs may still run: leave the node to them.
 if ! listed=$(squeue --noheader --nodelist "$SLURMD_NODENAME" \
     --states RUNNING,SUSPENDED,COMPLETING --format %A 2>/dev/null); then
     logger -p daemon.warning -t tidepool-epilog -- "the node goes on: squeue failed"

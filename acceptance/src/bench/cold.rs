@@ -8,7 +8,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::row::{Goal, Row};
-use super::{Bench, forget, interleave, time, warm, write_file};
+use super::{Bench, forget, interleave, time, warm};
+use crate::random_file::write_file;
 
 const READ: &str = "cold sequential read through the mount";
 const WRITE: &str = "through write with close";

@@ -9,7 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::row::{Goal, Row, median};
-use super::{Bench, warm, write_file};
+use super::{Bench, warm};
+use crate::random_file::write_file;
 use crate::cluster::alluxio::Alluxio;
 use crate::cluster::artifacts;
 use crate::cluster::hadoop::{Hadoop, Hdfs};

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::row::{Goal, Row, median};
-use super::{Bench, warm, write_file};
+use super::{Bench, warm};
+use crate::random_file::write_file;
 use crate::{environment, process};
 
 const NAME: &str = "library, resident 4 KiB positioned reads";

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::row::{Goal, Row};
-use super::{Bench, wait_until, warm, write_file};
+use super::{Bench, wait_until, warm};
+use crate::random_file::write_file;
 use crate::node::Node;
 use crate::process;
 

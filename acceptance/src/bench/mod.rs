@@ -224,28 +224,6 @@ pub fn in_turns<P>(
     Ok(figures)
 }
 
-/// Writes a file of random-looking bytes and syncs it.
-pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
-    use std::io::Write;
-    let mut piece = vec![0u8; 1 << 20];
-    let mut file = std::fs::File::create(path)?;
-    let mut left = bytes;
-    let mut state = bytes | 1;
-    while left > 0 {
-        for word in piece.as_chunks_mut::<8>().0 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *word = state.to_le_bytes();
-        }
-        let count = left.min(piece.len() as u64);
-        file.write_all(&piece[..usize::try_from(count)?])?;
-        left -= count;
-    }
-    file.sync_all()?;
-    Ok(())
-}
-
 /// Lets other users find what is below a directory.
 fn open_to_all(directory: &Path) -> Result<()> {
     Ok(std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?)

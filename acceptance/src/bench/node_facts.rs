@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
-use super::{Bench, wait_until, warm, write_file};
+use super::{Bench, wait_until, warm};
+use crate::random_file::write_file;
 use crate::{environment, process};
 
 const FREEING: &str = "freeing by resize until the memory is back";

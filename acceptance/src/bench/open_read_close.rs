@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use super::pass_through::PassThrough;
 use super::row::{Goal, Row, median};
 use super::visitor::{self, BIG, SMALL};
-use super::{Bench, in_turns, warm, write_file};
+use super::{Bench, in_turns, warm};
+use crate::random_file::write_file;
 use crate::process;
 
 const NAME: &str = "open-read-close";

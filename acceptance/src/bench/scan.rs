@@ -5,7 +5,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::row::{Goal, Row};
-use super::{Bench, warm, write_file};
+use super::{Bench, warm};
+use crate::random_file::write_file;
 
 const NAME: &str = "cyclic scan of 1.33 times the capacity, hit ratio";
 const POLICIES: [(&str, Goal); 4] = [

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
-use super::{Bench, forget, warm, write_file};
+use super::{Bench, forget, warm};
+use crate::random_file::write_file;
 use crate::cluster::artifacts;
 use crate::cluster::hadoop::Hadoop;
 use crate::node::{Node, NodeOptions};

@@ -10,7 +10,8 @@ use rustix::process::Pid;
 use rustix::thread::CpuSet;
 
 use super::row::{Goal, Row};
-use super::{Bench, interleave, time, write_file};
+use super::{Bench, interleave, time};
+use crate::random_file::write_file;
 use crate::node::Node;
 
 const SEQUENTIAL: &str = "warm sequential 1 MiB reads through the mount";

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::Place;
 use super::report::Report;
-use crate::bench::write_file;
+use crate::random_file::write_file;
 use crate::cluster::java::Ran;
 
 const FILES: u64 = 6;

@@ -2,9 +2,10 @@
 //! use, and in whole blocks.
 
 use tidepool_proto::admin::AdminReply;
-use tidepool_proto::{ByteSize, Error, ErrorKind, MemorySize, Result};
+use tidepool_proto::size::MemoryLimit;
+use tidepool_proto::{ByteSize, MemorySize, Result};
 
-use crate::machine::{MemoryLimit, memory_limit};
+use crate::machine::memory_limit;
 
 /// A capacity that the store can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,21 +27,8 @@ impl Capacity {
 
     fn within(limit: &MemoryLimit, size: MemorySize, block_bytes: u64) -> Result<Capacity> {
         let asked_bytes = size.resolve(limit.bytes);
-        let asked = ByteSize(asked_bytes);
-        let refused = |detail| Error::new(ErrorKind::InvalidInput, "resizing the store", detail);
-        if asked_bytes > limit.bytes {
-            let detail = format!(
-                "{asked} is more than {}, which is {}",
-                limit.source,
-                ByteSize(limit.bytes)
-            );
-            return Err(refused(detail).remedy("ask for less, or for a share such as 60%"));
-        }
-        let bytes = asked_bytes / block_bytes * block_bytes;
-        if bytes == 0 && asked_bytes > 0 {
-            let detail = format!("{asked} is less than one block of {}", ByteSize(block_bytes));
-            return Err(refused(detail).remedy("ask for at least one block, or for 0 to empty it"));
-        }
+        let asked = ByteSize(asked_bytes).to_string();
+        let bytes = limit.capacity_bytes(size, block_bytes, "resizing the store", &asked)?;
         Ok(Capacity { bytes, asked_bytes })
     }
 

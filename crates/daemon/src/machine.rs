@@ -9,16 +9,8 @@ pub use tidepool_client::default_socket;
 use tidepool_control::sensor::places;
 use tidepool_proto::mounts::MountTable;
 use tidepool_proto::resolve::Machine;
+use tidepool_proto::size::MemoryLimit;
 use tidepool_proto::{Error, ErrorKind, Result};
-
-/// A limit of memory and what sets it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryLimit {
-    /// Bytes.
-    pub bytes: u64,
-    /// What sets it, in words.
-    pub source: String,
-}
 
 /// The facts that the configuration depends on.
 pub fn machine() -> Result<Machine> {

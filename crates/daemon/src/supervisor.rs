@@ -198,15 +198,6 @@ impl AdminService for Supervisor {
         self.node.pfs_root()
     }
 
-    fn admin(
-        &self,
-        request: AdminRequest,
-        descriptor: Option<OwnedFd>,
-        user_id: u32,
-    ) -> Result<AdminReply> {
-        self.admin_while(request, descriptor, user_id, &|| true)
-    }
-
     fn admin_while(
         &self,
         request: AdminRequest,

@@ -265,12 +265,21 @@ impl AdminService for FakeService {
         PathBuf::from(&self.0.pfs)
     }
 
-    fn admin(
+    fn admin_while(
         &self,
         request: AdminRequest,
         descriptor: Option<OwnedFd>,
         _: u32,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<AdminReply> {
+        while self.0.endless_loads.load(Ordering::SeqCst) && request == AdminRequest::Load {
+            self.0.loading.store(true, Ordering::SeqCst);
+            if !go_on() {
+                self.0.loading.store(false, Ordering::SeqCst);
+                return Err(Error::new(ErrorKind::NodeUnavailable, "loading", "nobody waits"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         Ok(match request {
             AdminRequest::Status => AdminReply::Status(Box::new(Status {
                 process_id: std::process::id(),
@@ -289,23 +298,5 @@ impl AdminService for FakeService {
             AdminRequest::Metrics => AdminReply::Metrics("x".repeat(100_000)),
             _ => AdminReply::Done,
         })
-    }
-
-    fn admin_while(
-        &self,
-        request: AdminRequest,
-        descriptor: Option<OwnedFd>,
-        user_id: u32,
-        go_on: &dyn Fn() -> bool,
-    ) -> Result<AdminReply> {
-        while self.0.endless_loads.load(Ordering::SeqCst) && request == AdminRequest::Load {
-            self.0.loading.store(true, Ordering::SeqCst);
-            if !go_on() {
-                self.0.loading.store(false, Ordering::SeqCst);
-                return Err(Error::new(ErrorKind::NodeUnavailable, "loading", "nobody waits"));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        self.admin(request, descriptor, user_id)
     }
 }

@@ -57,11 +57,7 @@ impl Alluxio {
         let configuration = configuration.clone();
         let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
         let bounds = Bounds::new(&configuration.name, least, most)?;
-        let command = configuration
-            .command
-            .clone()
-            .unwrap_or_else(|| COMMAND_DEFAULT.map(str::to_owned).to_vec());
-        tool::check(&command)?;
+        let command = tool::command(&configuration.command, COMMAND_DEFAULT)?;
         check_paths(&configuration.paths)?;
         check_memory(&configuration.ramdisk)?;
         let capacity_bytes = bounds.capacity_max_bytes;

@@ -72,11 +72,7 @@ impl Hdfs {
         let configuration = configuration.clone();
         let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
         let bounds = Bounds::new(&configuration.name, least, most)?;
-        let command = configuration
-            .command
-            .clone()
-            .unwrap_or_else(|| COMMAND_DEFAULT.map(str::to_owned).to_vec());
-        tool::check(&command)?;
+        let command = tool::command(&configuration.command, COMMAND_DEFAULT)?;
         // The command would take the second kind for one of its options.
         if configuration.pool.is_empty() || configuration.pool.starts_with('-') {
             let what = format!("`{}` is no name of a cache pool", configuration.pool);

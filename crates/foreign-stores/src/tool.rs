@@ -15,8 +15,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Of what a command says, only the end is looked at.
 const SAID_BYTES_MAX: u64 = 4096;
 
-/// Refuses a command whose program is not there.
-pub(crate) fn check(command: &[String]) -> Result<()> {
+/// The command as `given`, else `default`. Refuses one whose program is not there.
+pub(crate) fn command(given: &Option<Vec<String>>, default: [&str; 2]) -> Result<Vec<String>> {
+    let command = given.clone().unwrap_or_else(|| default.map(str::to_owned).to_vec());
+    check(&command)?;
+    Ok(command)
+}
+
+fn check(command: &[String]) -> Result<()> {
     let operation = "looking for the command of a store";
     let Some(program) = command.first() else {
         let error = Error::new(ErrorKind::InvalidInput, operation, "`command` is empty");

@@ -29,15 +29,6 @@ impl AdminService for Node {
         self.core.config.pfs.clone()
     }
 
-    fn admin(
-        &self,
-        request: AdminRequest,
-        descriptor: Option<OwnedFd>,
-        user_id: u32,
-    ) -> Result<AdminReply> {
-        self.admin_while(request, descriptor, user_id, &|| true)
-    }
-
     fn admin_while(
         &self,
         request: AdminRequest,

@@ -108,7 +108,7 @@ impl Core {
 
     /// Whether a later change may hide behind the time stamps of `version`.
     pub fn is_racy(&self, version: &Version) -> bool {
-        !version.is_settled(self.pfs.now_ns(), self.granularity_ns())
+        version.is_racy(self.pfs.now_ns(), self.granularity_ns())
     }
 
     /// Invalidates a content: it is not the file's any more, and no later open uses its bytes.

@@ -152,7 +152,7 @@ impl Core {
 
     /// Lets everything go at once of a file that nobody has open, whose bytes are on the PFS and
     /// that nobody pinned; false for others.
-    pub fn let_go(&self, id: FileId) -> bool {
+    pub fn discard_unused(&self, id: FileId) -> bool {
         if let Some(file) = self.files.get(id) {
             let mut inner = file.inner.lock();
             let in_memory = inner.content.as_ref().is_some_and(|known| known.is_memory_only());

@@ -290,12 +290,12 @@ impl FileService for Node {
         self.core.end_transfers(id);
     }
 
-    fn let_go(&self, id: FileId) -> bool {
-        self.core.let_go(id)
+    fn discard_unused(&self, id: FileId) -> bool {
+        self.core.discard_unused(id)
     }
 
-    fn is_settled(&self, version: &Version) -> bool {
-        self.core.promise.may_cache() && !self.core.is_racy(version)
+    fn is_racy(&self, version: &Version) -> bool {
+        !self.core.promise.may_cache() || self.core.is_racy(version)
     }
 
     fn tracer(&self) -> Option<Arc<dyn Tracer>> {

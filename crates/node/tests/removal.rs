@@ -97,13 +97,13 @@ fn resident(fixture: &Fixture, length: usize) -> FileId {
 }
 
 #[test]
-fn a_file_that_nobody_has_open_is_let_go() {
+fn a_file_that_nobody_has_open_is_discarded() {
     for length in [3000, BLOCK as usize] {
         let fixture = Fixture::new();
         let id = resident(&fixture, length);
         assert_eq!(fixture.read("f").0, content(1, length));
         assert_eq!(fixture.pfs_read_bytes(), 0, "it is resident");
-        assert!(fixture.node.let_go(id));
+        assert!(fixture.node.discard_unused(id));
         // It had another name, or another file had its name.
         assert_eq!(fixture.read("f").0, content(1, length));
         assert_eq!(fixture.pfs_read_bytes(), length as u64);
@@ -111,34 +111,34 @@ fn a_file_that_nobody_has_open_is_let_go() {
 }
 
 #[test]
-fn what_is_open_is_not_let_go() {
+fn what_is_open_is_not_discarded() {
     let fixture = Fixture::new();
     let id = resident(&fixture, BLOCK as usize);
     let open = fixture.open("f");
-    assert!(!fixture.node.let_go(id));
+    assert!(!fixture.node.discard_unused(id));
     std::fs::remove_file(fixture.path("f")).unwrap();
     assert_eq!(read_all(&*open).unwrap().0, content(1, BLOCK as usize));
     assert_eq!(fixture.pfs_read_bytes(), 0);
 }
 
 #[test]
-fn bytes_in_memory_only_are_not_let_go() {
+fn bytes_in_memory_only_are_not_discarded() {
     let fixture = Fixture::new();
     let wish = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
     let writer = fixture.try_open("f", Access::ReadWrite, wish).unwrap();
     writer.write_at(0, &content(1, BLOCK as usize)).unwrap();
     writer.flush().unwrap();
     drop(writer);
-    assert!(!fixture.node.let_go(id_of(&fixture.path("f"))));
+    assert!(!fixture.node.discard_unused(id_of(&fixture.path("f"))));
     assert_eq!(fixture.read("f").0, content(1, BLOCK as usize));
 }
 
 #[test]
-fn what_is_pinned_is_not_let_go() {
+fn what_is_pinned_is_not_discarded() {
     let fixture = Fixture::new();
     let id = resident(&fixture, BLOCK as usize);
     let file = std::fs::File::open(fixture.path("f")).unwrap();
     fixture.node.admin(AdminRequest::Pin, Some(file.into()), 0).unwrap();
-    assert!(!fixture.node.let_go(id));
+    assert!(!fixture.node.discard_unused(id));
     assert_eq!(fixture.node.status().store.pinned_bytes, BLOCK);
 }

@@ -44,7 +44,7 @@ impl Stall {
         assert!(!timeout.timed_out(), "the PFS was not asked");
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         self.state.lock().unwrap().1 = true;
         self.changed.notify_all();
     }
@@ -55,7 +55,7 @@ struct Relief(Arc<Stall>);
 
 impl Drop for Relief {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.release();
     }
 }
 
@@ -109,7 +109,7 @@ fn opens_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep() {
         let opens = names.map(|name| scope.spawn(|| fixture.read(name).0));
         stall.wait_for(names.len());
         assert_answers(&fixture);
-        stall.let_go();
+        stall.release();
         for open in opens {
             assert_eq!(open.join().unwrap()[..7], *b"changed");
         }
@@ -142,7 +142,7 @@ fn a_name_that_is_waited_for_stops_neither_status_nor_controller_nor_housekeepin
         let look = scope.spawn(|| writer.follow());
         stall.wait_for(1);
         assert_answers(&fixture);
-        stall.let_go();
+        stall.release();
         look.join().unwrap();
     });
     let mut now = vec![0; 7];
@@ -167,7 +167,7 @@ fn changes_that_wait_for_the_pfs_stop_neither_status_nor_controller_nor_upkeep()
             });
             stall.wait_for(1);
             assert_answers(&fixture);
-            stall.let_go();
+            stall.release();
             change.join().unwrap().unwrap();
         });
     }
@@ -197,7 +197,7 @@ fn a_resize_by_hand_does_not_end_while_a_controller_writes_down() {
         });
         // Without waiting it would answer here; a moment is enough for that to be seen often.
         assert!(answers.recv_timeout(Duration::from_millis(300)).is_err(), "it does not wait");
-        stall.let_go();
+        stall.release();
         let AdminReply::Resized(report) = answers.recv_timeout(PATIENCE).unwrap() else { panic!() };
         assert_eq!((report.resident_bytes, report.freed_bytes), (0, resident_bytes));
         governed.join().unwrap().unwrap();
@@ -241,7 +241,7 @@ fn a_file_that_goes_while_it_is_written_down_holds_up_nobody_else() {
         for question in ["housekeeping", "explain"] {
             assert_eq!(answers.recv_timeout(PATIENCE), Ok(question), "waits for the PFS");
         }
-        stall.let_go();
+        stall.release();
         removal.join().unwrap();
         resize.join().unwrap();
     });

@@ -510,7 +510,7 @@ fn what_nobody_had_a_lease_of_is_read_again_and_shuts_no_reader_out() {
 }
 
 #[test]
-fn a_file_is_let_go_with_its_last_name_and_no_earlier() {
+fn a_file_is_discarded_with_its_last_name_and_no_earlier() {
     for size in [3000, 5 << 20] {
         let fixture = Fixture::new();
         let path = fixture.put("f", &content(1, size));

@@ -13,6 +13,7 @@ pub mod contract;
 pub mod cost;
 pub mod fault;
 pub mod features;
+mod filesystem;
 pub mod identity;
 pub mod layout;
 mod lower;

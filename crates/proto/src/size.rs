@@ -137,6 +137,44 @@ impl MemorySize {
     }
 }
 
+/// A limit of memory and what sets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes.
+    pub bytes: u64,
+    /// What sets it, in words: `the machine's memory`, or the control group's path.
+    pub source: String,
+}
+
+impl MemoryLimit {
+    /// Capacity in bytes of a store that `size` is asked for: whole blocks of `block_bytes`. Errors
+    /// call the operation `operation` and the size `asked`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more than the limit, and for less than a block that is not 0.
+    pub fn capacity_bytes(
+        &self,
+        size: MemorySize,
+        block_bytes: u64,
+        operation: &str,
+        asked: &str,
+    ) -> Result<u64, Error> {
+        let refused = |detail| Error::new(ErrorKind::InvalidInput, operation, detail);
+        let asked_bytes = size.resolve(self.bytes);
+        if asked_bytes > self.bytes {
+            let detail =
+                format!("{asked} is more than {}, which is {}", self.source, ByteSize(self.bytes));
+            return Err(refused(detail).remedy("ask for less, or for a share such as 60%"));
+        }
+        let bytes = asked_bytes / block_bytes * block_bytes;
+        if bytes == 0 && asked_bytes > 0 {
+            let detail = format!("{asked} is less than one block of {}", ByteSize(block_bytes));
+            return Err(refused(detail).remedy("ask for at least one block, or for 0 for none"));
+        }
+        Ok(bytes)
+    }
+}
+
 impl FromStr for MemorySize {
     type Err = Error;
 

@@ -3,9 +3,9 @@
 mod support;
 
 mod basics;
+mod borrows;
 mod clients;
 mod extend;
-mod loans;
 mod model;
 mod random;
 mod shares;

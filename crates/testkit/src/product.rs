@@ -11,7 +11,7 @@ use tidepool_proto::admin::Status;
 use tidepool_proto::mounts::MountTable;
 
 use crate::machine;
-use crate::model::actor::Defect;
+use crate::model::defects::Defect;
 
 /// What the model test drives.
 pub trait Subject {

@@ -1,7 +1,7 @@
 //! The model test notices what it is there to notice: on a plain directory it finds nothing, and
 //! with each way to misbehave it finds something. Needs neither root nor a node.
 
-use tidepool_testkit::model::actor::Defect;
+use tidepool_testkit::model::defects::Defect;
 use tidepool_testkit::model::generator::Cast;
 use tidepool_testkit::model::run::{Finding, Plan, Tally, load, random, replay, save, shrink};
 use tidepool_testkit::product::{PlainDirectory, Subject};

@@ -6,13 +6,13 @@
 //! all native methods.
 
 mod arguments;
+mod borrows;
 mod bridge;
 mod client;
 mod exceptions;
 mod file;
 mod handle;
 mod library;
-mod loans;
 mod names;
 mod natives;
 mod node_file;

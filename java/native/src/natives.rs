@@ -12,7 +12,7 @@ use jni::{Env, NativeMethod, jni_str, native_method};
 use crate::bridge::{Failure, Throw};
 use crate::client::{self, ClientRef};
 use crate::file::{self, FileRef, with_file};
-use crate::loans::{self, LoanRef};
+use crate::borrows::{self, LoanRef};
 use crate::names::{
     ListingRef, at_place, attributes, change, directory, make, remove, rename, status, walk,
 };
@@ -167,10 +167,10 @@ const FILE: Natives = (
 const LOAN: Natives = (
     jni_str!("io/tidepool/hadoop/NativeLoan"),
     natives! {
-        plain fn loans::lend(file: FileRef, offset: jlong, length: jint, loan: [jlong],
+        plain fn borrows::lend(file: FileRef, offset: jlong, length: jint, loan: [jlong],
             file_class: JClass) -> JByteBuffer;
-        plain fn loans::give_back(loan: LoanRef);
-        plain fn loans::unmap(loan: LoanRef);
+        plain fn borrows::give_back(loan: LoanRef);
+        plain fn borrows::unmap(loan: LoanRef);
     },
 );
 

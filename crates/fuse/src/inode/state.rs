@@ -57,8 +57,8 @@ pub struct Inode {
 pub struct KernelView {
     /// The kernel compares its length and modification time.
     pub version: Version,
-    /// Whether any later change shows in these (see `FileService::is_settled`).
-    pub is_settled: bool,
+    /// Whether a later change may not show in these (see `FileService::is_racy`).
+    pub is_racy: bool,
     /// The number of the content that was read by pages; 0 is the file as it was at that moment.
     pub content: Option<u64>,
 }

@@ -58,7 +58,7 @@ impl Filesystem {
     /// a reply during which pages were dropped, so none are dropped here if the length moved.)
     fn invalidate_outdated(&self, inode: &Inode, told: &KernelView, now: &KernelView) {
         let is_outdated = match (told.content, now.content) {
-            (_, Some(0)) => !(told.is_settled && told.version.agrees_with(&now.version)),
+            (_, Some(0)) => (told.is_racy || !told.version.agrees_with(&now.version)),
             (Some(before), Some(after)) => before != after,
             _ => false,
         };
@@ -72,9 +72,9 @@ impl Filesystem {
         if self.direct_io.load(Ordering::Relaxed) || !inode.has_pages.load(Ordering::Acquire) {
             return;
         }
-        let is_settled = self.service.is_settled(&version);
+        let is_racy = self.service.is_racy(&version);
         let content = inode.opens.lock().content_of_pages();
-        let now = KernelView { version, is_settled, content };
+        let now = KernelView { version, is_racy, content };
         let told = *inode.kernel_view.lock();
         let seen = told.filter(|KernelView { version: before, .. }| {
             (before.size, before.modified_ns) == (version.size, version.modified_ns)

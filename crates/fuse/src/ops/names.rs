@@ -275,7 +275,7 @@ impl Filesystem {
     /// The name of such a file was removed. If the file was linked or opened meanwhile, or the name
     /// led to another file, the node keeps what is cached of this one if it is still right.
     fn only_name_removed(&self, inode: &Arc<Inode>, before: &Before) {
-        if self.credentials.become_daemon().is_err() || self.service.let_go(inode.id) {
+        if self.credentials.become_daemon().is_err() || self.service.discard_unused(inode.id) {
             return;
         }
         let held = self.inodes.pins.get(inode);

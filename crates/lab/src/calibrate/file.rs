@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_model::BytesPerSecond;
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::machine::{Machine, describe};
 use crate::rates::{Origin, Rates, read_toml};
 
 /// Version of the file's form.
@@ -53,24 +54,6 @@ pub struct Calibration {
     /// The network, one direction.
     #[serde(default)]
     pub network: Option<Measured>,
-}
-
-/// The machine that was measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Machine {
-    /// Name of the host.
-    pub host: String,
-    /// Release of the kernel.
-    pub kernel: String,
-    /// Model of the processors.
-    pub processor: String,
-    /// Processors that the system may use.
-    pub processors: u32,
-    /// Memory in bytes.
-    pub memory_bytes: u64,
-    /// Load of the last minute when measuring began: processes that wanted a processor.
-    pub load: f64,
 }
 
 /// A rate that was measured several times.
@@ -179,7 +162,7 @@ impl Calibration {
 
     /// Where it is from, compared with this machine.
     pub fn origin(&self) -> Origin {
-        let here = super::machine::describe();
+        let here = describe();
         let there = &self.machine;
         let mut notes = Vec::new();
         let mut compare = |what: &str, there: String, here: String| {

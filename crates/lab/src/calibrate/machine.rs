@@ -2,10 +2,27 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+use tidepool_daemon::machine::memory_field;
 use tidepool_report::bustle;
 
-use super::file::Machine;
-use tidepool_daemon::machine::memory_field;
+/// The machine that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Name of the host.
+    pub host: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Model of the processors.
+    pub processor: String,
+    /// Processors that the system may use.
+    pub processors: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Load of the last minute when measuring began: processes that wanted a processor.
+    pub load: f64,
+}
 
 /// What this machine is. Facts that cannot be had are empty or zero.
 pub fn describe() -> Machine {

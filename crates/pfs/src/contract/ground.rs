@@ -14,7 +14,8 @@ use tidepool_proto::admin::PROBE_PREFIX;
 use super::options::{ContractOptions, Outcome};
 use crate::features::Features;
 use crate::lower::LowerStore;
-use crate::posix::{FileSystem, PosixOptions, PosixStore};
+use crate::filesystem::FileSystem;
+use crate::posix::{PosixOptions, PosixStore};
 
 /// What a check found.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::ground::{Check, Ground, Verdict};
 use crate::lower::LowerStore;
-use crate::posix::FileSystem;
+use crate::filesystem::FileSystem;
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "time-stamp-tick", run: tick, if_failed: WAIT },
@@ -51,7 +51,7 @@ fn same_instant(ground: &Ground) -> io::Result<Verdict> {
     let (mut unseen, mut settled_unseen) = (0, 0);
     for round in 1..101u8 {
         let before = file.version().map_err(io::Error::from)?;
-        let settled = before.is_settled(ground.store.now_ns(), granularity);
+        let settled = !before.is_racy(ground.store.now_ns(), granularity);
         writer.write_all_at(&[round; 100], 0)?;
         let after = file.version().map_err(io::Error::from)?;
         if before == after {

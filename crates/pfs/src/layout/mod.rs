@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_proto::{ByteSize, Error, Result};
 
 use self::runner::{Runner, SystemRunner};
-use crate::posix::{FileSystem, magic};
+use crate::filesystem::{FileSystem, magic};
 
 /// Wishes for the striping of new files. Empty fields leave the choice to the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

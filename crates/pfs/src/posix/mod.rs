@@ -4,7 +4,6 @@
 mod clock;
 mod direct;
 mod file;
-mod filesystem;
 mod names;
 mod probe;
 mod shared;
@@ -18,7 +17,6 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use tidepool_proto::{Error, ErrorKind, FileId, Result};
 
 pub(crate) use self::direct::reopen;
-pub(crate) use self::filesystem::{FileSystem, magic};
 
 use self::file::PosixFile;
 pub use self::names::sync_entry;

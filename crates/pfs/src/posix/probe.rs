@@ -13,8 +13,8 @@ use tidepool_proto::mapping::{Access, Mapping};
 
 use super::clock::{Comparison, Reading};
 use super::direct::reopen;
-use super::filesystem::Known;
 use crate::features::{DirectIo, Features, GRANULARITY_SAFE_NS};
+use crate::filesystem::Known;
 
 /// Longest time spent looking for a tick of the time stamps.
 const TICK_PROBE_MAX: Duration = Duration::from_millis(60);

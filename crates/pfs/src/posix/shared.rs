@@ -12,10 +12,10 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::clock::FileSystemClock;
 use super::direct::FillPool;
-use super::filesystem::{FileSystem, Known};
 use super::names::DurableNames;
 use super::probe;
 use crate::features::Features;
+use crate::filesystem::{FileSystem, Known};
 use crate::layout::LayoutBackend;
 
 /// How to open a [`PosixStore`](super::PosixStore).

@@ -270,7 +270,7 @@ fn versions_tell_equal_length_changes_apart() {
         let writer = File::options().write(true).open(&path).unwrap();
         for round in 0..200u8 {
             let before = file.version().unwrap();
-            let settled = before.is_settled(store.now_ns(), granularity);
+            let settled = !before.is_racy(store.now_ns(), granularity);
             writer.write_all_at(&[round; 4], 0).unwrap();
             let after = file.version().unwrap();
             assert!(!settled || before != after, "{fs_type}: a change after a settled version");
@@ -287,7 +287,7 @@ fn a_version_settles_in_time() {
         let file = store.file(open(&path, libc::O_RDONLY)).unwrap();
         let version = file.version().unwrap();
         let granularity = store.features().timestamp_granularity_ns;
-        while !version.is_settled(store.now_ns(), granularity) {
+        while version.is_racy(store.now_ns(), granularity) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         assert_eq!(store.features().remote, fs_type == "pfs");

@@ -461,25 +461,24 @@ pub trait AdminService: Send + Sync + 'static {
     /// they connect, also those that are turned away.
     fn pfs_root(&self) -> std::path::PathBuf;
 
-    /// Answers one request of the user `user_id`.
-    fn admin(
-        &self,
-        request: AdminRequest,
-        descriptor: Option<std::os::fd::OwnedFd>,
-        user_id: u32,
-    ) -> Result<AdminReply>;
-
-    /// As [`admin`](Self::admin). What takes long asks `go_on` now and then, and gives up where
-    /// nobody waits for the answer any more.
+    /// Answers one request of the user `user_id`. What takes long asks `go_on` now and then, and
+    /// gives up where nobody waits for the answer any more.
     fn admin_while(
         &self,
         request: AdminRequest,
         descriptor: Option<std::os::fd::OwnedFd>,
         user_id: u32,
         go_on: &dyn Fn() -> bool,
+    ) -> Result<AdminReply>;
+
+    /// As [`admin_while`](Self::admin_while), for somebody who waits however long it takes.
+    fn admin(
+        &self,
+        request: AdminRequest,
+        descriptor: Option<std::os::fd::OwnedFd>,
+        user_id: u32,
     ) -> Result<AdminReply> {
-        let _ = go_on;
-        self.admin(request, descriptor, user_id)
+        self.admin_while(request, descriptor, user_id, &|| true)
     }
 
     /// For the controller that attached and got `fence`: a read-only descriptor of the control

@@ -343,10 +343,10 @@ pub trait FileService: Send + Sync + 'static {
         let _ = id;
     }
 
-    /// Lets everything go that is kept of the file, unless somebody has it open or pinned it, or
+    /// Discards everything that is kept of the file, unless somebody has it open or pinned it, or
     /// its bytes live in memory only; whether it did. For a name that is gone and was the only one
     /// when it was last looked at. A node that cannot tell may leave this as it is.
-    fn let_go(&self, id: FileId) -> bool {
+    fn discard_unused(&self, id: FileId) -> bool {
         let _ = id;
         false
     }
@@ -356,9 +356,9 @@ pub trait FileService: Send + Sync + 'static {
         None
     }
 
-    /// Whether any later change of the file gives it another version.
-    fn is_settled(&self, version: &Version) -> bool {
+    /// Whether a later change of the file may leave its version as it is.
+    fn is_racy(&self, version: &Version) -> bool {
         let _ = version;
-        false
+        true
     }
 }

@@ -18,8 +18,8 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// A version of a file. Two equal versions hold the same bytes, provided that the timestamps had
-/// settled when the bytes were read (see [`Version::is_settled`]).
+/// A version of a file. Two equal versions hold the same bytes, provided that the time stamps were
+/// not racy when the bytes were read (see [`Version::is_racy`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Version {
     /// Which file.
@@ -144,15 +144,15 @@ impl Version {
         Version { born_ns, ..self }
     }
 
-    /// Whether a later change must show in the timestamps.
+    /// Whether a later change may leave the time stamps as they are.
     ///
     /// A file system stamps changes with a clock of limited granularity. A change within the same
     /// tick as the version's stamps, and of equal length, would give an equal version. Bytes read
-    /// at `now_ns` are certain to be the last of this version only if the tick is over.
+    /// at `now_ns` are certain to be the last of this version only once the tick is over.
     /// `granularity_ns` is 0 where every observed change gets a new stamp (multigrain stamps).
-    pub fn is_settled(&self, now_ns: i128, granularity_ns: u64) -> bool {
+    pub fn is_racy(&self, now_ns: i128, granularity_ns: u64) -> bool {
         let latest_ns = self.modified_ns.max(self.changed_ns);
-        granularity_ns == 0 || now_ns - latest_ns > i128::from(granularity_ns)
+        granularity_ns != 0 && now_ns - latest_ns <= i128::from(granularity_ns)
     }
 }
 
@@ -194,11 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn a_version_settles_after_its_tick() {
+    fn a_version_is_racy_until_its_tick_is_over() {
         let version = VERSION;
-        assert!(!version.is_settled(2_500, 1_000));
-        assert!(!version.is_settled(1_000, 1_000), "a clock that jumped back settles nothing");
-        assert!(version.is_settled(3_001, 1_000));
-        assert!(version.is_settled(2_000, 0));
+        assert!(version.is_racy(2_500, 1_000));
+        assert!(version.is_racy(1_000, 1_000), "a clock that jumped back proves nothing");
+        assert!(!version.is_racy(3_001, 1_000));
+        assert!(!version.is_racy(2_000, 0));
     }
 }

@@ -18,7 +18,7 @@ use crate::option::{
     OPTIONS, OptionKind, OptionSpec, Origin, QUOTA_KEYS, RULE_KEYS, RawConfig, RawOptions,
     RawQuota, RawRule, Setting, Switch,
 };
-use crate::size::{ByteSize, MemorySize};
+use crate::size::{ByteSize, MemoryLimit, MemorySize};
 
 /// Longest path of a Unix socket in bytes, without the closing zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -311,24 +311,10 @@ fn capacity(
     block_bytes: u64,
     machine: &Machine,
 ) -> Result<u64> {
-    let bytes = asked.resolve(machine.memory_bytes);
-    if bytes > machine.memory_bytes {
-        let origin = setting.as_ref().map_or(&Origin::Default, |setting| &setting.origin);
-        let detail = format!(
-            "`{asked}` ({origin}) is more than {}, which is {}",
-            machine.memory_limit,
-            ByteSize(machine.memory_bytes)
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, "reading option `memory`", detail)
-            .remedy("ask for less, or for a share such as 60%"));
-    }
-    let whole_blocks = bytes / block_bytes * block_bytes;
-    if whole_blocks == 0 && bytes != 0 {
-        let detail = format!("`{asked}` is less than one block of {}", ByteSize(block_bytes));
-        return Err(Error::new(ErrorKind::InvalidInput, "reading option `memory`", detail)
-            .remedy("ask for at least one block, or for 0 to start empty"));
-    }
-    Ok(whole_blocks)
+    let origin = setting.as_ref().map_or(&Origin::Default, |setting| &setting.origin);
+    let limit = MemoryLimit { bytes: machine.memory_bytes, source: machine.memory_limit.clone() };
+    let words = format!("`{asked}` ({origin})");
+    limit.capacity_bytes(asked, block_bytes, "reading option `memory`", &words)
 }
 
 fn check_relations(config: &NodeConfig) -> Result<()> {

@@ -9,7 +9,7 @@ use clap::Parser;
 use tidepool_testkit::machine;
 use tidepool_testkit::model::generator::Cast;
 use tidepool_testkit::model::run::{Finding, Plan, load, random, replay, save, shrink};
-use tidepool_testkit::model::{actor::Defect, operation};
+use tidepool_testkit::model::{defects::Defect, operation};
 use tidepool_testkit::product::{Node, NodeSpec, PlainDirectory, Subject, end_of_log};
 
 /// Compares a node with a plain model, by random operations of several processes.

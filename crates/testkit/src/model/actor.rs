@@ -11,28 +11,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::defects::Defect;
 use super::files::{Failure, Files, LibraryFiles, SystemFiles};
 use super::wire::{Answer, Command, DATAGRAM_BYTES, OutsideChange, StubNow};
 use crate::buffer::SharedBuffer;
-
-/// A way to misbehave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Defect {
-    /// Opens serve the bytes of an earlier open of the same length.
-    StaleOpen,
-    /// One write in 40 is answered but not made.
-    LostWrite,
-    /// Long reads come half from an earlier version.
-    MixedVersions,
-    /// One read in 100 has a page of zeros in it.
-    Zeros,
-    /// Lengths by name are those of an earlier moment.
-    StaleSize,
-    /// Written bytes never get past a buffer that `close` forgets.
-    ForgottenBuffer,
-}
 
 /// How an actor is started.
 #[derive(Clone, Debug, Args)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::actor::Defect;
+use super::defects::Defect;
 use super::wire::{Answer, BUFFER_BYTES, Command, DATAGRAM_BYTES};
 use crate::buffer::SharedBuffer;
 

@@ -3,11 +3,28 @@
 
 use std::collections::HashMap;
 
+use clap::ValueEnum;
 use tidepool_proto::admin::AdminRequest;
 
-use super::actor::Defect;
 use super::files::{Failure, Files};
 use super::wire::{Answer, Opening};
+
+/// A way to misbehave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Defect {
+    /// Opens serve the bytes of an earlier open of the same length.
+    StaleOpen,
+    /// One write in 40 is answered but not made.
+    LostWrite,
+    /// Long reads come half from an earlier version.
+    MixedVersions,
+    /// One read in 100 has a page of zeros in it.
+    Zeros,
+    /// Lengths by name are those of an earlier moment.
+    StaleSize,
+    /// Written bytes never get past a buffer that `close` forgets.
+    ForgottenBuffer,
+}
 
 /// Files with one defect.
 pub struct Defective {

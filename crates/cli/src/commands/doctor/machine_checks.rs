@@ -5,9 +5,10 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use tidepool_pfs::contract::Outcome as Found;
+use tidepool_proto::size::MemoryLimit;
 
 use super::Findings;
-use tidepool_daemon::machine::{MemoryLimit, memory_field, memory_limit};
+use tidepool_daemon::machine::{memory_field, memory_limit};
 use tidepool_terminal::output::size;
 
 type Finding = (Found, String, String);

@@ -100,7 +100,7 @@ impl Hanging {
         self.0.0.lock().unwrap().0
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         self.0.0.lock().unwrap().1 = 0;
         self.0.1.notify_all();
     }
@@ -108,7 +108,7 @@ impl Hanging {
 
 impl Drop for Hanging {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -170,7 +170,7 @@ fn a_file_that_hangs_keeps_no_others_in_memory() {
             std::fs::read(fixture.path(name)).is_ok_and(|read| read == *bytes)
         });
         assert_eq!(whole.count(), 11);
-        hanging.let_go();
+        hanging.release();
         until("it ends well", || left(&fixture) == 0);
         assert_on_pfs(&fixture, &files);
     }
@@ -188,7 +188,7 @@ fn a_drain_writes_all_others_down_while_one_hangs_and_waits_for_it() {
             let drain = scope.spawn(move || node.drain());
             until("all others are written back", || left(&fixture) == 1);
             assert!(!drain.is_finished(), "it waits for the last");
-            hanging.let_go();
+            hanging.release();
             drain.join().unwrap().unwrap();
         });
         assert_on_pfs(&fixture, &files);
@@ -206,7 +206,7 @@ fn a_drain_that_is_undone_waits_for_no_file_that_hangs() {
     fixture.node.resume();
     let said = drain.join().unwrap().unwrap_err().to_string();
     assert!(said.contains("the drain was undone"), "{said}");
-    hanging.let_go();
+    hanging.release();
     fixture.node.drain().unwrap();
     assert_on_pfs(&fixture, &files);
 }
@@ -224,7 +224,7 @@ fn the_rate_is_known_to_be_low_before_the_first_file_is_written_down() {
     assert_eq!(left(&fixture), 4, "nothing came yet");
     // 4 MiB in a quarter of a second and more.
     assert!(rate(&fixture) <= 4 * 4 * MIB as u64, "{}", rate(&fixture));
-    hanging.let_go();
+    hanging.release();
     until("all is written back", || left(&fixture) == 0);
 }
 
