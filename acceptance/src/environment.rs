@@ -78,8 +78,17 @@ pub fn binary() -> Result<PathBuf> {
 /// The program as contributors build it, without optimisation: enough for what it generates. Built
 /// for tests of the whole workspace, so that nothing is compiled again that their unit tests use.
 pub fn debug_binary() -> Result<PathBuf> {
-    let arguments =
-        ["test", "--no-run", "--quiet", "--locked", "--workspace", "--test", "cli", "--test", "lab"];
+    let arguments = [
+        "test",
+        "--no-run",
+        "--quiet",
+        "--locked",
+        "--workspace",
+        "--test",
+        "cli",
+        "--test",
+        "lab",
+    ];
     process::show(&mut cargo(&arguments))?;
     Ok(target().join("debug/tidepool"))
 }

@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail};
 
 use super::row::{Goal, Row, median};
 use super::{Bench, warm};
-use crate::random_file::write_file;
 use crate::cluster::alluxio::Alluxio;
 use crate::cluster::artifacts;
 use crate::cluster::hadoop::{Hadoop, Hdfs};
 use crate::cluster::java::{self, Dialogue, Java};
 use crate::environment;
 use crate::node::{Node, NodeOptions};
+use crate::random_file::write_file;
 
 const READ: &str = "hadoop-read";
 const POSITIONED: &str = "hadoop-positioned";

@@ -18,9 +18,9 @@ use super::pass_through::PassThrough;
 use super::row::{Goal, Row, median};
 use super::visitor::{BIG, SMALL};
 use super::{Bench, open_to_all, warm};
-use crate::random_file::write_file;
 use crate::arguments::Taken;
 use crate::node::Node;
+use crate::random_file::write_file;
 use crate::{cleanup, environment, process};
 
 const NAME: &str = "hostile-user";

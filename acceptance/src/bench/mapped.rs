@@ -10,9 +10,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::row::{Goal, Row};
 use super::{Bench, wait_until, warm};
-use crate::random_file::write_file;
 use crate::node::Node;
 use crate::process;
+use crate::random_file::write_file;
 
 const NAME: &str = "mapped memory, from the last munmap until it is free";
 const GOAL_MS: f64 = 1_000.0;

@@ -9,8 +9,8 @@ use super::pass_through::PassThrough;
 use super::row::{Goal, Row, median};
 use super::visitor::{self, BIG, SMALL};
 use super::{Bench, in_turns, warm};
-use crate::random_file::write_file;
 use crate::process;
+use crate::random_file::write_file;
 
 const NAME: &str = "open-read-close";
 const BIG_BYTES: u64 = 4 << 20;

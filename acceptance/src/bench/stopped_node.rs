@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
 use super::{Bench, forget, warm};
-use crate::random_file::write_file;
 use crate::cluster::artifacts;
 use crate::cluster::hadoop::Hadoop;
 use crate::node::{Node, NodeOptions};
+use crate::random_file::write_file;
 use crate::{cleanup, environment, process};
 
 const NAME: &str = "hadoop-stopped-node";

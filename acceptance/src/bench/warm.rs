@@ -11,8 +11,8 @@ use rustix::thread::CpuSet;
 
 use super::row::{Goal, Row};
 use super::{Bench, interleave, time};
-use crate::random_file::write_file;
 use crate::node::Node;
+use crate::random_file::write_file;
 
 const SEQUENTIAL: &str = "warm sequential 1 MiB reads through the mount";
 const RANDOM: &str = "warm random 4 KiB reads through the mount";

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::Place;
 use super::report::Report;
-use crate::random_file::write_file;
 use crate::cluster::java::Ran;
+use crate::random_file::write_file;
 
 const FILES: u64 = 6;
 const MAIN: &str = "org.apache.hadoop.tools.DistCp";

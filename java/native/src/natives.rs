@@ -9,10 +9,10 @@ use jni::strings::JNIStr;
 use jni::sys::{jboolean, jbyte, jint, jlong};
 use jni::{Env, NativeMethod, jni_str, native_method};
 
+use crate::borrows::{self, LoanRef};
 use crate::bridge::{Failure, Throw};
 use crate::client::{self, ClientRef};
 use crate::file::{self, FileRef, with_file};
-use crate::borrows::{self, LoanRef};
 use crate::names::{
     ListingRef, at_place, attributes, change, directory, make, remove, rename, status, walk,
 };

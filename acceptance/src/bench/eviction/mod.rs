@@ -14,10 +14,10 @@ use tidepool_patterns::{Pattern, Random, Set};
 use self::readers::{BLOCK_BYTES, FILE_BLOCKS, Readers};
 use super::row::{Goal, Row};
 use super::{Bench, open_to_all};
-use crate::random_file::write_file;
 use crate::cluster::artifacts;
 use crate::cluster::hadoop::Hadoop;
 use crate::node::{Node, NodeOptions};
+use crate::random_file::write_file;
 use crate::{environment, process};
 
 const NAME: &str = "eviction";

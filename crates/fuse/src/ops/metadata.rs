@@ -58,7 +58,7 @@ impl Filesystem {
     /// a reply during which pages were dropped, so none are dropped here if the length moved.)
     fn invalidate_outdated(&self, inode: &Inode, told: &KernelView, now: &KernelView) {
         let is_outdated = match (told.content, now.content) {
-            (_, Some(0)) => (told.is_racy || !told.version.agrees_with(&now.version)),
+            (_, Some(0)) => told.is_racy || !told.version.agrees_with(&now.version),
             (Some(before), Some(after)) => before != after,
             _ => false,
         };

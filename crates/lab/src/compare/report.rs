@@ -7,7 +7,8 @@ use tidepool_report::bustle::Bustle;
 use super::arguments::Pattern;
 use super::way::Way;
 use super::ways::operation_bytes;
-use crate::calibrate::file::{Machine, median};
+use crate::calibrate::file::median;
+use crate::calibrate::machine::Machine;
 use tidepool_terminal::output;
 
 /// Median and spread of the rounds.

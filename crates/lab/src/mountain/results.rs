@@ -8,7 +8,8 @@ use tidepool_model::MountainSetting;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::arguments::Via;
-use crate::calibrate::file::{Machine, median};
+use crate::calibrate::file::median;
+use crate::calibrate::machine::Machine;
 
 /// Version of the file's form.
 pub const VERSION: u32 = 1;

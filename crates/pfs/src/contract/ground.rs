@@ -13,8 +13,8 @@ use tidepool_proto::admin::PROBE_PREFIX;
 
 use super::options::{ContractOptions, Outcome};
 use crate::features::Features;
-use crate::lower::LowerStore;
 use crate::filesystem::FileSystem;
+use crate::lower::LowerStore;
 use crate::posix::{PosixOptions, PosixStore};
 
 /// What a check found.

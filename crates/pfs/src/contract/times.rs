@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::ground::{Check, Ground, Verdict};
-use crate::lower::LowerStore;
 use crate::filesystem::FileSystem;
+use crate::lower::LowerStore;
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "time-stamp-tick", run: tick, if_failed: WAIT },
