@@ -137,16 +137,16 @@ fn set_id_bits_go_with_writes_by_whoever_has_the_descriptor() {
                 own.write_all_at(b"evil", 0).unwrap();
             });
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o6000, 0, "his own, {mode:o}");
-            drop(file);
 
-            // Root keeps them where a file has them already.
+            // Root keeps them where a file has them already, whoever else has it open.
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             for truncate in [true, false] {
                 let mut options = File::options();
-                let file = options.write(true).truncate(truncate).open(&path).unwrap();
-                file.write_all_at(b"good", 0).unwrap();
+                let roots = options.write(true).truncate(truncate).open(&path).unwrap();
+                roots.write_all_at(b"good", 0).unwrap();
             }
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode, "root, {mode:o}");
+            drop(file);
         }
     }
 }

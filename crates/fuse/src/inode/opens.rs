@@ -11,15 +11,19 @@
 //!   that is being read at that moment would end in zeros. So such opens and opens that use pages
 //!   are on different inodes.
 //!
+//! * The kernel writes by itself without the right to keep set-id bits. So once a file has them, the
+//!   mount makes the writes of new opens, whoever still has it open otherwise.
+//!
 //! An open that does not fit gets another inode for the same file (*split*).
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use tidepool_proto::{OpenFile, PassthroughPin, Version};
 
-use crate::inode::attributes::version_of;
+use crate::inode::attributes::{attributes_known, version_of};
 use crate::inode::reservations::Reservation;
 use crate::protocol::device::Device;
 
@@ -54,6 +58,12 @@ impl fmt::Debug for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backing").field("backing_id", &self.backing_id).finish_non_exhaustive()
     }
+}
+
+/// Whether a write may have to clear set-id bits, as far as this machine knows without asking the
+/// PFS, which was asked when the file was opened.
+pub fn has_set_id(file: BorrowedFd<'_>) -> bool {
+    attributes_known(&file).is_ok_and(|stat| stat.st_mode & 0o6000 != 0)
 }
 
 /// How the kernel uses an open.
@@ -114,6 +124,8 @@ struct Open {
 pub struct Opens {
     reservation: Option<Reservation>,
     backing: Option<Backing>,
+    /// The backing takes no new open, and look-ups find another inode.
+    is_backing_closed: bool,
     files: Vec<Open>,
 }
 
@@ -177,7 +189,7 @@ impl Opens {
         let shows_another =
             || reads() && self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
         match &self.backing {
-            Some(backing) => backing.pin.serves(version),
+            Some(backing) => !self.is_backing_closed && backing.pin.serves(version),
             None => !has_pages || !shows_another(),
         }
     }
@@ -307,7 +319,14 @@ impl Opens {
         register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
     ) -> OpenDecision {
         let is_free = self.files.is_empty() && !self.is_reserved();
+        if self.backing.as_ref().is_some_and(|backing| backing.pin.is_lower())
+            && !mode.reads_only
+            && has_set_id(file.lower())
+        {
+            self.is_backing_closed = true;
+        }
         let decision = match &self.backing {
+            Some(_) if self.is_backing_closed => return OpenDecision::Split,
             Some(backing) if backing.takes(&**file, mode) => {
                 OpenDecision::Passthrough(backing.backing_id)
             }
@@ -361,6 +380,10 @@ impl Opens {
     #[must_use = "its end may ask the PFS, and look-ups wait for the lock of these opens"]
     pub fn leave(&mut self, handle: u64) -> Option<Backing> {
         self.files.retain(|open| open.handle != handle);
-        if self.files.is_empty() { self.backing.take() } else { None }
+        if !self.files.is_empty() {
+            return None;
+        }
+        self.is_backing_closed = false;
+        self.backing.take()
     }
 }

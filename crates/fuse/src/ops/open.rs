@@ -200,7 +200,10 @@ impl Filesystem {
         let register = |pin: Arc<dyn PassthroughPin>| {
             // The kernel writes with the rights of the thread that registers.
             let as_caller = pin.is_lower();
-            if as_caller && (has_set_id(&pin) || self.credentials.become_writer(caller).is_err()) {
+            if as_caller
+                && (opens::has_set_id(pin.descriptor().as_fd())
+                    || self.credentials.become_writer(caller).is_err())
+            {
                 return None;
             }
             let backing = self.register(pin, device);
@@ -351,12 +354,6 @@ impl Filesystem {
             }
         }
     }
-}
-
-/// Whether a write may have to clear set-id bits. The node has asked the PFS when it opened the
-/// file.
-fn has_set_id(pin: &Arc<dyn PassthroughPin>) -> bool {
-    attributes_known(&pin.descriptor()).is_ok_and(|stat| stat.st_mode & 0o6000 != 0)
 }
 
 /// Creates the file, or opens it if it exists and the caller does not insist on a new one. Returns
