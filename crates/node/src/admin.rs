@@ -200,8 +200,8 @@ impl Node {
             let age = file.unsynced.dirty_for();
             status.dirty_age_ms = status.dirty_age_ms.max(age.map(|age| age.as_millis() as u64));
         }
-        let memory_only = self.core.memory_only.contents();
-        status.memory_only_bytes = memory_only.iter().map(|content| content.size()).sum();
+        let memory_only = self.core.memory_only.cached_versions();
+        status.memory_only_bytes = memory_only.iter().map(|cached| cached.size()).sum();
     }
 
     fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
@@ -220,7 +220,7 @@ impl Node {
         let open = self.open_for_admin(descriptor, user_id)?;
         let size = open.size()?;
         self.check_fits(size)?;
-        let before = resident_bytes(self, open.opened_content());
+        let before = resident_bytes(self, open.opened_cached_version());
         let ahead = u64::from(self.core.config.transfers) * self.core.block_bytes();
         let turn = if size > ahead { Some(self.loads.turn(user_id, go_on)?) } else { None };
         open.bring_in(ahead, go_on)?;
@@ -231,8 +231,8 @@ impl Node {
             let file = file.as_ref().ok_or_else(|| unknown("pinning"))?;
             self.pin_file(file, user_id)?;
         }
-        let content = file.and_then(|file| file.content());
-        let resident = content.map_or(0, |content| resident_bytes(self, &content));
+        let cached = file.and_then(|file| file.cached());
+        let resident = cached.map_or(0, |cached| resident_bytes(self, &cached));
         Ok(LoadReport {
             size_bytes: size,
             resident_bytes: resident.min(size),
@@ -254,10 +254,10 @@ impl Node {
 
     fn pin_file(&self, file: &FileState, user_id: u32) -> Result<()> {
         let mut inner = file.inner.lock();
-        if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
+        if inner.cached.as_ref().is_some_and(|cached| cached.is_memory_only()) {
             return Ok(()); // it is in memory and nowhere else
         }
-        let segment = inner.content.as_ref().and_then(|content| content.segment().cloned());
+        let segment = inner.cached.as_ref().and_then(|cached| cached.segment().cloned());
         let Some(segment) = segment else {
             return Err(Error::new(ErrorKind::Unsupported, "pinning", "small files are packed")
                 .remedy("packed files stay longest in a directory without other traffic"));
@@ -293,7 +293,7 @@ impl Node {
             freed += bytes;
         }
         if let Some(file) = self.core.files.get(id) {
-            if let Some(segment) = file.content().and_then(|content| content.segment().cloned()) {
+            if let Some(segment) = file.cached().and_then(|cached| cached.segment().cloned()) {
                 freed += segment.evict();
                 held = segment.resident_bytes();
             }
@@ -404,10 +404,10 @@ fn unknown(what: &str) -> Error {
     Error::new(ErrorKind::Internal, what, "the file has no record")
 }
 
-fn resident_bytes(node: &Node, content: &CachedVersion) -> u64 {
-    match content.segment() {
+fn resident_bytes(node: &Node, cached: &CachedVersion) -> u64 {
+    match cached.segment() {
         Some(segment) => segment.resident_bytes(),
-        None => node.core.store.small_state(content.id()).map_or(0, |(_, bytes)| bytes),
+        None => node.core.store.small_state(cached.id()).map_or(0, |(_, bytes)| bytes),
     }
 }
 
@@ -416,22 +416,22 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
     answer.open_handles = u64::from(inner.handles);
     answer.pinned = inner.pin.is_some();
     answer.dirty_bytes = file.unsynced.dirty_bytes();
-    let Some(content) = &inner.content else { return };
-    if content.is_memory_only() {
+    let Some(cached) = &inner.cached else { return };
+    if cached.is_memory_only() {
         answer.cached_as = "memory-only".into();
-        answer.size_bytes = content.size();
-        answer.dirty_bytes += content.size();
+        answer.size_bytes = cached.size();
+        answer.dirty_bytes += cached.size();
     }
-    let Some(segment) = content.segment() else { return };
-    if !content.is_memory_only() {
+    let Some(segment) = cached.segment() else { return };
+    if !cached.is_memory_only() {
         answer.cached_as = "segment".into();
     }
-    answer.current = content.version().agrees_with(version) && !content.is_invalidated();
+    answer.current = cached.version().agrees_with(version) && !cached.is_invalidated();
     answer.resident_bytes = segment.resident_bytes();
     answer.policy_rank = segment.rank();
     answer.residency_runs =
         residency_runs(segment.blocks(), segment.resident_blocks(), RESIDENCY_RUNS_MAX);
-    if content.is_racy() {
+    if cached.is_racy() {
         answer.why_not.push(
             "it changed within the granularity of the PFS's time stamps: the next open reads it \
              again"

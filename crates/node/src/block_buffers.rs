@@ -72,7 +72,7 @@ pub struct BlockBuffers {
 
 #[derive(Debug)]
 struct Entry {
-    content: u64,
+    cached: u64,
     block: u64,
     buffer: Arc<AlignedBuffer>,
 }
@@ -111,13 +111,13 @@ impl BlockBuffers {
         (before < GATHERED_MAX).then_some(buffer)
     }
 
-    /// Keeps a block of the content numbered `content` until it is pushed out.
-    pub fn insert(&self, content: u64, block: u64, buffer: Arc<AlignedBuffer>) {
+    /// Keeps a block of the cached version numbered `cached` until it is pushed out.
+    pub fn insert(&self, cached: u64, block: u64, buffer: Arc<AlignedBuffer>) {
         let mut entries = self.entries.lock();
         if entries.len() >= self.blocks_max {
             entries.pop_front();
         }
-        entries.push_back(Entry { content, block, buffer });
+        entries.push_back(Entry { cached, block, buffer });
     }
 
     /// Whether more read-ahead would push out what its readers still wait for.
@@ -126,20 +126,20 @@ impl BlockBuffers {
     }
 
     /// A block that is still here.
-    pub fn get(&self, content: u64, block: u64) -> Option<Arc<AlignedBuffer>> {
+    pub fn get(&self, cached: u64, block: u64) -> Option<Arc<AlignedBuffer>> {
         let entries = self.entries.lock();
-        let found = entries.iter().find(|e| (e.content, e.block) == (content, block));
+        let found = entries.iter().find(|e| (e.cached, e.block) == (cached, block));
         found.map(|entry| entry.buffer.clone())
     }
 
     /// Drops one block, because its reader went past its end.
-    pub fn remove(&self, content: u64, block: u64) {
-        self.entries.lock().retain(|entry| (entry.content, entry.block) != (content, block));
+    pub fn remove(&self, cached: u64, block: u64) {
+        self.entries.lock().retain(|entry| (entry.cached, entry.block) != (cached, block));
     }
 
-    /// Drops all blocks of a content, because it was written to or invalidated.
-    pub fn discard(&self, content: u64) {
-        self.entries.lock().retain(|entry| entry.content != content);
+    /// Drops all blocks of a cached version, because it was written to or invalidated.
+    pub fn discard(&self, cached: u64) {
+        self.entries.lock().retain(|entry| entry.cached != cached);
     }
 
     /// Frees the memory of spare buffers.

@@ -75,8 +75,8 @@ impl Core {
 
     /// Counts memory-only bytes into the control page. Waits for no file.
     pub fn publish_memory_only(&self) {
-        let contents = self.memory_only.contents();
-        let bytes = contents.iter().map(|content| content.resident_bytes()).sum();
+        let cached_versions = self.memory_only.cached_versions();
+        let bytes = cached_versions.iter().map(|cached| cached.resident_bytes()).sum();
         self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
     }
 
@@ -98,11 +98,11 @@ impl Core {
         self.buffers.trim();
     }
 
-    /// Marks `content` as racy if a later change could still hide behind the time stamps of
+    /// Marks `cached` as racy if a later change could still hide behind the time stamps of
     /// `version`.
-    pub fn check_racy(&self, content: &CachedVersion, version: &Version) {
+    pub fn check_racy(&self, cached: &CachedVersion, version: &Version) {
         if self.is_racy(version) {
-            content.mark_racy();
+            cached.mark_racy();
         }
     }
 
@@ -111,10 +111,11 @@ impl Core {
         version.is_racy(self.pfs.now_ns(), self.granularity_ns())
     }
 
-    /// Invalidates a content: it is not the file's any more, and no later open uses its bytes.
-    pub fn invalidate(&self, content: &CachedVersion) {
-        content.invalidate();
-        self.buffers.discard(content.number);
+    /// Invalidates a cached version: it is not the file's any more, and no later open uses its
+    /// bytes.
+    pub fn invalidate(&self, cached: &CachedVersion) {
+        cached.invalidate();
+        self.buffers.discard(cached.number);
     }
 
     /// The directory rule of a file, by the name its descriptor has now.

@@ -53,7 +53,7 @@ pub struct BlockSource<'a> {
     /// The descriptor that is read from.
     pub lower: &'a Arc<dyn LowerFile>,
     /// The version that the blocks must belong to.
-    pub content: &'a Arc<CachedVersion>,
+    pub cached: &'a Arc<CachedVersion>,
 }
 
 impl BlockSource<'_> {
@@ -89,8 +89,8 @@ impl BlockSource<'_> {
 
     /// Queues fills of a file that was just written, from the kernel's page cache.
     pub fn keep_written(&self) {
-        let BlockSource { core, lower, content, .. } = *self;
-        let size = content.size();
+        let BlockSource { core, lower, cached, .. } = *self;
+        let size = cached.size();
         if size <= core.config.small_file_bytes_max {
             if let Err(error) = self.pack_written() {
                 tracing::debug!(%error, "a small file is not kept in memory");
@@ -107,8 +107,8 @@ impl BlockSource<'_> {
     }
 
     fn pack_written(&self) -> Result<()> {
-        let BlockSource { core, lower, content, .. } = *self;
-        let version = content.version();
+        let BlockSource { core, lower, cached, .. } = *self;
+        let version = cached.version();
         let mut bytes = vec![0; version.size as usize];
         // The writer may still have the file mapped, and write to it.
         lower.write_back(0, version.size)?;
@@ -117,25 +117,25 @@ impl BlockSource<'_> {
         }
         // Still the same after the bytes were read: nobody wrote at the same time.
         if lower.version()?.agrees_with(&version) {
-            core.store.insert_small(version.id, version, content.owner, &bytes)?;
+            core.store.insert_small(version.id, version, cached.owner, &bytes)?;
         }
         Ok(())
     }
 
     /// The ticket of a block and whether it is a new one; `None` when the block is resident.
     fn ticket(&self, block: u64, origin: Origin) -> Option<(Arc<Ticket>, bool)> {
-        let content = self.content;
-        let mut fills = content.fills.lock();
+        let cached = self.cached;
+        let mut fills = cached.fills.lock();
         if let Some(ticket) = fills.get(&block) {
             return Some((ticket.clone(), false));
         }
         let is_resident = |segment: &Arc<Segment>| {
             block < segment.blocks() && segment.state(block) != BlockState::Absent
         };
-        if content.segment().is_some_and(is_resident) {
+        if cached.segment().is_some_and(is_resident) {
             return None;
         }
-        if let Some(buffer) = self.core.buffers.get(content.number, block) {
+        if let Some(buffer) = self.core.buffers.get(cached.number, block) {
             return Some((Ticket::ended(block, origin, Filled::Passing(buffer)), false));
         }
         let ticket = Ticket::queued(block, origin);
@@ -144,15 +144,15 @@ impl BlockSource<'_> {
     }
 
     fn job(&self, ticket: Arc<Ticket>, admission: Admission) -> Job {
-        let (content, lower, file) = (self.content.clone(), self.lower.clone(), self.file.clone());
-        Job { ticket, content, lower, file, admission }
+        let (cached, lower, file) = (self.cached.clone(), self.lower.clone(), self.file.clone());
+        Job { ticket, cached, lower, file, admission }
     }
 
     /// Queues a new ticket. False: the queue is full, and the ticket ends as if there were none.
     fn queue(&self, ticket: Arc<Ticket>, admission: Admission) -> bool {
         let is_queued = self.core.fills.push(self.job(ticket.clone(), admission));
         if !is_queued {
-            self.content.end_fill(&ticket, Filled::Kept);
+            self.cached.end_fill(&ticket, Filled::Kept);
         }
         is_queued
     }
@@ -181,26 +181,26 @@ impl Job {
         let filled = std::panic::catch_unwind(attempt).unwrap_or_else(|_| {
             Filled::Failed(ErrorKind::Internal.errno(), "a transfer panicked; see the log".into())
         });
-        self.content.end_fill(&self.ticket, filled);
+        self.cached.end_fill(&self.ticket, filled);
     }
 
     fn fill(&self, core: &Core, gate: &SharedGate<'_>) -> Result<Filled> {
-        let (content, Ticket { block, origin, .. }) = (&self.content, &*self.ticket);
+        let (cached, Ticket { block, origin, .. }) = (&self.cached, &*self.ticket);
         let (block, block_bytes) = (*block, core.block_bytes());
-        if content.is_invalidated() {
+        if cached.is_invalidated() {
             return Ok(Filled::Changed);
         }
         let offset = block * block_bytes;
-        let length = content.size().saturating_sub(offset).min(block_bytes) as usize;
+        let length = cached.size().saturating_sub(offset).min(block_bytes) as usize;
         if length == 0 {
             return Ok(Filled::Kept);
         }
         let start = match self.admission {
-            Admission::Always if content.admit => {
-                content.segment_or_create(&core.store)?.begin_fill(block)
+            Admission::Always if cached.admit => {
+                cached.segment_or_create(&core.store)?.begin_fill(block)
             }
-            Admission::IfBeneficial if content.admit => {
-                content.segment_or_create(&core.store)?.begin_read_ahead(block)
+            Admission::IfBeneficial if cached.admit => {
+                cached.segment_or_create(&core.store)?.begin_read_ahead(block)
             }
             _ => FillStart::NotAdmitted,
         };
@@ -211,7 +211,7 @@ impl Job {
                     return Ok(Filled::Changed);
                 }
                 if *origin == Origin::Servers {
-                    content.note_unread(block, length as u64);
+                    cached.note_unread(block, length as u64);
                 }
                 fill.commit(BlockState::Clean);
                 core.counters.fills.add(1);
@@ -227,14 +227,14 @@ impl Job {
                     return Ok(Filled::Changed);
                 }
                 let buffer = Arc::new(buffer);
-                core.buffers.insert(content.number, block, buffer.clone());
+                core.buffers.insert(cached.number, block, buffer.clone());
                 Ok(Filled::Passing(buffer))
             }
         }
     }
 
     /// Fills `buffer`, whose first `length` bytes are in the file. False where they are not those
-    /// of the content.
+    /// of the cached version.
     fn read_whole(
         &self,
         core: &Core,
@@ -244,7 +244,7 @@ impl Job {
         length: usize,
     ) -> Result<bool> {
         let read = self.transfer(core, offset, buffer)?;
-        let is_current = core.still_current(gate, &self.content, &*self.lower)?;
+        let is_current = core.still_current(gate, &self.cached, &*self.lower)?;
         let is_whole = read >= length && is_current;
         if !is_whole {
             core.counters.fills_discarded.add(1);
@@ -253,7 +253,7 @@ impl Job {
     }
 
     /// Reads a block in pieces of the transfer size; short only at the end of the file, or where
-    /// the content was invalidated meanwhile.
+    /// the cached version was invalidated meanwhile.
     fn transfer(&self, core: &Core, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let lower = &self.lower;
         if self.ticket.origin == Origin::PageCache {
@@ -267,7 +267,7 @@ impl Job {
             let read = lower.read_block(offset + total as u64, piece)?;
             core.counters.pfs_read_bytes.add(read as u64);
             total += read;
-            if read < piece.len() || self.content.is_invalidated() {
+            if read < piece.len() || self.cached.is_invalidated() {
                 break;
             }
         }
@@ -276,32 +276,32 @@ impl Job {
 }
 
 impl Core {
-    /// Whether the file still is at the content's version, asked of the PFS. Names that come and go
-    /// through this node keep the version; those that another program moves make another version,
-    /// for its change of content could hide behind them.
+    /// Whether the file still is at the version that is cached, asked of the PFS. Names that come
+    /// and go through this node keep the version; those that another program moves make another
+    /// version, for its change of content could hide behind them.
     pub fn still_current(
         &self,
         _gate: &SharedGate<'_>,
-        content: &CachedVersion,
+        cached: &CachedVersion,
         lower: &dyn LowerFile,
     ) -> Result<bool> {
         let notification = NotificationWait::begin();
         loop {
             // In this order, so that a notification in between shows below.
-            let ours = content.version();
+            let ours = cached.version();
             let now = lower.version()?;
             if now.agrees_with(&ours) {
-                self.check_racy(content, &now);
+                self.check_racy(cached, &now);
                 return Ok(true);
             }
-            if content.version() != ours {
+            if cached.version() != ours {
                 continue;
             }
             // Of another length, it is no change of metadata that is told in a moment.
             let told_soon = now.is_of_same_file(&ours) && now.size == ours.size;
-            let waits = told_soon && !content.is_invalidated();
+            let waits = told_soon && !cached.is_invalidated();
             if !waits || !notification.goes_on() {
-                self.invalidate(content);
+                self.invalidate(cached);
                 return Ok(false);
             }
             notification.pause();

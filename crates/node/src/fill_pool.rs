@@ -29,7 +29,7 @@ pub struct Job {
     /// The fill.
     pub ticket: Arc<Ticket>,
     /// The version that the block must belong to.
-    pub content: Arc<CachedVersion>,
+    pub cached: Arc<CachedVersion>,
     /// The descriptor that is read from. Closed before `file` is dropped: a removal waits for the
     /// latter to know of the former.
     pub lower: Arc<dyn LowerFile>,
@@ -73,7 +73,7 @@ impl FillPool {
         drop(queue);
         for job in dropped {
             let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
-            job.content.end_fill(&job.ticket, stopped);
+            job.cached.end_fill(&job.ticket, stopped);
         }
         self.work.notify_all();
         for thread in self.threads.lock().drain(..) {
@@ -83,11 +83,11 @@ impl FillPool {
         }
     }
 
-    /// Drops the queued transfers of a content that nobody can read any more, and with them the
-    /// descriptors that keep a removed file's room on the PFS taken. One under way stops before its
-    /// next piece, since the content is invalidated.
-    pub fn cancel(&self, content: &CachedVersion) {
-        let ours = |job: &Job| job.content.number == content.number;
+    /// Drops the queued transfers of a cached version that nobody can read any more, and with them
+    /// the descriptors that keep a removed file's room on the PFS taken. One under way stops before
+    /// its next piece, since the cached version is invalidated.
+    pub fn cancel(&self, cached: &CachedVersion) {
+        let ours = |job: &Job| job.cached.number == cached.number;
         let mut dropped = VecDeque::new();
         {
             let mut queue = self.queue.lock();
@@ -101,7 +101,7 @@ impl FillPool {
         }
         for job in dropped {
             if job.ticket.take() {
-                content.end_fill(&job.ticket, Filled::Changed);
+                cached.end_fill(&job.ticket, Filled::Changed);
             }
         }
     }

@@ -26,19 +26,19 @@ impl Node {
 
 fn cached_file(file: &FileState, user_id: u32) -> Option<CachedFile> {
     let inner = file.inner.lock();
-    let content = inner.content.as_ref()?;
-    let resident_bytes = content.resident_bytes();
-    let may_know = is_operator(user_id) || content.owner.user_id == user_id;
+    let cached = inner.cached.as_ref()?;
+    let resident_bytes = cached.resident_bytes();
+    let may_know = is_operator(user_id) || cached.owner.user_id == user_id;
     (may_know && resident_bytes > 0).then(|| CachedFile {
         path: inner.opened_as.display().to_string(),
         device: file.id.device,
         inode: file.id.inode,
-        size_bytes: content.size(),
+        size_bytes: cached.size(),
         resident_bytes,
-        read_bytes: content.read_bytes(),
-        passthrough_bytes: content.passthrough_bytes(),
+        read_bytes: cached.read_bytes(),
+        passthrough_bytes: cached.passthrough_bytes(),
         open_handles: u64::from(inner.handles),
         pinned: inner.pin.is_some(),
-        memory_only: content.is_memory_only(),
+        memory_only: cached.is_memory_only(),
     })
 }

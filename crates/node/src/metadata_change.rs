@@ -41,14 +41,14 @@ impl NotificationWait {
         std::thread::sleep(NOTIFICATION_POLL);
     }
 
-    /// Whether what was seen of the file may differ from `content` by its metadata alone, and the
+    /// Whether what was seen of the file may differ from `cached` by its metadata alone, and the
     /// notification of that may still come.
-    pub fn is_for(&self, content: &CachedVersion, seen: &Version) -> bool {
-        let ours = content.version();
+    pub fn is_for(&self, cached: &CachedVersion, seen: &Version) -> bool {
+        let ours = cached.version();
         let of_metadata = seen.is_of_same_file(&ours)
             && (seen.size, seen.modified_ns) == (ours.size, ours.modified_ns)
             && !seen.agrees_with(&ours);
-        of_metadata && !content.is_invalidated() && !content.is_memory_only() && self.goes_on()
+        of_metadata && !cached.is_invalidated() && !cached.is_memory_only() && self.goes_on()
     }
 }
 
@@ -71,10 +71,10 @@ impl Core {
         // Before writers that wait: readers that wait for this notification keep them out.
         let _unchanged_by_us = file.share_gate_before_writers();
         let mut inner = file.inner.lock();
-        let Some(content) = inner.content.clone() else { return };
-        let ours = content.version();
+        let Some(cached) = inner.cached.clone() else { return };
+        let ours = cached.version();
         // The times of a stub may be set: its bytes are not those that the PFS stamps.
-        let of_stub = content.is_memory_only()
+        let of_stub = cached.is_memory_only()
             && ours.is_of_same_file(before)
             && (ours.size, after.size) == (before.size, before.size);
         // Writes of this node may have come in between.
@@ -83,13 +83,13 @@ impl Core {
         let is_known = alone != Alone::Unknown
             && is_ours
             && ours.size == after.size
-            && !content.is_invalidated();
+            && !cached.is_invalidated();
         let is_sure = is_known && alone == Alone::Sure;
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
-            content.set_version(*after);
-            self.check_racy(&content, after);
-        } else if is_known && !content.is_memory_only() {
-            self.lead_on(&mut inner, &content, after);
+            cached.set_version(*after);
+            self.check_racy(&cached, after);
+        } else if is_known && !cached.is_memory_only() {
+            self.lead_on(&mut inner, &cached, after);
         }
     }
 
@@ -99,7 +99,7 @@ impl Core {
         self.check_racy(&fresh, version);
         self.invalidate(old);
         old.lead_to(&fresh);
-        inner.content = Some(fresh);
+        inner.cached = Some(fresh);
         inner.capture = Default::default();
         inner.pin = None;
     }
@@ -126,10 +126,10 @@ impl Core {
     pub(crate) fn discard(&self, inner: &mut Inner) -> Remains {
         let _the_same = memory_only::discard(self, inner);
         inner.pin = None;
-        let Some(content) = inner.content.take() else { return Remains::none() };
-        self.invalidate(&content);
-        self.fills.cancel(&content);
-        Remains::of(&content)
+        let Some(cached) = inner.cached.take() else { return Remains::none() };
+        self.invalidate(&cached);
+        self.fills.cancel(&cached);
+        Remains::of(&cached)
     }
 
     /// Ends transfers of a file that nobody has open, and waits a moment for their descriptors to
@@ -139,10 +139,10 @@ impl Core {
         let Some(file) = self.files.get(id) else { return };
         let idle = {
             let inner = file.inner.lock();
-            inner.content.clone().filter(|_| inner.handles == 0)
+            inner.cached.clone().filter(|_| inner.handles == 0)
         };
-        let Some(content) = idle else { return };
-        self.fills.cancel(&content);
+        let Some(cached) = idle else { return };
+        self.fills.cancel(&cached);
         // The table has the file, and we.
         let begun = Instant::now();
         while Arc::strong_count(&file) > 2 && begun.elapsed() < TRANSFERS_TIMEOUT {
@@ -155,7 +155,7 @@ impl Core {
     pub fn discard_unused(&self, id: FileId) -> bool {
         if let Some(file) = self.files.get(id) {
             let mut inner = file.inner.lock();
-            let in_memory = inner.content.as_ref().is_some_and(|known| known.is_memory_only());
+            let in_memory = inner.cached.as_ref().is_some_and(|known| known.is_memory_only());
             let is_kept = inner.pin.is_some() || inner.stub.is_some();
             if inner.handles > 0 || in_memory || is_kept {
                 return false;

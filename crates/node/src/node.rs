@@ -37,7 +37,7 @@ use crate::tracer::{self, RequestTracer};
 
 /// Blocks that may pass through beyond the window of one reader.
 const POOL_BLOCKS_MORE: u64 = 8;
-/// How often records of files that nobody needs, and contents past their time, are dropped.
+/// How often records of files that nobody needs, and cached versions past their time, are dropped.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running node, without front ends.

@@ -1,4 +1,4 @@
-//! Opens: which content a new handle reads, and which files are refused.
+//! Opens: which cached version a new handle reads, and which files are refused.
 
 use std::sync::Arc;
 
@@ -40,21 +40,22 @@ impl CacheTerms {
     }
 }
 
-/// Which content a file had, and of which version.
+/// Which cached version a file had, and of which version.
 type Seen = Option<(u64, Version)>;
 
 fn seen(inner: &Inner) -> Seen {
-    inner.content.as_ref().map(|content| (content.number, content.version()))
+    inner.cached.as_ref().map(|cached| (cached.number, cached.version()))
 }
 
-fn is_at(content: &Option<Arc<CachedVersion>>, version: &Version) -> bool {
-    content.as_ref().is_some_and(|content| content.version().agrees_with(version))
+fn is_at(cached: &Option<Arc<CachedVersion>>, version: &Version) -> bool {
+    cached.as_ref().is_some_and(|cached| cached.version().agrees_with(version))
 }
 
 impl Node {
-    /// The content that an open reads: the cached one if it is of the present version and can be
-    /// used (not racy), a fresh one otherwise. Also whether the kernel writes the file now.
-    fn content_at(
+    /// The cached version that an open reads: the one that is there if it is of the present version
+    /// and can be used (not racy), a fresh one otherwise. Also whether the kernel writes the file
+    /// now.
+    fn cached_version_at(
         &self,
         file: &FileState,
         lower: &Arc<dyn LowerFile>,
@@ -68,7 +69,7 @@ impl Node {
             // The PFS is asked before the lock is taken: walks over all files take it too.
             let (before, current, has_users) = {
                 let inner = file.inner.lock();
-                (seen(&inner), inner.content.clone(), inner.handles > 0)
+                (seen(&inner), inner.cached.clone(), inner.handles > 0)
             };
             let known = asked.filter(|version| is_at(&current, version));
             let mut version = known.map_or_else(|| lower.version(), Ok)?;
@@ -80,8 +81,8 @@ impl Node {
                 continue; // opens that have it would be shut out
             }
             let is_ours = match &current {
-                Some(content) if content.is_memory_only() => {
-                    memory_only::is_still_ours(core, &unchanged_by_us, content, &**lower, &version)?
+                Some(cached) if cached.is_memory_only() => {
+                    memory_only::is_still_ours(core, &unchanged_by_us, cached, &**lower, &version)?
                 }
                 _ => false,
             };
@@ -94,33 +95,33 @@ impl Node {
             if !(same_content && (is_ours || before == after)) {
                 continue; // another open or a notification came in between
             }
-            let old = inner.content.clone();
+            let old = inner.cached.clone();
             // Nobody is known to have changed it.
             let is_led_on = old
                 .as_ref()
                 .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
             let mut remains = Remains::none();
-            if let Some(content) = &old {
-                if is_ours || is_usable(content, &version, &inner) {
+            if let Some(cached) = &old {
+                if is_ours || is_usable(cached, &version, &inner) {
                     register(&mut inner, wish.access);
-                    return Ok((content.clone(), inner.written_directly));
+                    return Ok((cached.clone(), inner.written_directly));
                 }
-                memory_only::note_replaced(file, content);
+                memory_only::note_replaced(file, cached);
                 core.counters.versions_invalidated.add(1);
-                core.invalidate(content);
+                core.invalidate(cached);
                 remains = memory_only::discard(core, &mut inner);
             }
             let beside_writer = inner.writers > 0 && !inner.written_directly;
             let is_shared = old.is_some() && beside_writer;
-            let content = fresh_content(&mut inner, wish.terms, version, is_shared);
+            let cached = new_cached_version(&mut inner, wish.terms, version, is_shared);
             if let Some(old) = old.filter(|_| is_led_on) {
-                old.lead_to(&content);
+                old.lead_to(&cached);
             }
             register(&mut inner, wish.access);
             let written_directly = inner.written_directly;
             drop(inner);
             remains.free();
-            return Ok((content, written_directly));
+            return Ok((cached, written_directly));
         }
     }
 
@@ -159,10 +160,8 @@ impl Node {
             return false;
         }
         let packed = || core.store.small_state(version.id);
-        file.content().is_some_and(|content| {
-            !content.is_memory_only()
-                && !content.is_racy()
-                && content.version().agrees_with(version)
+        file.cached().is_some_and(|cached| {
+            !cached.is_memory_only() && !cached.is_racy() && cached.version().agrees_with(version)
         }) || packed().is_some_and(|(cached, _)| cached.agrees_with(version))
     }
 
@@ -187,7 +186,7 @@ impl Node {
             created: request.created,
             truncate: request.truncate,
         };
-        let (content, written_directly) = self.content_at(&file, &lower, &wish)?;
+        let (cached, written_directly) = self.cached_version_at(&file, &lower, &wish)?;
         let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
         let opened = Opened {
             lower,
@@ -197,46 +196,46 @@ impl Node {
             append: request.append,
             created: request.created,
         };
-        let mut handle = Handle::new(&self.core, file.clone(), content, opened);
+        let mut handle = Handle::new(&self.core, file.clone(), cached, opened);
         handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
             let changing = file.close_gate();
-            let current = file.content().filter(|content| !content.is_memory_only());
-            if let Some(content) = current {
-                handle.begin_new_memory_only(&changing, &content)?;
+            let current = file.cached().filter(|cached| !cached.is_memory_only());
+            if let Some(cached) = current {
+                handle.begin_new_memory_only(&changing, &cached)?;
             }
         }
         Ok(handle)
     }
 }
 
-/// Whether an open at `version` may read `content`, which is no memory-only one.
-fn is_usable(content: &CachedVersion, version: &Version, inner: &Inner) -> bool {
+/// Whether an open at `version` may read `cached`, which is no memory-only one.
+fn is_usable(cached: &CachedVersion, version: &Version, inner: &Inner) -> bool {
     // Another node's change may hide behind racy time stamps. What the kernel reads by
     // itself beside a writer of this node stays: it could not be led on to what the writer writes.
-    let is_stale = content.is_racy() && (inner.writers == 0 || !content.is_borrowed_by_kernel());
-    let is_current = content.version().agrees_with(version) && !content.is_memory_only();
+    let is_stale = cached.is_racy() && (inner.writers == 0 || !cached.is_borrowed_by_kernel());
+    let is_current = cached.version().agrees_with(version) && !cached.is_memory_only();
     // Invalidation is final (invariant 3), even if the version is right after all.
-    is_current && !content.is_invalidated() && !is_stale
+    is_current && !cached.is_invalidated() && !is_stale
 }
 
 /// Begins what is cached of the file at `version`.
-pub(crate) fn fresh_content(
+pub(crate) fn new_cached_version(
     inner: &mut Inner,
     terms: CacheTerms,
     version: Version,
     is_shared: bool,
 ) -> Arc<CachedVersion> {
     let admit = terms.admit && !is_shared && !inner.written_directly;
-    let content = Arc::new(CachedVersion::new(version, terms.owner, admit));
+    let cached = Arc::new(CachedVersion::new(version, terms.owner, admit));
     if is_shared {
         // The next change of the other program may hide behind one of our writer.
-        content.mark_racy();
+        cached.mark_racy();
     }
-    inner.content = Some(content.clone());
+    inner.cached = Some(cached.clone());
     inner.capture = Default::default();
     inner.pin = None;
-    content
+    cached
 }
 
 fn register(inner: &mut Inner, access: Access) {

@@ -14,7 +14,7 @@ pub enum Filled {
     Kept,
     /// The bytes are here; the store did not admit them.
     Passing(Arc<AlignedBuffer>),
-    /// The file is not at the content's version any more.
+    /// The file is not at the cached version any more.
     Changed,
     /// The PFS or the machine refused: errno and message.
     Failed(i32, String),

@@ -136,12 +136,13 @@ fn read_the_same(one: &dyn OpenFile, other: &dyn OpenFile) -> bool {
         return true;
     }
     // Two without a cached version both read the file as it is now.
-    one.content_number() == other.content_number() || shown(one).agrees_with(&shown(other))
+    one.cached_version_number() == other.cached_version_number()
+        || shown(one).agrees_with(&shown(other))
 }
 
 /// The version that is read through an open now. Asks the PFS if none is cached for it.
 fn shown(file: &dyn OpenFile) -> Version {
-    match (file.content_number(), rustix::fs::fstat(file.lower())) {
+    match (file.cached_version_number(), rustix::fs::fstat(file.lower())) {
         (0, Ok(now)) => version_of(&now),
         _ => file.version(),
     }
@@ -230,8 +231,9 @@ impl Opens {
     /// ends the file there for writers too, which follow it to later versions.
     pub fn version_shown(&self) -> Option<Version> {
         let by_pages = self.files.iter().any(|open| open.mode.access_path == AccessPath::PageCache);
-        let no_version =
-            |open: &Open| !(open.mode.reads_only || by_pages) || open.file.content_number() == 0;
+        let no_version = |open: &Open| {
+            !(open.mode.reads_only || by_pages) || open.file.cached_version_number() == 0
+        };
         if self.backing.is_some() || self.files.iter().any(no_version) {
             return None;
         }
@@ -265,10 +267,10 @@ impl Opens {
     }
 
     /// The number of the content that is read from pages; 0 is the file as it is now.
-    pub fn content_of_pages(&self) -> Option<u64> {
+    pub fn cached_version_of_pages(&self) -> Option<u64> {
         let by_pages =
             |open: &&Open| open.mode.access_path == AccessPath::PageCache && !open.is_excluded;
-        let of = |open: &Open| open.file.content_number();
+        let of = |open: &Open| open.file.cached_version_number();
         if self.backing.is_some() {
             return None;
         }
@@ -283,7 +285,8 @@ impl Opens {
     pub fn exclude_other_readers(&mut self, file: &dyn OpenFile) -> bool {
         let mut any = false;
         for open in self.files.iter_mut().filter(|open| open.mode.reads_only) {
-            let other = || open.file.content_number() != 0 && !read_the_same(&*open.file, file);
+            let other =
+                || open.file.cached_version_number() != 0 && !read_the_same(&*open.file, file);
             if !open.is_excluded && other() {
                 open.is_excluded = true;
                 any = true;

@@ -73,7 +73,7 @@ impl Filesystem {
             return;
         }
         let is_racy = self.service.is_racy(&version);
-        let content = inode.opens.lock().content_of_pages();
+        let content = inode.opens.lock().cached_version_of_pages();
         let now = KernelView { version, is_racy, content };
         let told = *inode.kernel_view.lock();
         let seen = told.filter(|KernelView { version: before, .. }| {

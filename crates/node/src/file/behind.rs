@@ -18,28 +18,28 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Follows a write that the PFS has taken.
 pub fn write(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     offset: u64,
     data: &[u8],
 ) {
-    for segment in segments(content) {
+    for segment in segments(cached) {
         let inside = segment.size().saturating_sub(offset).min(data.len() as u64);
         segment.write_resident(offset, &data[..inside as usize]);
     }
-    catch_up(content, lower);
+    catch_up(cached, lower);
 }
 
 /// Follows a range that was made zeros on the PFS.
 pub fn zero(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     offset: u64,
     length: u64,
 ) {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-    for segment in segments(content) {
+    for segment in segments(cached) {
         let end = segment.size().min(offset.saturating_add(length));
         let mut at = offset;
         while at < end {
@@ -48,29 +48,29 @@ pub fn zero(
             at += piece;
         }
     }
-    catch_up(content, lower);
+    catch_up(cached, lower);
 }
 
 /// Follows a length that was set on the PFS.
 pub fn set_size(
     _gate: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     lower: &dyn LowerFile,
     size: u64,
 ) {
-    for segment in segments(content) {
+    for segment in segments(cached) {
         if size < segment.size()
             && let Err(error) = segment.set_size(size)
         {
             tracing::error!(%error, "a file that the kernel reads by itself is not cut");
         }
     }
-    catch_up(content, lower);
+    catch_up(cached, lower);
 }
 
 /// Grows them to the present end with what the PFS has, as far as there is memory.
-fn catch_up(content: &Arc<CachedVersion>, lower: &dyn LowerFile) {
-    let now = content.latest();
+fn catch_up(cached: &Arc<CachedVersion>, lower: &dyn LowerFile) {
+    let now = cached.latest();
     if now.is_memory_only() {
         return;
     }
@@ -87,7 +87,7 @@ fn grow(now: &CachedVersion, lower: &dyn LowerFile, segment: &Segment) -> bool {
     is_whole && is_ours() && segment.extend(0, &bytes, BlockState::Clean)
 }
 
-fn segments(content: &Arc<CachedVersion>) -> impl Iterator<Item = Arc<Segment>> {
-    let behind = content.latest().left_behind().into_iter();
-    behind.filter_map(|content| content.segment().cloned())
+fn segments(cached: &Arc<CachedVersion>) -> impl Iterator<Item = Arc<Segment>> {
+    let behind = cached.latest().left_behind().into_iter();
+    behind.filter_map(|cached| cached.segment().cloned())
 }

@@ -57,8 +57,8 @@ impl Drop for CachedVersion {
     /// One after the other: recursion along a long chain of successors would end the stack.
     fn drop(&mut self) {
         let mut next = self.successor.take();
-        while let Some(content) = next {
-            next = Arc::into_inner(content).and_then(|mut content| content.successor.take());
+        while let Some(cached) = next {
+            next = Arc::into_inner(cached).and_then(|mut cached| cached.successor.take());
         }
     }
 }
@@ -104,8 +104,8 @@ impl CachedVersion {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Records what a write or metadata change through this node made of it. For memory-only
-    /// contents the version is the stub's, so their length is set by [`CachedVersion::set_size`].
+    /// Records what a write or metadata change through this node made of it. For memory-only cached
+    /// versions the version is the stub's, so their length is set by [`CachedVersion::set_size`].
     pub fn set_version(&self, version: Version) {
         let mut ours = self.version.lock();
         *ours = version.born_as(&ours);
@@ -153,9 +153,8 @@ impl CachedVersion {
     pub fn lead_to(self: &Arc<Self>, next: &Arc<CachedVersion>) {
         _ = self.successor.set(next.clone());
         let mut behind = std::mem::take(&mut *self.behind.lock());
-        behind.retain(|content| {
-            content.upgrade().is_some_and(|content| content.is_borrowed_by_kernel())
-        });
+        behind
+            .retain(|cached| cached.upgrade().is_some_and(|cached| cached.is_borrowed_by_kernel()));
         if self.is_borrowed_by_kernel() {
             behind.push(Arc::downgrade(self));
         }
@@ -172,13 +171,12 @@ impl CachedVersion {
         if behind.is_empty() {
             return Vec::new();
         }
-        behind.retain(|content| {
-            content.upgrade().is_some_and(|content| content.is_borrowed_by_kernel())
-        });
+        behind
+            .retain(|cached| cached.upgrade().is_some_and(|cached| cached.is_borrowed_by_kernel()));
         behind.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What readers of this content read now.
+    /// What readers of this cached version read now.
     pub fn latest(self: &Arc<Self>) -> Arc<CachedVersion> {
         let mut latest = self;
         while let Some(next) = latest.successor.get() {
@@ -302,7 +300,7 @@ impl CachedVersion {
         *count >= MISSES_TO_FILL
     }
 
-    /// Bytes of this content in the store, not counting packed small files.
+    /// Bytes of this cached version in the store, not counting packed small files.
     pub fn resident_bytes(&self) -> u64 {
         self.segment.get().map_or(0, |segment| segment.resident_bytes())
     }

@@ -88,14 +88,14 @@ impl Capture {
     pub fn keep(
         &mut self,
         places: Places<'_>,
-        content: &CachedVersion,
+        cached: &CachedVersion,
         written: &Written<'_>,
         keep_new: bool,
     ) -> Result<()> {
         let Places { store, buffers, small_file_bytes_max } = places;
-        if content.segment().is_none() {
-            store.remove_small(content.id());
-            if !keep_new || !content.admit {
+        if cached.segment().is_none() {
+            store.remove_small(cached.id());
+            if !keep_new || !cached.admit {
                 *self = Capture::Off;
                 return Ok(());
             }
@@ -103,8 +103,8 @@ impl Capture {
                 self.buffer(written);
                 return Ok(());
             }
-            content.set_size(written.size_after());
-            let segment = content.segment_or_create(store)?;
+            cached.set_size(written.size_after());
+            let segment = cached.segment_or_create(store)?;
             if let Capture::Buffer(bytes) = std::mem::take(self) {
                 let whole = bytes.len() as u64 == written.size_before;
                 let start = Written { offset: 0, data: &bytes, size_before: 0 };
@@ -114,11 +114,11 @@ impl Capture {
             }
             return self.keep_in_segment((buffers, segment), written, true);
         }
-        let segment = content.segment_or_create(store)?.clone();
-        if content.is_borrowed_by_kernel() && written.end() > written.size_before {
+        let segment = cached.segment_or_create(store)?.clone();
+        if cached.is_borrowed_by_kernel() && written.end() > written.size_before {
             return kernel_borrow::write(&segment, written, BlockState::Clean);
         }
-        self.keep_in_segment((buffers, &segment), written, keep_new && content.admit)
+        self.keep_in_segment((buffers, &segment), written, keep_new && cached.admit)
     }
 
     /// Extends or patches the buffer; drops it where that would leave a gap.
@@ -140,21 +140,21 @@ impl Capture {
     }
 
     /// Follows a change of the file's length to `size`.
-    pub fn set_size(&mut self, store: &Store, content: &CachedVersion, size: u64) -> Result<()> {
-        store.remove_small(content.id());
+    pub fn set_size(&mut self, store: &Store, cached: &CachedVersion, size: u64) -> Result<()> {
+        store.remove_small(cached.id());
         match self {
             Capture::Buffer(bytes) => match usize::try_from(size) {
                 Ok(size) if size <= bytes.len() => bytes.truncate(size),
                 _ => *self = Capture::Off,
             },
-            Capture::Off if size == 0 && content.segment().is_none() => {
+            Capture::Off if size == 0 && cached.segment().is_none() => {
                 *self = Capture::Buffer(Vec::new());
             }
             Capture::Gather(_) => *self = Capture::Off,
             Capture::Off => {}
         }
-        match content.segment() {
-            Some(segment) if content.is_borrowed_by_kernel() => {
+        match cached.segment() {
+            Some(segment) if cached.is_borrowed_by_kernel() => {
                 kernel_borrow::set_size(segment, size, BlockState::Clean)
             }
             Some(segment) => segment.set_size(size),
@@ -163,16 +163,16 @@ impl Capture {
     }
 
     /// Puts what was gathered so far into the store: the file's last block, or a small file.
-    pub fn settle(&mut self, store: &Store, content: &CachedVersion) -> Result<()> {
-        if let (Capture::Gather(gathered), Some(segment)) = (&*self, content.segment()) {
+    pub fn settle(&mut self, store: &Store, cached: &CachedVersion) -> Result<()> {
+        if let (Capture::Gather(gathered), Some(segment)) = (&*self, cached.segment()) {
             gathered.commit(segment);
             *self = Capture::Off;
         }
         let Capture::Buffer(bytes) = self else { return Ok(()) };
-        let version = content.version();
-        let whole = bytes.len() as u64 == version.size && content.segment().is_none();
-        if whole && !content.is_racy() && !bytes.is_empty() {
-            store.insert_small(version.id, version, content.owner, bytes)?;
+        let version = cached.version();
+        let whole = bytes.len() as u64 == version.size && cached.segment().is_none();
+        if whole && !cached.is_racy() && !bytes.is_empty() {
+            store.insert_small(version.id, version, cached.owner, bytes)?;
         }
         Ok(())
     }

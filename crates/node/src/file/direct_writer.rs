@@ -46,23 +46,23 @@ impl Handle {
         let _changing = self.file.try_close_gate()?;
         let mut inner = self.file.inner.lock();
         // The open, which is only now to be answered, asked the PFS for the version.
-        let now = inner.content.as_ref().filter(|known| !known.is_invalidated())?.version();
-        let cached = inner.content.as_ref().is_some_and(|content| {
-            content.is_memory_only()
-                || content.is_borrowed_by_kernel()
-                || content.is_borrowed_by_client()
-                || !content.left_behind().is_empty()
+        let now = inner.cached.as_ref().filter(|known| !known.is_invalidated())?.version();
+        let is_cached = inner.cached.as_ref().is_some_and(|cached| {
+            cached.is_memory_only()
+                || cached.is_borrowed_by_kernel()
+                || cached.is_borrowed_by_client()
+                || !cached.left_behind().is_empty()
         });
-        if inner.handles != 1 || cached || now.size > 0 || inner.written_directly {
+        if inner.handles != 1 || is_cached || now.size > 0 || inner.written_directly {
             return None;
         }
         inner.written_directly = true;
-        self.fresh_content(&mut inner, now);
+        self.new_cached_version(&mut inner, now);
         Some(Arc::new(DirectWriter {
             core: self.core.clone(),
             file: self.file.clone(),
             lower: self.lower.clone(),
-            before: self.content.clone(),
+            before: self.cached.clone(),
             keeps: self.write_mode == WriteMode::Through,
             worth_keeping: Arc::clone(&self.worth_keeping),
         }))
@@ -94,7 +94,7 @@ impl DirectWriter {
         {
             let mut inner = self.file.inner.lock();
             inner.written_directly = false;
-            if let Some(old) = inner.content.take() {
+            if let Some(old) = inner.cached.take() {
                 self.core.invalidate(&old);
             }
             inner.capture = Default::default();
@@ -103,13 +103,13 @@ impl DirectWriter {
         let now = self.lower.version()?;
         self.core.counters.written_bytes.add(now.size);
         self.core.counters.pfs_written_bytes.add(now.size);
-        let content = Arc::new(CachedVersion::new(now, self.before.owner, self.before.admit));
-        self.core.check_racy(&content, &now);
+        let cached = Arc::new(CachedVersion::new(now, self.before.owner, self.before.admit));
+        self.core.check_racy(&cached, &now);
         let mut inner = self.file.inner.lock();
-        inner.content = Some(content.clone());
+        inner.cached = Some(cached.clone());
         let keeps = self.keeps && self.worth_keeping.load(Ordering::Acquire);
-        let wanted = keeps && content.admit && !inner.removed && !content.is_racy();
-        Ok(wanted.then_some(content))
+        let wanted = keeps && cached.admit && !inner.removed && !cached.is_racy();
+        Ok(wanted.then_some(cached))
     }
 }
 
@@ -128,10 +128,10 @@ impl Drop for DirectWriter {
         // Whoever read the file meanwhile may have kept bytes that the writer changed since.
         let _changing = self.core.changes.begin(self.file.id, 0, u64::MAX);
         match self.take_back() {
-            Ok(Some(content)) => {
+            Ok(Some(cached)) => {
                 leave_access_time(&*self.lower);
                 let DirectWriter { core, file, lower, .. } = &*self;
-                BlockSource { core, file, lower, content: &content }.keep_written();
+                BlockSource { core, file, lower, cached: &cached }.keep_written();
             }
             Ok(None) => self.lower.drop_cached(0, 0),
             Err(error) => tracing::warn!(%error, "a written file is not kept in memory"),

@@ -39,8 +39,8 @@ pub enum Effort {
 /// done: a file that hangs is waited for, and said; or, in a probe, once `go_on` says no. The error
 /// tells what is left, or is the first that was of another kind, after all were tried.
 pub fn write_back_all(core: &Arc<Core>, effort: Effort, go_on: &dyn Fn() -> bool) -> Result<()> {
-    let mut left = core.memory_only.contents();
-    left.sort_by_key(|content| std::cmp::Reverse(content.size()));
+    let mut left = core.memory_only.cached_versions();
+    left.sort_by_key(|cached| std::cmp::Reverse(cached.size()));
     let state = Mutex::new(State { left, ..State::default() });
     let round = Arc::new(Round { core: core.clone(), effort, state, changed: Condvar::new() });
     let mut said = None;
@@ -123,9 +123,9 @@ impl Round {
 
     fn work(&self) {
         let mut state = self.state.lock();
-        while let Some(content) = state.left.pop() {
-            let file = content.id();
-            state.works.begin(file, content.size(), Instant::now());
+        while let Some(cached) = state.left.pop() {
+            let file = cached.id();
+            state.works.begin(file, cached.size(), Instant::now());
             drop(state);
             self.try_one(file);
             state = self.state.lock();
@@ -179,8 +179,8 @@ impl Round {
                 return None;
             }
         };
-        let content = file.content().filter(|content| content.is_memory_only())?;
-        Some(write_back(&self.core, &changing, &content).map(drop))
+        let cached = file.cached().filter(|cached| cached.is_memory_only())?;
+        Some(write_back(&self.core, &changing, &cached).map(drop))
     }
 
     /// Names the files that keep everybody waiting.
@@ -201,10 +201,10 @@ impl Round {
 
 /// Says what is left, and what to do.
 fn left_over(core: &Core, error: &Error, effort: Effort) -> Error {
-    let contents = core.memory_only.contents();
-    let bytes = ByteSize(contents.iter().map(|content| content.size()).sum());
+    let cached_versions = core.memory_only.cached_versions();
+    let bytes = ByteSize(cached_versions.iter().map(|cached| cached.size()).sum());
     let whose = if error.errno() == libc::EDQUOT { "a quota on the PFS" } else { "the PFS" };
-    let files = match contents.len() {
+    let files = match cached_versions.len() {
         1 => "1 file".to_owned(),
         more => format!("{more} files"),
     };

@@ -4,7 +4,7 @@ use tidepool_proto::{ReadMode, Result};
 
 use super::handle::Handle;
 use super::stub::{self, Found};
-use crate::opening::{CacheTerms, fresh_content};
+use crate::opening::{CacheTerms, new_cached_version};
 
 impl Handle {
     /// Looks at the file once more. Where another program gave it another length or time, what is
@@ -16,7 +16,7 @@ impl Handle {
         // Writes of this node move the version too, and may take their time.
         let Some(_unchanged_by_us) = self.file.try_share_gate() else { return Ok(()) };
         let version = self.lower.version()?;
-        let Some(known) = self.file.content() else { return Ok(()) };
+        let Some(known) = self.file.cached() else { return Ok(()) };
         let ours = known.version();
         // Notification of a metadata change may be under way.
         let is_of_metadata = (version.size, version.modified_ns) == (ours.size, ours.modified_ns);
@@ -31,7 +31,7 @@ impl Handle {
         let terms = CacheTerms::of(&self.core, rule, self.user_id);
         let mut inner = self.file.inner.lock();
         let is_known = inner
-            .content
+            .cached
             .as_ref()
             .is_some_and(|now| now.number == known.number && now.version() == ours);
         if !is_known || known.is_memory_only() || inner.written_directly {
@@ -40,7 +40,7 @@ impl Handle {
         self.core.counters.versions_invalidated.add(1);
         self.core.invalidate(&known);
         // The next change of the other program may hide behind one of ours.
-        fresh_content(&mut inner, terms, version, true);
+        new_cached_version(&mut inner, terms, version, true);
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub struct Handle {
     pub(super) core: Arc<Core>,
     pub(super) file: Arc<FileState>,
     pub(super) lower: Arc<dyn LowerFile>,
-    pub(super) content: Arc<CachedVersion>,
+    pub(super) cached: Arc<CachedVersion>,
     pub(super) access: Access,
     /// Whose open it is.
     pub(super) user_id: u32,
@@ -62,11 +62,11 @@ pub struct Opened {
 }
 
 impl Handle {
-    /// Registers an open of `file` that reads `content`.
+    /// Registers an open of `file` that reads `cached`.
     pub fn new(
         core: &Arc<Core>,
         file: Arc<FileState>,
-        content: Arc<CachedVersion>,
+        cached: Arc<CachedVersion>,
         opened: Opened,
     ) -> Self {
         core.counters.open_files.add(1);
@@ -80,7 +80,7 @@ impl Handle {
             core: core.clone(),
             file,
             lower: opened.lower,
-            content,
+            cached,
             access: opened.access,
             user_id: opened.user_id,
             read_mode: opened.modes.0,
@@ -94,13 +94,13 @@ impl Handle {
         }
     }
 
-    /// The content this open reads. Opens that may write follow the file from version to version;
-    /// readers stay with what they opened, and with what this node makes of it.
-    pub(super) fn content(&self) -> Arc<CachedVersion> {
+    /// The cached version this open reads. Opens that may write follow the file from version to
+    /// version; readers stay with what they opened, and with what this node makes of it.
+    pub(super) fn cached(&self) -> Arc<CachedVersion> {
         if !self.access.writes() {
-            return self.content.latest();
+            return self.cached.latest();
         }
-        self.file.content().unwrap_or_else(|| self.content.clone())
+        self.file.cached().unwrap_or_else(|| self.cached.clone())
     }
 
     pub(super) fn is_worth_keeping(&self) -> bool {
@@ -129,7 +129,7 @@ impl Drop for Handle {
         let remains = (last && inner.removed).then(|| self.core.discard(&mut inner));
         drop(inner);
         if last {
-            self.core.buffers.discard(self.content.number);
+            self.core.buffers.discard(self.cached.number);
             self.core.files.release(self.file.id);
         }
         if let Some(remains) = remains {
@@ -148,7 +148,7 @@ enum Borrow {
 struct BorrowedSegment {
     borrow: Borrow,
     segment_id: u64,
-    content: Arc<CachedVersion>,
+    cached: Arc<CachedVersion>,
     file: Arc<FileState>,
     /// Keeps the handle's file registered while the kernel reads by itself.
     _lower: Arc<dyn LowerFile>,
@@ -159,7 +159,7 @@ impl Drop for BorrowedSegment {
         match &self.borrow {
             // The kernel does not tell what it read; without this, such files would look unused.
             Borrow::Kernel(borrow) => borrow.mark_read(),
-            Borrow::Client(_) => self.content.end_client_borrow(),
+            Borrow::Client(_) => self.cached.end_client_borrow(),
         }
     }
 }
@@ -177,19 +177,19 @@ impl PassthroughPin for BorrowedSegment {
     }
 
     fn held_bytes(&self) -> Option<u64> {
-        Some(self.content.size())
+        Some(self.cached.size())
     }
 
     fn serves(&self, version: &Version) -> bool {
-        !self.content.is_invalidated()
-            && self.content.version().agrees_with(version)
-            && self.file.content().is_some_and(|now| now.number == self.content.number)
+        !self.cached.is_invalidated()
+            && self.cached.version().agrees_with(version)
+            && self.file.cached().is_some_and(|now| now.number == self.cached.number)
     }
 }
 
 impl OpenFile for Handle {
     fn version(&self) -> Version {
-        self.content().version()
+        self.cached().version()
     }
 
     fn follow(&self) {
@@ -198,21 +198,21 @@ impl OpenFile for Handle {
         }
     }
 
-    fn content_number(&self) -> u64 {
-        if self.read_mode == ReadMode::Bypass { 0 } else { self.content().number }
+    fn cached_version_number(&self) -> u64 {
+        if self.read_mode == ReadMode::Bypass { 0 } else { self.cached().number }
     }
 
     fn may_be_lost(&self) -> bool {
-        self.write_mode == WriteMode::Memory || self.content().is_memory_only()
+        self.write_mode == WriteMode::Memory || self.cached().is_memory_only()
     }
 
     fn is_memory_only(&self) -> bool {
-        self.content().is_memory_only()
+        self.cached().is_memory_only()
     }
 
     fn size(&self) -> Result<u64> {
-        match self.content_to_read() {
-            Some(content) => Ok(content.size()),
+        match self.cached_version_to_read() {
+            Some(cached) => Ok(cached.size()),
             None => Ok(self.lower.version()?.size),
         }
     }
@@ -254,7 +254,7 @@ impl OpenFile for Handle {
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.check_writable("truncating")?;
-        let from = size.min(self.content().size());
+        let from = size.min(self.cached().size());
         let _changing = self.core.changes.begin(self.file.id, from, u64::MAX);
         self.truncate(size)
     }
@@ -287,8 +287,8 @@ impl OpenFile for Handle {
             return;
         }
         counters.passthrough_opens.add(1);
-        counters.passthrough_bytes.add(self.content.size());
-        self.content.count_kernel_open();
+        counters.passthrough_bytes.add(self.cached.size());
+        self.cached.count_kernel_open();
     }
 
     fn write_directly(&self) -> Option<Arc<dyn PassthroughPin>> {
@@ -298,28 +298,28 @@ impl OpenFile for Handle {
     fn pin_range(&self, _offset: u64, _length: u64) -> Result<Option<Arc<dyn PassthroughPin>>> {
         Ok(self.borrow(|segment| {
             let borrow = segment.borrow_for_client()?;
-            self.content.begin_client_borrow();
+            self.cached.begin_client_borrow();
             Some(Borrow::Client(borrow))
         }))
     }
 
     fn count_mapped(&self, bytes: u64) {
         self.count_served(&BytesByLevel::of(Level::Mapped, bytes));
-        self.content().count_read(bytes);
+        self.cached().count_read(bytes);
     }
 
     fn export(&self) -> Result<Option<SegmentExport>> {
-        let content = self.content();
-        let packed = content.size() <= self.core.config.small_file_bytes_max;
+        let cached = self.cached();
+        let packed = cached.size() <= self.core.config.small_file_bytes_max;
         let eligible = self.read_mode != ReadMode::Bypass
-            && !content.is_invalidated()
-            && !content.is_memory_only()
-            && content.admit
-            && content.size() > 0;
-        if !eligible || (packed && content.segment().is_none()) {
+            && !cached.is_invalidated()
+            && !cached.is_memory_only()
+            && cached.admit
+            && cached.size() > 0;
+        if !eligible || (packed && cached.segment().is_none()) {
             return Ok(None);
         }
-        let exported = content.segment_or_create(&self.core.store)?.export()?;
+        let exported = cached.segment_or_create(&self.core.store)?.export()?;
         if exported.is_some() {
             self.read_ahead.lock().see_misses_only();
         }
@@ -355,20 +355,20 @@ impl Handle {
         let _unchanged_by_us = self.file.try_share_gate()?;
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
-            && !self.content.is_invalidated()
-            && !self.content.is_memory_only();
+            && !self.cached.is_invalidated()
+            && !self.cached.is_memory_only();
         if !eligible || self.file.inner.lock().writers > 0 {
             return None;
         }
-        let segment = self.content.segment()?;
-        if !segment.is_wholly_resident() || segment.size() != self.content.size() {
+        let segment = self.cached.segment()?;
+        if !segment.is_wholly_resident() || segment.size() != self.cached.size() {
             return None;
         }
         let borrow = to(segment)?;
         Some(Arc::new(BorrowedSegment {
             borrow,
             segment_id: segment.id(),
-            content: self.content.clone(),
+            cached: self.cached.clone(),
             file: self.file.clone(),
             _lower: self.lower.clone(),
         }))
@@ -393,7 +393,7 @@ impl Handle {
 
     /// Notes the name for the list of cached files, where the file may come to be in it.
     pub(crate) fn note_path(&mut self) {
-        let packed = self.content.size() <= self.core.config.small_file_bytes_max;
+        let packed = self.cached.size() <= self.core.config.small_file_bytes_max;
         if packed && !self.access.writes() {
             return;
         }
@@ -417,8 +417,8 @@ impl Handle {
         }
     }
 
-    /// The content that the open began with.
-    pub(crate) fn opened_content(&self) -> &CachedVersion {
-        &self.content
+    /// The cached version that the open began with.
+    pub(crate) fn opened_cached_version(&self) -> &CachedVersion {
+        &self.cached
     }
 }

@@ -41,7 +41,7 @@ pub enum WriteBackOutcome {
 pub fn begin(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     lower: &Arc<dyn LowerFile>,
 ) -> Result<bool> {
     let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
@@ -51,24 +51,24 @@ pub fn begin(
         stub::clear_remains(&**lower)?;
         return Ok(false);
     }
-    content.set_version(version);
-    content.set_size(0);
-    content.set_memory_only(true);
-    core.memory_only.insert(content);
+    cached.set_version(version);
+    cached.set_size(0);
+    cached.set_memory_only(true);
+    core.memory_only.insert(cached);
     file.inner.lock().stub = Some(stub);
     Ok(true)
 }
 
-/// Whether a memory-only file, seen at `now`, is still the stub of `content`. Then that is its
+/// Whether a memory-only file, seen at `now`, is still the stub of `cached`. Then that is its
 /// version from now on.
 pub fn is_still_ours(
     core: &Core,
     file: &impl Gated,
-    content: &CachedVersion,
+    cached: &CachedVersion,
     lower: &dyn LowerFile,
     now: &Version,
 ) -> Result<bool> {
-    let recorded = content.version();
+    let recorded = cached.version();
     // The length of a stub without content tells by itself that nobody wrote to it.
     let is_empty =
         |file: &FileState| file.inner.lock().stub.as_ref().is_none_or(|stub| stub.size() == 0);
@@ -77,11 +77,11 @@ pub fn is_still_ours(
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(false) };
     if !now.is_of_same_file(&recorded)
-        || !stub.is_at(lower, now, &core.memory_only.mark(content.size()))?
+        || !stub.is_at(lower, now, &core.memory_only.mark(cached.size()))?
     {
         return Ok(false);
     }
-    content.set_version(*now);
+    cached.set_version(*now);
     Ok(true)
 }
 
@@ -100,8 +100,8 @@ pub fn refuse_stub(lower: &dyn LowerFile, now: &Version) -> Result<()> {
 pub fn size_in_memory(core: &Core, id: FileId, pfs_size: u64) -> Option<u64> {
     let file = core.files.get(id)?;
     let inner = file.inner.lock();
-    let content = inner.content.as_ref().filter(|content| content.is_memory_only())?;
-    let size = content.size();
+    let cached = inner.cached.as_ref().filter(|cached| cached.is_memory_only())?;
+    let size = cached.size();
     // While it is written back it may have any length.
     let is_ours = inner.stub.as_ref().is_none_or(|stub| pfs_size == stub.size())
         || pfs_size == size
@@ -123,8 +123,8 @@ pub fn name_of_file(core: &Core, id: FileId) -> String {
 }
 
 /// The error of an open file whose bytes were discarded.
-pub fn lost_error(core: &Core, content: &CachedVersion, lower: &dyn LowerFile) -> Error {
-    stub::lost(&name_of(lower), &core.memory_only.mark(content.size()))
+pub fn lost_error(core: &Core, cached: &CachedVersion, lower: &dyn LowerFile) -> Error {
+    stub::lost(&name_of(lower), &core.memory_only.mark(cached.size()))
 }
 
 /// Writes the present length into the stub, and makes it durable the first time; false where the
@@ -132,26 +132,26 @@ pub fn lost_error(core: &Core, content: &CachedVersion, lower: &dyn LowerFile) -
 pub fn record(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &CachedVersion,
+    cached: &CachedVersion,
     lower: &dyn LowerFile,
 ) -> Result<bool> {
-    if !is_still_ours(core, file, content, lower, &lower.version()?)? {
+    if !is_still_ours(core, file, cached, lower, &lower.version()?)? {
         return Ok(false);
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(true) };
-    let mark = core.memory_only.mark(content.size());
+    let mark = core.memory_only.mark(cached.size());
     stub.record(&mark)?;
-    adopt(content, lower, &stub, &mark)
+    adopt(cached, lower, &stub, &mark)
 }
 
 /// Takes the version that the stub has after a change of the mark, unless another program wrote to
 /// it meanwhile.
-fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
+fn adopt(cached: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mark) -> Result<bool> {
     // Seen before it is looked at: what comes later shows.
     let now = lower.version()?;
     let is_ours = stub.is_at(lower, &now, mark)?;
     if is_ours {
-        content.set_version(now);
+        cached.set_version(now);
     }
     Ok(is_ours)
 }
@@ -162,7 +162,7 @@ fn adopt(content: &CachedVersion, lower: &dyn LowerFile, stub: &Stub, mark: &Mar
 pub fn tell_shorter(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &CachedVersion,
+    cached: &CachedVersion,
     lower: &dyn LowerFile,
     size: u64,
 ) -> Result<()> {
@@ -170,7 +170,7 @@ pub fn tell_shorter(
     let mark = core.memory_only.mark(size);
     if stub.shorten(&mark)? {
         // Where it is not ours any more, the next change or `close` finds that.
-        adopt(content, lower, &stub, &mark)?;
+        adopt(cached, lower, &stub, &mark)?;
     }
     Ok(())
 }
@@ -180,24 +180,24 @@ pub fn tell_shorter(
 pub fn write(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     offset: u64,
     data: &[u8],
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
-    let size = content.size().max(end);
-    let segment = content.segment_or_create(&core.store)?.clone();
-    if content.is_borrowed_by_kernel() && end > content.size() {
-        let written = Written { offset, data, size_before: content.size() };
+    let size = cached.size().max(end);
+    let segment = cached.segment_or_create(&core.store)?.clone();
+    if cached.is_borrowed_by_kernel() && end > cached.size() {
+        let written = Written { offset, data, size_before: cached.size() };
         let kept = kernel_borrow::write(&segment, &written, BlockState::MemoryOnly);
-        if !or_written_back(core, file, content, kept)? {
+        if !or_written_back(core, file, cached, kept)? {
             return Ok(false);
         }
-        content.set_size(size);
+        cached.set_size(size);
         return Ok(true);
     }
     if size > segment.size()
-        && !or_written_back(core, file, content, segment.grow_with(offset, data))?
+        && !or_written_back(core, file, cached, segment.grow_with(offset, data))?
     {
         return Ok(false);
     }
@@ -209,7 +209,7 @@ pub fn write(
         let upto = end.min(start + block_bytes);
         let part = &data[(at - offset) as usize..(upto - offset) as usize];
         if segment.state(block) == BlockState::Absent
-            && !begin_block(core, file, content, &segment, block)?
+            && !begin_block(core, file, cached, &segment, block)?
         {
             return Ok(false);
         }
@@ -222,7 +222,7 @@ pub fn write(
         }
         at = upto;
     }
-    content.set_size(size);
+    cached.set_size(size);
     Ok(true)
 }
 
@@ -230,19 +230,17 @@ pub fn write(
 pub fn write_back_to_go_on(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
 ) -> Result<()> {
     // A write that found no room may have made the segment longer than the file.
-    if let Some(segment) = content.segment()
-        && segment.size() > content.size()
+    if let Some(segment) = cached.segment()
+        && segment.size() > cached.size()
     {
-        segment.set_size(content.size())?;
+        segment.set_size(cached.size())?;
     }
     let stub = file.inner.lock().stub.clone();
-    match (write_back(core, file, content)?, stub) {
-        (WriteBackOutcome::Discarded, Some(stub)) => {
-            Err(lost_error(core, content, &**stub.lower()))
-        }
+    match (write_back(core, file, cached)?, stub) {
+        (WriteBackOutcome::Discarded, Some(stub)) => Err(lost_error(core, cached, &**stub.lower())),
         _ => Ok(()),
     }
 }
@@ -251,13 +249,13 @@ pub fn write_back_to_go_on(
 fn or_written_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     grown: Result<()>,
 ) -> Result<bool> {
     match grown {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::StoreFull => {
-            write_back_to_go_on(core, file, content)?;
+            write_back_to_go_on(core, file, cached)?;
             Ok(false)
         }
         Err(error) => Err(error),
@@ -268,7 +266,7 @@ fn or_written_back(
 fn begin_block(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     segment: &Arc<tidepool_store::Segment>,
     block: u64,
 ) -> Result<bool> {
@@ -282,43 +280,43 @@ fn begin_block(
             core.write_back_pool.ask(core.block_bytes(), Wait::ToEnd);
         }
     }
-    write_back_to_go_on(core, file, content)?;
+    write_back_to_go_on(core, file, cached)?;
     Ok(false)
 }
 
 /// Sets the length of a memory-only file.
-pub fn set_size(_gate: &ExclusiveGate<'_>, content: &CachedVersion, size: u64) -> Result<()> {
-    match content.segment() {
-        Some(segment) if content.is_borrowed_by_kernel() => {
+pub fn set_size(_gate: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> Result<()> {
+    match cached.segment() {
+        Some(segment) if cached.is_borrowed_by_kernel() => {
             kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
         }
         Some(segment) => segment.set_size(size)?,
         None => {}
     }
-    content.set_size(size);
+    cached.set_size(size);
     Ok(())
 }
 
 /// Discards memory-only bytes, because the file is gone or was replaced.
 pub fn discard(core: &Core, inner: &mut Inner) -> Remains {
     inner.stub = None;
-    let content = inner.content.as_ref().filter(|content| content.is_memory_only());
-    let Some(content) = content else { return Remains::none() };
-    content.set_memory_only(false);
+    let cached = inner.cached.as_ref().filter(|cached| cached.is_memory_only());
+    let Some(cached) = cached else { return Remains::none() };
+    cached.set_memory_only(false);
     // Its readers see how long it was; the stub was not.
-    content.set_version(Version { size: content.size(), ..content.version() });
-    core.invalidate(content);
-    core.memory_only.remove(content);
-    Remains::of(content)
+    cached.set_version(Version { size: cached.size(), ..cached.version() });
+    core.invalidate(cached);
+    core.memory_only.remove(cached);
+    Remains::of(cached)
 }
 
 /// Notes that another program changed a file, before its bytes in memory are discarded. Its writers
 /// are told.
-pub fn note_replaced(file: &FileState, content: &CachedVersion) {
-    if !content.is_memory_only() {
+pub fn note_replaced(file: &FileState, cached: &CachedVersion) {
+    if !cached.is_memory_only() {
         return;
     }
-    let (inode, bytes) = (file.id.inode, content.size());
+    let (inode, bytes) = (file.id.inode, cached.size());
     tracing::warn!(
         inode,
         bytes,
@@ -340,9 +338,9 @@ pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
         return None;
     }
     let changing = file.try_close_gate()?;
-    let content = file.content().filter(|content| content.is_memory_only())?;
-    let bytes = content.resident_bytes();
-    write_back(core, &changing, &content).is_ok().then_some(bytes)
+    let cached = file.cached().filter(|cached| cached.is_memory_only())?;
+    let bytes = cached.resident_bytes();
+    write_back(core, &changing, &cached).is_ok().then_some(bytes)
 }
 
 /// Whether a file may be discarded instead of being written back.
@@ -356,14 +354,14 @@ pub fn is_expendable(core: &Core, file: &FileState) -> bool {
 pub fn write_back(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
 ) -> Result<WriteBackOutcome> {
     let Some(stub) = file.inner.lock().stub.clone() else {
         return Ok(WriteBackOutcome::WrittenBack);
     };
     let begun = Instant::now();
     let step = core.memory_only.steps().begin(file);
-    let outcome = write_back_or_discard(core, file, content, &stub);
+    let outcome = write_back_or_discard(core, file, cached, &stub);
     drop(step);
     let (write_back_state, lower) = (core.memory_only.write_back_state(), &**stub.lower());
     match &outcome {
@@ -385,7 +383,7 @@ pub fn write_back(
 fn write_back_or_discard(
     core: &Arc<Core>,
     file: &ExclusiveGate<'_>,
-    content: &Arc<CachedVersion>,
+    cached: &Arc<CachedVersion>,
     stub: &Stub,
 ) -> Result<WriteBackOutcome> {
     let is_nameless = {
@@ -394,36 +392,35 @@ fn write_back_or_discard(
     };
     let lower = stub.lower().clone();
     let expendable = core.rule_of(&*lower).is_some_and(|(_, rule)| rule.expendable);
-    let ours = expendable
-        || is_nameless
-        || is_still_ours(core, file, content, &*lower, &lower.version()?)?;
+    let ours =
+        expendable || is_nameless || is_still_ours(core, file, cached, &*lower, &lower.version()?)?;
     if expendable || is_nameless || !ours {
         if !ours {
-            note_replaced(file, content);
+            note_replaced(file, cached);
         } else {
-            content.set_lost();
+            cached.set_lost();
             if expendable && !is_nameless {
-                file.losses.add(content.size(), Cause::Expendable);
+                file.losses.add(cached.size(), Cause::Expendable);
             }
         }
         let mut inner = file.inner.lock();
         let remains = discard(core, &mut inner);
-        inner.content = None;
+        inner.cached = None;
         drop(inner);
         remains.free();
         return Ok(WriteBackOutcome::Discarded);
     }
-    let mark = core.memory_only.mark(content.size());
+    let mark = core.memory_only.mark(cached.size());
     let mut changed_amid = false;
-    let written = write_into_stub(core, content, stub, &mark, &mut changed_amid);
+    let written = write_into_stub(core, cached, stub, &mark, &mut changed_amid);
     if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
-        if let Err(error) = adopt(content, &*lower, stub, &mark) {
+        if let Err(error) = adopt(cached, &*lower, stub, &mark) {
             tracing::debug!(%error, "a stub that could not be written back is looked at later");
         }
         return written.map(|()| WriteBackOutcome::WrittenBack);
     }
-    become_ordinary(core, file, content, &lower, changed_amid)?;
+    become_ordinary(core, file, cached, &lower, changed_amid)?;
     written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
@@ -431,32 +428,32 @@ fn write_back_or_discard(
 fn become_ordinary(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    content: &CachedVersion,
+    cached: &CachedVersion,
     lower: &Arc<dyn LowerFile>,
     changed_amid: bool,
 ) -> Result<()> {
     let version = lower.version();
-    core.memory_only.remove(content);
+    core.memory_only.remove(cached);
     file.inner.lock().stub = None;
-    content.set_memory_only(false);
-    core.counters.written_back_bytes.add(content.size());
+    cached.set_memory_only(false);
+    core.counters.written_back_bytes.add(cached.size());
     match &version {
         // Another program may have written to it in between: the next reader asks the PFS.
-        Ok(_) if changed_amid => core.invalidate(content),
-        Ok(version) if version.size == content.size() => {
-            content.set_version(*version);
-            core.check_racy(content, version);
+        Ok(_) if changed_amid => core.invalidate(cached),
+        Ok(version) if version.size == cached.size() => {
+            cached.set_version(*version);
+            core.check_racy(cached, version);
         }
         // Another program wrote to it in the meantime.
         Ok(_) => {
-            file.losses.add(content.size(), Cause::AnotherProgram);
-            core.invalidate(content);
+            file.losses.add(cached.size(), Cause::AnotherProgram);
+            core.invalidate(cached);
         }
         // Of no known version, so it serves nobody.
-        Err(_) => core.invalidate(content),
+        Err(_) => core.invalidate(cached),
     }
     // Now that they may go, absent blocks are no zeros any more.
-    if let Some(segment) = content.segment() {
+    if let Some(segment) = cached.segment() {
         for block in 0..segment.blocks() {
             if segment.state(block) == BlockState::MemoryOnly {
                 segment.set_state(block, BlockState::Clean);

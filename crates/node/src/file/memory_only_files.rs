@@ -15,7 +15,7 @@ use super::write_back_state::WriteBackState;
 
 /// The memory-only files of a node, to be counted without waiting for any of them.
 pub struct MemoryOnlyFiles {
-    contents: Mutex<HashMap<FileId, Arc<CachedVersion>>>,
+    cached_versions: Mutex<HashMap<FileId, Arc<CachedVersion>>>,
     count: AtomicU64,
     write_back_state: Arc<WriteBackState>,
     steps: Steps,
@@ -29,7 +29,7 @@ impl Default for MemoryOnlyFiles {
         use std::hash::{BuildHasher, Hasher};
         let random = || std::hash::RandomState::new().build_hasher().finish();
         MemoryOnlyFiles {
-            contents: Mutex::default(),
+            cached_versions: Mutex::default(),
             count: AtomicU64::new(0),
             write_back_state: Arc::default(),
             steps: Steps::default(),
@@ -45,9 +45,9 @@ impl MemoryOnlyFiles {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Their contents now.
-    pub fn contents(&self) -> Vec<Arc<CachedVersion>> {
-        self.contents.lock().values().cloned().collect()
+    /// Their cached versions now.
+    pub fn cached_versions(&self) -> Vec<Arc<CachedVersion>> {
+        self.cached_versions.lock().values().cloned().collect()
     }
 
     /// What is known of a PFS without room for them.
@@ -60,18 +60,18 @@ impl MemoryOnlyFiles {
         &self.steps
     }
 
-    pub(super) fn insert(&self, content: &Arc<CachedVersion>) {
-        let mut contents = self.contents.lock();
-        contents.insert(content.id(), content.clone());
-        self.count.store(contents.len() as u64, Ordering::Release);
+    pub(super) fn insert(&self, cached: &Arc<CachedVersion>) {
+        let mut cached_versions = self.cached_versions.lock();
+        cached_versions.insert(cached.id(), cached.clone());
+        self.count.store(cached_versions.len() as u64, Ordering::Release);
     }
 
-    pub(super) fn remove(&self, content: &CachedVersion) {
-        let mut contents = self.contents.lock();
-        if contents.get(&content.id()).is_some_and(|ours| ours.number == content.number) {
-            contents.remove(&content.id());
+    pub(super) fn remove(&self, cached: &CachedVersion) {
+        let mut cached_versions = self.cached_versions.lock();
+        if cached_versions.get(&cached.id()).is_some_and(|ours| ours.number == cached.number) {
+            cached_versions.remove(&cached.id());
         }
-        self.count.store(contents.len() as u64, Ordering::Release);
+        self.count.store(cached_versions.len() as u64, Ordering::Release);
     }
 
     /// The mark of a stub of this node, for bytes of this length.

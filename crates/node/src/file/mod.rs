@@ -19,7 +19,7 @@
 //!    exclusively. So a version that is seen under the gate is the recorded one or another
 //!    program's work. Exceptions are direct writes (4) and an open that empties the stub of another
 //!    node.
-//! 2. `Inner::content` is replaced under `inner` and the gate, shared at least; without the gate
+//! 2. `Inner::cached` is replaced under `inner` and the gate, shared at least; without the gate
 //!    only where nobody has the file open and it is discarded whole.
 //! 3. Bytes that a version has in the store are those of the file at that version. A fill is
 //!    committed only if the PFS still has the version after the bytes were read, without leaving

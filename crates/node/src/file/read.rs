@@ -59,10 +59,10 @@ impl Handle {
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
-        let (result, length) = match self.content_to_read() {
-            Some(content) => {
-                let (result, length) = self.read_to_end(&content, offset, length, sink);
-                content.count_read(result.as_ref().map_or(0, |outcome| outcome.bytes as u64));
+        let (result, length) = match self.cached_version_to_read() {
+            Some(cached) => {
+                let (result, length) = self.read_to_end(&cached, offset, length, sink);
+                cached.count_read(result.as_ref().map_or(0, |outcome| outcome.bytes as u64));
                 (result, length)
             }
             None => (self.read_from_pfs(offset, length, sink), length),
@@ -80,27 +80,27 @@ impl Handle {
     /// have been had.
     fn read_to_end(
         &self,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         offset: u64,
         asked: usize,
         sink: &mut Sink<'_>,
     ) -> (Result<ReadOutcome>, usize) {
         let mut short = 0;
         for attempt in 0.. {
-            let (version, size) = (content.version(), content.size());
+            let (version, size) = (cached.version(), cached.size());
             let length = size.saturating_sub(offset).min(asked as u64) as usize;
-            let result = self.read_content(content, offset, length, sink);
+            let result = self.read_cached_version(cached, offset, length, sink);
             let changed = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed);
-            let latest = content.latest();
-            if changed && latest.number != content.number {
+            let latest = cached.latest();
+            if changed && latest.number != cached.number {
                 return self.read_to_end(&latest, offset, asked, sink);
             }
-            let moved = changed && !content.is_invalidated();
+            let moved = changed && !cached.is_invalidated();
             if !moved || attempt >= ATTEMPTS_IN_MEMORY {
                 return (result, length);
             }
-            let as_before = content.version() == version && content.size() == size;
-            if as_before && !content.is_memory_only() {
+            let as_before = cached.version() == version && cached.size() == size;
+            if as_before && !cached.is_memory_only() {
                 short += 1;
                 if short == ATTEMPTS_AT_SHORT_FILE {
                     return (Err(self.ends_early(size)), length);
@@ -113,48 +113,48 @@ impl Handle {
 
     /// What reads come from; `None` is the PFS as it is now, which is what mode `bypass` sees
     /// unless the file's bytes are in memory only.
-    pub(super) fn content_to_read(&self) -> Option<Arc<CachedVersion>> {
+    pub(super) fn cached_version_to_read(&self) -> Option<Arc<CachedVersion>> {
         if self.read_mode == ReadMode::Bypass {
-            let current = self.file.content().unwrap_or_else(|| self.content.clone());
-            return Some(current).filter(|content| content.is_memory_only() || content.is_lost());
+            let current = self.file.cached().unwrap_or_else(|| self.cached.clone());
+            return Some(current).filter(|cached| cached.is_memory_only() || cached.is_lost());
         }
         if self.access.writes() {
             let inner = self.file.inner.lock();
-            let current = inner.content.clone().unwrap_or_else(|| self.content.clone());
+            let current = inner.cached.clone().unwrap_or_else(|| self.cached.clone());
             return (!inner.written_directly).then_some(current);
         }
-        Some(self.content())
+        Some(self.cached())
     }
 
-    fn read_content(
+    fn read_cached_version(
         &self,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
-        if content.is_lost() {
-            return Err(memory_only::lost_error(&self.core, content, &*self.lower));
+        if cached.is_lost() {
+            return Err(memory_only::lost_error(&self.core, cached, &*self.lower));
         }
         if length == 0 {
             sink(&[]);
             return Ok(ReadOutcome::default());
         }
-        if let Some(outcome) = self.read_packed(content, offset, length, sink)? {
+        if let Some(outcome) = self.read_packed(cached, offset, length, sink)? {
             return Ok(outcome);
         }
-        self.plan_ahead(content, offset, length);
+        self.plan_ahead(cached, offset, length);
         let range = offset..offset + length as u64;
-        let attempts = if content.is_memory_only() { ATTEMPTS_IN_MEMORY } else { ATTEMPTS };
+        let attempts = if cached.is_memory_only() { ATTEMPTS_IN_MEMORY } else { ATTEMPTS };
         for _ in 0..attempts {
-            let obtained = self.obtain(content, &range)?;
-            if let Some(pieces) = self.pin(content, &range, obtained) {
-                return Ok(self.send(content, &range, &pieces, sink));
+            let obtained = self.obtain(cached, &range)?;
+            if let Some(pieces) = self.pin(cached, &range, obtained) {
+                return Ok(self.send(cached, &range, &pieces, sink));
             }
             std::thread::yield_now();
         }
         let mut bytes = vec![0; length];
-        self.read_checked(content, offset, &mut bytes)?;
+        self.read_checked(cached, offset, &mut bytes)?;
         sink(&[IoSlice::new(&bytes)]);
         let levels = BytesByLevel::of(Level::Pfs, length as u64);
         Ok(ReadOutcome { bytes: length, levels })
@@ -173,19 +173,19 @@ impl Handle {
     /// Brings in what is not resident. No pin is held here (invariant 7 of [`super`]).
     fn obtain(
         &self,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         range: &Range<u64>,
     ) -> Result<Vec<Option<Piece>>> {
         let request_bytes = (range.end - range.start) as usize;
         self.parts(range)
-            .map(|(block, within)| self.obtain_part(content, block, within, request_bytes))
+            .map(|(block, within)| self.obtain_part(cached, block, within, request_bytes))
             .collect()
     }
 
     /// Bytes of one block that are not in the store, or `None` where they should be there now.
     fn obtain_part(
         &self,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         block: u64,
         within: Range<usize>,
         request_bytes: usize,
@@ -193,10 +193,10 @@ impl Handle {
         let resident = |segment: &Arc<tidepool_store::Segment>| {
             block < segment.blocks() && segment.state(block) != BlockState::Absent
         };
-        if content.segment().is_some_and(resident) {
+        if cached.segment().is_some_and(resident) {
             return Ok(None);
         }
-        if content.is_memory_only() {
+        if cached.is_memory_only() {
             return Ok(Some(Piece::Zeros(vec![0; within.len()])));
         }
         if self.read_mode == ReadMode::Memory {
@@ -204,17 +204,17 @@ impl Handle {
         }
         let pattern = self.read_ahead.lock().pattern();
         let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
-        if !small || content.miss_is_hot(block) {
+        if !small || cached.miss_is_hot(block) {
             let admission = match pattern {
                 _ if !self.is_worth_keeping() => Admission::Never,
                 Pattern::Sequential => Admission::IfBeneficial,
                 _ => Admission::Always,
             };
-            match self.source(content).fetch(block, admission) {
+            match self.source(cached).fetch(block, admission) {
                 Filled::Kept => return Ok(None),
                 Filled::Passing(buffer) if buffer.bytes().len() >= within.end => {
                     if within.end == buffer.bytes().len() {
-                        self.core.buffers.remove(content.number, block);
+                        self.core.buffers.remove(cached.number, block);
                     }
                     return Ok(Some(Piece::Passing(buffer, within.start, within.end)));
                 }
@@ -225,19 +225,19 @@ impl Handle {
         }
         let offset = block * self.core.block_bytes() + within.start as u64;
         let mut bytes = vec![0; within.len()];
-        self.read_checked(content, offset, &mut bytes)?;
+        self.read_checked(cached, offset, &mut bytes)?;
         Ok(Some(Piece::Copied(bytes)))
     }
 
     /// Pins what was not obtained otherwise; `None` where a block went away meanwhile.
     fn pin(
         &self,
-        content: &CachedVersion,
+        cached: &CachedVersion,
         range: &Range<u64>,
         obtained: Vec<Option<Piece>>,
     ) -> Option<Vec<Piece>> {
         let pinned = |(block, within): (u64, Range<usize>)| {
-            let pin = content.segment()?.pin_block(block)?;
+            let pin = cached.segment()?.pin_block(block)?;
             (pin.len() >= within.end).then(|| Piece::Resident(pin, within.start, within.end))
         };
         let parts = self.parts(range).zip(obtained);
@@ -247,7 +247,7 @@ impl Handle {
     /// Passes the pieces on and tells which level each byte came from.
     fn send(
         &self,
-        content: &CachedVersion,
+        cached: &CachedVersion,
         range: &Range<u64>,
         pieces: &[Piece],
         sink: &mut Sink<'_>,
@@ -256,7 +256,7 @@ impl Handle {
         for ((block, within), piece) in self.parts(range).zip(pieces) {
             let bytes = within.len() as u64;
             let from_pfs = match piece {
-                Piece::Resident(..) => content.take_unread(block, bytes),
+                Piece::Resident(..) => cached.take_unread(block, bytes),
                 Piece::Zeros(_) => 0,
                 Piece::Passing(..) | Piece::Copied(_) => bytes,
             };
@@ -268,12 +268,12 @@ impl Handle {
         ReadOutcome { bytes: (range.end - range.start) as usize, levels }
     }
 
-    /// Reads from the PFS under the version rule: the bytes are those of `content` or an error.
-    fn read_checked(&self, content: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    /// Reads from the PFS under the version rule: the bytes are those of `cached` or an error.
+    fn read_checked(&self, cached: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let unchanged_by_us = self.file.share_gate();
         let read = self.lower.read_at(offset, bytes)?;
         self.core.counters.pfs_read_bytes.add(read as u64);
-        let current = self.core.still_current(&unchanged_by_us, content, &*self.lower)?;
+        let current = self.core.still_current(&unchanged_by_us, cached, &*self.lower)?;
         if read < bytes.len() || !current {
             return Err(self.changed());
         }
@@ -297,19 +297,19 @@ impl Handle {
     /// Small files: from their pack, read whole and packed at the first miss.
     fn read_packed(
         &self,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
     ) -> Result<Option<ReadOutcome>> {
-        let size = content.size();
-        let packed = size <= self.core.config.small_file_bytes_max && content.segment().is_none();
-        if !packed || content.is_memory_only() {
+        let size = cached.size();
+        let packed = size <= self.core.config.small_file_bytes_max && cached.segment().is_none();
+        if !packed || cached.is_memory_only() {
             return Ok(None);
         }
         let range = offset as usize..offset as usize + length;
-        let version = content.version();
-        if !content.is_racy() {
+        let version = cached.version();
+        if !cached.is_racy() {
             let found = self.core.store.read_small(version.id, &version, |bytes| {
                 sink(&[IoSlice::new(&bytes[range.clone()])]);
             });
@@ -324,11 +324,11 @@ impl Handle {
         let mut bytes = vec![0; size as usize];
         // What a program mapped it may change without a new time stamp, until its pages are clean.
         let clean =
-            content.admit && self.is_worth_keeping() && self.lower.write_back(0, size).is_ok();
-        self.read_checked(content, 0, &mut bytes)?;
-        let trusted = clean && !content.is_racy() && !content.is_invalidated();
+            cached.admit && self.is_worth_keeping() && self.lower.write_back(0, size).is_ok();
+        self.read_checked(cached, 0, &mut bytes)?;
+        let trusted = clean && !cached.is_racy() && !cached.is_invalidated();
         if trusted && self.is_worth_keeping() && self.file.inner.lock().writers == 0 {
-            let owner = content.owner;
+            let owner = cached.owner;
             self.core.store.insert_small(version.id, version, owner, &bytes)?;
         }
         sink(&[IoSlice::new(&bytes[range])]);
@@ -338,13 +338,13 @@ impl Handle {
 
     /// Brings a whole file in, `ahead` bytes of transfers under way at a time, counting no read.
     pub(crate) fn bring_in(&self, ahead: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let content = self.content();
-        if content.is_memory_only() {
+        let cached = self.cached();
+        if cached.is_memory_only() {
             return Ok(());
         }
-        let size = content.size();
-        if size <= self.core.config.small_file_bytes_max && content.segment().is_none() {
-            return self.read_packed(&content, 0, size as usize, &mut |_| ()).map(|_| ());
+        let size = cached.size();
+        if size <= self.core.config.small_file_bytes_max && cached.segment().is_none() {
+            return self.read_packed(&cached, 0, size as usize, &mut |_| ()).map(|_| ());
         }
         let block_bytes = self.core.block_bytes();
         let mut ahead_to = 0;
@@ -353,12 +353,12 @@ impl Handle {
             let offset = block * block_bytes;
             let wanted = (offset + ahead).min(size);
             if wanted > ahead_to {
-                self.prefetch_content(&content, ahead_to.max(offset), wanted - ahead_to);
+                self.prefetch_cached(&cached, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            match self.source(&content).fetch(block, Admission::Always) {
+            match self.source(&cached).fetch(block, Admission::Always) {
                 // Brought in on demand of an operator: no later reader is charged for it.
-                Filled::Kept => _ = content.take_unread(block, block_bytes),
+                Filled::Kept => _ = cached.take_unread(block, block_bytes),
                 Filled::Passing(_) => {}
                 Filled::Changed => return Err(self.changed()),
                 Filled::Failed(errno, message) => return Err(from_pfs(errno, message)),
@@ -367,65 +367,65 @@ impl Handle {
         Ok(())
     }
 
-    /// Where the blocks of `content` come from, for this open.
-    fn source<'a>(&'a self, content: &'a Arc<CachedVersion>) -> BlockSource<'a> {
-        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, content }
+    /// Where the blocks of `cached` come from, for this open.
+    fn source<'a>(&'a self, cached: &'a Arc<CachedVersion>) -> BlockSource<'a> {
+        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, cached }
     }
 
     /// Notes the read for the pattern and starts what the pattern asks for.
-    fn plan_ahead(&self, content: &Arc<CachedVersion>, offset: u64, length: usize) {
-        if self.read_mode != ReadMode::TwoLevel || content.is_memory_only() {
+    fn plan_ahead(&self, cached: &Arc<CachedVersion>, offset: u64, length: usize) {
+        if self.read_mode != ReadMode::TwoLevel || cached.is_memory_only() {
             return;
         }
-        let one_block = content.size() <= self.core.block_bytes();
-        if one_block || content.segment().is_some_and(|segment| segment.is_wholly_resident()) {
+        let one_block = cached.size() <= self.core.block_bytes();
+        if one_block || cached.segment().is_some_and(|segment| segment.is_wholly_resident()) {
             return;
         }
         let ranges = self.read_ahead.lock().on_read(offset, length as u64);
         for range in ranges {
-            self.prefetch_content(content, range.offset, range.length);
+            self.prefetch_cached(cached, range.offset, range.length);
         }
     }
 
     /// Starts fills of a range without waiting for them.
     pub(super) fn prefetch_range(&self, offset: u64, length: u64) {
-        self.prefetch_content(&self.content(), offset, length);
+        self.prefetch_cached(&self.cached(), offset, length);
     }
 
-    fn prefetch_content(&self, content: &Arc<CachedVersion>, offset: u64, length: u64) {
-        if self.core.config.read_ahead_bytes_max == 0 || content.is_memory_only() {
+    fn prefetch_cached(&self, cached: &Arc<CachedVersion>, offset: u64, length: u64) {
+        if self.core.config.read_ahead_bytes_max == 0 || cached.is_memory_only() {
             return;
         }
         let block_bytes = self.core.block_bytes();
-        let end = offset.saturating_add(length).min(content.size());
+        let end = offset.saturating_add(length).min(cached.size());
         if offset >= end {
             return;
         }
         let admission =
             if self.is_worth_keeping() { Admission::IfBeneficial } else { Admission::Never };
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            self.source(content).prefetch(block, admission);
+            self.source(cached).prefetch(block, admission);
         }
     }
 
     /// Whether a range can be read without the PFS.
     pub(super) fn range_is_resident(&self, offset: u64, length: usize) -> bool {
-        let Some(content) = self.content_to_read() else { return false };
-        if content.is_memory_only() {
+        let Some(cached) = self.cached_version_to_read() else { return false };
+        if cached.is_memory_only() {
             return true;
         }
-        let end = content.size().min(offset.saturating_add(length as u64));
+        let end = cached.size().min(offset.saturating_add(length as u64));
         if offset >= end {
             return true;
         }
-        match content.segment() {
+        match cached.segment() {
             Some(segment) => {
                 let block_bytes = self.core.block_bytes();
                 (offset / block_bytes..end.div_ceil(block_bytes))
                     .all(|block| segment.state(block) != BlockState::Absent)
             }
             None => {
-                let version = content.version();
+                let version = cached.version();
                 self.core
                     .store
                     .small_state(version.id)

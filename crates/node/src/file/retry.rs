@@ -42,15 +42,15 @@ fn waiting(core: &Core, room: Room, refused: FileId) -> Option<Arc<FileState>> {
     };
     let refused = core.files.get(refused).filter(needs_room);
     refused.or_else(|| {
-        let contents = core.memory_only.contents().into_iter();
-        contents.filter_map(|content| core.files.get(content.id())).find(needs_room)
+        let cached_versions = core.memory_only.cached_versions().into_iter();
+        cached_versions.filter_map(|cached| core.files.get(cached.id())).find(needs_room)
     })
 }
 
 /// Passes over a file that is being changed.
 fn try_again(core: &Arc<Core>, file: &FileState) {
     let Some(changing) = file.try_close_gate() else { return };
-    let Some(content) = file.content().filter(|content| content.is_memory_only()) else { return };
+    let Some(cached) = file.cached().filter(|cached| cached.is_memory_only()) else { return };
     // What became of it is noted.
-    let _ = write_back(core, &changing, &content);
+    let _ = write_back(core, &changing, &cached);
 }

@@ -34,7 +34,7 @@ pub struct FileState {
 #[derive(Default)]
 pub struct Inner {
     /// What is cached of the present version (invariant 2).
-    pub content: Option<Arc<CachedVersion>>,
+    pub cached: Option<Arc<CachedVersion>>,
     /// The path below the PFS directory by which it was opened last.
     pub opened_as: PathBuf,
     /// Open handles.
@@ -58,9 +58,9 @@ pub struct Inner {
 pub struct Remains(Option<Arc<Segment>>);
 
 impl Remains {
-    /// All of a content.
-    pub fn of(content: &CachedVersion) -> Self {
-        Remains(content.segment().cloned())
+    /// All of a cached version.
+    pub fn of(cached: &CachedVersion) -> Self {
+        Remains(cached.segment().cloned())
     }
 
     /// Nothing.
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Inner {
         f.debug_struct("Inner")
             .field("handles", &self.handles)
             .field("writers", &self.writers)
-            .field("content", &self.content)
+            .field("cached", &self.cached)
             .finish_non_exhaustive()
     }
 }
@@ -98,9 +98,9 @@ impl FileState {
         }
     }
 
-    /// The content that opens share now.
-    pub fn content(&self) -> Option<Arc<CachedVersion>> {
-        self.inner.lock().content.clone()
+    /// The cached version that opens share now.
+    pub fn cached(&self) -> Option<Arc<CachedVersion>> {
+        self.inner.lock().cached.clone()
     }
 }
 
@@ -143,10 +143,10 @@ impl FileTable {
             return;
         }
         let inner = state.inner.lock();
-        let cached = inner.content.as_ref().is_some_and(|content| {
-            content.is_memory_only() || content.segment().is_some_and(|s| s.resident_bytes() > 0)
+        let is_cached = inner.cached.as_ref().is_some_and(|cached| {
+            cached.is_memory_only() || cached.segment().is_some_and(|s| s.resident_bytes() > 0)
         });
-        let keep = inner.handles > 0 || inner.pin.is_some() || cached;
+        let keep = inner.handles > 0 || inner.pin.is_some() || is_cached;
         drop(inner);
         if !keep {
             shard.remove(&id);

@@ -27,24 +27,24 @@ const ZEROES: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 impl Handle {
-    /// Begins a change: takes the gate and finds the content that it applies to, on the PFS where
-    /// this open writes past the store.
+    /// Begins a change: takes the gate and finds the cached version that it applies to, on the PFS
+    /// where this open writes past the store.
     fn begin_change(&self) -> Result<(ExclusiveGate<'_>, Arc<CachedVersion>)> {
         let notification = NotificationWait::begin();
         loop {
             let changing = self.file.close_gate();
             self.check_nothing_lost()?;
             let now = self.lower.version()?;
-            if !self.file.content().is_some_and(|content| notification.is_for(&content, &now)) {
-                let content = self.content_for_change(&changing, now)?;
-                if self.write_mode == WriteMode::Bypass && content.is_memory_only() {
+            if !self.file.cached().is_some_and(|cached| notification.is_for(&cached, &now)) {
+                let cached = self.cached_version_for_change(&changing, now)?;
+                if self.write_mode == WriteMode::Bypass && cached.is_memory_only() {
                     // What is written past the store is on the PFS when the call returns.
-                    memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+                    memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
                     self.add_dirty(1);
                 }
                 // It may have waited long for others, or for the PFS.
                 asked::check()?;
-                return Ok((changing, content));
+                return Ok((changing, cached));
             }
             // The notification needs the gate.
             drop(changing);
@@ -52,24 +52,24 @@ impl Handle {
         }
     }
 
-    /// The content that a change applies to. Call without any other lock: the PFS may take its
-    /// time.
-    fn content_for_change(
+    /// The cached version that a change applies to. Call without any other lock: the PFS may take
+    /// its time.
+    fn cached_version_for_change(
         &self,
         gate: &ExclusiveGate<'_>,
         now: Version,
     ) -> Result<Arc<CachedVersion>> {
-        let current = self.file.content();
-        if let Some(content) = &current {
-            let is_current = match content.is_memory_only() {
-                true => memory_only::is_still_ours(&self.core, gate, content, &*self.lower, &now)?,
-                false => content.version().agrees_with(&now) && !content.is_invalidated(),
+        let current = self.file.cached();
+        if let Some(cached) = &current {
+            let is_current = match cached.is_memory_only() {
+                true => memory_only::is_still_ours(&self.core, gate, cached, &*self.lower, &now)?,
+                false => cached.version().agrees_with(&now) && !cached.is_invalidated(),
             };
-            if is_current && content.is_borrowed_by_client() {
-                return Ok(self.replace_content(&mut self.file.inner.lock(), now));
+            if is_current && cached.is_borrowed_by_client() {
+                return Ok(self.replace_cached_version(&mut self.file.inner.lock(), now));
             }
             if is_current {
-                return Ok(content.clone());
+                return Ok(cached.clone());
             }
         }
         memory_only::refuse_stub(&*self.lower, &now)?;
@@ -78,42 +78,42 @@ impl Handle {
             self.core.counters.versions_invalidated.add(1);
             memory_only::note_replaced(&self.file, &current);
             let remains = memory_only::discard(&self.core, &mut inner);
-            let content = self.shared_content(&mut inner, now);
+            let cached = self.shared_cached_version(&mut inner, now);
             drop(inner);
             remains.free();
             // A writer is told first what is lost, then may change what is there now.
             self.check_nothing_lost()?;
-            return Ok(content);
+            return Ok(cached);
         }
-        Ok(self.fresh_content(&mut inner, now))
+        Ok(self.new_cached_version(&mut inner, now))
     }
 
-    /// Invalidates the content where no other program changed the file: its readers go on with what
-    /// takes its place.
-    fn replace_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
-        let old = inner.content.clone();
-        let fresh = self.fresh_content(inner, now);
+    /// Invalidates the cached version where no other program changed the file: its readers go on
+    /// with what takes its place.
+    fn replace_cached_version(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
+        let old = inner.cached.clone();
+        let fresh = self.new_cached_version(inner, now);
         if let Some(old) = old {
             old.lead_to(&fresh);
         }
         fresh
     }
 
-    pub(super) fn fresh_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
-        let admits = inner.content.as_ref().map_or(self.content.admit, |old| old.admit);
-        let shared = !admits && inner.content.as_ref().is_some_and(|old| old.is_racy());
-        self.discard_content(inner);
+    pub(super) fn new_cached_version(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
+        let admits = inner.cached.as_ref().map_or(self.cached.admit, |old| old.admit);
+        let shared = !admits && inner.cached.as_ref().is_some_and(|old| old.is_racy());
+        self.discard_cached_version(inner);
         let admit = admits && !inner.written_directly;
-        let content = Arc::new(CachedVersion::new(now, self.content.owner, admit));
+        let cached = Arc::new(CachedVersion::new(now, self.cached.owner, admit));
         if shared {
-            content.mark_racy();
+            cached.mark_racy();
         }
-        inner.content = Some(content.clone());
-        content
+        inner.cached = Some(cached.clone());
+        cached
     }
 
-    fn discard_content(&self, inner: &mut Inner) {
-        if let Some(old) = inner.content.take() {
+    fn discard_cached_version(&self, inner: &mut Inner) {
+        if let Some(old) = inner.cached.take() {
             self.core.invalidate(&old);
         }
         self.core.store.remove_small(self.file.id);
@@ -122,10 +122,10 @@ impl Handle {
     }
 
     /// Records what a change made of the file.
-    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, content: &CachedVersion, now: &Version) {
-        content.set_version(*now);
-        self.core.check_racy(content, now);
-        self.core.buffers.discard(content.number);
+    fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, cached: &CachedVersion, now: &Version) {
+        cached.set_version(*now);
+        self.core.check_racy(cached, now);
+        self.core.buffers.discard(cached.number);
     }
 
     /// The version after a change of ours, if the file is as that alone leaves it. Else another
@@ -134,13 +134,13 @@ impl Handle {
     fn seen_alone(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &CachedVersion,
+        cached: &CachedVersion,
         grown: &Growth,
     ) -> Result<Option<Version>> {
         let now = self.lower.version()?;
         let gap = grown.size_before..grown.data_from.min(grown.size_after);
         let zeros = match now.size == grown.size_after {
-            true => self.reads_zeros(self.gap_kept(content, gap, grown.size_after)),
+            true => self.reads_zeros(self.gap_kept(cached, gap, grown.size_after)),
             false => Some(false),
         };
         match zeros {
@@ -152,10 +152,10 @@ impl Handle {
     }
 
     /// The part of a gap that what is cached would show as zeros without asking the PFS.
-    fn gap_kept(&self, content: &CachedVersion, gap: Range<u64>, size_after: u64) -> Range<u64> {
+    fn gap_kept(&self, cached: &CachedVersion, gap: Range<u64>, size_after: u64) -> Range<u64> {
         let small = size_after <= self.core.config.small_file_bytes_max;
-        let end = match content.segment() {
-            _ if content.is_borrowed_by_kernel() => gap.end,
+        let end = match cached.segment() {
+            _ if cached.is_borrowed_by_kernel() => gap.end,
             None if small => gap.end,
             None => gap.start,
             // Blocks beyond the one at the old end are not there yet.
@@ -187,75 +187,75 @@ impl Handle {
     fn changed_by_others(&self, _gate: &ExclusiveGate<'_>, now: Version) {
         let mut inner = self.file.inner.lock();
         self.core.counters.versions_invalidated.add(1);
-        self.shared_content(&mut inner, now);
+        self.shared_cached_version(&mut inner, now);
     }
 
-    /// A content in place of one that another program changed while this open could write too.
-    /// Its next change may hide behind one of ours, so nothing is kept before an open that finds
-    /// the file without writers.
-    fn shared_content(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
-        self.discard_content(inner);
-        let content = Arc::new(CachedVersion::new(now, self.content.owner, false));
-        content.mark_racy();
-        inner.content = Some(content.clone());
-        content
+    /// A cached version in place of one that another program changed while this open could write
+    /// too. Its next change may hide behind one of ours, so nothing is kept before an open that
+    /// finds the file without writers.
+    fn shared_cached_version(&self, inner: &mut Inner, now: Version) -> Arc<CachedVersion> {
+        self.discard_cached_version(inner);
+        let cached = Arc::new(CachedVersion::new(now, self.cached.owner, false));
+        cached.mark_racy();
+        inner.cached = Some(cached.clone());
+        cached
     }
 
     /// Invalidates what is cached after a failed change: which bytes the PFS took is not known.
     fn invalidate(&self, _gate: &ExclusiveGate<'_>) {
         if let Ok(now) = self.lower.version() {
             let mut inner = self.file.inner.lock();
-            if inner.content.as_ref().is_some_and(|content| content.is_memory_only()) {
+            if inner.cached.as_ref().is_some_and(|cached| cached.is_memory_only()) {
                 // It became one since: what failed concerns the bytes before.
                 return;
             }
-            self.replace_content(&mut inner, now);
+            self.replace_cached_version(&mut inner, now);
         }
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(u64, usize)> {
-        let (changing, content) = self.begin_change()?;
-        let (at, written) = self.write_to(&changing, &content, offset, data)?;
-        if self.leads_to_current(&content) {
-            behind::write(&changing, &content, &*self.lower, at, &data[..written]);
+        let (changing, cached) = self.begin_change()?;
+        let (at, written) = self.write_to(&changing, &cached, offset, data)?;
+        if self.leads_to_current(&cached) {
+            behind::write(&changing, &cached, &*self.lower, at, &data[..written]);
         }
         Ok((at, written))
     }
 
-    /// Whether no other program changed the file since it had this content.
-    fn leads_to_current(&self, content: &Arc<CachedVersion>) -> bool {
-        self.file.content().is_some_and(|now| now.number == content.latest().number)
+    /// Whether no other program changed the file since it had this cached version.
+    fn leads_to_current(&self, cached: &Arc<CachedVersion>) -> bool {
+        self.file.cached().is_some_and(|now| now.number == cached.latest().number)
     }
 
     /// As [`Handle::write`].
     fn write_to(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize)> {
-        if content.is_memory_only() {
-            let at = if self.append { content.size() } else { offset };
-            let kept = memory_only::write(&self.core, gate, content, at, data)?;
+        if cached.is_memory_only() {
+            let at = if self.append { cached.size() } else { offset };
+            let kept = memory_only::write(&self.core, gate, cached, at, data)?;
             if kept {
                 self.core.counters.written_bytes.add(data.len() as u64);
                 return Ok((at, data.len()));
             }
-            return self.write_through(gate, content, at, data);
+            return self.write_through(gate, cached, at, data);
         }
-        self.write_through(gate, content, offset, data)
+        self.write_through(gate, cached, offset, data)
     }
 
     /// Writes to the PFS, then keeps.
     fn write_through(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         offset: u64,
         data: &[u8],
     ) -> Result<(u64, usize)> {
-        let size_before = content.size();
+        let size_before = cached.size();
         let place = (!self.append).then_some(offset);
         let (at, data) = match asked::making(|| self.lower.write_part(place, data)) {
             Ok((at, taken)) => (at, &data[..taken]),
@@ -276,12 +276,12 @@ impl Handle {
         }
         let size_after = size_before.max(at + data.len() as u64);
         let grown = Growth { size_before, data_from: at, size_after };
-        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(done) };
+        let Some(now) = self.seen_alone(gate, cached, &grown)? else { return Ok(done) };
         // Without the lock: making room may write other files back. The gate keeps it ours.
         let mut capture = std::mem::take(&mut self.file.inner.lock().capture);
         let kept = capture.keep(
             self.places(),
-            content,
+            cached,
             &Written { offset: at, data, size_before },
             self.write_mode != WriteMode::Bypass && self.is_worth_keeping(),
         );
@@ -291,7 +291,7 @@ impl Handle {
             self.invalidate(gate);
             return Ok(done);
         }
-        self.changed_by_us(gate, content, &now);
+        self.changed_by_us(gate, cached, &now);
         Ok(done)
     }
 
@@ -302,10 +302,10 @@ impl Handle {
     }
 
     pub(super) fn truncate(&self, size: u64) -> Result<()> {
-        let (changing, content) = self.begin_change()?;
-        self.truncate_to(&changing, &content, size)?;
-        if self.leads_to_current(&content) {
-            behind::set_size(&changing, &content, &*self.lower, size);
+        let (changing, cached) = self.begin_change()?;
+        self.truncate_to(&changing, &cached, size)?;
+        if self.leads_to_current(&cached) {
+            behind::set_size(&changing, &cached, &*self.lower, size);
         }
         Ok(())
     }
@@ -314,14 +314,14 @@ impl Handle {
     fn truncate_to(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         size: u64,
     ) -> Result<()> {
-        if content.is_memory_only() {
-            memory_only::tell_shorter(&self.core, gate, content, &*self.lower, size)?;
-            match memory_only::set_size(gate, content, size) {
+        if cached.is_memory_only() {
+            memory_only::tell_shorter(&self.core, gate, cached, &*self.lower, size)?;
+            match memory_only::set_size(gate, cached, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {
-                    memory_only::write_back_to_go_on(&self.core, gate, content)?;
+                    memory_only::write_back_to_go_on(&self.core, gate, cached)?;
                 }
                 done => return done,
             }
@@ -329,9 +329,11 @@ impl Handle {
         let directly = self.file.inner.lock().written_directly;
         let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
         let cut = asked::making(|| self.lower.set_size(size));
-        match cut.and_then(|()| {
-            if in_memory { self.begin_memory_only(gate, content) } else { Ok(false) }
-        }) {
+        match cut.and_then(
+            |()| {
+                if in_memory { self.begin_memory_only(gate, cached) } else { Ok(false) }
+            },
+        ) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => {
@@ -340,13 +342,13 @@ impl Handle {
             }
         }
         self.add_dirty(1);
-        let grown = Growth { size_before: content.size(), data_from: size, size_after: size };
-        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
-        if self.file.inner.lock().capture.set_size(&self.core.store, content, size).is_err() {
+        let grown = Growth { size_before: cached.size(), data_from: size, size_after: size };
+        let Some(now) = self.seen_alone(gate, cached, &grown)? else { return Ok(()) };
+        if self.file.inner.lock().capture.set_size(&self.core.store, cached, size).is_err() {
             self.invalidate(gate);
             return Ok(());
         }
-        self.changed_by_us(gate, content, &now);
+        self.changed_by_us(gate, cached, &now);
         Ok(())
     }
 
@@ -355,15 +357,15 @@ impl Handle {
     pub(crate) fn begin_memory_only(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
     ) -> Result<bool> {
         self.core.store.remove_small(self.file.id);
-        self.core.buffers.discard(content.number);
+        self.core.buffers.discard(cached.number);
         self.file.inner.lock().capture = Default::default();
-        if let Some(segment) = content.segment() {
+        if let Some(segment) = cached.segment() {
             segment.set_size(0)?;
         }
-        memory_only::begin(&self.core, gate, content, &self.lower)
+        memory_only::begin(&self.core, gate, cached, &self.lower)
     }
 
     /// As [`Handle::begin_memory_only`] for an open that created the file. Others may have written
@@ -372,21 +374,21 @@ impl Handle {
     pub(crate) fn begin_new_memory_only(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
     ) -> Result<()> {
         let now = self.lower.version()?;
         memory_only::refuse_stub(&*self.lower, &now)?;
         let directly = self.file.inner.lock().written_directly;
-        if now.size == 0 && content.size() == 0 && !directly {
-            self.begin_memory_only(gate, content)?;
+        if now.size == 0 && cached.size() == 0 && !directly {
+            self.begin_memory_only(gate, cached)?;
         }
         Ok(())
     }
 
     pub(super) fn allocate_range(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        let (changing, content) = self.begin_change()?;
-        if content.is_memory_only() {
-            memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+        let (changing, cached) = self.begin_change()?;
+        if cached.is_memory_only() {
+            memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
         }
         let allocate = || self.lower.allocate(mode_bits, offset, length);
         if let Err(error) = asked::making(allocate) {
@@ -394,10 +396,10 @@ impl Handle {
             return Err(error);
         }
         self.add_dirty(1);
-        self.follow_allocation(&changing, &content, mode_bits, offset, length)?;
-        if self.leads_to_current(&content) {
+        self.follow_allocation(&changing, &cached, mode_bits, offset, length)?;
+        if self.leads_to_current(&cached) {
             let zeroed = if mode_bits & ZEROES != 0 { length } else { 0 };
-            behind::zero(&changing, &content, &*self.lower, offset, zeroed);
+            behind::zero(&changing, &cached, &*self.lower, offset, zeroed);
         }
         Ok(())
     }
@@ -406,7 +408,7 @@ impl Handle {
     fn follow_allocation(
         &self,
         gate: &ExclusiveGate<'_>,
-        content: &Arc<CachedVersion>,
+        cached: &Arc<CachedVersion>,
         mode_bits: i32,
         offset: u64,
         length: u64,
@@ -416,16 +418,16 @@ impl Handle {
             self.invalidate(gate);
             return Ok(());
         }
-        let size_before = content.size();
+        let size_before = cached.size();
         let size_after = match mode_bits & PLAIN {
             0 => size_before.max(offset.saturating_add(length)),
             _ => size_before,
         };
         let grown = Growth { size_before, data_from: size_after, size_after };
-        let Some(now) = self.seen_alone(gate, content, &grown)? else { return Ok(()) };
+        let Some(now) = self.seen_alone(gate, cached, &grown)? else { return Ok(()) };
         let mut inner = self.file.inner.lock();
-        if now.size != content.size()
-            && inner.capture.set_size(&self.core.store, content, now.size).is_err()
+        if now.size != cached.size()
+            && inner.capture.set_size(&self.core.store, cached, now.size).is_err()
         {
             // The PFS has the new length; only the copy in memory is invalidated.
             drop(inner);
@@ -436,14 +438,14 @@ impl Handle {
             inner.capture = Capture::Off;
         }
         if mode_bits & ZEROES != 0 {
-            self.core.store.remove_small(content.id());
+            self.core.store.remove_small(cached.id());
             inner.capture = Default::default();
-            if let Some(segment) = content.segment() {
+            if let Some(segment) = cached.segment() {
                 zero(segment, offset, length.min(now.size.saturating_sub(offset)));
             }
         }
         drop(inner);
-        self.changed_by_us(gate, content, &now);
+        self.changed_by_us(gate, cached, &now);
         Ok(())
     }
 
@@ -478,20 +480,20 @@ impl Handle {
     /// Brings the stub of a memory-only file up to date; false for other files. Where this open is
     /// to make bytes durable (the file has another directory's rule now), they are written back.
     fn record_in_stub(&self) -> Result<bool> {
-        if !self.file.content().is_some_and(|content| content.is_memory_only()) {
+        if !self.file.cached().is_some_and(|cached| cached.is_memory_only()) {
             return Ok(false);
         }
         let changing = self.file.close_gate();
         // It may have been written back while this waited.
-        match self.file.content().filter(|content| content.is_memory_only()) {
-            Some(content) if self.write_mode != WriteMode::Memory => {
-                memory_only::write_back_to_go_on(&self.core, &changing, &content)?;
+        match self.file.cached().filter(|cached| cached.is_memory_only()) {
+            Some(cached) if self.write_mode != WriteMode::Memory => {
+                memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
                 self.add_dirty(1);
             }
-            Some(content) => {
-                if !memory_only::record(&self.core, &changing, &content, &*self.lower)? {
+            Some(cached) => {
+                if !memory_only::record(&self.core, &changing, &cached, &*self.lower)? {
                     // Another program's by now; if bytes of ours went with it, that is told here.
-                    self.content_for_change(&changing, self.lower.version()?)?;
+                    self.cached_version_for_change(&changing, self.lower.version()?)?;
                     return Ok(false);
                 }
                 return Ok(true);
@@ -514,9 +516,9 @@ impl Handle {
         }
         let _changing = self.file.close_gate();
         let mut inner = self.file.inner.lock();
-        match inner.content.clone() {
-            Some(content) if !content.is_memory_only() && content.admit => {
-                inner.capture.settle(&self.core.store, &content)
+        match inner.cached.clone() {
+            Some(cached) if !cached.is_memory_only() && cached.admit => {
+                inner.capture.settle(&self.core.store, &cached)
             }
             _ => Ok(()),
         }

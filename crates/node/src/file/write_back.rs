@@ -14,21 +14,21 @@ use crate::core::Core;
 /// it between two steps, also where this failed.
 pub fn write_into_stub(
     core: &Core,
-    content: &CachedVersion,
+    cached: &CachedVersion,
     stub: &Stub,
     mark: &Mark,
     changed_amid: &mut bool,
 ) -> Result<()> {
     let mut head = [0; STUB_BYTES as usize];
     let head = &mut head[..mark.length.min(STUB_BYTES) as usize];
-    if let Some(segment) = content.segment()
+    if let Some(segment) = cached.segment()
         && let Some(pin) = pin_unless_hole(segment, 0)?
     {
         let length = head.len().min(pin.len());
         head[..length].copy_from_slice(&pin[..length]);
     }
     stub.write_back(mark, head, &mut |from| {
-        let Some(segment) = content.segment() else { return Ok(()) };
+        let Some(segment) = cached.segment() else { return Ok(()) };
         let lower = &**stub.lower();
         let mut written = WrittenBack { lower, last: None };
         let mut left_at: Option<Version> = None;
@@ -44,7 +44,7 @@ pub fn write_into_stub(
             left_at = Some(lower.version()?);
             written.next(start + skip, bytes.len() as u64)?;
             core.counters.pfs_written_bytes.add(pin.len() as u64);
-            core.memory_only.steps().moved(content.id());
+            core.memory_only.steps().moved(cached.id());
         }
         written.end()
     })

@@ -120,9 +120,9 @@ impl Order {
             return false;
         }
         let begun = Instant::now();
-        let contents = files.contents().into_iter();
-        self.files = contents
-            .map(|content| (content.resident_bytes(), Reverse(content.number), content.id()))
+        let cached_versions = files.cached_versions().into_iter();
+        self.files = cached_versions
+            .map(|cached| (cached.resident_bytes(), Reverse(cached.number), cached.id()))
             .collect();
         if let Some(rest) = self.files.len().checked_sub(ORDERED_MAX).filter(|rest| *rest > 0) {
             self.files.select_nth_unstable(rest);

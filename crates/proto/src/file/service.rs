@@ -150,7 +150,7 @@ pub trait OpenFile: Send + Sync {
 
     /// Two opens with the same number read the same bytes, whatever is written meanwhile. 0 for an
     /// open that reads the file as the PFS has it at the moment.
-    fn content_number(&self) -> u64 {
+    fn cached_version_number(&self) -> u64 {
         0
     }
 
