@@ -11,8 +11,8 @@
 //!   that is being read at that moment would end in zeros. So such opens and opens that use pages
 //!   are on different inodes.
 //!
-//! * The kernel writes by itself without the right to keep set-id bits. So once a file has them, the
-//!   mount makes the writes of new opens, whoever still has it open otherwise.
+//! * The kernel writes by itself without the right to keep set-id bits. So once a file has them,
+//!   the mount makes the writes of new opens, whoever still has it open otherwise.
 //!
 //! An open that does not fit gets another inode for the same file (*split*).
 

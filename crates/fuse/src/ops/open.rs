@@ -13,7 +13,7 @@ use tidepool_proto::{Access, OpenFile, PassthroughPin};
 use crate::callers::shares::Share;
 use crate::inode::attributes::{attributes_known, identity_of};
 use crate::inode::file_handle::FileHandle;
-use crate::inode::opens::{self, AccessPath, OpenDecision};
+use crate::inode::opens::{self, AccessPath, Backing, OpenDecision};
 use crate::inode::reservations::Reservation;
 use crate::inode::state::{Inode, Place};
 use crate::ops::filesystem::{Disposition, Filesystem};
@@ -197,19 +197,7 @@ impl Filesystem {
         let reads_only = !access.writes();
         let access_path = AccessPath::of(self.direct_io.load(Ordering::Relaxed), append);
         let mode = opens::OpenMode { reads_only, access_path, appends: append };
-        let register = |pin: Arc<dyn PassthroughPin>| {
-            // The kernel writes with the rights of the thread that registers.
-            let as_caller = pin.is_lower();
-            if as_caller
-                && (opens::has_set_id(pin.descriptor().as_fd())
-                    || self.credentials.become_writer(caller).is_err())
-            {
-                return None;
-            }
-            let backing = self.register(pin, device);
-            self.credentials.become_daemon().ok()?;
-            backing
-        };
+        let register = |pin: Arc<dyn PassthroughPin>| self.register_for(caller, pin, device);
         let register = self.passthrough.load(Ordering::Relaxed).then_some(register);
         let mut decision = inode.opens.lock().admit(handle, &file, mode, register);
         if decision == OpenDecision::Split {
@@ -255,6 +243,25 @@ impl Filesystem {
         };
         self.files.insert(handle, open);
         Ok(out)
+    }
+
+    /// Registers a file with the kernel, which writes with the rights of the thread that registers.
+    fn register_for(
+        &self,
+        caller: &InHeader,
+        pin: Arc<dyn PassthroughPin>,
+        device: &Arc<Device>,
+    ) -> Option<Backing> {
+        let as_caller = pin.is_lower();
+        if as_caller
+            && (opens::has_set_id(pin.descriptor().as_fd())
+                || self.credentials.become_writer(caller).is_err())
+        {
+            return None;
+        }
+        let backing = self.register(pin, device);
+        self.credentials.become_daemon().ok()?;
+        backing
     }
 
     /// Flags of an open whose reads and writes come to the mount. An open by pages makes the kernel
