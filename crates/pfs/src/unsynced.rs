@@ -160,7 +160,8 @@ impl Unsynced {
         let entry = state.named > state.names_synced;
         let data_only = need == Need::All { data_only: true } && !entry;
         let work = Work { data_only, entry, bytes: state.changed - state.synced };
-        let turn = Turn { unsynced: self, began: state.mark(), at: Instant::now(), data_only };
+        let (began, at) = (state.mark(), Instant::now());
+        let turn = Turn { unsynced: self, began, at, data_only, has_ended: false };
         (turn, work)
     }
 }
@@ -211,10 +212,12 @@ struct Turn<'a> {
     began: Mark,
     at: Instant,
     data_only: bool,
+    /// How the sync ended is known. The next one may be under way before this is dropped.
+    has_ended: bool,
 }
 
 impl Turn<'_> {
-    fn end(self, hearing: &Hearing, synced: &Result<()>) {
+    fn end(mut self, hearing: &Hearing, synced: &Result<()>) {
         let mut state = self.unsynced.state.lock();
         match synced {
             Ok(()) => state.succeed(&self),
@@ -227,19 +230,20 @@ impl Turn<'_> {
             }
         }
         state.running = false;
+        self.has_ended = true;
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.unsynced.state.lock();
-        if std::mem::take(&mut state.running) {
+        if !self.has_ended {
             // A panic in the sync: nobody knows what it did.
+            let mut state = self.unsynced.state.lock();
+            state.running = false;
             state.failures += 1;
             state.failure = Some((libc::EIO, "it was not finished".into()));
             state.failing = true;
         }
-        drop(state);
         self.unsynced.ended.notify_all();
     }
 }
@@ -322,5 +326,27 @@ mod tests {
         std::panic::catch_unwind(attempt).unwrap_err();
         unsynced.settle(&two, ALL, |_| Ok(())).unwrap_err();
         unsynced.settle(&two, ALL, |_| Ok(())).unwrap();
+    }
+
+    #[test]
+    fn syncs_that_follow_each_other_at_once_do_not_fail() {
+        let unsynced = Unsynced::default();
+        let running = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let hearing = unsynced.listen();
+                    for _ in 0..50_000 {
+                        let settled = unsynced.settle(&hearing, ALL, |_| {
+                            let others = running.fetch_add(1, Ordering::Relaxed);
+                            running.fetch_sub(1, Ordering::Relaxed);
+                            assert_eq!(others, 0, "one at a time");
+                            Ok(())
+                        });
+                        settled.expect("no sync failed");
+                    }
+                });
+            }
+        });
     }
 }

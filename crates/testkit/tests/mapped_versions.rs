@@ -1,9 +1,9 @@
 //! Tests of mappings of files on the mount beside other programs on the PFS, the library, and opens
 //! of other versions: a mapping shows the version that was opened, and later writes on this node.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -377,6 +377,28 @@ fn mappings_beside_an_open_to_append_show_the_stores_of_each_other() {
             one.set(0, byte);
             other.set(PAGE, byte);
             assert_eq!((other.byte(0), one.byte(PAGE)), (byte, byte));
+        }
+    }
+}
+
+#[test]
+fn stores_to_a_program_with_set_id_bits_undo_no_write_of_its_creator() {
+    needs_mount!();
+    for node in nodes() {
+        let path = node.mount().join("program");
+        let creator = File::create(&path).unwrap();
+        creator.write_all_at(&vec![1; LENGTH], 0).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o4755)).unwrap();
+        let mapping = Mapping::of(&path, true);
+        mapping.set(200, 2);
+        creator.write_all_at(&[3], 100).unwrap();
+        assert_eq!((mapping.byte(100), mapping.byte(200)), (3, 2));
+        assert_eq!(fs::read(&path).unwrap()[200], 2, "what was stored shows at the next open");
+        mapping.write_back();
+        drop((mapping, creator));
+        for path in [&path, &node.pfs().join("program")] {
+            let now = fs::read(path).unwrap();
+            assert_eq!((now[99], now[100], now[200]), (1, 3, 2));
         }
     }
 }

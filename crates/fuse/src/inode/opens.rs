@@ -11,8 +11,10 @@
 //!   that is being read at that moment would end in zeros. So such opens and opens that use pages
 //!   are on different inodes.
 //!
-//! * The kernel writes by itself without the right to keep set-id bits. So once a file has them,
-//!   the mount makes the writes of new opens, whoever still has it open otherwise.
+//! * The kernel writes by itself without the right to keep set-id bits. So once a file has them, a
+//!   new open to write it beside a passthrough writer asks the mount at each write as well. It
+//!   stays on the inode: pages of two inodes would not agree, and the later write-back of one would
+//!   undo writes to the other.
 //!
 //! An open that does not fit gets another inode for the same file (*split*).
 
@@ -44,6 +46,16 @@ impl Backing {
     fn takes(&self, file: &dyn OpenFile, mode: OpenMode) -> bool {
         self.pin.is_lower() || (mode.reads_only && self.pin.serves(&file.version()))
     }
+
+    /// How the kernel uses one more open that it takes. By itself it would go on to append after
+    /// the flag was removed, and take set-id bits away that the caller may keep.
+    fn decision(&self, file: &dyn OpenFile, mode: OpenMode) -> OpenDecision {
+        let asks = !mode.reads_only && (mode.appends || has_set_id(file.lower()));
+        match asks {
+            true => OpenDecision::MappedPassthrough(self.backing_id),
+            false => OpenDecision::Passthrough(self.backing_id),
+        }
+    }
 }
 
 impl Drop for Backing {
@@ -71,8 +83,10 @@ pub fn has_set_id(file: BorrowedFd<'_>) -> bool {
 pub enum OpenDecision {
     /// Reads and writes come to the mount.
     Direct,
-    /// The kernel reads the registered file with this number.
+    /// The kernel reads and writes the registered file with this number.
     Passthrough(i32),
+    /// The kernel maps the registered file with this number; reads and writes come to the mount.
+    MappedPassthrough(i32),
     /// Not on this inode: the file needs another one for this open.
     Split,
 }
@@ -124,8 +138,6 @@ struct Open {
 pub struct Opens {
     reservation: Option<Reservation>,
     backing: Option<Backing>,
-    /// The backing takes no new open, and look-ups find another inode.
-    is_backing_closed: bool,
     files: Vec<Open>,
 }
 
@@ -190,7 +202,7 @@ impl Opens {
         let shows_another =
             || reads() && self.version_shown().is_some_and(|shown| !shown.agrees_with(version));
         match &self.backing {
-            Some(backing) => !self.is_backing_closed && backing.pin.serves(version),
+            Some(backing) => backing.pin.serves(version),
             None => !has_pages || !shows_another(),
         }
     }
@@ -322,17 +334,8 @@ impl Opens {
         register: Option<impl FnOnce(Arc<dyn PassthroughPin>) -> Option<Backing>>,
     ) -> OpenDecision {
         let is_free = self.files.is_empty() && !self.is_reserved();
-        if self.backing.as_ref().is_some_and(|backing| backing.pin.is_lower())
-            && !mode.reads_only
-            && has_set_id(file.lower())
-        {
-            self.is_backing_closed = true;
-        }
         let decision = match &self.backing {
-            Some(_) if self.is_backing_closed => return OpenDecision::Split,
-            Some(backing) if backing.takes(&**file, mode) => {
-                OpenDecision::Passthrough(backing.backing_id)
-            }
+            Some(backing) if backing.takes(&**file, mode) => backing.decision(&**file, mode),
             Some(_) => return OpenDecision::Split,
             None if !self.readers_see_same(&**file) || self.conflicts_with(mode) => {
                 return OpenDecision::Split;
@@ -383,10 +386,6 @@ impl Opens {
     #[must_use = "its end may ask the PFS, and look-ups wait for the lock of these opens"]
     pub fn leave(&mut self, handle: u64) -> Option<Backing> {
         self.files.retain(|open| open.handle != handle);
-        if !self.files.is_empty() {
-            return None;
-        }
-        self.is_backing_closed = false;
-        self.backing.take()
+        if self.files.is_empty() { self.backing.take() } else { None }
     }
 }

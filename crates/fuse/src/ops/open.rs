@@ -210,10 +210,11 @@ impl Filesystem {
             OpenDecision::Passthrough(backing_id) => {
                 cost::passes_through();
                 out.open_flags = abi::OPEN_PASSTHROUGH;
-                if append && !reads_only {
-                    // By itself the kernel would go on to append after the flag was removed.
-                    out.open_flags |= abi::OPEN_DIRECT_IO;
-                }
+                out.backing_id = backing_id;
+            }
+            OpenDecision::MappedPassthrough(backing_id) => {
+                cost::passes_through();
+                out.open_flags = abi::OPEN_PASSTHROUGH | abi::OPEN_DIRECT_IO;
                 out.backing_id = backing_id;
             }
             OpenDecision::Direct => out.open_flags = self.flags_to_ask(&inode, append),
