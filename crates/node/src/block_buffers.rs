@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tidepool_proto::Level;
 use tidepool_proto::mapping::Memory;
 
 /// Buffers that are kept to be used again.
@@ -24,6 +25,8 @@ const GATHERED_MAX: usize = 16;
 pub struct AlignedBuffer {
     /// Taken out by the drop.
     memory: Option<Memory>,
+    /// Where its bytes came from.
+    pub level: Level,
     length: usize,
     gathers: bool,
     pool: Arc<Spare>,
@@ -97,6 +100,7 @@ impl BlockBuffers {
         };
         Ok(AlignedBuffer {
             memory: Some(memory),
+            level: Level::Pfs,
             length: length.min(self.block_bytes),
             gathers: false,
             pool: self.spare.clone(),

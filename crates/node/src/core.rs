@@ -1,7 +1,7 @@
 //! [`Core`]: what all parts of a node share. Store, PFS, table of files, fills and counters.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use tidepool_store::{Owner, Store};
 use crate::block_buffers::BlockBuffers;
 use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
+use crate::cluster::Cluster;
 use crate::counters::Counters;
 use crate::file::cached_version::CachedVersion;
 use crate::file::drained::Drained;
@@ -54,6 +55,8 @@ pub struct Core {
     pub memory_only: Arc<MemoryOnlyFiles>,
     /// Threads that write them back while memory is needed.
     pub write_back_pool: Arc<WriteBackPool>,
+    /// The other nodes, where there are any.
+    pub(crate) cluster: OnceLock<Arc<Cluster>>,
     /// Whether new opens are refused.
     pub drained: Drained,
     /// Start of the node.
@@ -61,6 +64,11 @@ pub struct Core {
 }
 
 impl Core {
+    /// The other nodes, where there are any.
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.get().map(|cluster| &**cluster)
+    }
+
     /// Block size in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.config.block_bytes

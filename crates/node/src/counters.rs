@@ -42,9 +42,13 @@ pub struct Counters {
     pub written_bytes: Counter,
     /// Bytes read from the PFS for whatever reason.
     pub pfs_read_bytes: Counter,
+    /// Bytes read from other nodes' memory.
+    pub peer_read_bytes: Counter,
+    /// Bytes that other nodes read from this one's memory.
+    pub peer_served_bytes: Counter,
     /// Bytes written to the PFS.
     pub pfs_written_bytes: Counter,
-    /// Blocks brought in from the PFS.
+    /// Blocks brought in, from the PFS or from other nodes.
     pub fills: Counter,
     /// Requests for a block that joined a fill under way.
     pub fills_joined: Counter,

@@ -6,10 +6,11 @@
 //! fill of a changed file is discarded.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, Level, Result};
 use tidepool_store::{FillStart, Segment};
 
 use crate::core::Core;
@@ -85,6 +86,19 @@ impl BlockSource<'_> {
         let Some((ticket, true)) = self.ticket(block, Origin::Servers) else { return };
         self.core.counters.read_ahead_blocks.add(1);
         self.queue(ticket, admission);
+    }
+
+    /// Has a block read from the PFS for another node. `None`: it is resident, or comes from another
+    /// node itself.
+    pub fn fill_for_peer(&self, block: u64) -> Option<Arc<Ticket>> {
+        let (ticket, is_new) = self.ticket(block, Origin::Servers)?;
+        if ticket.decide_on_peers(false) {
+            return None;
+        }
+        if is_new {
+            self.queue(ticket.clone(), Admission::Always);
+        }
+        Some(ticket)
     }
 
     /// Queues fills of a file that was just written, from the kernel's page cache.
@@ -207,14 +221,17 @@ impl Job {
         match start {
             FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
             FillStart::Started(mut fill) => {
-                if !self.read_whole(core, gate, offset, &mut fill[..], length)? {
+                let Some(level) = self.read_whole(core, gate, offset, &mut fill[..], length)? else {
                     return Ok(Filled::Changed);
-                }
+                };
                 if *origin == Origin::Servers {
-                    cached.note_unread(block, length as u64);
+                    cached.note_unread(block, length as u64, level);
                 }
                 fill.commit(BlockState::Clean);
                 core.counters.fills.add(1);
+                if let Some(cluster) = core.cluster() {
+                    cluster.note_filled(cached, block);
+                }
                 Ok(Filled::Kept)
             }
             FillStart::NotAdmitted => {
@@ -223,9 +240,9 @@ impl Job {
                     let what = "getting a transfer buffer";
                     Error::new(ErrorKind::StoreFull, what, "").caused_by(error)
                 })?;
-                if !self.read_whole(core, gate, offset, buffer.bytes_mut(), length)? {
-                    return Ok(Filled::Changed);
-                }
+                let read = self.read_whole(core, gate, offset, buffer.bytes_mut(), length)?;
+                let Some(level) = read else { return Ok(Filled::Changed) };
+                buffer.level = level;
                 let buffer = Arc::new(buffer);
                 core.buffers.insert(cached.number, block, buffer.clone());
                 Ok(Filled::Passing(buffer))
@@ -233,8 +250,8 @@ impl Job {
         }
     }
 
-    /// Fills `buffer`, whose first `length` bytes are in the file. False where they are not those
-    /// of the cached version.
+    /// Fills `buffer`, whose first `length` bytes are in the file, and tells where from. `None`
+    /// where they are not those of the cached version.
     fn read_whole(
         &self,
         core: &Core,
@@ -242,14 +259,25 @@ impl Job {
         offset: u64,
         buffer: &mut [u8],
         length: usize,
-    ) -> Result<bool> {
-        let read = self.transfer(core, offset, buffer)?;
+    ) -> Result<Option<Level>> {
+        let (read, level) = match self.ask_peers(core, &mut buffer[..length]) {
+            true => (length, Level::Peer),
+            false => (self.transfer(core, offset, buffer)?, Level::Pfs),
+        };
         let is_current = core.still_current(gate, &self.cached, &*self.lower)?;
         let is_whole = read >= length && is_current;
         if !is_whole {
             core.counters.fills_discarded.add(1);
         }
-        Ok(is_whole)
+        Ok(is_whole.then_some(level))
+    }
+
+    /// Whether another node's memory gave the block.
+    fn ask_peers(&self, core: &Core, bytes: &mut [u8]) -> bool {
+        let Some(cluster) = core.cluster() else { return false };
+        self.ticket.origin == Origin::Servers
+            && self.ticket.decide_on_peers(true)
+            && cluster.fetch(core, &self.cached, self.ticket.block, bytes)
     }
 
     /// Reads a block in pieces of the transfer size; short only at the end of the file, or where
@@ -262,7 +290,7 @@ impl Job {
             lower.drop_cached(offset, read as u64);
             return Ok(read);
         }
-        let mut total = 0;
+        let (began, mut total) = (Instant::now(), 0);
         for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
             let read = lower.read_block(offset + total as u64, piece)?;
             core.counters.pfs_read_bytes.add(read as u64);
@@ -270,6 +298,9 @@ impl Job {
             if read < piece.len() || self.cached.is_invalidated() {
                 break;
             }
+        }
+        if let Some(cluster) = core.cluster() {
+            cluster.note_pfs_read(total as u64, began.elapsed());
         }
         Ok(total)
     }

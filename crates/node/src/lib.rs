@@ -7,6 +7,7 @@ mod admin;
 pub mod block_buffers;
 mod capacity_lease;
 pub mod changes;
+pub mod cluster;
 pub mod core;
 pub mod counters;
 pub mod file;

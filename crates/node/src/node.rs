@@ -1,7 +1,7 @@
 //! [`Node`]: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -18,6 +18,7 @@ use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 use crate::block_buffers::BlockBuffers;
 use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
+use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::file::drained::Drained;
@@ -104,6 +105,7 @@ impl Node {
             capacity_lease,
             memory_only,
             write_back_pool,
+            cluster: OnceLock::new(),
             drained: Drained::default(),
             started: Instant::now(),
             promise,
@@ -111,6 +113,10 @@ impl Node {
         });
         fill::start_threads(&core, transfers)?;
         connect_write_back(&core);
+        if let Some(cluster) = &core.config.cluster {
+            let cluster = Cluster::start(&core, cluster)?;
+            core.cluster.set(cluster).expect("set once");
+        }
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let tracer = RequestTracer::new(core.pfs.clone());
         let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;
@@ -176,6 +182,9 @@ impl Node {
         self.stopping.1.notify_all();
         if let Some(thread) = self.housekeeping.lock().take() {
             let _ = thread.join();
+        }
+        if let Some(cluster) = self.core.cluster() {
+            cluster.stop();
         }
         self.core.memory_only.write_back_state().stop();
         self.core.write_back_pool.stop();

@@ -196,6 +196,9 @@ impl Node {
             append: request.append,
             created: request.created,
         };
+        if self.core.cluster().is_some() && request.access.reads() {
+            note_readable(&file, &opened.lower);
+        }
         let mut handle = Handle::new(&self.core, file.clone(), cached, opened);
         handle.note_path();
         if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
@@ -236,6 +239,13 @@ pub(crate) fn new_cached_version(
     inner.capture = Default::default();
     inner.pin = None;
     cached
+}
+
+/// Remembers a descriptor for as long as its open lives.
+fn note_readable(file: &FileState, lower: &Arc<dyn LowerFile>) {
+    let mut inner = file.inner.lock();
+    inner.readable.retain(|known| known.strong_count() > 0);
+    inner.readable.push(Arc::downgrade(lower));
 }
 
 fn register(inner: &mut Inner, access: Access) {

@@ -1,6 +1,7 @@
 //! [`Ticket`]: one fill of one block, which one thread runs and others wait for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pfs::cost;
@@ -43,6 +44,8 @@ pub struct Ticket {
     pub block: u64,
     /// Where its bytes are.
     pub origin: Origin,
+    /// Whether other nodes are asked for it, once that is decided.
+    asks_peers: OnceLock<bool>,
     progress: Mutex<Progress>,
     finished: Condvar,
 }
@@ -60,7 +63,8 @@ impl Ticket {
 
     fn new(block: u64, origin: Origin, progress: Progress) -> Arc<Self> {
         let progress = Mutex::new(progress);
-        Arc::new(Ticket { block, origin, progress, finished: Condvar::new() })
+        let asks_peers = OnceLock::new();
+        Arc::new(Ticket { block, origin, asks_peers, progress, finished: Condvar::new() })
     }
 
     /// Takes the ticket to run or to end it; false where another thread has.
@@ -73,10 +77,29 @@ impl Ticket {
         is_free
     }
 
+    /// Decides whether other nodes are asked for the block, and tells what was decided first. A
+    /// node that fills for another one goes to the PFS: two that waited for each other would wait
+    /// for ever.
+    pub fn decide_on_peers(&self, asks: bool) -> bool {
+        *self.asks_peers.get_or_init(|| asks)
+    }
+
     /// Ends the fill for those that wait for it.
     pub fn finish(&self, filled: Filled) {
         *self.progress.lock() = Progress::Done(filled);
         self.finished.notify_all();
+    }
+
+    /// Waits for the end of the fill, at most for `timeout`.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Filled> {
+        let mut progress = self.progress.lock();
+        if !matches!(*progress, Progress::Done(_)) {
+            self.finished.wait_for(&mut progress, timeout);
+        }
+        match &*progress {
+            Progress::Done(filled) => Some(filled.clone()),
+            _ => None,
+        }
     }
 
     /// Waits for the end of the fill.

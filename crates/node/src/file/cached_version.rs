@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use tidepool_proto::{FileId, Result, Version};
+use tidepool_proto::{BytesByLevel, FileId, Level, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
 use crate::ticket::{Filled, Ticket};
@@ -39,8 +39,8 @@ pub struct CachedVersion {
     client_borrows: AtomicU32,
     read_bytes: AtomicU64,
     passthrough_bytes: AtomicU64,
-    /// Bytes of blocks that came from the PFS and were not asked for yet, by block.
-    unread: Mutex<HashMap<u64, u64>>,
+    /// Bytes of blocks that came from elsewhere and were not asked for yet, by block.
+    unread: Mutex<HashMap<u64, (u64, Level)>>,
     unread_blocks: AtomicUsize,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
@@ -258,28 +258,31 @@ impl CachedVersion {
         self.passthrough_bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes that a block of `bytes` came from the PFS.
-    pub fn note_unread(&self, block: u64, bytes: u64) {
+    /// Notes that a block of `bytes` came from `level`.
+    pub fn note_unread(&self, block: u64, bytes: u64, level: Level) {
         let mut unread = self.unread.lock();
-        unread.insert(block, bytes);
+        unread.insert(block, (bytes, level));
         self.unread_blocks.store(unread.len(), Ordering::Release);
     }
 
-    /// How many of `bytes` read from a block now came from the PFS for this read: read-ahead is no
-    /// hit, and a byte is charged to the PFS once.
-    pub fn take_unread(&self, block: u64, bytes: u64) -> u64 {
+    /// Where `bytes` that are read from a resident block now came from for this read: read-ahead is
+    /// no hit, and a byte is charged to the PFS or to a peer once.
+    pub fn take_unread(&self, block: u64, bytes: u64) -> BytesByLevel {
+        let mut levels = BytesByLevel::of(Level::Store, bytes);
         if self.unread_blocks.load(Ordering::Acquire) == 0 {
-            return 0;
+            return levels;
         }
         let mut unread = self.unread.lock();
-        let Some(left) = unread.get_mut(&block) else { return 0 };
+        let Some((left, level)) = unread.get_mut(&block) else { return levels };
         let taken = bytes.min(*left);
         *left -= taken;
+        levels.store -= taken;
+        levels.add(*level, taken);
         if *left == 0 {
             unread.remove(&block);
             self.unread_blocks.store(unread.len(), Ordering::Release);
         }
-        taken
+        levels
     }
 
     /// Ends a fill that was registered in `fills`. It leaves the map first: a reader that asks

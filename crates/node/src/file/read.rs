@@ -255,13 +255,12 @@ impl Handle {
         let mut levels = BytesByLevel::default();
         for ((block, within), piece) in self.parts(range).zip(pieces) {
             let bytes = within.len() as u64;
-            let from_pfs = match piece {
+            levels.merge(&match piece {
                 Piece::Resident(..) => cached.take_unread(block, bytes),
-                Piece::Zeros(_) => 0,
-                Piece::Passing(..) | Piece::Copied(_) => bytes,
-            };
-            levels.add(Level::Pfs, from_pfs);
-            levels.add(Level::Store, bytes - from_pfs);
+                Piece::Zeros(_) => BytesByLevel::of(Level::Store, bytes),
+                Piece::Passing(buffer, ..) => BytesByLevel::of(buffer.level, bytes),
+                Piece::Copied(_) => BytesByLevel::of(Level::Pfs, bytes),
+            });
         }
         let slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p.bytes())).collect();
         sink(&slices);

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use tidepool_pfs::Unsynced;
+use tidepool_pfs::{LowerFile, Unsynced};
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
@@ -43,6 +43,8 @@ pub struct Inner {
     pub writers: u32,
     /// Where bytes written now are kept.
     pub capture: Capture,
+    /// Descriptors of opens, for fills that another node asks for. Empty where there is none.
+    pub(crate) readable: Vec<Weak<dyn LowerFile>>,
     /// Held by `tidepool pin`.
     pub pin: Option<FilePin>,
     /// The stub of memory-only bytes (invariant 5).

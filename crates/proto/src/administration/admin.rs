@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ClusterStatus;
 use crate::control::{ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
@@ -179,6 +180,10 @@ pub struct Status {
     pub written_bytes: u64,
     /// Bytes read from the PFS by fills and bypassing reads.
     pub pfs_read_bytes: u64,
+    /// Bytes read from other nodes' memory.
+    pub peer_read_bytes: u64,
+    /// Bytes that other nodes read from this one's memory.
+    pub peer_served_bytes: u64,
     /// Bytes written to the PFS.
     pub pfs_written_bytes: u64,
     /// Open handles.
@@ -197,6 +202,8 @@ pub struct Status {
     pub transfers: TransferStatus,
     /// The memory control.
     pub control: ControlStatus,
+    /// The nodes that share their memory, where this one is of a cluster.
+    pub cluster: Option<Box<ClusterStatus>>,
     /// What this machine lacks, one line each.
     pub degraded: Vec<String>,
 }
@@ -251,7 +258,7 @@ pub struct ProbeStatus {
 /// What happened to transfers of a node since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferStatus {
-    /// Blocks brought in from the PFS.
+    /// Blocks brought in, from the PFS or from other nodes.
     pub fills: u64,
     /// Requests for a block that joined a fill under way.
     pub fills_joined: u64,

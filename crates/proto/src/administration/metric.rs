@@ -157,6 +157,19 @@ const PLAIN: &[MetricSpec] = &metrics! {
         "1 if the store is held in 2 MiB pages.";
     "tidepool_open_files" Gauge "" |s| s.open_files,
         "Open handles.";
+    "tidepool_peer_read_bytes_total" Counter "bytes" |s| s.peer_read_bytes,
+        "Bytes read from other nodes' memory.";
+    "tidepool_peer_served_bytes_total" Counter "bytes" |s| s.peer_served_bytes,
+        "Bytes that other nodes read from this node's memory.";
+    "tidepool_cluster_members_alive" Gauge ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.alive() as u64),
+        "Nodes of the cluster that are alive, this one among them; 0 where it stands alone.";
+    "tidepool_peer_blocks_missed_total" Counter ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.blocks_missed),
+        "Blocks that other nodes were asked for and did not give.";
+    "tidepool_peer_messages_rejected_total" Counter ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.messages_rejected),
+        "Messages at the peer port that were refused: garbage, replays, wrong keys.";
     "tidepool_clients" Gauge "" |s| s.clients,
         "Connected clients.";
     "tidepool_memory_only_files" Gauge "" |s| s.memory_only_files,
@@ -168,7 +181,7 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_dirty_age_milliseconds" Gauge "milliseconds" |s| s.dirty_age_ms.unwrap_or(0),
         "Age of the oldest dirty byte; 0 where none is dirty.";
     "tidepool_fills_total" Counter "" |s| s.transfers.fills,
-        "Blocks brought in from the PFS.";
+        "Blocks brought in, from the PFS or from other nodes.";
     "tidepool_fills_joined_total" Counter "" |s| s.transfers.fills_joined,
         "Requests for a block that joined a fill under way.";
     "tidepool_fills_discarded_total" Counter "" |s| s.transfers.fills_discarded,

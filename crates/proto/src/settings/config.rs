@@ -145,6 +145,25 @@ pub struct ControlConfig {
     pub parameters: Vec<ControlSetting>,
 }
 
+/// A node among others that share their memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// The members as written, by the grammar of the option `cluster_nodes`.
+    pub nodes: String,
+    /// Name of the cluster.
+    pub cluster_name: String,
+    /// File with the key that all nodes share.
+    pub key_file: PathBuf,
+    /// Name of this node among the members; `None` is its host name.
+    pub node_name: Option<String>,
+    /// Port of members that name none.
+    pub peer_port: u16,
+    /// Time that a peer may keep silent.
+    pub peer_timeout: Duration,
+    /// Whether the bytes of blocks are authenticated too.
+    pub is_integrity_full: bool,
+}
+
 /// The guaranteed part of a store where none is set: small enough that no job misses it, and enough
 /// for what programs use all the time.
 pub fn memory_min_default_bytes(capacity_bytes: u64) -> u64 {
@@ -210,6 +229,8 @@ pub struct NodeConfig {
     pub pfs_has_no_other_writers: bool,
     /// Memory control.
     pub control: ControlConfig,
+    /// The other nodes; `None` where the node stands alone.
+    pub cluster: Option<ClusterConfig>,
     /// Faults to inject below the PFS side; development only.
     pub fault: Option<String>,
     /// Settings per directory.

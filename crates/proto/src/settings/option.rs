@@ -29,6 +29,7 @@ pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
 const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+const PEER_INTEGRITY: &[&str] = &["headers", "full"];
 const LOG_FORMATS: &[&str] = &["text", "json"];
 const CONTROL_POLICY_NAMES: &[&str] = &["tidepool", "dynims", "dynims-printed", "static"];
 
@@ -423,6 +424,26 @@ table! {
     controlled_stores: OptionKind::Path, "", None, false,
         "File (TOML) of other stores of this machine that the controller governs too, one \
          `[[store]]` each.";
+    cluster_nodes: OptionKind::Text, "", None, false,
+        "Nodes that share their memory, this one among them: names or addresses, each as \
+         [NAME=]HOST[:PORT], separated by commas, with ranges as in n[01-16]; `slurm` takes the \
+         nodes of the Slurm job, @PATH reads a file. Not set: the node stands alone.";
+    cluster_name: OptionKind::Text, "", Some("tidepool"), false,
+        "Name of the cluster; nodes of clusters with other names do not talk to each other.";
+    cluster_key_file: OptionKind::Path, "", None, false,
+        "File with the key that all nodes of the cluster share, 32 bytes or more, readable by its \
+         owner only; required with `cluster_nodes`.";
+    node_name: OptionKind::Text, "", None, false,
+        "Name of this node among `cluster_nodes`; by default its host name, whole or up to the \
+         first dot.";
+    peer_port: OptionKind::Count { min: 1, max: 65_535 }, "", Some("7478"), false,
+        "Port, TCP and UDP, at which nodes reach each other, for entries of `cluster_nodes` that \
+         name none.";
+    peer_timeout_ms: OptionKind::Count { min: 10, max: 60_000 }, "ms", Some("500"), false,
+        "Time that another node may keep silent before its bytes are read from the PFS instead.";
+    peer_integrity: OptionKind::Choice(PEER_INTEGRITY), "", Some("headers"), false,
+        "What the key protects between nodes: all but the bytes of blocks (headers), or these too \
+         (full).";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

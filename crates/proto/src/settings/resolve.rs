@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::config::{
-    Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
+    Backing, ClientLimits, ClusterConfig, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
     StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
@@ -50,6 +50,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let memory = o.required("memory", &options.memory)?;
     let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
+    let cluster = cluster_config(&options, machine)?;
     #[rustfmt::skip]
     let RawOptions {
         pfs, mount, socket, foreground, policy, read_mode, write_mode,
@@ -64,6 +65,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         _, control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
+        cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, peer_port: _,
+        peer_timeout_ms: _, peer_integrity: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
     let config = NodeConfig {
@@ -104,6 +107,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
             .required::<Switch>("pfs_has_no_other_writers", &pfs_has_no_other_writers)?
             .0,
         control,
+        cluster,
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         entries,
@@ -226,6 +230,31 @@ fn control_config(
         parameters: control_parameters(options)?,
         stores_file: path(&o, "controlled_stores", &options.controlled_stores, machine)?,
     })
+}
+
+fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<ClusterConfig>> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    // Checked also where the node stands alone: a wrong value is wrong all the same.
+    let peer_timeout_ms = o.required("peer_timeout_ms", &options.peer_timeout_ms)?;
+    let integrity: String = o.required("peer_integrity", &options.peer_integrity)?;
+    let peer_port = o.required("peer_port", &options.peer_port)?;
+    let cluster_name = o.required("cluster_name", &options.cluster_name)?;
+    let node_name = o.optional("node_name", &options.node_name)?;
+    let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
+    let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
+        return Ok(None);
+    };
+    let key_file =
+        key_file.ok_or_else(|| o.missing("cluster_key_file", "--cluster-key-file FILE"))?;
+    Ok(Some(ClusterConfig {
+        nodes,
+        cluster_name,
+        key_file,
+        node_name,
+        peer_port,
+        peer_timeout: Duration::from_millis(peer_timeout_ms),
+        is_integrity_full: integrity == "full",
+    }))
 }
 
 /// The parameters of the control policies as written, each checked by its grammar.

@@ -1,0 +1,58 @@
+//! What a node knows of the others that share their memory with it.
+
+use serde::{Deserialize, Serialize};
+
+/// A node as one of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Name of this node in it.
+    pub node: String,
+    /// All members of the list, this node left out.
+    pub members: Vec<MemberStatus>,
+    /// Blocks that came from other nodes.
+    pub blocks_fetched: u64,
+    /// Blocks that other nodes were asked for and did not give: read from the PFS instead.
+    pub blocks_missed: u64,
+    /// Blocks of other nodes that changed while they were sent, and were thrown away.
+    pub blocks_changed: u64,
+    /// Blocks given to other nodes.
+    pub blocks_served: u64,
+    /// Blocks read from the PFS because another node asked for them.
+    pub blocks_filled_for_peers: u64,
+    /// Messages that were refused: garbage, replays, wrong keys.
+    pub messages_rejected: u64,
+    /// Blocks whose holders this node keeps for others, as their home.
+    pub location_entries: u64,
+    /// Memory of these entries in bytes.
+    pub location_bytes: u64,
+}
+
+/// One other node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its name.
+    pub node: String,
+    /// Its address as listed.
+    pub address: String,
+    /// `alive`, `suspect`, `down`, `left` or `never-seen`.
+    pub state: String,
+    /// Seconds that it has been so.
+    pub since_s: u64,
+    /// Whether it was found to see the same files; bytes go between no others.
+    pub sees_same_pfs: bool,
+    /// Why it does not, where that is known.
+    pub refused_because: Option<String>,
+    /// Rate of its transfers to here in bytes per second, once measured.
+    pub rate_bytes_per_s: Option<u64>,
+    /// It is avoided for now, because it did not answer in time.
+    pub avoided: bool,
+}
+
+impl ClusterStatus {
+    /// Members that are alive, this node among them.
+    pub fn alive(&self) -> usize {
+        1 + self.members.iter().filter(|member| member.state == "alive").count()
+    }
+}
