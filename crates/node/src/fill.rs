@@ -230,7 +230,7 @@ impl Job {
                 fill.commit(BlockState::Clean);
                 core.counters.fills.add(1);
                 if let Some(cluster) = core.cluster() {
-                    cluster.note_filled(cached, block);
+                    cluster.note_filled(core, cached, block);
                 }
                 Ok(Filled::Kept)
             }

@@ -1,0 +1,123 @@
+//! [`Cluster`]: this node as one of several that read from each other's memory.
+//!
+//! What is decided is pure and elsewhere: who is a member, who holds which block, whom to ask
+//! (`tidepool-cluster`). How bytes travel is elsewhere too (`tidepool-peer`). Here both meet the
+//! node's files, clocks and sockets:
+//!
+//! * `start`: assembles it; `threads`: what runs while the node runs.
+//! * `join`: whether another node sees the same files.
+//! * `shared`: how a file and its version are called between nodes.
+//! * `fetch`: a block from another node's memory; `provider`: a block for another node.
+//! * `holdings`: what this node announces that it holds.
+//! * `status`: what it tells of itself.
+//!
+//! # Invariants
+//!
+//! 1. Bytes are given, and taken, of versions only whose time stamps are not racy: an equal version
+//!    then means equal bytes, whichever node saw it.
+//! 2. A block counts as received only after its holder confirmed, when all bytes had arrived, that
+//!    it still is what it was when it was sent. The store may write a block in place, and what was
+//!    queued in a socket follows the page.
+//! 3. The receiver asks the PFS for the version after that, as after a read from the PFS.
+//! 4. No bytes go between nodes of which one did not prove to the other that both see the same
+//!    files by the same inode numbers.
+//! 5. No lock of a file is held while another node is waited for, but the shared gate of a fill.
+//!    A node that fills for another one reads from the PFS, so no circle of nodes waits.
+
+mod fetch;
+mod holdings;
+mod join;
+mod provider;
+mod shared;
+mod start;
+mod status;
+mod threads;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tidepool_cluster::{ClusterNode, NodeName, Peers, Roster};
+use tidepool_peer::{Server, Transport};
+use tidepool_proto::config::ClusterConfig;
+
+use crate::core::Core;
+use crate::counters::Counter;
+
+use holdings::Holdings;
+use join::Proofs;
+use start::Addresses;
+use threads::Signal;
+
+/// See the module's documentation.
+pub struct Cluster {
+    core: Weak<Core>,
+    config: ClusterConfig,
+    me: NodeName,
+    roster: Roster,
+    addresses: Arc<Addresses>,
+    /// Time of the pure parts counts from here.
+    started: Instant,
+    members: Mutex<ClusterNode>,
+    peers: Mutex<Peers>,
+    transport: Arc<dyn Transport>,
+    server: Mutex<Option<Server>>,
+    proofs: Proofs,
+    holdings: Holdings,
+    counts: Counts,
+    /// Plans that are being asked for: one question however many blocks wait for it.
+    asking: [Mutex<()>; ASKING],
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Wakes the thread that sends what the members have to say.
+    signal: Signal,
+    stopping: AtomicBool,
+}
+
+/// Questions for plans that may be under way at a time.
+const ASKING: usize = 16;
+
+/// What happened between this node and others.
+#[derive(Debug, Default)]
+struct Counts {
+    fetched: Counter,
+    missed: Counter,
+    changed: Counter,
+    served: Counter,
+    filled_for_peers: Counter,
+    datagrams_rejected: Counter,
+}
+
+impl Cluster {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// A read from the PFS, to compare other nodes with.
+    pub fn note_pfs_read(&self, bytes: u64, took: Duration) {
+        self.peers.lock().pfs_read(bytes, took);
+    }
+
+    /// Leaves the cluster and ends the threads.
+    pub fn stop(&self) {
+        if self.stopping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.members.lock().leave(self.now());
+        self.signal.raise();
+        // Its connections hold no lock of this, and end with what they are doing.
+        let server = self.server.lock().take();
+        drop(server);
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        self.proofs.remove_own(self.core.upgrade().as_deref(), self);
+    }
+}
