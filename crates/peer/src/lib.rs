@@ -1,0 +1,23 @@
+//! The transport between nodes: small requests, and blocks straight from a segment's descriptor.
+//!
+//! Peers prove to each other that they hold the cluster's key; every frame carries a sequence
+//! number and a code that only a key holder can make. A block goes from the holder's file to the
+//! socket by `sendfile`, which queues pages and not bytes: the holder can change them until the
+//! receiver has them. So the receiver asks again after it has all bytes, and only a holder that
+//! confirms makes a fetch succeed. Threads block; there is no runtime. The protocol, and what it
+//! does and does not protect from: `docs/design/peer-transport.md`.
+
+mod client;
+pub mod datagram;
+mod error;
+mod key;
+mod request;
+mod server;
+mod service;
+
+pub use client::TcpTransport;
+pub use error::{PeerError, Refusal};
+pub use key::{Identity, KeyError, SharedKey};
+pub use request::{BlockRequest, Integrity, Transport};
+pub use server::{Counters, Limits, Server};
+pub use service::{Block, Bytes, Service};
