@@ -75,6 +75,11 @@ impl Peers {
         todo!()
     }
 
+    /// A request ended without a transfer to measure: it was refused, or filled from the PFS first.
+    pub fn answered(&mut self, now: Time, peer: &NodeName, bytes: u64) {
+        todo!()
+    }
+
     /// A read of `bytes` failed; `timed_out`: the peer kept silent, which opens the breaker at
     /// once.
     pub fn failed(&mut self, now: Time, peer: &NodeName, bytes: u64, timed_out: bool) {
@@ -94,6 +99,12 @@ impl Peers {
     /// All peers that were asked, by name.
     #[must_use]
     pub fn view(&self) -> Vec<PeerView> {
+        todo!()
+    }
+}
+
+impl Default for PeerSettings {
+    fn default() -> Self {
         todo!()
     }
 }

@@ -115,7 +115,8 @@ impl Node {
         connect_write_back(&core);
         if let Some(cluster) = &core.config.cluster {
             let cluster = Cluster::start(&core, cluster)?;
-            core.cluster.set(cluster).expect("set once");
+            let is_first = core.cluster.set(cluster).is_ok();
+            debug_assert!(is_first, "set here alone");
         }
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let tracer = RequestTracer::new(core.pfs.clone());

@@ -44,6 +44,13 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {}
 
+impl Counters {
+    /// Connections and messages that were refused.
+    pub fn rejected(&self) -> u64 {
+        todo!()
+    }
+}
+
 /// Serves peers until it is dropped, which waits for its threads.
 pub struct Server {}
 

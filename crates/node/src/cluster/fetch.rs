@@ -49,7 +49,7 @@ impl Cluster {
             }
         }
         let filler = filler.as_ref().filter(|it| !has_holders && self.may_ask(it));
-        let chosen = filler.and_then(|it| self.peers.lock().choose(self.now(), &[it.clone()]));
+        let chosen = filler.and_then(|it| self.peers.lock().choose(self.now(), std::slice::from_ref(it)));
         chosen.is_some_and(|filler| {
             matches!(self.ask(core, &shared, (block, true), &filler, into), Outcome::Got)
         })
@@ -82,7 +82,8 @@ impl Cluster {
             Ok(reply) => self.members.lock().learn(self.now(), &home, &reply),
             Err(error) => {
                 tracing::debug!(%home, %error, "no answer on where blocks are");
-                self.peers.lock().failed(self.now(), &home);
+                let timed_out = matches!(error, PeerError::TimedOut);
+                self.peers.lock().failed(self.now(), &home, 0, timed_out);
                 None
             }
         }
@@ -110,9 +111,13 @@ impl Cluster {
         let (now, took) = (self.now(), began.elapsed());
         let error = match fetched {
             Ok(()) => {
-                // What the node read from its PFS first says nothing of the way to it.
-                let measured = if may_fill { 0 } else { bytes };
-                self.peers.lock().succeeded(now, node, measured, took);
+                let mut peers = self.peers.lock();
+                match may_fill {
+                    // What it read from the PFS first says nothing of the way to it.
+                    true => peers.answered(now, node, bytes),
+                    false => peers.succeeded(now, node, bytes, took),
+                }
+                drop(peers);
                 self.counts.fetched.add(1);
                 core.counters.peer_read_bytes.add(bytes);
                 return Outcome::Got;
@@ -123,17 +128,17 @@ impl Cluster {
         tracing::debug!(%node, block, %error, "a block did not come");
         match error {
             PeerError::Refused(refusal) => {
-                // It answered at once, so it is well.
-                self.peers.lock().succeeded(now, node, 0, took);
+                self.peers.lock().answered(now, node, bytes);
                 self.note_refusal(shared, block, node, refusal)
             }
             PeerError::Changed => {
-                self.peers.lock().succeeded(now, node, 0, took);
+                self.peers.lock().answered(now, node, bytes);
                 self.counts.changed.add(1);
                 Outcome::GiveUp
             }
-            _ => {
-                self.peers.lock().failed(now, node);
+            error => {
+                let timed_out = matches!(error, PeerError::TimedOut);
+                self.peers.lock().failed(now, node, bytes, timed_out);
                 Outcome::Next
             }
         }

@@ -111,7 +111,7 @@ impl Cluster {
         let block_bytes = core.block_bytes();
         let (block, length) = (request.offset / block_bytes, request.length as usize);
         let rest = shared.version.size.saturating_sub(request.offset).min(block_bytes);
-        if request.offset % block_bytes != 0 || length == 0 || length as u64 != rest {
+        if !request.offset.is_multiple_of(block_bytes) || length == 0 || length as u64 != rest {
             return Err(Refusal::NotHeld);
         }
         let file = core.files.get(shared.id(&core)).ok_or(Refusal::NotHeld)?;

@@ -150,7 +150,7 @@ impl Cluster {
             addresses,
             started,
             members: Mutex::new(members),
-            peers: Mutex::new(Peers::new(PeerSettings::default())),
+            peers: Mutex::new(Peers::new(PeerSettings { seed, ..PeerSettings::default() })),
             transport: Arc::new(transport),
             server: Mutex::default(),
             proofs: Default::default(),

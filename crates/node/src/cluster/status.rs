@@ -1,6 +1,6 @@
 //! What a node tells of its cluster.
 
-use tidepool_cluster::{MemberState, MemberView};
+use tidepool_cluster::{Breaker, MemberState, MemberView};
 use tidepool_proto::cluster::{ClusterStatus, MemberStatus};
 
 use super::Cluster;
@@ -24,7 +24,7 @@ impl Cluster {
         };
         let members = views.into_iter().filter(|view| view.name != self.me);
         let rejected = self.server.lock().as_ref().map_or(0, |server| server.counters().rejected());
-        let datagrams = self.counts.datagrams_rejected.get() + counters.garbage;
+        let datagrams = self.counts.datagrams_rejected.get() + counters.garbage_datagrams + counters.garbage_requests;
         ClusterStatus {
             cluster: self.config.cluster_name.clone(),
             node: self.me.to_string(),
@@ -49,8 +49,11 @@ impl Cluster {
             since_s: self.now().saturating_sub(view.since).as_secs(),
             sees_same_pfs: self.proofs.holds(&view.name),
             refused_because: self.proofs.refused_because(&view.name),
-            rate_bytes_per_s: measured.as_ref().and_then(|peer| peer.rate_bytes_per_s),
-            avoided: measured.is_some_and(|peer| peer.is_avoided),
+            rate_bytes_per_s: measured
+                .as_ref()
+                .map(|peer| peer.rate_bytes_per_s as u64)
+                .filter(|rate| *rate > 0),
+            avoided: measured.is_some_and(|peer| !matches!(peer.breaker, Breaker::Closed)),
             node: view.name.to_string(),
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tidepool_cluster::{NodeName, Output};
+use tidepool_peer::PeerError;
 use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -210,19 +211,16 @@ fn run_calls(cluster: &Cluster, calls: &Calls) {
     let Some((to, request)) = next else { return };
     let request = about_locations(&request);
     let is_avoided = cluster.peers.lock().choose(cluster.now(), std::slice::from_ref(&to)).is_none();
-    let reply = match is_avoided {
-        true => None,
-        false => cluster.transport.call(to.as_str(), &request, cluster.config.peer_timeout).ok(),
-    };
-    let mut members = cluster.members.lock();
+    if is_avoided {
+        return cluster.members.lock().call_failed(cluster.now(), &to);
+    }
+    let reply = cluster.transport.call(to.as_str(), &request, cluster.config.peer_timeout);
     match reply {
-        Some(reply) => members.call_done(cluster.now(), &to, &reply),
-        None => {
-            members.call_failed(cluster.now(), &to);
-            drop(members);
-            if !is_avoided {
-                cluster.peers.lock().failed(cluster.now(), &to);
-            }
+        Ok(reply) => cluster.members.lock().call_done(cluster.now(), &to, &reply),
+        Err(error) => {
+            cluster.members.lock().call_failed(cluster.now(), &to);
+            let timed_out = matches!(error, PeerError::TimedOut);
+            cluster.peers.lock().failed(cluster.now(), &to, 0, timed_out);
         }
     }
 }

@@ -1,0 +1,372 @@
+//! Tests of nodes that read from each other's memory: the right bytes, one read from the PFS, and no
+//! harm from nodes that are gone, strange or at another PFS.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use support::{content, read_all};
+use tidepool_node::Node;
+use tidepool_proto::cluster::ClusterStatus;
+use tidepool_proto::config::{ClusterConfig, NodeConfig};
+use tidepool_proto::{
+    Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode,
+};
+
+const BLOCK: u64 = 2 << 20;
+const CAPACITY: u64 = 256 << 20;
+
+/// Nodes over one directory, or each over its own.
+struct Nodes {
+    directory: tempfile::TempDir,
+    nodes: Vec<Arc<Node>>,
+}
+
+/// Names and addresses of `count` nodes that no other test of this machine has.
+fn member_list(count: usize) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let (process, group) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let host = |node: usize| {
+        let [high, low] = ((process & 0xffff) as u16).to_be_bytes();
+        format!("n{node}=127.{}.{}.{}", 64 + high / 2, low, (group as usize * 8 + node) % 250 + 2)
+    };
+    (0..count).map(host).collect::<Vec<_>>().join(",")
+}
+
+fn write_key(directory: &Path, byte: u8) -> std::path::PathBuf {
+    let path = directory.join(format!("key-{byte}"));
+    let mut options = File::options();
+    let key = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+    key.write_all_at(&[byte; 32], 0).unwrap();
+    path
+}
+
+impl Nodes {
+    fn new(count: usize) -> Self {
+        Self::with(count, |_, _| ())
+    }
+
+    /// Nodes whose configuration `change` changes, by number.
+    fn with(count: usize, change: impl Fn(usize, &mut NodeConfig)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let pfs = directory.path().join("pfs");
+        std::fs::create_dir(&pfs).unwrap();
+        let key_file = write_key(directory.path(), 7);
+        let list = member_list(count);
+        let start = |number: usize| {
+            let config = support::config(&pfs, |config| {
+                config.capacity_bytes = CAPACITY;
+                config.block_bytes = BLOCK;
+                // Files of these tests are old enough by what the kernel stamps at once.
+                config.timestamp_granularity_ns = Some(0);
+                config.cluster = Some(ClusterConfig {
+                    nodes: list.clone(),
+                    cluster_name: "test".into(),
+                    key_file: key_file.clone(),
+                    node_name: Some(format!("n{number}")),
+                    peer_port: 7478,
+                    peer_timeout: Duration::from_millis(500),
+                    is_integrity_full: false,
+                });
+                change(number, config);
+            });
+            Node::start(config).unwrap()
+        };
+        let nodes = (0..count).map(start).collect();
+        Nodes { directory, nodes }
+    }
+
+    /// The same, once all know that they see the same files.
+    fn joined(count: usize) -> Self {
+        let nodes = Self::new(count);
+        nodes.wait_joined();
+        nodes
+    }
+
+    fn wait_joined(&self) {
+        until("all nodes joined", || (0..self.nodes.len()).all(|node| self.knows_all(node)));
+    }
+
+    fn knows_all(&self, node: usize) -> bool {
+        self.cluster(node).members.iter().all(|it| it.state == "alive" && it.sees_same_pfs)
+    }
+
+    fn cluster(&self, node: usize) -> ClusterStatus {
+        *self.nodes[node].status().cluster.unwrap()
+    }
+
+    fn pfs(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join("pfs").join(name)
+    }
+
+    fn open(&self, node: usize, name: &str) -> Arc<dyn OpenFile> {
+        self.try_open(node, name, Access::Read, None).unwrap()
+    }
+
+    fn try_open(
+        &self,
+        node: usize,
+        name: &str,
+        access: Access,
+        write_mode: Option<WriteMode>,
+    ) -> Result<Arc<dyn OpenFile>> {
+        let mut options = File::options();
+        let file = options.read(true).write(access.writes()).open(self.pfs(name)).unwrap();
+        let request = OpenRequest { access, write_mode, ..OpenRequest::to_read(file.into(), 0) };
+        self.nodes[node].open(request)
+    }
+
+    fn read(&self, node: usize, name: &str) -> (Vec<u8>, ReadOutcome) {
+        read_all(&*self.open(node, name)).unwrap()
+    }
+
+    fn pfs_read_bytes(&self, node: usize) -> u64 {
+        self.nodes[node].status().pfs_read_bytes
+    }
+
+    /// Waits until the homes of all files know of so many held blocks.
+    fn wait_announced(&self, blocks: u64) {
+        let known = || (0..self.nodes.len()).map(|it| self.cluster(it).location_entries).sum::<u64>();
+        until("what is held is announced", || known() == blocks);
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.nodes.iter().for_each(|node| node.stop());
+    }
+}
+
+/// Waits for a condition that comes true unless something is broken.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_file_comes_from_the_node_that_holds_it() {
+    let nodes = Nodes::joined(3);
+    let bytes = content(1, 9 * BLOCK as usize + 777);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    assert!(nodes.read(0, "file").0 == bytes);
+    nodes.wait_announced(10);
+    for node in [1, 2] {
+        let (read, outcome) = nodes.read(node, "file");
+        assert!(read == bytes, "node {node} reads other bytes");
+        assert_eq!(outcome.levels.peer, bytes.len() as u64, "{outcome:?}");
+        assert_eq!(nodes.pfs_read_bytes(node), 0, "all came from another node");
+        assert_eq!(nodes.nodes[node].status().peer_read_bytes, bytes.len() as u64);
+    }
+    let (again, outcome) = nodes.read(1, "file");
+    assert!(again == bytes);
+    assert_eq!(outcome.levels.store, bytes.len() as u64, "its own from now on");
+    let served: u64 = nodes.nodes.iter().map(|node| node.status().peer_served_bytes).sum();
+    assert_eq!(served, 2 * bytes.len() as u64);
+}
+
+#[test]
+fn a_changed_file_is_never_read_at_its_old_version() {
+    let nodes = Nodes::joined(2);
+    for round in 0..20 {
+        let length = 3 * BLOCK as usize;
+        std::fs::write(nodes.pfs("file"), content(round, length)).unwrap();
+        assert!(nodes.read(0, "file").0 == content(round, length));
+        // Half of the time the other node asks before this one announced anything.
+        if round % 2 == 0 {
+            nodes.wait_announced(3);
+        }
+        let newer = content(1000 + round, length);
+        std::fs::write(nodes.pfs("file"), &newer).unwrap();
+        assert!(nodes.read(1, "file").0 == newer, "round {round}");
+        assert!(nodes.read(0, "file").0 == newer, "round {round}");
+        std::fs::remove_file(nodes.pfs("file")).unwrap();
+        std::fs::write(nodes.pfs("other"), content(round, 1)).unwrap();
+        until("nothing is announced", || {
+            nodes.cluster(0).location_entries + nodes.cluster(1).location_entries <= 3
+        });
+    }
+}
+
+#[test]
+fn bytes_of_racy_time_stamps_stay_where_they_are() {
+    // Every change may hide behind the time stamps of the one before it.
+    let nodes = Nodes::with(2, |_, config| config.timestamp_granularity_ns = Some(10_000_000_000));
+    nodes.wait_joined();
+    let bytes = content(3, 2 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    let _open = nodes.open(0, "file");
+    assert!(nodes.read(0, "file").0 == bytes);
+    let (read, outcome) = nodes.read(1, "file");
+    assert!(read == bytes);
+    assert_eq!(outcome.levels.peer, 0);
+    assert_eq!(nodes.nodes[0].status().peer_served_bytes, 0);
+}
+
+#[test]
+fn memory_only_bytes_are_not_given_away() {
+    let nodes = Nodes::joined(2);
+    std::fs::write(nodes.pfs("file"), b"").unwrap();
+    let file = nodes.try_open(0, "file", Access::ReadWrite, Some(WriteMode::Memory)).unwrap();
+    let bytes = content(4, 2 * BLOCK as usize);
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(nodes.cluster(0).location_entries + nodes.cluster(1).location_entries, 0);
+    assert!(nodes.try_open(1, "file", Access::Read, None).is_err(), "the stub says where it is");
+}
+
+#[test]
+fn one_node_writes_while_others_read() {
+    let nodes = Nodes::joined(3);
+    let blocks = 3;
+    // Each version is of one number throughout, so a mix of two shows.
+    let version = |number: u8| vec![number; (blocks * BLOCK) as usize];
+    std::fs::write(nodes.pfs("file"), version(0)).unwrap();
+    let (stop, latest) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for node in [1, 2] {
+            let (nodes, stop, latest) = (&nodes, &stop, &latest);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    let least = latest.load(Ordering::Acquire);
+                    let open = nodes.open(node, "file");
+                    for block in 0..blocks {
+                        let mut bytes = vec![0; BLOCK as usize];
+                        // An open whose version is gone says so.
+                        if open.read_at(block * BLOCK, &mut bytes).is_err() {
+                            break;
+                        }
+                        let first = bytes[0];
+                        assert!(u32::from(first) >= least, "{first} after {least} was written");
+                        let mixed = bytes.iter().position(|byte| *byte != first);
+                        // A write is seen block by block, not in the middle of one that was sent.
+                        assert!(mixed.is_none(), "a block of two versions at {mixed:?}");
+                    }
+                }
+            });
+        }
+        for number in 1..60 {
+            let writer = nodes.try_open(0, "file", Access::ReadWrite, None).unwrap();
+            for block in 0..blocks {
+                let part = vec![number; BLOCK as usize];
+                writer.write_at(block * BLOCK, &part).unwrap();
+            }
+            drop(writer);
+            latest.store(number.into(), Ordering::Release);
+            assert_eq!(nodes.read(0, "file").0, version(number));
+        }
+        stop.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn readers_of_one_cold_file_share_the_work() {
+    let nodes = Nodes::joined(4);
+    let bytes = content(6, 64 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    std::thread::scope(|scope| {
+        for node in 0..4 {
+            let (nodes, bytes) = (&nodes, &bytes);
+            scope.spawn(move || assert!(nodes.read(node, "file").0 == *bytes, "node {node}"));
+        }
+    });
+    let from_pfs: u64 = (0..4).map(|node| nodes.pfs_read_bytes(node)).sum();
+    let share = from_pfs as f64 / bytes.len() as f64;
+    println!("the PFS was read {share:.2} times");
+    assert!(share < 3.0, "each read its own: {share:.2}");
+}
+
+#[test]
+fn nodes_at_another_pfs_exchange_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().to_owned();
+    let nodes = Nodes::with(2, |number, config| {
+        if number == 1 {
+            config.pfs = other.clone();
+        }
+    });
+    let refused = |node: usize| {
+        let member = nodes.cluster(node).members.remove(0);
+        (member.state == "alive").then_some(member.refused_because).flatten()
+    };
+    until("both say why not", || refused(0).is_some() && refused(1).is_some());
+    let because = refused(0).unwrap();
+    assert!(because.contains("same directory of the same PFS"), "{because}");
+    assert!(!nodes.cluster(0).members[0].sees_same_pfs);
+    let bytes = content(7, 2 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    assert!(nodes.read(0, "file").0 == bytes);
+    assert_eq!(nodes.nodes[1].status().peer_served_bytes, 0);
+}
+
+#[test]
+fn a_node_with_another_key_is_none_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let strange = write_key(directory.path(), 8);
+    let nodes = Nodes::with(3, |number, config| {
+        if number == 2 {
+            config.cluster.as_mut().unwrap().key_file = strange.clone();
+        }
+    });
+    until("two joined", || nodes.cluster(0).members.iter().any(|it| it.sees_same_pfs));
+    until("what the third sends is counted", || nodes.cluster(0).messages_rejected > 0);
+    let third = nodes.cluster(0).members.into_iter().find(|it| it.node == "n2").unwrap();
+    assert!(third.state != "alive" && !third.sees_same_pfs, "{third:?}");
+}
+
+#[test]
+fn a_node_that_ends_is_missed_by_nobody() {
+    let nodes = Nodes::joined(3);
+    let bytes = content(9, 6 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    assert!(nodes.read(0, "file").0 == bytes);
+    nodes.wait_announced(6);
+    nodes.nodes[0].stop();
+    assert!(nodes.read(1, "file").0 == bytes);
+    let left = |node: usize| {
+        let mut members = nodes.cluster(node).members.into_iter();
+        members.any(|it| it.node == "n0" && (it.state == "left" || it.state == "down"))
+    };
+    until("the others know", || left(1) && left(2));
+    until("it is found at its new holder", || {
+        (1..3).map(|it| nodes.cluster(it).location_entries).sum::<u64>() == 6
+    });
+    let (read, outcome) = nodes.read(2, "file");
+    assert!(read == bytes);
+    assert_eq!(outcome.levels.peer, bytes.len() as u64, "{outcome:?}");
+}
+
+#[test]
+fn a_list_without_this_node_or_a_key_for_all_to_read_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let key_file = write_key(directory.path(), 7);
+    let start = |name: &str| {
+        let config = support::config(directory.path(), |config| {
+            config.cluster = Some(ClusterConfig {
+                nodes: member_list(2),
+                cluster_name: "test".into(),
+                key_file: key_file.clone(),
+                node_name: Some(name.into()),
+                peer_port: 7478,
+                peer_timeout: Duration::from_millis(500),
+                is_integrity_full: false,
+            });
+        });
+        Node::start(config).map(|node| node.stop())
+    };
+    let error = start("n7").unwrap_err().to_string();
+    assert!(error.contains("not among `cluster_nodes`"), "{error}");
+    start("n1").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let error = start("n1").unwrap_err().to_string();
+    assert!(error.contains("cluster_key_file"), "{error}");
+}
