@@ -39,7 +39,7 @@ pub enum Command {
     #[command(subcommand)]
     Node(NodeCommand),
     /// Show the state and counters of the node
-    Status(Facts),
+    Status(StatusArguments),
     /// Live view of the node
     Top(TopArguments),
     /// Print requests as they are served: by what, how long, and how long they waited for the PFS
@@ -201,6 +201,17 @@ pub struct ExplainArguments {
     /// How much of all files below directories is cached, and why the rest is not
     #[arg(long, short)]
     pub recursive: bool,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// All nodes of the cluster, a row each
+    #[arg(long)]
+    pub cluster: bool,
     /// Where the node is and how to print.
     #[command(flatten)]
     pub facts: Facts,

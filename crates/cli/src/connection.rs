@@ -91,6 +91,14 @@ impl Connection {
         }
     }
 
+    /// What all nodes of the cluster say of themselves.
+    pub fn cluster_status(&self) -> Result<Vec<NodeReport>> {
+        match self.ask(AdminRequest::ClusterStatus, None)? {
+            AdminReply::Cluster(nodes) => Ok(nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The cached files that come first.
     pub fn files(&self, order: FileOrder, count: u32) -> Result<Vec<CachedFile>> {
         match self.ask(AdminRequest::Files { order, count }, None)? {

@@ -87,6 +87,7 @@ impl AdminService for Node {
                 self.resume();
                 AdminReply::Done
             }
+            AdminRequest::ClusterStatus => AdminReply::Cluster(self.cluster_reports()?),
             // The connection that a trace lives on answers it.
             AdminRequest::Trace(_) => {
                 let detail = "it goes by the connection of the watcher";
@@ -391,8 +392,10 @@ impl Node {
         if let Some(file) = core.files.get(version.id) {
             explain_file(&mut answer, &file, &version);
         }
-        if answer.resident_bytes > 0 {
-            answer.holders.push(host);
+        match core.cluster() {
+            Some(cluster) => cluster.explain(&version, &mut answer),
+            None if answer.resident_bytes > 0 => answer.holders.push(host),
+            None => {}
         }
         if rule.is_some_and(|(_, rule)| !rule.admit) {
             answer.why_not.push("the directory rule does not admit this file".into());

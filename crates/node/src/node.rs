@@ -121,14 +121,18 @@ impl Node {
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let tracer = RequestTracer::new(core.pfs.clone());
         let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;
-        Ok(Arc::new(Node {
+        let node = Arc::new(Node {
             core,
             tracer,
             loads: Loads::default(),
             notes,
             housekeeping: Mutex::new(Some(housekeeping)),
             stopping,
-        }))
+        });
+        if let Some(cluster) = node.core.cluster() {
+            cluster.tell_of(&node);
+        }
+        Ok(node)
     }
 
     /// What is lost on this machine, one line each.

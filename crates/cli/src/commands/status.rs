@@ -1,15 +1,25 @@
 //! `tidepool status`: facts and counters of the node.
 
-use tidepool_proto::admin::{Status, TransferStatus};
+use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
+use tidepool_proto::cluster::ClusterStatus;
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
 
-use crate::arguments::Facts;
+use crate::arguments::StatusArguments;
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
 
 /// Runs `status`.
-pub fn status(facts: &Facts) -> Result<Outcome> {
+pub fn status(arguments: &StatusArguments) -> Result<Outcome> {
+    let facts = &arguments.facts;
+    if arguments.cluster {
+        let nodes = facts.socket.connect().cluster_status()?;
+        match facts.json {
+            true => output::json(&nodes)?,
+            false => print_nodes(&nodes),
+        }
+        return Ok(Outcome::Done);
+    }
     let status = facts.socket.connect().status()?;
     if facts.json {
         output::json(&status)?
@@ -40,6 +50,10 @@ fn print(status: &Status) {
     rows.push(("control", control(&status.control)));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
     rows.push(("dirty data", dirty(status)));
+    if let Some(cluster) = &status.cluster {
+        rows.push(("cluster", cluster_row(cluster)));
+        rows.extend(strangers(cluster).map(|text| ("not of it", coloured(&text, Colour::Warning))));
+    }
     if status.draining {
         let text = "new opens are refused until `tidepool node drain --undo`";
         rows.push(("draining", coloured(text, Colour::Warning)));
@@ -186,6 +200,54 @@ fn opens(status: &Status) -> String {
         status.reading_opens.max(passthrough_opens),
         size(passthrough_bytes)
     )
+}
+
+/// The other nodes in a line; `tidepool status --cluster` has a row for each.
+fn cluster_row(cluster: &ClusterStatus) -> String {
+    let ClusterStatus { blocks_fetched, blocks_missed, blocks_served, .. } = cluster;
+    format!(
+        "{} of {} in {} alive; {} from other nodes, {blocks_missed} asked for in vain, {} given",
+        cluster.alive(),
+        count(cluster.members.len() as u64 + 1, "node"),
+        cluster.cluster,
+        count(*blocks_fetched, "block"),
+        count(*blocks_served, "block"),
+    )
+}
+
+/// Nodes that are alive and with which no bytes are exchanged.
+fn strangers(cluster: &ClusterStatus) -> impl Iterator<Item = String> {
+    let refused = cluster.members.iter().filter(|member| member.state == "alive");
+    refused.filter_map(|member| {
+        let because = member.refused_because.as_ref()?;
+        Some(format!("{}: {because}", member.node))
+    })
+}
+
+fn print_nodes(nodes: &[NodeReport]) {
+    let header = ["node", "state", "memory", "hit ratio", "from peers", "to peers", "from the PFS"];
+    let right = [false, false, true, true, true, true, true];
+    let row = |node: &NodeReport| {
+        let Some(status) = &node.status else {
+            let why = node.error.clone().unwrap_or_default();
+            let missing = || "-".to_owned();
+            let state = format!("{} ({why})", node.state);
+            let [a, b, c, d, e] = [(); 5].map(|()| missing());
+            return vec![node.node.clone(), state, a, b, c, d, e];
+        };
+        let store = &status.store;
+        let ratio = status.hit_ratio_at_least.map(|share| format!("{:.1}%", share * 100.0));
+        vec![
+            node.node.clone(),
+            node.state.clone(),
+            format!("{} of {}", size(store.resident_bytes), size(store.capacity_bytes)),
+            ratio.unwrap_or_else(|| "-".to_owned()),
+            size(status.peer_read_bytes),
+            size(status.peer_served_bytes),
+            size(status.pfs_read_bytes),
+        ]
+    };
+    output::table(&header, &right, &nodes.iter().map(row).collect::<Vec<_>>());
 }
 
 fn dirty(status: &Status) -> String {

@@ -34,7 +34,7 @@ mod status;
 mod threads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,7 @@ use tidepool_proto::config::ClusterConfig;
 
 use crate::core::Core;
 use crate::counters::Counter;
+use crate::node::Node;
 
 use holdings::Holdings;
 use join::Proofs;
@@ -54,6 +55,8 @@ use threads::Signal;
 /// See the module's documentation.
 pub struct Cluster {
     core: Weak<Core>,
+    /// Whose facts other nodes are told, once it is there.
+    node: OnceLock<Weak<Node>>,
     config: ClusterConfig,
     me: NodeName,
     roster: Roster,
@@ -98,6 +101,12 @@ impl Cluster {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Lets other nodes ask for the facts of this one.
+    pub fn tell_of(&self, node: &Arc<Node>) {
+        let is_first = self.node.set(Arc::downgrade(node)).is_ok();
+        debug_assert!(is_first, "a cluster belongs to one node");
+    }
+
     /// A read from the PFS, to compare other nodes with.
     pub fn note_pfs_read(&self, bytes: u64, took: Duration) {
         self.peers.lock().pfs_read(bytes, took);
@@ -111,8 +120,7 @@ impl Cluster {
         self.members.lock().leave(self.now());
         self.signal.raise();
         // Its connections hold no lock of this, and end with what they are doing.
-        let server = self.server.lock().take();
-        drop(server);
+        *self.server.lock() = None;
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();

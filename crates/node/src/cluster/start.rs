@@ -144,6 +144,7 @@ impl Cluster {
         );
         let cluster = Arc::new(Cluster {
             core: Arc::downgrade(core),
+            node: Default::default(),
             config: config.clone(),
             me,
             roster,

@@ -1,9 +1,13 @@
 //! What a node tells of its cluster.
 
-use tidepool_cluster::{Breaker, MemberState, MemberView};
-use tidepool_proto::cluster::{ClusterStatus, MemberStatus};
+use tidepool_cluster::{Breaker, FileLookup, MemberState, MemberView, NodeName};
+use tidepool_proto::admin::{Explanation, NodeReport, Status};
+use tidepool_proto::cluster::{ClusterStatus, HolderRun, MemberStatus};
+use tidepool_proto::{Error, ErrorKind, Result, Version};
 
-use super::Cluster;
+use super::shared::Shared;
+use super::{Cluster, threads};
+use crate::node::Node;
 
 fn name(state: MemberState) -> &'static str {
     match state {
@@ -56,5 +60,90 @@ impl Cluster {
             avoided: measured.is_some_and(|peer| !matches!(peer.breaker, Breaker::Closed)),
             node: view.name.to_string(),
         }
+    }
+}
+
+impl Cluster {
+    /// Who holds which blocks of a file at `version`; empty also where its home does not answer.
+    pub fn holders(&self, version: &Version) -> Vec<HolderRun> {
+        let Shared { file, version } = Shared::named(version);
+        let looked_up = self.members.lock().lookup_file(self.now(), file, version);
+        let runs = match looked_up {
+            FileLookup::Known(runs) => runs,
+            FileLookup::Ask { home, request } => {
+                let request = threads::about_locations(&request);
+                let timeout = self.config.peer_timeout;
+                let reply = self.transport.call(home.as_str(), &request, timeout);
+                let learned = |reply: Vec<u8>| {
+                    self.members.lock().learn_file(self.now(), &home, &reply)
+                };
+                reply.ok().and_then(learned).unwrap_or_default()
+            }
+        };
+        let run = |run: tidepool_cluster::HolderRun| HolderRun {
+            first_block: run.first_block.into(),
+            blocks: run.count.into(),
+            nodes: run.holders.iter().map(NodeName::to_string).collect(),
+        };
+        runs.into_iter().map(run).collect()
+    }
+
+    /// Adds who holds a file to what is known of it here.
+    pub fn explain(&self, version: &Version, answer: &mut Explanation) {
+        if answer.resident_bytes > 0 {
+            answer.holders.push(self.me.to_string());
+        }
+        answer.holder_runs = self.holders(version);
+        for node in answer.holder_runs.iter().flat_map(|run| &run.nodes) {
+            if !answer.holders.contains(node) {
+                answer.holders.push(node.clone());
+            }
+        }
+    }
+
+    fn report(&self, node: &NodeName, state: MemberState) -> NodeReport {
+        let (node, state) = (node.clone(), name(state).to_owned());
+        let reply = self.transport.call(
+            node.as_str(),
+            &threads::about_status(),
+            self.config.peer_timeout,
+        );
+        let status = reply.map_err(|error| error.to_string()).and_then(|reply| {
+            let read = serde_json::from_slice::<Status>(&reply);
+            read.map_err(|_| "it answers what this release does not understand".to_owned())
+        });
+        let node = node.to_string();
+        match status {
+            Ok(status) => {
+                NodeReport { node, state, status: Some(Box::new(status)), error: None }
+            }
+            Err(error) => NodeReport { node, state, status: None, error: Some(error) },
+        }
+    }
+}
+
+impl Node {
+    /// What all nodes of the cluster say of themselves.
+    pub(crate) fn cluster_reports(&self) -> Result<Vec<NodeReport>> {
+        let cluster = self.core.cluster().ok_or_else(|| {
+            let what = "asking the nodes of the cluster";
+            Error::new(ErrorKind::InvalidInput, what, "this node stands alone")
+                .remedy("start it with `cluster_nodes` and `cluster_key_file`")
+        })?;
+        let own = NodeReport {
+            node: cluster.me.to_string(),
+            state: "self".into(),
+            status: Some(Box::new(self.status())),
+            error: None,
+        };
+        let others = cluster.members.lock().members();
+        let others = others.iter().filter(|view| view.name != cluster.me);
+        let reports = std::thread::scope(|scope| {
+            let asked: Vec<_> = others
+                .map(|view| scope.spawn(|| cluster.report(&view.name, view.state)))
+                .collect();
+            asked.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        });
+        Ok(std::iter::once(own).chain(reports).collect())
     }
 }

@@ -16,9 +16,11 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::Cluster;
 
-/// First byte of a request: about locations, or about the file by which a node is known.
+/// First byte of a request: about locations, about the file by which a node is known, or for its
+/// facts and counters.
 const LOCATIONS: u8 = 0;
 const JOIN: u8 = 1;
+const STATUS: u8 = 2;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -39,6 +41,11 @@ pub fn about_join() -> Vec<u8> {
     vec![JOIN]
 }
 
+/// A request for facts and counters.
+pub fn about_status() -> Vec<u8> {
+    vec![STATUS]
+}
+
 /// Answers another node.
 pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
     match request.split_first() {
@@ -50,6 +57,11 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         Some((&JOIN, [])) => {
             let own = cluster.core.upgrade().and_then(|core| cluster.proofs.own(&core, cluster).ok());
             own.and_then(|own| postcard::to_stdvec(&own).ok()).unwrap_or_default()
+        }
+        Some((&STATUS, [])) => {
+            let node = cluster.node.get().and_then(Weak::upgrade);
+            let status = node.map(|node| node.status());
+            status.and_then(|status| serde_json::to_vec(&status).ok()).unwrap_or_default()
         }
         _ => Vec::new(),
     }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::ClusterStatus;
+use crate::cluster::{ClusterStatus, HolderRun};
 use crate::control::{ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
@@ -69,6 +69,8 @@ pub enum AdminRequest {
     },
     /// Takes new opens again after a drain.
     Resume,
+    /// Facts and counters of all nodes of the cluster.
+    ClusterStatus,
     /// Watches requests, for as long as the connection is there. The descriptor of the file comes
     /// with the message where only requests of one are watched.
     Trace(TraceRequest),
@@ -114,6 +116,8 @@ pub enum AdminReply {
     Control(Box<ControlStatus>),
     /// To `Files`.
     Files(Vec<CachedFile>),
+    /// To `ClusterStatus`, this node first.
+    Cluster(Vec<NodeReport>),
     /// To requests without facts to report.
     Done,
     /// The request failed.
@@ -129,6 +133,20 @@ pub enum AdminReply {
     Unpinned(bool),
     /// To `Trace` that asks for what comes next.
     Traced(TraceBatch),
+}
+
+/// What one node of a cluster says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub node: String,
+    /// How the node that was asked sees it: `self`, or as in
+    /// [`MemberStatus::state`](crate::cluster::MemberStatus::state).
+    pub state: String,
+    /// Its facts; absent where it did not answer.
+    pub status: Option<Box<Status>>,
+    /// Why it did not.
+    pub error: Option<String>,
 }
 
 /// Facts and counters of a node.
@@ -389,8 +407,10 @@ pub struct Explanation {
     pub block_bytes: u64,
     /// The states of all blocks in order; empty where nothing of the file is cached.
     pub residency_runs: Vec<ResidencyRun>,
-    /// Nodes that hold blocks; on one node: this host.
+    /// Nodes that hold blocks, this one first; on one node: this host.
     pub holders: Vec<String>,
+    /// Which blocks they hold, in order; empty where the node stands alone.
+    pub holder_runs: Vec<HolderRun>,
     /// Pinned by `tidepool pin`.
     pub pinned: bool,
     /// Open handles.

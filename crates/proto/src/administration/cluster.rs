@@ -50,6 +50,17 @@ pub struct MemberStatus {
     pub avoided: bool,
 }
 
+/// Blocks in a row that the same nodes hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderRun {
+    /// First block.
+    pub first_block: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+}
+
 impl ClusterStatus {
     /// Members that are alive, this node among them.
     pub fn alive(&self) -> usize {
