@@ -11,8 +11,8 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, ResizeReport,
-    Status,
+    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, NodeReport,
+    ResizeReport, Status,
 };
 use tidepool_proto::files::{CachedFile, FileOrder};
 use tidepool_proto::trace::{TraceBatch, TraceRequest};

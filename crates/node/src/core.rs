@@ -1,8 +1,8 @@
 //! [`Core`]: what all parts of a node share. Store, PFS, table of files, fills and counters.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tidepool_pfs::{LowerFile, LowerStore};

@@ -221,7 +221,8 @@ impl Job {
         match start {
             FillStart::Resident | FillStart::Busy => Ok(Filled::Kept),
             FillStart::Started(mut fill) => {
-                let Some(level) = self.read_whole(core, gate, offset, &mut fill[..], length)? else {
+                let Some(level) = self.read_whole(core, gate, offset, &mut fill[..], length)?
+                else {
                     return Ok(Filled::Changed);
                 };
                 if *origin == Origin::Servers {

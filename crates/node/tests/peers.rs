@@ -14,9 +14,7 @@ use support::{content, read_all};
 use tidepool_node::Node;
 use tidepool_proto::cluster::ClusterStatus;
 use tidepool_proto::config::{ClusterConfig, NodeConfig};
-use tidepool_proto::{
-    Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode,
-};
+use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode};
 
 const BLOCK: u64 = 2 << 20;
 const CAPACITY: u64 = 256 << 20;
@@ -131,7 +129,8 @@ impl Nodes {
 
     /// Waits until the homes of all files know of so many held blocks.
     fn wait_announced(&self, blocks: u64) {
-        let known = || (0..self.nodes.len()).map(|it| self.cluster(it).location_entries).sum::<u64>();
+        let known =
+            || (0..self.nodes.len()).map(|it| self.cluster(it).location_entries).sum::<u64>();
         until("what is held is announced", || known() == blocks);
     }
 }

@@ -30,13 +30,7 @@ impl Transport for TcpTransport {
         todo!()
     }
 
-    fn fetch(
-        &self,
-        _: &str,
-        _: &BlockRequest,
-        _: &mut [u8],
-        _: Duration,
-    ) -> Result<(), PeerError> {
+    fn fetch(&self, _: &str, _: &BlockRequest, _: &mut [u8], _: Duration) -> Result<(), PeerError> {
         todo!()
     }
 

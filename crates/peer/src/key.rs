@@ -102,7 +102,8 @@ impl SharedKey {
         }
         // One byte more than allowed: a file that is too long is seen by it.
         let mut buffer = Secret(vec![0; KEY_BYTES_MAX + 1].into_boxed_slice());
-        let length = read_up_to(&mut file, &mut buffer.0).map_err(|error| fail(Fault::Io(error)))?;
+        let length =
+            read_up_to(&mut file, &mut buffer.0).map_err(|error| fail(Fault::Io(error)))?;
         Self::from_bytes(&buffer.0[..length]).map_err(|error| fail(error.fault))
     }
 

@@ -49,7 +49,8 @@ impl Cluster {
             }
         }
         let filler = filler.as_ref().filter(|it| !has_holders && self.may_ask(it));
-        let chosen = filler.and_then(|it| self.peers.lock().choose(self.now(), std::slice::from_ref(it)));
+        let chosen =
+            filler.and_then(|it| self.peers.lock().choose(self.now(), std::slice::from_ref(it)));
         chosen.is_some_and(|filler| {
             matches!(self.ask(core, &shared, (block, true), &filler, into), Outcome::Got)
         })
@@ -106,8 +107,7 @@ impl Cluster {
         let request = shared.request(block * core.block_bytes(), into.len(), may_fill);
         self.peers.lock().began(self.now(), node, bytes);
         let began = Instant::now();
-        let fetched =
-            self.transport.fetch(node.as_str(), &request, into, self.config.peer_timeout);
+        let fetched = self.transport.fetch(node.as_str(), &request, into, self.config.peer_timeout);
         let (now, took) = (self.now(), began.elapsed());
         let error = match fetched {
             Ok(()) => {

@@ -121,7 +121,8 @@ impl JoinFile {
         let root = core.pfs.root_descriptor();
         let name = format!("{PREFIX}{}-{}", cluster.config.cluster_name, cluster.me);
         let content = format!("{:032x}\n", threads::random());
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::CREATE | OFlags::RDWR | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         let file = match rustix::fs::openat(root, &name, flags, mode) {
             Ok(file) => file,

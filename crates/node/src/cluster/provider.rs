@@ -88,8 +88,7 @@ impl Asked {
             inner.readable.iter().find_map(|lower| lower.upgrade())
         };
         let lower = lower.ok_or(Refusal::NotHeld)?;
-        let source =
-            BlockSource { core: &self.core, file: &self.file, lower: &lower, cached };
+        let source = BlockSource { core: &self.core, file: &self.file, lower: &lower, cached };
         let Some(ticket) = source.fill_for_peer(self.block) else { return Ok(Filled::Kept) };
         loop {
             if let Some(filled) = ticket.wait_for(WORKING_INTERVAL) {
@@ -149,7 +148,8 @@ pub struct Provider(pub std::sync::Weak<Cluster>);
 impl Service for Provider {
     fn call(&self, from: &str, request: &[u8]) -> Vec<u8> {
         let Some(cluster) = self.0.upgrade() else { return Vec::new() };
-        NodeName::new(from).map_or_else(|_| Vec::new(), |from| threads::answer(&cluster, &from, request))
+        NodeName::new(from)
+            .map_or_else(|_| Vec::new(), |from| threads::answer(&cluster, &from, request))
     }
 
     fn block(
@@ -167,4 +167,3 @@ impl Service for Provider {
         Ok(block)
     }
 }
-

@@ -92,7 +92,9 @@ fn bind(me: &Member, addresses: &Addresses) -> Result<(TcpListener, UdpSocket)> 
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unsupported, "listening for other nodes", format!("at {place}"))
             .caused_by(error)
-            .remedy("the entry of `cluster_nodes` must be an address of this machine, its port free")
+            .remedy(
+                "the entry of `cluster_nodes` must be an address of this machine, its port free",
+            )
     };
     let not_found = || std::io::Error::other("the host name has no address");
     let address = addresses.of(&me.host, me.port).ok_or_else(not_found).map_err(failed)?;
@@ -108,15 +110,11 @@ impl Cluster {
         let key = SharedKey::load(&config.key_file).map_err(|error| {
             invalid("cluster_key_file", error, "head -c 32 /dev/urandom > FILE; chmod 600 FILE")
         })?;
-        let identity = Identity {
-            cluster: config.cluster_name.clone(),
-            node: me.name.to_string(),
-            key,
-        };
+        let identity =
+            Identity { cluster: config.cluster_name.clone(), node: me.name.to_string(), key };
         let addresses = Arc::<Addresses>::default();
         let (listener, socket) = bind(&me, &addresses)?;
-        let integrity =
-            if config.is_integrity_full { Integrity::Full } else { Integrity::Headers };
+        let integrity = if config.is_integrity_full { Integrity::Full } else { Integrity::Headers };
         let signal = Signal::new().map_err(|error| {
             Error::new(ErrorKind::Unsupported, "preparing the thread of members", "")
                 .caused_by(error)
@@ -136,12 +134,8 @@ impl Cluster {
                 addresses.of(&member.host, member.port)
             }
         };
-        let transport = TcpTransport::new(
-            identity.clone(),
-            integrity,
-            Arc::new(resolve),
-            CONNECTIONS_PER_PEER,
-        );
+        let transport =
+            TcpTransport::new(identity.clone(), integrity, Arc::new(resolve), CONNECTIONS_PER_PEER);
         let cluster = Arc::new(Cluster {
             core: Arc::downgrade(core),
             node: Default::default(),
@@ -174,7 +168,8 @@ impl Cluster {
         integrity: Integrity,
     ) -> Result<()> {
         let service = Arc::new(Provider(Arc::downgrade(self)));
-        let server = Server::start(listener, identity.clone(), integrity, service, Limits::default());
+        let server =
+            Server::start(listener, identity.clone(), integrity, service, Limits::default());
         let server = server.map_err(|error| {
             Error::new(ErrorKind::Unsupported, "serving other nodes", "").caused_by(error)
         })?;

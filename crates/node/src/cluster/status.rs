@@ -28,7 +28,9 @@ impl Cluster {
         };
         let members = views.into_iter().filter(|view| view.name != self.me);
         let rejected = self.server.lock().as_ref().map_or(0, |server| server.counters().rejected());
-        let datagrams = self.counts.datagrams_rejected.get() + counters.garbage_datagrams + counters.garbage_requests;
+        let datagrams = self.counts.datagrams_rejected.get()
+            + counters.garbage_datagrams
+            + counters.garbage_requests;
         ClusterStatus {
             cluster: self.config.cluster_name.clone(),
             node: self.me.to_string(),
@@ -74,9 +76,8 @@ impl Cluster {
                 let request = threads::about_locations(&request);
                 let timeout = self.config.peer_timeout;
                 let reply = self.transport.call(home.as_str(), &request, timeout);
-                let learned = |reply: Vec<u8>| {
-                    self.members.lock().learn_file(self.now(), &home, &reply)
-                };
+                let learned =
+                    |reply: Vec<u8>| self.members.lock().learn_file(self.now(), &home, &reply);
                 reply.ok().and_then(learned).unwrap_or_default()
             }
         };
@@ -103,20 +104,15 @@ impl Cluster {
 
     fn report(&self, node: &NodeName, state: MemberState) -> NodeReport {
         let (node, state) = (node.clone(), name(state).to_owned());
-        let reply = self.transport.call(
-            node.as_str(),
-            &threads::about_status(),
-            self.config.peer_timeout,
-        );
+        let reply =
+            self.transport.call(node.as_str(), &threads::about_status(), self.config.peer_timeout);
         let status = reply.map_err(|error| error.to_string()).and_then(|reply| {
             let read = serde_json::from_slice::<Status>(&reply);
             read.map_err(|_| "it answers what this release does not understand".to_owned())
         });
         let node = node.to_string();
         match status {
-            Ok(status) => {
-                NodeReport { node, state, status: Some(Box::new(status)), error: None }
-            }
+            Ok(status) => NodeReport { node, state, status: Some(Box::new(status)), error: None },
             Err(error) => NodeReport { node, state, status: None, error: Some(error) },
         }
     }
@@ -139,9 +135,8 @@ impl Node {
         let others = cluster.members.lock().members();
         let others = others.iter().filter(|view| view.name != cluster.me);
         let reports = std::thread::scope(|scope| {
-            let asked: Vec<_> = others
-                .map(|view| scope.spawn(|| cluster.report(&view.name, view.state)))
-                .collect();
+            let asked: Vec<_> =
+                others.map(|view| scope.spawn(|| cluster.report(&view.name, view.state))).collect();
             asked.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });
         Ok(std::iter::once(own).chain(reports).collect())

@@ -55,7 +55,8 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             reply
         }
         Some((&JOIN, [])) => {
-            let own = cluster.core.upgrade().and_then(|core| cluster.proofs.own(&core, cluster).ok());
+            let own =
+                cluster.core.upgrade().and_then(|core| cluster.proofs.own(&core, cluster).ok());
             own.and_then(|own| postcard::to_stdvec(&own).ok()).unwrap_or_default()
         }
         Some((&STATUS, [])) => {
@@ -172,10 +173,8 @@ fn run_members(cluster: &Cluster, datagrams: &mut Datagrams, calls: &Calls) {
 /// Waits for a datagram, the signal or the time.
 fn wait(cluster: &Cluster, datagrams: &Datagrams, timeout: Duration) {
     let timeout = timeout.min(LOOK_INTERVAL);
-    let timespec = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
+    let timespec =
+        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     let mut sources = [
         PollFd::from_borrowed_fd(datagrams.socket.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(cluster.signal.0.as_fd(), PollFlags::IN),
@@ -222,7 +221,8 @@ fn run_calls(cluster: &Cluster, calls: &Calls) {
     };
     let Some((to, request)) = next else { return };
     let request = about_locations(&request);
-    let is_avoided = cluster.peers.lock().choose(cluster.now(), std::slice::from_ref(&to)).is_none();
+    let is_avoided =
+        cluster.peers.lock().choose(cluster.now(), std::slice::from_ref(&to)).is_none();
     if is_avoided {
         return cluster.members.lock().call_failed(cluster.now(), &to);
     }

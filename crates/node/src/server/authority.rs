@@ -139,6 +139,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Metrics
         | AdminRequest::Govern(_)
         | AdminRequest::ControlStatus
+        | AdminRequest::ClusterStatus
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
         | AdminRequest::Resume
@@ -164,6 +165,7 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Config
         | AdminRequest::Metrics
         | AdminRequest::ControlStatus
+        | AdminRequest::ClusterStatus
         | AdminRequest::Files { .. }
         // Everybody sees his own requests.
         | AdminRequest::Trace(_) => false,

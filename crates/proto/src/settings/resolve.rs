@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::config::{
-    Backing, ClientLimits, ClusterConfig, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
-    StripeHints, UserQuota, memory_min_default_bytes,
+    Backing, ClientLimits, ClusterConfig, ControlConfig, DirectoryRule, Feature, LogFormat,
+    LogLevel, NodeConfig, StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::entry::ConfigEntry;
