@@ -78,7 +78,7 @@ impl Proofs {
         self.count(&known);
     }
 
-    fn note(&self, node: &NodeName, refused_because: Option<String>, now: Duration) {
+    pub(super) fn note(&self, node: &NodeName, refused_because: Option<String>, now: Duration) {
         let mut known = self.known.lock();
         let pause = known.get(node).map_or(PAUSES.0, |proof| (proof.pause * 2).min(PAUSES.1));
         let pause = if refused_because.is_none() { PAUSES.0 } else { pause };
