@@ -4,13 +4,23 @@
 //! requests and times go in; datagrams and calls come out. So the simulation in `tests/` runs what
 //! a node runs. Nothing here needs consensus: a wrong entry costs a miss, never a byte.
 
+mod entries;
+mod hash;
+mod holdings;
+mod home;
 mod identity;
+mod membership;
+mod message;
 mod node;
 mod nodelist;
 mod peers;
 mod plan;
+mod random;
+mod readers;
 mod roster;
 mod settings;
+mod table;
+mod wire;
 
 pub use identity::{FileKey, InvalidName, NodeName, SharedVersion};
 pub use node::{ClusterNode, Output};

@@ -31,6 +31,8 @@ pub struct Settings {
     pub announce_batch_max: usize,
     /// Entries announced in one call.
     pub announce_entries_max: usize,
+    /// Announcements that are under way at once, to all homes.
+    pub announce_calls_max: usize,
     /// Least time between two calls of a re-announcement to one home.
     pub reannounce_pause: Duration,
     /// How long a plan of a home is remembered.
@@ -62,6 +64,7 @@ impl Default for Settings {
             announce_delay: Duration::from_millis(20),
             announce_batch_max: 4_096,
             announce_entries_max: 4_096,
+            announce_calls_max: 64,
             reannounce_pause: Duration::from_millis(50),
             plan_ttl: Duration::from_secs(2),
             plans_max: 16_384,
