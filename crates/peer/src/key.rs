@@ -33,19 +33,28 @@ impl Identity {
     /// # Errors
     /// Which cannot.
     pub(crate) fn check(&self) -> io::Result<()> {
-        for (what, name) in [("cluster", &self.cluster), ("node", &self.node)] {
-            if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!(
-                        "the name of the {what} has {} bytes; give it 1 to {NAME_BYTES_MAX}",
-                        name.len()
-                    ),
-                ));
-            }
-        }
-        Ok(())
+        check_name("cluster", &self.cluster)?;
+        check_name("node", &self.node)
     }
+
+    /// Whether these names and that of `peer` can be sent.
+    ///
+    /// # Errors
+    /// Which cannot.
+    pub(crate) fn check_name(&self, peer: &str) -> io::Result<()> {
+        self.check()?;
+        check_name("peer", peer)
+    }
+}
+
+fn check_name(what: &str, name: &str) -> io::Result<()> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let length = name.len();
+    let message =
+        format!("the name of the {what} has {length} bytes; 1 to {NAME_BYTES_MAX} can be sent");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
 /// The cluster's shared key. Overwritten when the last clone is dropped.
@@ -62,7 +71,7 @@ impl Drop for Secret {
 }
 
 /// Zeros that the compiler does not leave out.
-fn overwrite(bytes: &mut [u8]) {
+pub(crate) fn overwrite(bytes: &mut [u8]) {
     for byte in bytes {
         // SAFETY: a reference to a byte is valid for one write.
         unsafe { std::ptr::write_volatile(byte, 0) };
@@ -102,7 +111,8 @@ impl SharedKey {
         }
         // One byte more than allowed: a file that is too long is seen by it.
         let mut buffer = Secret(vec![0; KEY_BYTES_MAX + 1].into_boxed_slice());
-        let length = read_up_to(&mut file, &mut buffer.0).map_err(|error| fail(Fault::Io(error)))?;
+        let length =
+            read_up_to(&mut file, &mut buffer.0).map_err(|error| fail(Fault::Io(error)))?;
         Self::from_bytes(&buffer.0[..length]).map_err(|error| fail(error.fault))
     }
 

@@ -10,14 +10,19 @@
 mod client;
 pub mod datagram;
 mod error;
+mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
 mod key;
 mod request;
 mod server;
 mod service;
+mod socket;
 
-pub use client::TcpTransport;
+pub use client::{Resolve, TcpTransport};
 pub use error::{PeerError, Refusal};
 pub use key::{Identity, KeyError, SharedKey};
 pub use request::{BlockRequest, Integrity, Transport};
-pub use server::{Counters, Limits, Server};
+pub use server::{Counters, Fault, Limits, Server};
 pub use service::{Block, Bytes, Service};
