@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::Limits;
-use crate::socket::queued_bytes;
+use crate::socket::{deadline_after, queued_bytes};
 
 /// One connection.
 pub(super) struct Connection {
@@ -25,15 +25,35 @@ pub(super) struct Connection {
 struct State {
     /// Who it is, once that is proven.
     peer: Option<Arc<str>>,
-    /// A request is under way.
-    serving: bool,
-    /// When it was accepted, proven, or a request ended.
+    activity: Activity,
+    /// When it was accepted, or its activity changed.
     since: Instant,
+}
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activity {
+    /// It waits for a request.
+    Idle,
+    /// A request, or the proof, is under way.
+    Serving,
+    /// The last frame of an answer is on its way: the peer may close it before its thread knows.
+    Finishing,
+}
+
+/// Whether a connection more can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Now,
+    /// When an answer has gone out.
+    Soon,
+    /// All are busy.
+    None,
 }
 
 impl Connection {
     pub fn new(stream: TcpStream, address: SocketAddr) -> Self {
-        let state = State { peer: None, serving: true, since: Instant::now() };
+        let state = State { peer: None, activity: Activity::Serving, since: Instant::now() };
         Self {
             stream,
             address,
@@ -54,17 +74,15 @@ impl Connection {
         self.cut.load(Ordering::Acquire)
     }
 
-    /// A request begins or ends.
-    pub fn set_serving(&self, serving: bool) {
+    fn set(&self, activity: Activity) {
         let mut state = self.state.lock();
-        state.serving = serving;
+        state.activity = activity;
         state.since = Instant::now();
     }
 
-    /// Since when it is idle; none while it serves.
-    fn idle_since(&self) -> Option<Instant> {
+    fn activity(&self) -> (Activity, Instant) {
         let state = self.state.lock();
-        (!state.serving && state.peer.is_some()).then_some(state.since)
+        (state.activity, state.since)
     }
 
     /// Who it is, as far as that is proven.
@@ -81,10 +99,32 @@ impl Connection {
     }
 }
 
+fn cut_longest_idle<'a>(connections: impl Iterator<Item = &'a Arc<Connection>>) -> Room {
+    let mut room = Room::None;
+    let mut longest: Option<(Instant, &Connection)> = None;
+    for connection in connections {
+        match connection.activity() {
+            (Activity::Idle, since) if longest.is_none_or(|(before, _)| since < before) => {
+                longest = Some((since, connection));
+            }
+            (Activity::Finishing, _) => room = Room::Soon,
+            _ => {}
+        }
+    }
+    if let Some((_, connection)) = longest {
+        connection.cut();
+        room = Room::Now;
+    }
+    room
+}
+
 /// All connections of a server.
 #[derive(Default)]
 pub(super) struct Connections {
     all: Mutex<Table>,
+    /// A connection became idle or ended, while somebody waits for that.
+    freed: Condvar,
+    waiting: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -98,6 +138,21 @@ impl Table {
     /// Connections that nobody cut off.
     fn live(&self) -> impl Iterator<Item = &Arc<Connection>> {
         self.connections.values().filter(|connection| !connection.is_cut())
+    }
+
+    /// Cuts off what has to go for one connection more of `peer`.
+    fn make_room(&self, peer: &str, limits: &Limits) -> Room {
+        let of = |connection: &Connection| connection.peer();
+        let of_peer = || self.live().filter(|other| of(other).is_some_and(|of| *of == *peer));
+        let proven = || self.live().filter(|other| of(other).is_some());
+        let mut room = Room::Now;
+        if of_peer().count() >= limits.connections_per_peer {
+            room = cut_longest_idle(of_peer());
+        }
+        if room == Room::Now && proven().count() >= limits.connections {
+            room = cut_longest_idle(proven());
+        }
+        room
     }
 }
 
@@ -128,35 +183,52 @@ impl Connections {
     /// A connection proved whose it is. Where its peer, or all, have too many, the one that is idle
     /// for the longest is cut off: it may be left over from a peer that was started anew.
     ///
-    /// False where none is idle: the peer has to use those that it has.
+    /// False where all are busy: the peer has to use those that it has.
     pub fn prove(&self, connection: &Connection, peer: &str, limits: &Limits) -> bool {
-        let table = self.all.lock();
         let peer: Arc<str> = Arc::from(peer);
-        let of_peer = || table.live().filter(|other| other.peer().is_some_and(|of| of == peer));
-        let proven = || table.live().filter(|other| other.peer().is_some());
-        let longest_idle = |connections: &mut dyn Iterator<Item = &Arc<Connection>>| {
-            let idle = connections.filter_map(|other| Some((other.idle_since()?, other)));
-            idle.min_by_key(|(since, _)| *since).map(|(_, other)| other.cut()).is_some()
+        let deadline = deadline_after(limits.handshake);
+        // Before the table is looked at: who changes something after that sees it.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut table = self.all.lock();
+        let admitted = loop {
+            match table.make_room(&peer, limits) {
+                Room::Now => break true,
+                Room::None => break false,
+                Room::Soon => {}
+            }
+            if self.freed.wait_until(&mut table, deadline).timed_out() {
+                break false;
+            }
         };
-        let mut admitted = true;
-        if of_peer().count() >= limits.connections_per_peer {
-            admitted = longest_idle(&mut of_peer());
-        }
-        if admitted && proven().count() >= limits.connections {
-            admitted = longest_idle(&mut proven());
-        }
         if admitted {
-            let mut state = connection.state.lock();
-            state.peer = Some(peer);
-            state.serving = false;
-            state.since = Instant::now();
+            connection.state.lock().peer = Some(peer);
+            connection.set(Activity::Idle);
         }
+        drop(table);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
         admitted
+    }
+
+    /// A connection begins or ends a request.
+    pub fn set(&self, connection: &Connection, activity: Activity) {
+        connection.set(activity);
+        if activity == Activity::Idle {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            // With the lock: nobody is between looking and waiting.
+            let _table = self.all.lock();
+            self.freed.notify_all();
+        }
     }
 
     /// A connection's thread ends.
     pub fn remove(&self, id: u64) {
         self.all.lock().connections.remove(&id);
+        self.wake();
     }
 
     /// Cuts off all, and takes in no more.

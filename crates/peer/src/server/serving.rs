@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::connections::Connection;
+use super::connections::{Activity, Connection};
 use super::faults::Fault;
 use super::sending::CopyBuffer;
 use super::{Counts, Shared};
@@ -111,14 +111,14 @@ impl Serving<'_> {
     /// Waits for one request and answers it.
     fn request(&mut self) -> Result<(), End> {
         self.wait_idle()?;
-        self.connection.set_serving(true);
+        self.set(Activity::Serving);
         let header = self.header()?;
         let payload = match header.kind {
             Kind::Call | Kind::Block => self.payload(&header)?,
             _ => return Err(End::Fault(Fault::Garbage)),
         };
         if header.kind == Kind::Call { self.call(&payload) } else { self.block(&payload) }?;
-        self.connection.set_serving(false);
+        self.set(Activity::Idle);
         Ok(())
     }
 
@@ -161,7 +161,13 @@ impl Serving<'_> {
         Ok(followed)
     }
 
-    fn send(&self, frame: &[u8]) -> Result<(), End> {
+    fn set(&self, activity: Activity) {
+        self.shared.connections.set(self.connection, activity);
+    }
+
+    /// Sends the last frame of an answer.
+    fn send_last(&self, frame: &[u8]) -> Result<(), End> {
+        self.set(Activity::Finishing);
         Ok(send_all(&self.connection.stream, frame, false, self.patience())?)
     }
 
@@ -177,13 +183,13 @@ impl Serving<'_> {
             return self.refuse(Refusal::Unknown);
         }
         let frame = self.session.sealing.frame(Kind::Reply, &reply);
-        self.send(&frame)
+        self.send_last(&frame)
     }
 
     fn refuse(&mut self, refusal: Refusal) -> Result<(), End> {
         self.count(|counts| &counts.refused, 1);
         let header = self.session.sealing.header(Kind::Refused, detail_of(refusal), 0);
-        self.send(&header)
+        self.send_last(&header)
     }
 
     fn block(&mut self, payload: &[u8]) -> Result<(), End> {
@@ -209,7 +215,7 @@ impl Serving<'_> {
         let good = confirm() && whole;
         self.count(|counts| if good { &counts.confirmed } else { &counts.changed }, 1);
         let header = self.session.sealing.header(Kind::Confirmed, u8::from(good), 0);
-        self.send(&header)
+        self.send_last(&header)
     }
 
     /// Asks the service for a block, and tells the peer meanwhile that it works.
