@@ -249,3 +249,7 @@ impl Opener {
         if sender.take(start, number, now) { Ok(()) } else { Err(Rejected::Replayed) }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/datagram.rs"]
+mod tests;

@@ -175,20 +175,20 @@ fn a_holder_that_says_that_it_works_is_waited_for() {
 
 #[test]
 fn many_fetches_share_few_connections() {
-    let blocks = 16;
-    let holder = Arc::new(Holder::new(blocks * MIB));
+    let (blocks, length) = (16, 300 << 10);
+    let holder = Arc::new(Holder::new(blocks * length));
     let server = serve(&holder);
     let transport = reach(server.local_addr());
     std::thread::scope(|scope| {
         for reader in 0..24 {
             let transport = &transport;
             scope.spawn(move || {
-                let mut into = vec![0; MIB];
+                let mut into = vec![0; length];
                 for round in 0..blocks {
-                    let offset = ((reader * 7 + round * 5) % blocks * MIB) as u64;
-                    let wanted = request(offset, MIB);
+                    let offset = ((reader * 7 + round * 5) % blocks * length) as u64;
+                    let wanted = request(offset, length);
                     transport.fetch("holder", &wanted, &mut into, LONG).expect("a block");
-                    assert!(into == pattern(0, offset, MIB));
+                    assert!(into == pattern(0, offset, length));
                     let reply = transport.call("holder", b"?", LONG).expect("a reply");
                     assert_eq!(reply, b"reader: ?");
                 }
