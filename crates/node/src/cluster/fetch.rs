@@ -114,7 +114,7 @@ impl Cluster {
                 let mut peers = self.peers.lock();
                 match may_fill {
                     // What it read from the PFS first says nothing of the way to it.
-                    true => peers.answered(now, node, bytes),
+                    true => peers.refused(node, bytes),
                     false => peers.succeeded(now, node, bytes, took),
                 }
                 drop(peers);
@@ -128,11 +128,11 @@ impl Cluster {
         tracing::debug!(%node, block, %error, "a block did not come");
         match error {
             PeerError::Refused(refusal) => {
-                self.peers.lock().answered(now, node, bytes);
+                self.peers.lock().refused(node, bytes);
                 self.note_refusal(shared, block, node, refusal)
             }
             PeerError::Changed => {
-                self.peers.lock().answered(now, node, bytes);
+                self.peers.lock().refused(node, bytes);
                 self.counts.changed.add(1);
                 Outcome::GiveUp
             }

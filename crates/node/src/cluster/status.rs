@@ -1,6 +1,7 @@
 //! What a node tells of its cluster.
 
 use tidepool_cluster::{Breaker, FileLookup, MemberState, MemberView, NodeName};
+use tidepool_peer::Fault;
 use tidepool_proto::admin::{Explanation, NodeReport, Status};
 use tidepool_proto::cluster::{ClusterStatus, HolderRun, MemberStatus};
 use tidepool_proto::{Error, ErrorKind, Result, Version};
@@ -19,6 +20,12 @@ fn name(state: MemberState) -> &'static str {
     }
 }
 
+/// Connections that were closed for what came by them; one that ended or hung tried nothing.
+fn rejected(counters: &tidepool_peer::Counters) -> u64 {
+    let is_hostile = |fault: &&Fault| !matches!(fault, Fault::TimedOut | Fault::Socket);
+    Fault::ALL.iter().filter(is_hostile).map(|fault| counters.closed(*fault)).sum()
+}
+
 impl Cluster {
     /// Members, and what happened between them and this node.
     pub fn status(&self) -> ClusterStatus {
@@ -27,7 +34,7 @@ impl Cluster {
             (members.members(), members.counters())
         };
         let members = views.into_iter().filter(|view| view.name != self.me);
-        let rejected = self.server.lock().as_ref().map_or(0, |server| server.counters().rejected());
+        let rejected = self.server.lock().as_ref().map_or(0, |server| rejected(&server.counters()));
         let datagrams = self.counts.datagrams_rejected.get()
             + counters.garbage_datagrams
             + counters.garbage_requests;

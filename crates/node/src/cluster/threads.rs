@@ -207,6 +207,7 @@ fn carry_out(cluster: &Cluster, datagrams: &mut Datagrams, calls: &Calls, output
             tracing::warn!(%node, "a node of the cluster is gone");
             cluster.proofs.forget(&node);
             cluster.transport.forget(node.as_str());
+            cluster.peers.lock().forget(&node);
         }
     }
 }
