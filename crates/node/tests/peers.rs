@@ -103,19 +103,13 @@ impl Nodes {
     }
 
     fn open(&self, node: usize, name: &str) -> Arc<dyn OpenFile> {
-        self.try_open(node, name, Access::Read, None).unwrap()
+        self.try_open(node, name, Access::Read).unwrap()
     }
 
-    fn try_open(
-        &self,
-        node: usize,
-        name: &str,
-        access: Access,
-        write_mode: Option<WriteMode>,
-    ) -> Result<Arc<dyn OpenFile>> {
+    fn try_open(&self, node: usize, name: &str, access: Access) -> Result<Arc<dyn OpenFile>> {
         let mut options = File::options();
         let file = options.read(true).write(access.writes()).open(self.pfs(name)).unwrap();
-        let request = OpenRequest { access, write_mode, ..OpenRequest::to_read(file.into(), 0) };
+        let request = OpenRequest { access, ..OpenRequest::to_read(file.into(), 0) };
         self.nodes[node].open(request)
     }
 
@@ -129,9 +123,12 @@ impl Nodes {
 
     /// Waits until the homes of all files know of so many held blocks.
     fn wait_announced(&self, blocks: u64) {
-        let known =
-            || (0..self.nodes.len()).map(|it| self.cluster(it).location_entries).sum::<u64>();
-        until("what is held is announced", || known() == blocks);
+        until("what is held is announced", || self.announced() == blocks);
+    }
+
+    /// Held blocks that the homes of all files know of.
+    fn announced(&self) -> u64 {
+        (0..self.nodes.len()).map(|node| self.cluster(node).location_entries).sum()
     }
 }
 
@@ -174,23 +171,20 @@ fn a_file_comes_from_the_node_that_holds_it() {
 #[test]
 fn a_changed_file_is_never_read_at_its_old_version() {
     let nodes = Nodes::joined(2);
+    let length = 3 * BLOCK as usize;
     for round in 0..20 {
-        let length = 3 * BLOCK as usize;
-        std::fs::write(nodes.pfs("file"), content(round, length)).unwrap();
-        assert!(nodes.read(0, "file").0 == content(round, length));
+        let name = format!("file-{round}");
+        std::fs::write(nodes.pfs(&name), content(round, length)).unwrap();
+        let before = nodes.announced();
+        assert!(nodes.read(0, &name).0 == content(round, length));
         // Half of the time the other node asks before this one announced anything.
         if round % 2 == 0 {
-            nodes.wait_announced(3);
+            until("what is held is announced", || nodes.announced() >= before + 3);
         }
         let newer = content(1000 + round, length);
-        std::fs::write(nodes.pfs("file"), &newer).unwrap();
-        assert!(nodes.read(1, "file").0 == newer, "round {round}");
-        assert!(nodes.read(0, "file").0 == newer, "round {round}");
-        std::fs::remove_file(nodes.pfs("file")).unwrap();
-        std::fs::write(nodes.pfs("other"), content(round, 1)).unwrap();
-        until("nothing is announced", || {
-            nodes.cluster(0).location_entries + nodes.cluster(1).location_entries <= 3
-        });
+        std::fs::write(nodes.pfs(&name), &newer).unwrap();
+        assert!(nodes.read(1, &name).0 == newer, "round {round}");
+        assert!(nodes.read(0, &name).0 == newer, "round {round}");
     }
 }
 
@@ -212,14 +206,23 @@ fn bytes_of_racy_time_stamps_stay_where_they_are() {
 #[test]
 fn memory_only_bytes_are_not_given_away() {
     let nodes = Nodes::joined(2);
-    std::fs::write(nodes.pfs("file"), b"").unwrap();
-    let file = nodes.try_open(0, "file", Access::ReadWrite, Some(WriteMode::Memory)).unwrap();
+    let mut options = File::options();
+    let lower = options.read(true).write(true).create(true).open(nodes.pfs("file")).unwrap();
+    let request = OpenRequest {
+        access: Access::ReadWrite,
+        write_mode: Some(WriteMode::Memory),
+        created: true,
+        ..OpenRequest::to_read(lower.into(), 0)
+    };
+    let file = nodes.nodes[0].open(request).unwrap();
     let bytes = content(4, 2 * BLOCK as usize);
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
+    assert_eq!(nodes.nodes[0].status().memory_only_files, 1);
+    // What is held is compared with what was announced once a second.
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(nodes.cluster(0).location_entries + nodes.cluster(1).location_entries, 0);
-    assert!(nodes.try_open(1, "file", Access::Read, None).is_err(), "the stub says where it is");
+    assert_eq!(nodes.announced(), 0);
+    assert!(nodes.try_open(1, "file", Access::Read).is_err(), "the stub says where it is");
 }
 
 #[test]
@@ -253,7 +256,7 @@ fn one_node_writes_while_others_read() {
             });
         }
         for number in 1..60 {
-            let writer = nodes.try_open(0, "file", Access::ReadWrite, None).unwrap();
+            let writer = nodes.try_open(0, "file", Access::ReadWrite).unwrap();
             for block in 0..blocks {
                 let part = vec![number; BLOCK as usize];
                 writer.write_at(block * BLOCK, &part).unwrap();
@@ -336,7 +339,7 @@ fn a_node_that_ends_is_missed_by_nobody() {
     };
     until("the others know", || left(1) && left(2));
     until("it is found at its new holder", || {
-        (1..3).map(|it| nodes.cluster(it).location_entries).sum::<u64>() == 6
+        nodes.cluster(1).location_entries + nodes.cluster(2).location_entries == 6
     });
     let (read, outcome) = nodes.read(2, "file");
     assert!(read == bytes);
