@@ -510,8 +510,8 @@ impl Drop for Leaver {
             Whereabouts::Here(process) => Some(Some(process)),
             Whereabouts::Unknown => Some(None),
         };
-        let may_look_on = connection.cut_off.load(Ordering::Acquire)
-            || shared.stopping.load(Ordering::Acquire);
+        let may_look_on =
+            connection.cut_off.load(Ordering::Acquire) || shared.stopping.load(Ordering::Acquire);
         if may_look_on
             && !borrows.is_empty()
             && let Some(process) = process
