@@ -102,12 +102,13 @@ impl Node {
                 .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
             let mut remains = Remains::none();
             if let Some(cached) = &old {
-                if is_ours || is_usable(cached, &version, &inner) {
+                let is_anothers = is_left_of_another(cached, wish.terms.owner, &inner);
+                if is_ours || (is_usable(cached, &version, &inner) && !is_anothers) {
                     register(&mut inner, wish.access);
                     return Ok((cached.clone(), inner.written_directly));
                 }
                 memory_only::note_replaced(file, cached);
-                core.counters.versions_invalidated.add(1);
+                core.counters.versions_invalidated.add((!is_anothers).into());
                 core.invalidate(cached);
                 remains = memory_only::discard(core, &mut inner);
             }
@@ -220,6 +221,15 @@ fn is_usable(cached: &CachedVersion, version: &Version, inner: &Inner) -> bool {
     let is_current = cached.version().agrees_with(version) && !cached.is_memory_only();
     // Invalidation is final (invariant 3), even if the version is right after all.
     is_current && !cached.is_invalidated() && !is_stale
+}
+
+/// Whether nobody has the file open, nothing of it is resident, and it was charged to somebody else
+/// than the one who opens it now, whose quota counts from here on.
+fn is_left_of_another(cached: &CachedVersion, owner: Owner, inner: &Inner) -> bool {
+    inner.handles == 0
+        && cached.owner != owner
+        && !cached.is_memory_only()
+        && cached.segment().is_some_and(|segment| segment.resident_bytes() == 0)
 }
 
 /// Begins what is cached of the file at `version`.

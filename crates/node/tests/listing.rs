@@ -5,7 +5,9 @@ mod support;
 
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::config::UserQuota;
 use tidepool_proto::files::{CachedFile, FileOrder};
+use tidepool_proto::{FileService, OpenRequest};
 
 const STRANGER: u32 = 4711;
 
@@ -50,6 +52,39 @@ fn names_are_for_those_who_may_know_them() {
     fixture.read("of-root");
     assert_eq!(list(&fixture, FileOrder::Resident, 10, 0).len(), 1);
     assert!(list(&fixture, FileOrder::Resident, 10, STRANGER).is_empty());
+}
+
+fn read_as(fixture: &Fixture, name: &str, user_id: u32) {
+    let lower = std::fs::File::open(fixture.path(name)).unwrap();
+    let open = fixture.node.open(OpenRequest::to_read(lower.into(), user_id)).unwrap();
+    read_all(&*open).unwrap();
+}
+
+#[test]
+fn a_name_that_another_user_came_by_is_not_told() {
+    let fixture = Fixture::new();
+    fixture.put("public", &content(1, 2 << 20));
+    std::fs::create_dir(fixture.path("secret")).unwrap();
+    std::fs::hard_link(fixture.path("public"), fixture.path("secret/name")).unwrap();
+    read_as(&fixture, "public", STRANGER);
+    read_as(&fixture, "secret/name", 0);
+    assert_eq!(paths(&list(&fixture, FileOrder::Resident, 10, STRANGER)), ["public"]);
+}
+
+#[test]
+fn a_file_is_charged_to_who_reads_it_after_all_of_it_was_evicted() {
+    let fixture = Fixture::with(|config| {
+        config.quotas = vec![UserQuota { user_id: STRANGER, quota_bytes: 8 << 20 }];
+    });
+    for name in ["a", "b", "c", "d"] {
+        fixture.put(name, &content(1, 4 << 20));
+        read_as(&fixture, name, 0);
+    }
+    fixture.node.store().evict_all();
+    ["a", "b", "c", "d"].iter().for_each(|name| read_as(&fixture, name, STRANGER));
+    let status = fixture.node.status();
+    assert!(status.store.resident_bytes <= 8 << 20, "{}", status.store.resident_bytes);
+    assert_eq!(status.transfers.versions_invalidated, 0, "nothing was out of date");
 }
 
 #[test]

@@ -45,6 +45,9 @@ pub struct Inode {
     /// Whether look-ups by others are never answered with it.
     pub(super) is_private: AtomicBool,
     pub(super) place: Mutex<Option<Place>>,
+    /// Whether it was seen at several places: the last one may be in a directory that not all who
+    /// use the file may enter.
+    has_several_places: AtomicBool,
     pub(super) pin: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether the descriptor may be the only way left to the file: one of its names was to go.
     pub(super) is_last_way: AtomicBool,
@@ -76,6 +79,7 @@ impl Inode {
             kernel_view: Mutex::default(),
             is_private: AtomicBool::new(false),
             place: Mutex::new(place),
+            has_several_places: AtomicBool::new(false),
             pin: Mutex::new(None),
             is_last_way: AtomicBool::new(false),
             last_use: AtomicU64::new(0),
@@ -120,8 +124,15 @@ impl Inode {
             _ => false,
         };
         if !same {
+            let is_another = present.is_some() && place.is_some();
+            self.has_several_places.fetch_or(is_another, Ordering::AcqRel);
             *present = place;
         }
+    }
+
+    /// Whether it was seen at another place than the last one before.
+    pub fn has_several_places(&self) -> bool {
+        self.has_several_places.load(Ordering::Acquire)
     }
 
     /// Whether this is a regular file.

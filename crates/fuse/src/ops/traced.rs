@@ -137,11 +137,14 @@ impl Filesystem {
         let user = self.user_of(header, arguments);
         let mut record = TraceRecord::begun(Front::Mount, operation, user, header.pid);
         if let Ok(node) = self.inodes.get(header.nodeid) {
-            let path = match name_of(header.opcode, arguments) {
-                Some(name) => path_of(&node).map(|path| below(&path, name)),
-                None => path_of(&node),
-            };
-            record = record.of_file(node.id, path);
+            let name = name_of(header.opcode, arguments);
+            if let Some((path, is_for_all)) = path_of(&node) {
+                let path = name.map_or(path.clone(), |name| below(&path, name));
+                record = record.of_file(node.id, Some(path));
+                record.hides_path = !is_for_all;
+            } else {
+                record = record.of_file(node.id, None);
+            }
         }
         let range = match header.opcode {
             op::READ | op::WRITE => {
@@ -162,20 +165,22 @@ impl Filesystem {
     }
 }
 
-/// Path of a node below the root, by the places where it was seen last.
-fn path_of(inode: &Arc<Inode>) -> Option<String> {
-    let mut names = Vec::new();
+/// Path of a node below the root, by the places where it was seen last, and whether everybody who
+/// uses the node may know it: nobody else can have used it by another path.
+fn path_of(inode: &Arc<Inode>) -> Option<(String, bool)> {
+    let (mut names, mut is_for_all) = (Vec::new(), true);
     let mut at = inode.clone();
     while at.nodeid != abi::ROOT_NODEID {
         if names.len() == DEPTH_MAX {
             return None;
         }
         let place = at.place()?;
+        is_for_all &= !at.has_several_places();
         names.push(place.name.to_string_lossy().into_owned());
         at = place.parent;
     }
     names.reverse();
-    Some(names.join("/"))
+    Some((names.join("/"), is_for_all))
 }
 
 fn below(path: &str, name: &CStr) -> String {

@@ -400,7 +400,12 @@ impl Handle {
         if let Some(path) = self.lower.relative_path_known() {
             let name = path.file_name().unwrap_or_default();
             self.of_probe = name.as_encoded_bytes().starts_with(PROBE_PREFIX.as_bytes());
-            self.file.inner.lock().opened_as = path;
+            let mut inner = self.file.inner.lock();
+            // The list shows it to the user whom the file is charged to, who may not be allowed to
+            // see by which way another one came.
+            if inner.opened_as.as_os_str().is_empty() || self.user_id == self.cached.owner.user_id {
+                inner.opened_as = path;
+            }
         }
     }
 

@@ -102,7 +102,7 @@ impl Shared {
             }
         }
         drop(open);
-        self.lingering.clear();
+        self.lingering.leave();
     }
 }
 
@@ -510,7 +510,9 @@ impl Drop for Leaver {
             Whereabouts::Here(process) => Some(Some(process)),
             Whereabouts::Unknown => Some(None),
         };
-        if connection.cut_off.load(Ordering::Acquire)
+        let may_look_on =
+            connection.cut_off.load(Ordering::Acquire) || shared.stopping.load(Ordering::Acquire);
+        if may_look_on
             && !borrows.is_empty()
             && let Some(process) = process
         {

@@ -1,7 +1,7 @@
 //! Borrows of clients that were cut off while they live, as a suspended process that did not take a
 //! reply in time. Such a process still has the borrowed memory mapped, so it stays until the
-//! process ends. Borrows and connection count against their user all the while. One thread watches
-//! all of them.
+//! process ends, or this one. Borrows and connection count against their user all the while. One
+//! thread watches all of them. The same holds for all borrows when the server stops.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -145,10 +145,16 @@ impl Lingering {
         }
     }
 
-    /// Gives everything back, when the server stopped.
-    pub(super) fn clear(&self) {
+    /// The server stopped. What processes that live have borrowed is given back by nobody: they
+    /// may still look at it, so nothing may free or change it, and it ends with this process.
+    pub(super) fn leave(&self) {
         let holders = std::mem::take(&mut self.state.lock().holders);
-        drop(holders);
+        for holder in holders {
+            match holder.process.clone().map(Whereabouts::Here).map(|process| process.now()) {
+                Some(Whereabouts::Gone) => drop(holder),
+                _ => std::mem::forget(holder),
+            }
+        }
     }
 }
 

@@ -441,7 +441,8 @@ impl Session {
         let mut done = 0;
         while done < length {
             if !self.goes_on() {
-                return Err(nobody_waits());
+                // The client went, or the node stops: a copy comes from the PFS then.
+                return Ok(Reply::NotBorrowed.into());
             }
             let step = (length - done).min(RESIDENT_READ_BYTES_MAX.into()) as usize;
             let outcome = handle.file.read_with(offset + done, step, &mut |_| {})?;
@@ -539,11 +540,6 @@ fn check_range(offset: u64, length: u64) -> Result<()> {
 fn not_opened_for(what: &str) -> Error {
     Error::new(ErrorKind::PermissionDenied, "using an open file", format!("not open for {what}"))
         .caused_by(rustix::io::Errno::BADF)
-}
-
-fn nobody_waits() -> Error {
-    let detail = "the client went, or the node is stopping";
-    Error::new(ErrorKind::NodeUnavailable, "serving a client", detail)
 }
 
 fn out_of_descriptors(error: std::io::Error) -> Error {

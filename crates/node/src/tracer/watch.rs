@@ -106,13 +106,10 @@ impl Watch {
         }
     }
 
-    /// Whether requests of other processes or files than it wants may be among those that a client
-    /// dropped.
-    pub fn wants_all(&self) -> bool {
-        self.process_id.is_none() && self.file.is_none()
-    }
-
-    pub fn add(&self, record: TraceRecord) {
+    pub fn add(&self, mut record: TraceRecord) {
+        if record.hides_path && self.sight != Sight::All {
+            record.path = None;
+        }
         let mut ring = self.waiting.lock();
         let bytes = ring.bytes + bytes_of(&record);
         if ring.records.len() >= TRACE_RECORDS_MAX || bytes > RING_BYTES_MAX {
@@ -226,6 +223,17 @@ mod tests {
         let later = TraceRecord { begun_us: now_us() + 1_000_000, ..record(0, 1) };
         assert!(all.wants(&of(&record(0, 1), 3, "")) || all.is_stopped());
         assert!(!all.wants(&of(&later, 3, "")), "it began after the stop");
+    }
+
+    #[test]
+    fn another_users_way_to_a_file_is_shown_to_operators_alone() {
+        for (sight, shown) in [(Sight::Of(7), None), (Sight::All, Some("secret/name"))] {
+            let watch = Watch::new(sight, None, None);
+            let path = Some("secret/name".to_owned());
+            watch.add(TraceRecord { path, hides_path: true, ..record(7, 20) });
+            let batch = watch.next(Duration::ZERO, &|| true);
+            assert_eq!(batch.records[0].path.as_deref(), shown);
+        }
     }
 
     #[test]

@@ -196,6 +196,10 @@ pub struct TraceRecord {
     pub process: String,
     /// Path below the PFS directory; empty for the directory itself, absent where not known.
     pub path: Option<String>,
+    /// The path is for operators alone: another user's way to the file, which this one may not be
+    /// allowed to see. Not part of messages.
+    #[serde(skip)]
+    pub hides_path: bool,
     /// Inode number of the file on the PFS, or of the directory of a name; 0 where not known.
     pub inode: u64,
     /// Where in the file, in bytes.
@@ -359,6 +363,7 @@ impl TraceRecord {
             process_id,
             process: String::new(),
             path: None,
+            hides_path: false,
             inode: 0,
             offset: None,
             length: None,
