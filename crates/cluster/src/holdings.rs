@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::hash::Map;
 use crate::membership::MemberIndex;
-use crate::message::{self, Action, Announcer, News};
+use crate::message::{self, Action, Announcer, Life, News};
 use crate::table::Version;
 use crate::{Settings, Time};
 
@@ -272,7 +272,7 @@ impl Holdings {
     }
 
     /// Calls that are due.
-    pub(crate) fn calls(&mut self, now: Time, incarnation: u64) -> Vec<(MemberIndex, Vec<u8>)> {
+    pub(crate) fn calls(&mut self, now: Time, life: Life) -> Vec<(MemberIndex, Vec<u8>)> {
         let is_late = |queue: &Queue| {
             queue.flight.as_ref().is_some_and(|flight| flight.since + CALL_TIME_MAX <= now)
         };
@@ -288,7 +288,7 @@ impl Holdings {
             }
             if queue.due(self.delay, self.batch_max).is_some_and(|due| due <= now) {
                 self.number += 1;
-                let announcer = Announcer { incarnation, number: self.number };
+                let announcer = Announcer { life, number: self.number };
                 let request = queue.request(now, home, announcer, &self.held, self.entries_max);
                 if !queue.pending.is_empty() {
                     queue.not_before = now + self.pause;

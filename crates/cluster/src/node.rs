@@ -60,8 +60,8 @@ pub struct ClusterNode {
     /// Latest time that was given.
     now: Time,
     owner_grace: Duration,
-    /// Life of each member to which this node announced something.
-    told: Vec<Option<u64>>,
+    /// Members to which this node announced something.
+    told: Vec<bool>,
     counters: Counters,
 }
 
@@ -88,7 +88,7 @@ impl ClusterNode {
             outputs: VecDeque::new(),
             now,
             owner_grace: settings.owner_grace,
-            told: vec![None; members.len()],
+            told: vec![false; members.len()],
             counters: Counters::default(),
             members,
         }
@@ -489,9 +489,9 @@ impl ClusterNode {
             let to = self.members.name(to).clone();
             self.outputs.push_back(Output::Datagram { to, bytes });
         }
-        for (to, request) in self.holdings.calls(now, self.members.incarnation()) {
+        for (to, request) in self.holdings.calls(now, self.members.life(self.members.me())) {
             self.counters.announcements_sent += 1;
-            self.told[usize::from(to)] = Some(self.members.incarnation_of(to));
+            self.told[usize::from(to)] = true;
             let to = self.members.name(to).clone();
             self.outputs.push_back(Output::Call { to, request });
         }
@@ -505,7 +505,7 @@ impl ClusterNode {
             // It went again; that is the next event.
             return;
         }
-        if self.told[usize::from(member)] == Some(self.members.incarnation_of(member)) {
+        if self.told[usize::from(member)] {
             // It may still have what this node told it before it was missed.
             self.holdings.reset(now, member);
         }

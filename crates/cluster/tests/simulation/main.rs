@@ -16,6 +16,8 @@ use world::World;
 
 /// Seeds of a test run.
 const SEEDS: u64 = 10_000;
+/// Seeds that may fail before a test run gives up.
+const FAILED_MAX: usize = 20;
 /// Longest time after which a plan may still name a member that is dead: detection with loss, and
 /// the age of a plan.
 const NAMED_DEAD_MAX: Duration = Duration::from_secs(8);
@@ -356,11 +358,9 @@ fn seeds_come_to_rest_in_the_truth() {
         return;
     }
     let seeds = number("TIDEPOOL_SIMULATION_SEEDS").unwrap_or(SEEDS);
-    for seed in 0..seeds {
-        if std::panic::catch_unwind(|| run(seed)).is_err() {
-            panic!("seed {seed} fails; again: TIDEPOOL_SIMULATION_SEED={seed}");
-        }
-    }
+    let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed)).is_err();
+    let failed: Vec<u64> = (0..seeds).filter(fails).take(FAILED_MAX).collect();
+    assert!(failed.is_empty(), "again: TIDEPOOL_SIMULATION_SEED=N, N of {failed:?}");
 }
 
 #[test]
