@@ -227,23 +227,19 @@ impl Holdings {
     }
 
     /// Asks `home` for each file that is held, with its home, which one is to be told all of it.
-    /// Returns the files for which it gave one.
+    /// Returns the files for which it gave one, with the home before and the one that it gave.
     pub(crate) fn rehome(
         &mut self,
         mut home: impl FnMut(u64, MemberIndex) -> Option<MemberIndex>,
-    ) -> Vec<(u64, MemberIndex)> {
-        let mut told = Vec::new();
+    ) -> Vec<Moved> {
+        let mut moved = Vec::new();
         for (&key, held) in &mut self.held {
-            let Some(to) = home(key, held.home) else { continue };
-            if to != held.home
-                && let Some(queue) = self.queues.get_mut(&held.home)
-            {
-                queue.pending.remove(&key);
+            if let Some(to) = home(key, held.home) {
+                let from = std::mem::replace(&mut held.home, to);
+                moved.push(Moved { key, from, to });
             }
-            held.home = to;
-            told.push((key, to));
         }
-        told
+        moved
     }
 
     /// A member is down: what it was to be told is void. A call to it may still be under way.
@@ -327,6 +323,14 @@ impl Holdings {
         queue.not_before = now + pause.min(RETRY_MAX);
         true
     }
+}
+
+/// A file of which a home is to be told all.
+pub(crate) struct Moved {
+    pub key: u64,
+    /// The home before; maybe the same.
+    pub from: MemberIndex,
+    pub to: MemberIndex,
 }
 
 /// What a call changed of a file.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holdings::{Change, Holdings};
+use crate::holdings::{Change, Holdings, Moved};
 use crate::home::Home;
 use crate::membership::{Event, MemberIndex, Membership};
 use crate::message::{
@@ -531,13 +531,20 @@ impl ClusterNode {
         self.tell_all(now, told);
     }
 
-    /// Homes have to be told all that is held of these files.
-    fn tell_all(&mut self, now: Time, files: Vec<(u64, MemberIndex)>) {
-        for (key, home) in files {
-            if home == self.members.me() {
+    /// Homes have to be told all that is held of these files, and homes that were to forget them:
+    /// they may be homes again before they look.
+    fn tell_all(&mut self, now: Time, files: Vec<Moved>) {
+        let me = self.members.me();
+        for Moved { key, from, to } in files {
+            if from != to && from == me {
+                self.home.table.forget(key, me);
+            } else if from != to && self.members.is_alive(from) {
+                self.holdings.tell(now, from, key, None);
+            }
+            if to == me {
                 self.put_own(key);
             } else {
-                self.holdings.tell(now, home, key, None);
+                self.holdings.tell(now, to, key, None);
             }
         }
     }
