@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::hash::Map;
 use crate::membership::MemberIndex;
-use crate::message::{self, Action, Announcer, News};
+use crate::message::{self, Action, Announcer, Life, News};
 use crate::table::Version;
 use crate::{Settings, Time};
 
@@ -227,23 +227,19 @@ impl Holdings {
     }
 
     /// Asks `home` for each file that is held, with its home, which one is to be told all of it.
-    /// Returns the files for which it gave one.
+    /// Returns the files for which it gave one, with the home before and the one that it gave.
     pub(crate) fn rehome(
         &mut self,
         mut home: impl FnMut(u64, MemberIndex) -> Option<MemberIndex>,
-    ) -> Vec<(u64, MemberIndex)> {
-        let mut told = Vec::new();
+    ) -> Vec<Moved> {
+        let mut moved = Vec::new();
         for (&key, held) in &mut self.held {
-            let Some(to) = home(key, held.home) else { continue };
-            if to != held.home
-                && let Some(queue) = self.queues.get_mut(&held.home)
-            {
-                queue.pending.remove(&key);
+            if let Some(to) = home(key, held.home) {
+                let from = std::mem::replace(&mut held.home, to);
+                moved.push(Moved { key, from, to });
             }
-            held.home = to;
-            told.push((key, to));
         }
-        told
+        moved
     }
 
     /// A member is down: what it was to be told is void. A call to it may still be under way.
@@ -272,7 +268,7 @@ impl Holdings {
     }
 
     /// Calls that are due.
-    pub(crate) fn calls(&mut self, now: Time, incarnation: u64) -> Vec<(MemberIndex, Vec<u8>)> {
+    pub(crate) fn calls(&mut self, now: Time, life: Life) -> Vec<(MemberIndex, Vec<u8>)> {
         let is_late = |queue: &Queue| {
             queue.flight.as_ref().is_some_and(|flight| flight.since + CALL_TIME_MAX <= now)
         };
@@ -288,7 +284,7 @@ impl Holdings {
             }
             if queue.due(self.delay, self.batch_max).is_some_and(|due| due <= now) {
                 self.number += 1;
-                let announcer = Announcer { incarnation, number: self.number };
+                let announcer = Announcer { life, number: self.number };
                 let request = queue.request(now, home, announcer, &self.held, self.entries_max);
                 if !queue.pending.is_empty() {
                     queue.not_before = now + self.pause;
@@ -327,6 +323,14 @@ impl Holdings {
         queue.not_before = now + pause.min(RETRY_MAX);
         true
     }
+}
+
+/// A file of which a home is to be told all.
+pub(crate) struct Moved {
+    pub key: u64,
+    /// The home before; maybe the same.
+    pub from: MemberIndex,
+    pub to: MemberIndex,
 }
 
 /// What a call changed of a file.

@@ -67,8 +67,9 @@ impl Home {
         }
     }
 
-    /// Members came: files may have moved to other homes.
+    /// Members came: files may have moved to other homes. A sweep waits until no more come.
     pub(crate) fn schedule_sweep(&mut self, now: Time) {
+        self.sweep = None;
         self.sweep_at = Some(now + SETTLE);
     }
 
@@ -98,12 +99,13 @@ impl Home {
         announcer: Announcer,
         mut news: NewsReader<'_>,
     ) -> Result<Outcome, Garbage> {
-        let known = members.incarnation_of(from);
-        if from == members.me() || !members.is_alive(from) || known != announcer.incarnation {
+        // What an earlier life says would be forgotten again; a later one is not known to live.
+        let lives = members.is_alive(from) && members.life(from) == announcer.life;
+        if from == members.me() || !lives {
             return Ok(Outcome::NotMember);
         }
         let heard = &mut self.heard[usize::from(from)];
-        let last = heard.announcer.filter(|last| last.incarnation == announcer.incarnation);
+        let last = heard.announcer.filter(|last| last.life == announcer.life);
         if last.is_some_and(|last| last.number >= announcer.number) {
             return Ok(Outcome::Late);
         }
@@ -118,7 +120,7 @@ impl Home {
         if misdirected {
             self.misdirected += 1;
             // The sender may know a member too few or one more. Either way time tells.
-            self.sweep_at.get_or_insert(now + SETTLE);
+            self.schedule_sweep(now);
         }
         Ok(Outcome::Taken)
     }

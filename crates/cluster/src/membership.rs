@@ -12,6 +12,7 @@ use std::time::Duration;
 use foca::{Config, Foca, NoCustomBroadcast, PeriodicParams, State, Timer};
 
 use crate::hash::Map;
+use crate::message::Life;
 use crate::random::Random;
 use crate::roster::name_hash;
 use crate::wire::{self, Codec, Identity, Kind, PREFIX_BYTES};
@@ -92,6 +93,12 @@ struct Said {
     timers: Vec<(Timer<Identity>, Duration)>,
     notes: Vec<Note>,
     prefix: [u8; PREFIX_BYTES],
+}
+
+impl Said {
+    const fn is_empty(&self) -> bool {
+        self.sends.is_empty() && self.timers.is_empty() && self.notes.is_empty()
+    }
 }
 
 enum Note {
@@ -344,8 +351,14 @@ impl Membership {
         self.alarms.push(Reverse(Alarm(at, self.alarms_set, due)));
     }
 
-    /// Takes over what `foca` said.
+    /// Takes over what `foca` said, and what it says to that.
     fn settle(&mut self, now: Time) {
+        while !self.said.is_empty() {
+            self.take_over(now);
+        }
+    }
+
+    fn take_over(&mut self, now: Time) {
         for (to, bytes) in std::mem::take(&mut self.said.sends) {
             if let Some(&to) = self.by_id.get(&to.id) {
                 self.sends.push_back((to, bytes));
@@ -370,6 +383,10 @@ impl Membership {
                     let me = usize::from(self.me);
                     self.known[me].identity = *self.foca.identity();
                     self.events.push_back(Event::Rejoined);
+                    // foca waits for a message before it probes again; if all that it knows died
+                    // meanwhile, none would come.
+                    let nobody = std::iter::empty();
+                    let _ = self.foca.apply_many(nobody, false, &mut self.said);
                 }
             }
         }
@@ -450,9 +467,10 @@ impl Membership {
         index == self.me || self.known[usize::from(index)].state == MemberState::Alive
     }
 
-    /// The incarnation of the latest life of a member that was heard of.
-    pub(crate) fn incarnation_of(&self, index: MemberIndex) -> u64 {
-        self.known[usize::from(index)].identity.incarnation
+    /// The latest life of a member that was heard of.
+    pub(crate) fn life(&self, index: MemberIndex) -> Life {
+        let Identity { incarnation, renewal, .. } = self.known[usize::from(index)].identity;
+        Life { incarnation, renewal }
     }
 
     pub(crate) fn name(&self, index: MemberIndex) -> &NodeName {

@@ -49,10 +49,17 @@ impl Asked {
     }
 }
 
-/// Who announces, and the how manieth announcement of its life it is.
+/// A life of a member: from its start, or from when it was declared dead by mistake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Life {
+    pub incarnation: u64,
+    pub renewal: u16,
+}
+
+/// Which life of a member announces, and how many announcements it made so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcer {
-    pub incarnation: u64,
+    pub life: Life,
     pub number: u64,
 }
 

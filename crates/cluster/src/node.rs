@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holdings::{Change, Holdings};
+use crate::holdings::{Change, Holdings, Moved};
 use crate::home::Home;
 use crate::membership::{Event, MemberIndex, Membership};
 use crate::message::{
@@ -60,8 +60,8 @@ pub struct ClusterNode {
     /// Latest time that was given.
     now: Time,
     owner_grace: Duration,
-    /// Life of each member to which this node announced something.
-    told: Vec<Option<u64>>,
+    /// Members to which this node announced something.
+    told: Vec<bool>,
     counters: Counters,
 }
 
@@ -88,7 +88,7 @@ impl ClusterNode {
             outputs: VecDeque::new(),
             now,
             owner_grace: settings.owner_grace,
-            told: vec![None; members.len()],
+            told: vec![false; members.len()],
             counters: Counters::default(),
             members,
         }
@@ -489,9 +489,9 @@ impl ClusterNode {
             let to = self.members.name(to).clone();
             self.outputs.push_back(Output::Datagram { to, bytes });
         }
-        for (to, request) in self.holdings.calls(now, self.members.incarnation()) {
+        for (to, request) in self.holdings.calls(now, self.members.life(self.members.me())) {
             self.counters.announcements_sent += 1;
-            self.told[usize::from(to)] = Some(self.members.incarnation_of(to));
+            self.told[usize::from(to)] = true;
             let to = self.members.name(to).clone();
             self.outputs.push_back(Output::Call { to, request });
         }
@@ -505,7 +505,7 @@ impl ClusterNode {
             // It went again; that is the next event.
             return;
         }
-        if self.told[usize::from(member)] == Some(self.members.incarnation_of(member)) {
+        if self.told[usize::from(member)] {
             // It may still have what this node told it before it was missed.
             self.holdings.reset(now, member);
         }
@@ -531,13 +531,20 @@ impl ClusterNode {
         self.tell_all(now, told);
     }
 
-    /// Homes have to be told all that is held of these files.
-    fn tell_all(&mut self, now: Time, files: Vec<(u64, MemberIndex)>) {
-        for (key, home) in files {
-            if home == self.members.me() {
+    /// Homes have to be told all that is held of these files, and homes that were to forget them:
+    /// they may be homes again before they look.
+    fn tell_all(&mut self, now: Time, files: Vec<Moved>) {
+        let me = self.members.me();
+        for Moved { key, from, to } in files {
+            if from != to && from == me {
+                self.home.table.forget(key, me);
+            } else if from != to && self.members.is_alive(from) {
+                self.holdings.tell(now, from, key, None);
+            }
+            if to == me {
                 self.put_own(key);
             } else {
-                self.holdings.tell(now, home, key, None);
+                self.holdings.tell(now, to, key, None);
             }
         }
     }

@@ -111,6 +111,8 @@ pub struct World {
     pub calls: u64,
     pub call_bytes: u64,
     pub datagrams: u64,
+    /// Tells what happens.
+    pub trace: bool,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
 }
@@ -142,8 +144,16 @@ impl World {
             calls: 0,
             call_bytes: 0,
             datagrams: 0,
+            trace: false,
             queue: BinaryHeap::new(),
             queued: 0,
+        }
+    }
+
+    /// A line of the trace.
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:.6} {}", self.now.as_secs_f64(), what());
         }
     }
 
@@ -153,6 +163,7 @@ impl World {
     }
 
     pub fn start(&mut self, index: usize) {
+        self.say(|| format!("{index} starts"));
         let seed = self.random.next();
         let host = &mut self.hosts[index];
         host.life += 1;
@@ -169,12 +180,14 @@ impl World {
     }
 
     pub fn crash(&mut self, index: usize) {
+        self.say(|| format!("{index} stops"));
         self.hosts[index].node = None;
         self.hosts[index].down_since = Some(self.now);
     }
 
     /// The node does nothing for a time, then all that came meanwhile.
     pub fn pause(&mut self, index: usize, time: Duration) {
+        self.say(|| format!("{index} pauses for {time:?}"));
         self.hosts[index].paused_until = self.now + time;
     }
 
@@ -231,6 +244,7 @@ impl World {
 
     fn notice(&mut self, node: usize, member: &NodeName, up: bool) {
         let member = self.index(member);
+        self.say(|| format!("{node} sees {member} {}", if up { "up" } else { "down" }));
         self.notices.push(Notice { at: self.now, node, member, up });
     }
 
@@ -261,6 +275,7 @@ impl World {
         let to = self.index(to);
         let from_life = self.hosts[from].life;
         let fails = !self.reachable(from, to) || self.random.chance(self.network.call_loss);
+        self.say(|| format!("{from} calls {to}, {} bytes, fails: {fails}", request.len()));
         let arrives = self.reachable(from, to) && (!fails || self.random.chance(500));
         if arrives {
             let late = if fails { self.random.below(1_500) } else { 0 };
@@ -313,6 +328,7 @@ impl World {
             Event::Request { from, from_life, to, request, answered } => {
                 let name = self.hosts[from].name.clone();
                 let reply = self.act(to, |node, now| node.serve(now, &name, &request));
+                self.say(|| format!("{to} answers {from}: {reply:?}, heard: {answered}"));
                 if !answered {
                     return;
                 }
