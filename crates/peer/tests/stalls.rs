@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{BufReader, Read};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -147,6 +147,20 @@ fn a_connection_that_breaks_within_a_block_is_an_error() {
     assert_eq!(holder.confirms.load(Ordering::SeqCst), 0);
 }
 
+/// Bytes that the kernel keeps for sockets of a port, closed ones too.
+fn kernel_queue_bytes(address: SocketAddr) -> u64 {
+    let port = format!(":{:04X}", address.port());
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+    let queued = sockets.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let of_port = fields.next()?.ends_with(&port);
+        let (_peer, _state) = (fields.next()?, fields.next()?);
+        let (queued, _) = fields.next()?.split_once(':')?;
+        u64::from_str_radix(queued, 16).ok().filter(|_| of_port)
+    });
+    queued.sum()
+}
+
 #[test]
 fn a_reader_that_takes_nothing_is_reset_and_its_memory_let_go() {
     let length = 16 * MIB;
@@ -169,8 +183,10 @@ fn a_reader_that_takes_nothing_is_reset_and_its_memory_let_go() {
         let fetch = scope.spawn(|| transport.fetch("holder", &request(0, length), &mut into, LONG));
         wait_for("the queue holds pages", || server.queued_bytes() > 0);
         assert!(server.queued_bytes() <= length as u64);
+        assert!(kernel_queue_bytes(server.local_addr()) > 0);
         wait_for("the reset", || server.counters().closed(Fault::TimedOut) == 1);
         wait_for("the queue is dropped", || server.queued_bytes() == 0);
+        wait_for("the kernel has none of it", || kernel_queue_bytes(server.local_addr()) == 0);
         gate.open();
         let fetched = fetch.join().expect("a result");
         assert!(matches!(fetched, Err(PeerError::Unreachable(_))), "{fetched:?}");
