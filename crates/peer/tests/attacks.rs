@@ -71,7 +71,7 @@ fn other_clusters_and_other_names_are_refused_with_the_reason() {
     let server = serve(&holder);
     let refused = called(&server, identity_with("reader", "atoll", 1));
     assert!(matches!(&refused, Err(PeerError::Authentication(why)) if why.contains("cluster")));
-    assert_eq!(server.counters().closed(Fault::Cluster), 1);
+    wait_for("it is counted", || server.counters().closed(Fault::Cluster) == 1);
     // The same cluster name in another cluster's answer proves nothing either.
     let proxy = Proxy::start(server.local_addr(), false, |_, part, mut bytes| {
         if part == Part::Hello {
@@ -91,7 +91,7 @@ fn other_clusters_and_other_names_are_refused_with_the_reason() {
     assert!(matches!(&refused, Err(PeerError::Authentication(why)) if why.contains("name")));
     let refused = called(&server, identity("holder"));
     assert!(matches!(&refused, Err(PeerError::Authentication(why)) if why.contains("own")));
-    assert_eq!(server.counters().closed(Fault::Name), 2);
+    wait_for("both are counted", || server.counters().closed(Fault::Name) == 2);
     assert_eq!(server.counters().authenticated, 0);
 }
 

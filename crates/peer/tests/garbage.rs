@@ -49,7 +49,7 @@ fn random_bytes_are_closed_counted_and_leave_no_memory() {
         for _ in 0..rounds {
             let mut bytes = random.bytes(600);
             // Half of them look like the beginning of a hello.
-            if random.next() % 2 == 0 && bytes.len() > 50 {
+            if random.next().is_multiple_of(2) && bytes.len() > 50 {
                 let length = (39 + random.next() % 200) as u16;
                 bytes[..2].copy_from_slice(&length.to_le_bytes());
                 bytes[2..9].copy_from_slice(b"TPpc\x01\x00\x01");
@@ -83,7 +83,7 @@ fn members_bytes_are_checked_too(server: &tidepool_peer::Server, holder: &Holder
         let mut random = Random(seed.fetch_add(1, Ordering::SeqCst));
         match part {
             // A frame of the client becomes anything.
-            Part::Header(1..=3) if random.next() % 2 == 0 => Some(random.bytes(2_000)),
+            Part::Header(1..=3) if random.next().is_multiple_of(2) => Some(random.bytes(2_000)),
             _ => Some(bytes),
         }
     });

@@ -114,7 +114,7 @@ impl Holder {
         let (word, confirms) = (Arc::clone(&self.word), Arc::clone(&self.confirms));
         let confirm = Box::new(move || {
             confirms.fetch_add(1, Ordering::SeqCst);
-            before % 2 == 0 && word.load(Ordering::SeqCst) == before
+            before.is_multiple_of(2) && word.load(Ordering::SeqCst) == before
         });
         Block { bytes, confirm }
     }
