@@ -18,16 +18,36 @@ struct Deny {
     licenses: Licenses,
 }
 
+/// The licences that are accepted, by their SPDX names.
 #[derive(Deserialize)]
-struct Licenses {
+pub struct Licenses {
+    allow: Vec<String>,
+    #[serde(default)]
+    exceptions: Vec<Exception>,
+}
+
+/// Licences that one library may have beside those that all may.
+#[derive(Deserialize)]
+struct Exception {
+    #[serde(rename = "crate")]
+    library: String,
     allow: Vec<String>,
 }
 
-/// The licences of the list, by their SPDX names.
-pub fn accepted_licences() -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(environment::checkout().join(FILE)).context(FILE)?;
-    let deny: Deny = toml::from_str(&text).context(FILE)?;
-    Ok(deny.licenses.allow)
+impl Licenses {
+    /// Those of the file.
+    pub fn read() -> Result<Licenses> {
+        let text = std::fs::read_to_string(environment::checkout().join(FILE)).context(FILE)?;
+        let deny: Deny = toml::from_str(&text).context(FILE)?;
+        Ok(deny.licenses)
+    }
+
+    /// Those that `library` may have.
+    pub fn of<'a>(&'a self, library: &'a str) -> impl Iterator<Item = &'a str> {
+        let own = self.exceptions.iter().filter(move |exception| exception.library == library);
+        let own = own.flat_map(|exception| &exception.allow);
+        self.allow.iter().chain(own).map(String::as_str)
+    }
 }
 
 /// Runs cargo-deny, which is compiled on first use. Advisories need their database, which comes by
@@ -54,8 +74,10 @@ pub fn run(options: &DenyOptions) -> Result<Outcome> {
 mod tests {
     #[test]
     fn the_list_of_licences_is_read_and_each_is_known() {
-        let accepted = super::accepted_licences().unwrap();
-        assert!(accepted.iter().any(|name| name == "Apache-2.0"), "{accepted:?}");
+        let licences = super::Licenses::read().unwrap();
+        let accepted: Vec<&str> = licences.of("foca").collect();
+        assert!(accepted.contains(&"Apache-2.0") && accepted.contains(&"MPL-2.0"), "{accepted:?}");
+        assert!(licences.of("clap").all(|name| name != "MPL-2.0"), "an exception is of one alone");
         for name in &accepted {
             assert!(spdx::license_id(name).is_some(), "{name} is no licence of SPDX");
         }

@@ -88,8 +88,8 @@ impl BlockSource<'_> {
         self.queue(ticket, admission);
     }
 
-    /// Has a block read from the PFS for another node. `None`: it is resident, or comes from another
-    /// node itself.
+    /// Has a block read from the PFS for another node. `None`: it is resident, or comes from
+    /// another node itself.
     pub fn fill_for_peer(&self, block: u64) -> Option<Arc<Ticket>> {
         let (ticket, is_new) = self.ticket(block, Origin::Servers)?;
         if ticket.decide_on_peers(false) {

@@ -113,11 +113,7 @@ impl Node {
         });
         fill::start_threads(&core, transfers)?;
         connect_write_back(&core);
-        if let Some(cluster) = &core.config.cluster {
-            let cluster = Cluster::start(&core, cluster)?;
-            let is_first = core.cluster.set(cluster).is_ok();
-            debug_assert!(is_first, "set here alone");
-        }
+        Cluster::join(&core)?;
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let tracer = RequestTracer::new(core.pfs.clone());
         let housekeeping = start_housekeeping(Arc::downgrade(&core), stopping.clone())?;

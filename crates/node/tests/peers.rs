@@ -1,5 +1,5 @@
-//! Tests of nodes that read from each other's memory: the right bytes, one read from the PFS, and no
-//! harm from nodes that are gone, strange or at another PFS.
+//! Tests of nodes that read from each other's memory: the right bytes, one read from the PFS, and
+//! no harm from nodes that are gone, strange or at another PFS.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! What this node announces that it holds. A block that came in is announced at once; once a second
-//! all cached files are compared with what was announced, for what was evicted, written or replaced.
-//! Between the two an announcement may be wrong, which costs another node a question.
+//! all cached files are compared with what was announced, for what was evicted, written or
+//! replaced. Between the two an announcement may be wrong, which costs another node a question.
 
 use std::collections::HashMap;
 

@@ -103,8 +103,17 @@ fn bind(me: &Member, addresses: &Addresses) -> Result<(TcpListener, UdpSocket)> 
 }
 
 impl Cluster {
-    /// Joins the other nodes of `config`.
-    pub fn start(core: &Arc<Core>, config: &ClusterConfig) -> Result<Arc<Cluster>> {
+    /// Joins the other nodes, where the configuration names any.
+    pub fn join(core: &Arc<Core>) -> Result<()> {
+        if let Some(config) = &core.config.cluster {
+            let cluster = Cluster::start(core, config)?;
+            let is_first = core.cluster.set(cluster).is_ok();
+            debug_assert!(is_first, "a node joins once");
+        }
+        Ok(())
+    }
+
+    fn start(core: &Arc<Core>, config: &ClusterConfig) -> Result<Arc<Cluster>> {
         let roster = read_roster(config)?;
         let me = find_self(config, &roster)?;
         let key = SharedKey::load(&config.key_file).map_err(|error| {

@@ -51,13 +51,12 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
     let cluster = cluster_config(&options, machine)?;
+    let client_limits = client_limits(&options)?;
     #[rustfmt::skip]
     let RawOptions {
         pfs, mount, socket, foreground, policy, read_mode, write_mode,
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
-        passthrough, direct_io, huge_pages, backing, pinned_share_max, client_descriptors_max,
-        user_pinned_bytes_max, client_requests_max, user_connections_max,
-        timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
+        passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
         log_format, log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
@@ -66,7 +65,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
         cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, peer_port: _,
-        peer_timeout_ms: _, peer_integrity: _,
+        peer_timeout_ms: _, peer_integrity: _, client_descriptors_max: _,
+        user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
     let config = NodeConfig {
@@ -95,12 +95,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         log_level: o.required("log_level", &log_level)?,
         log_format: o.required("log_format", &log_format)?,
         log_file: path(&o, "log_file", &log_file, machine)?,
-        client_limits: ClientLimits {
-            descriptors_max: o.required("client_descriptors_max", &client_descriptors_max)?,
-            pinned_bytes_max: o.bytes("user_pinned_bytes_max", &user_pinned_bytes_max)?,
-            requests_max: o.required("client_requests_max", &client_requests_max)?,
-            connections_max: o.required("user_connections_max", &user_connections_max)?,
-        },
+        client_limits,
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
         pfs_has_no_other_writers: o
@@ -229,6 +224,16 @@ fn control_config(
         lease_ms: o.required("control_lease_ms", &options.control_lease_ms)?,
         parameters: control_parameters(options)?,
         stores_file: path(&o, "controlled_stores", &options.controlled_stores, machine)?,
+    })
+}
+
+fn client_limits(options: &RawOptions) -> Result<ClientLimits> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    Ok(ClientLimits {
+        descriptors_max: o.required("client_descriptors_max", &options.client_descriptors_max)?,
+        pinned_bytes_max: o.bytes("user_pinned_bytes_max", &options.user_pinned_bytes_max)?,
+        requests_max: o.required("client_requests_max", &options.client_requests_max)?,
+        connections_max: o.required("user_connections_max", &options.user_connections_max)?,
     })
 }
 
