@@ -20,6 +20,10 @@ mod readers;
 mod roster;
 mod settings;
 mod table;
+#[cfg(test)]
+mod tests {
+    mod table;
+}
 mod wire;
 
 pub use identity::{FileKey, InvalidName, NodeName, SharedVersion};

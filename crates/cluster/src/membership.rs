@@ -20,8 +20,10 @@ use crate::{MemberState, MemberView, NodeName, Roster, Settings, Time};
 
 /// First pause between two calls to nodes that are not heard of.
 const JOIN_PERIOD: Duration = Duration::from_millis(100);
-/// Calls a round in all, and calls a round to one node, about.
+/// Calls a round in all, and calls a round to one node, about; at least.
 const JOIN_CALLS: u64 = 8;
+/// One in so many absent nodes is called in a round, where that is more.
+const JOIN_SHARE: u64 = 16;
 /// Times that a suspect is told, within the time that it has.
 const ACCUSATIONS: u32 = 6;
 
@@ -146,6 +148,7 @@ pub(crate) struct Membership {
     random: Random,
     said: Said,
     left: bool,
+    join_at: Time,
     join_period: Duration,
     join_period_max: Duration,
     suspect_time: Duration,
@@ -222,6 +225,7 @@ impl Membership {
             random: Random::new(seed.rotate_left(32) ^ my_id),
             said: Said { prefix: wire::prefix(cluster, Kind::Gossip), ..Said::default() },
             left: false,
+            join_at: now,
             join_period: JOIN_PERIOD,
             join_period_max: settings.announce_to_down_period.max(JOIN_PERIOD),
             suspect_time: settings.suspect_time,
@@ -295,7 +299,12 @@ impl Membership {
             match due {
                 // Errors: a probe that was cut short because the node was paused. It goes on.
                 Due::Foca(timer) => drop(self.foca.handle_timer(timer, &mut self.said)),
-                Due::Join => self.join(now),
+                Due::Join => {
+                    if self.join_at <= now {
+                        self.join(now);
+                    }
+                    self.set(now + JOIN_PERIOD, Due::Join);
+                }
                 Due::Accuse { suspect, incarnation, left } => {
                     self.accuse(now, suspect, incarnation, left);
                 }
@@ -310,20 +319,21 @@ impl Membership {
         next.filter(|_| !self.left)
     }
 
-    /// Calls nodes that are not heard of: about [`JOIN_CALLS`] of them, and each is called by
-    /// about as many in a round, however many nodes there are.
+    /// Calls nodes that are not heard of: some of them, and each is called by some in a round,
+    /// however many nodes there are.
     fn join(&mut self, now: Time) {
         let absent = (self.known.len() - self.alive.len()) as u64;
         let callers = self.alive.len() as u64;
         let least = absent.max(callers);
+        let calls = JOIN_CALLS.max(absent / JOIN_SHARE);
         for index in 0..self.known.len() {
             let known = &self.known[index];
             let absent = !matches!(known.state, MemberState::Alive | MemberState::Suspect);
-            if absent && (least <= JOIN_CALLS || self.random.below(least) < JOIN_CALLS) {
+            if absent && (least <= calls || self.random.below(least) < calls) {
                 let _ = self.foca.announce(known.identity, &mut self.said);
             }
         }
-        self.set(now + self.join_period, Due::Join);
+        self.join_at = now + self.join_period;
         self.join_period = (self.join_period * 2).min(self.join_period_max);
     }
 
@@ -422,8 +432,10 @@ impl Membership {
             } else {
                 self.alive.retain(|&(_, other)| other != index);
                 self.events.push_back(Event::Down(index));
-                self.join_period = JOIN_PERIOD;
             }
+            // Where one comes or goes, others may.
+            self.join_period = JOIN_PERIOD;
+            self.join_at = self.join_at.min(now + JOIN_PERIOD);
         }
     }
 
