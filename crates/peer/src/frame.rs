@@ -248,3 +248,7 @@ impl Opening {
         if same_code(&code(&hasher.finalize()), sent) { Ok(()) } else { Err(BadFrame::Forged) }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/frame.rs"]
+mod tests;

@@ -151,6 +151,8 @@ pub(crate) fn send_all(
 
 /// Sends up to `length` bytes of `file` from `offset`; fewer, where the file gives no more.
 ///
+/// The process ignores SIGPIPE, as Rust programs do from their start: `sendfile` has no flag for it.
+///
 /// # Errors
 /// Those of the socket. A file that cannot be read is a file that gives no more.
 pub(crate) fn send_file(
@@ -279,4 +281,52 @@ pub(crate) fn connect(address: SocketAddr, patience: Patience) -> io::Result<Tcp
     let stream = TcpStream::from(socket);
     prepare(&stream)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn connections_inherit_what_the_listener_was_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        prepare_sender(&listener);
+        let chosen = sockopt::tcp_congestion(&listener).expect("an algorithm");
+        let address = listener.local_addr().expect("an address");
+        let _client = TcpStream::connect(address).expect("a connection");
+        let (server, _) = listener.accept().expect("a connection");
+        assert_eq!(sockopt::tcp_congestion(&server).expect("an algorithm"), chosen);
+        let available =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+        if available.is_ok_and(|names| names.split_whitespace().any(|it| it == CONGESTION_CONTROL))
+        {
+            assert_eq!(chosen, CONGESTION_CONTROL);
+        }
+    }
+
+    #[test]
+    fn what_is_queued_is_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let sender =
+            connect(address, Patience::within(Duration::from_secs(60))).expect("connected");
+        let (receiver, _) = listener.accept().expect("a connection");
+        assert_eq!(queued_bytes(&sender), 0);
+        // More than a receiver takes that does not read.
+        let patience = Patience::within(Duration::from_millis(100));
+        let sent = send_all(&sender, &vec![0; 64 << 20], false, patience);
+        assert_eq!(sent.expect_err("it does not fit").kind(), io::ErrorKind::TimedOut);
+        assert!(queued_bytes(&sender) > 0);
+        drop(receiver);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_clock_is_a_year() {
+        let patience = Patience::within(Duration::MAX);
+        let wait = patience.next().expect("not over");
+        assert!(wait > Duration::from_secs(300 * 24 * 3600));
+        assert!(Patience::within(Duration::ZERO).next().is_none());
+    }
 }

@@ -139,7 +139,8 @@ impl Service for Holder {
 
 /// Limits that no test runs into by a busy machine.
 pub fn patient() -> Limits {
-    Limits { handshake: LONG, drain: LONG, send: LONG, ..Limits::default() }
+    // Sending has longer than a test waits: where silence has to end it, nothing else does.
+    Limits { handshake: LONG, drain: LONG, send: 10 * LONG, ..Limits::default() }
 }
 
 /// The server of a node called "holder".

@@ -56,7 +56,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let RawOptions {
         pfs, mount, socket, foreground, policy, read_mode, write_mode,
         small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
-        passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
+        passthrough, direct_io, huge_pages, backing, pinned_share_max,
+        timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
         log_format, log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
