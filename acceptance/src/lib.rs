@@ -8,11 +8,12 @@
 pub mod arguments;
 pub mod bench;
 pub mod cleanup;
-mod cluster;
+pub mod cluster;
 pub mod demo;
 pub mod environment;
 pub mod examples;
 pub mod hog;
+mod jvm;
 mod kmeans;
 mod loop_volume;
 pub mod maven_repository;
