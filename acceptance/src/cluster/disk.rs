@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::plan::{Node, Plan};
 use super::wait_until;
@@ -14,6 +14,8 @@ use crate::loop_volume::Traffic;
 use crate::process::{self, command};
 use crate::shaping;
 
+/// Counters of the device before the disk was made.
+const BEFORE: &str = "disk-before";
 const DETACH_LIMIT: Duration = Duration::from_secs(15);
 
 /// Makes the image of a node's disk and formats it.
@@ -28,13 +30,18 @@ pub fn format(plan: &Plan, node: &Node) -> Result<()> {
     process::read(command("mkfs.ext4", &format).arg(&image)).map(drop)
 }
 
-/// Shows an image as a block device, past the page cache of the disk below where that can be.
-pub fn attach(image: &Path) -> Result<()> {
+/// Shows the image of a node as a block device, past the page cache of the disk below where that can
+/// be.
+pub fn attach(plan: &Plan, node: &Node) -> Result<()> {
+    let image = plan.image(node);
     let direct = ["--find", "--show", "--direct-io=on"];
-    if process::read(command("losetup", &direct).arg(image)).is_ok() {
-        return Ok(());
+    if process::read(command("losetup", &direct).arg(&image)).is_err() {
+        process::read(command("losetup", &["--find", "--show"]).arg(&image))?;
     }
-    process::read(command("losetup", &["--find", "--show"]).arg(image)).map(drop)
+    // The device counts on from whoever had it before.
+    let before = Traffic::of(&device_of(plan, node)?)?;
+    let text = format!("{} {}", before.read_bytes, before.written_bytes);
+    Ok(fs::write(plan.files(node).join(BEFORE), text)?)
 }
 
 /// The loop device of an image, which may be deleted by now; its path has no links in it.
@@ -82,9 +89,26 @@ pub fn numbers(device: &Path) -> Result<String> {
     Ok(fs::read_to_string(&path).with_context(|| path.display().to_string())?.trim().to_owned())
 }
 
+/// Bytes that went through a disk since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTraffic {
+    /// Read from it.
+    pub read_bytes: u64,
+    /// Written to it.
+    pub written_bytes: u64,
+}
+
 /// What went through the disk of a node since it was made.
-pub fn traffic(plan: &Plan, node: &Node) -> Result<Traffic> {
-    Traffic::of(&device_of(plan, node)?)
+pub fn traffic(plan: &Plan, node: &Node) -> Result<DiskTraffic> {
+    let path = plan.files(node).join(BEFORE);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let before: Vec<u64> = text.split(' ').map_while(|word| word.parse().ok()).collect();
+    let [read_bytes, written_bytes] = before[..] else { bail!("{} is damaged", path.display()) };
+    let now = Traffic::of(&device_of(plan, node)?)?;
+    Ok(DiskTraffic {
+        read_bytes: now.read_bytes.saturating_sub(read_bytes),
+        written_bytes: now.written_bytes.saturating_sub(written_bytes),
+    })
 }
 
 /// How disks are held to a rate here.

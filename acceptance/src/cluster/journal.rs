@@ -5,6 +5,7 @@
 //! it was. What cannot be undone stays in it and is told.
 
 use std::fs::{self, File};
+use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,11 @@ use crate::process;
 pub enum Step {
     /// A directory with everything in it.
     Directory {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A directory that stays while others have something in it.
+    EmptyDirectory {
         /// Where.
         path: PathBuf,
     },
@@ -108,7 +114,7 @@ impl Journal {
 /// A file that cannot be read, or is no journal.
 pub fn read(path: &Path) -> Result<Vec<Step>> {
     let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == NotFound => return Ok(Vec::new()),
         result => result.with_context(|| path.display().to_string())?,
     };
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -153,7 +159,7 @@ impl Step {
     /// What it is about, for a reader.
     pub fn name(&self) -> String {
         match self {
-            Step::Directory { path } => path.display().to_string(),
+            Step::Directory { path } | Step::EmptyDirectory { path } => path.display().to_string(),
             Step::Namespace { name } => format!("network namespace {name}"),
             Step::LoopDevice { image } => format!("loop device of {}", image.display()),
             Step::DiskLimit { numbers } => format!("limit of block device {numbers}"),
@@ -166,13 +172,11 @@ impl Step {
     fn undo(&self) -> Result<()> {
         match self {
             Step::Directory { path } => remove_directory(path),
+            Step::EmptyDirectory { path } => gone(fs::remove_dir(path), DirectoryNotEmpty),
             Step::Namespace { name } => network::remove(name),
             Step::LoopDevice { image } => disk::detach(image),
             Step::DiskLimit { numbers } => disk::lift_limit(numbers),
-            Step::ControlGroup { path } => match fs::remove_dir(path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-                _ => Ok(()),
-            },
+            Step::ControlGroup { path } => gone(fs::remove_dir(path), NotFound),
             Step::Processes { namespace, mark, .. } => processes::end_all(namespace, mark),
         }
     }
@@ -183,9 +187,14 @@ fn remove_directory(path: &Path) -> Result<()> {
     if let Some(mount) = crate::scratch::mount_below(path) {
         anyhow::bail!("{} is still mounted; unmount it", mount.display());
     }
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
+    gone(fs::remove_dir_all(path), NotFound)
+}
+
+/// Takes it as done that there is nothing, and what else is fine.
+fn gone(result: std::io::Result<()>, fine: std::io::ErrorKind) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == NotFound || error.kind() == fine => Ok(()),
+        result => Ok(result?),
     }
 }
 

@@ -36,6 +36,7 @@ use crate::arguments::PfsKind;
 use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
+pub use disk::DiskTraffic;
 pub use journal::Death;
 use journal::{Journal, Step};
 pub use network::LinkTraffic;
@@ -183,13 +184,18 @@ impl Cluster {
         links.map(|link| Ok(link?.sent_bytes)).sum()
     }
 
-    /// Bytes that were read from the disks of data nodes since they were made.
+    /// Bytes that were read from and written to the disks of data nodes since they were made.
     ///
     /// # Errors
     /// A data node that is not up.
-    pub fn disk_bytes_read(&self) -> Result<u64> {
-        let disks = self.plan.of(Role::Data).map(|node| disk::traffic(&self.plan, node));
-        disks.map(|disk| Ok(disk?.read_bytes)).sum()
+    pub fn disks(&self) -> Result<DiskTraffic> {
+        let mut sum = DiskTraffic::default();
+        for node in self.plan.of(Role::Data) {
+            let disk = disk::traffic(&self.plan, node)?;
+            sum.read_bytes += disk.read_bytes;
+            sum.written_bytes += disk.written_bytes;
+        }
+        Ok(sum)
     }
 
     /// What the link of a node carried since it was made.
@@ -286,8 +292,13 @@ fn make(plan: &mut Plan, state: &State, death: Option<Death>) -> Result<()> {
 
 /// The directory of images and logs, with what all nodes read.
 fn make_directory(plan: &mut Plan, journal: &mut Journal) -> Result<()> {
-    let above = plan.directory.parent().context("the directory has one above it")?;
-    fs::create_dir_all(above).with_context(|| above.display().to_string())?;
+    let above = plan.directory.parent().context("the directory has one above it")?.to_path_buf();
+    if !above.exists() {
+        let step = Step::EmptyDirectory { path: above.clone() };
+        journal.perform(&step, || {
+            fs::create_dir(&above).with_context(|| above.display().to_string())
+        })?;
+    }
     plan.directory = above.canonicalize()?.join(&plan.name);
     if plan.directory.exists() {
         bail!(
@@ -329,8 +340,8 @@ fn make_node(
     journal.perform(&Step::Namespace { name }, || network::make_node(plan, node))?;
     if node.role == Role::Data {
         disk::format(plan, node)?;
-        let image = plan.image(node);
-        journal.perform(&Step::LoopDevice { image: image.clone() }, || disk::attach(&image))?;
+        let step = Step::LoopDevice { image: plan.image(node) };
+        journal.perform(&step, || disk::attach(plan, node))?;
         match limiter {
             // In the journal even where there is no limit yet: `slow` may set one later.
             Some(disk::Limiter::RootGroup) => {

@@ -25,6 +25,8 @@ pub struct Status {
     pub pfs_sent_bytes: u64,
     /// Bytes that were read from the disks of data nodes.
     pub disk_read_bytes: u64,
+    /// Bytes that were written to them.
+    pub disk_written_bytes: u64,
     /// Its nodes.
     pub nodes: Vec<NodeStatus>,
 }
@@ -79,13 +81,15 @@ impl Cluster {
     /// A node that is not up.
     pub fn status(&self) -> Result<Status> {
         let plan = &self.plan;
+        let disks = self.disks()?;
         Ok(Status {
             name: plan.name.clone(),
             pfs: plan.pfs,
             single: plan.single,
             directory: plan.directory.clone(),
             pfs_sent_bytes: self.pfs_bytes_read()?,
-            disk_read_bytes: self.disk_bytes_read()?,
+            disk_read_bytes: disks.read_bytes,
+            disk_written_bytes: disks.written_bytes,
             nodes: plan.nodes.iter().map(|node| self.node_status(node)).collect::<Result<_>>()?,
         })
     }
