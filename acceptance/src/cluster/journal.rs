@@ -211,7 +211,7 @@ mod tests {
         let mut journal = Journal::create(&path, None).unwrap();
         let step = Step::Directory { path: inner.clone() };
         let error = journal.perform(&step, || -> anyhow::Result<()> {
-            assert_eq!(read(&path)?, [step.clone()]);
+            assert_eq!(read(&path)?, std::slice::from_ref(&step));
             fs::create_dir(&inner)?;
             anyhow::bail!("half-way")
         });

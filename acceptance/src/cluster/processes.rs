@@ -12,7 +12,7 @@ use super::wait_until;
 use crate::process;
 
 /// Variable with the mark `CLUSTER/NODE` in the environment of all that runs on a node.
-pub const MARK: &str = "TIDEPOOL_TEST_CLUSTER";
+pub const MARK: &str = "TEST_CLUSTER_NODE";
 const END_LIMIT: Duration = Duration::from_secs(15);
 
 /// Processes in a network namespace, which is known by its name.

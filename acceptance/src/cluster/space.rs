@@ -85,7 +85,7 @@ pub fn command_on(plan: &Plan, node: &Node, program: &str) -> Result<Command> {
     // Settings of whoever calls are not the cluster's.
     let settings = std::env::vars_os().map(|(name, _)| name);
     let settings = settings.filter(|name| name.to_string_lossy().starts_with("TIDEPOOL_"));
-    for name in settings.filter(|name| name != processes::MARK) {
+    for name in settings {
         command.env_remove(name);
     }
     Ok(command)
