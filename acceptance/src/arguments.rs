@@ -1,5 +1,5 @@
-//! Options of benchmarks, suites, examples and the demo. One place for names, defaults and help; no
-//! behaviour.
+//! Options of benchmarks, suites, examples, the demo and the test cluster. One place for names,
+//! defaults and help; no behaviour.
 
 use std::path::PathBuf;
 
@@ -111,6 +111,145 @@ pub struct DemoOptions {
     /// Where the report goes.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
+}
+
+/// Options of `cluster`.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterOptions {
+    /// Which cluster; several can be up at once.
+    #[arg(long, global = true, default_value = "main")]
+    pub name: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub task: ClusterTask,
+}
+
+/// What is done with a test cluster.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ClusterTask {
+    /// Make it: network namespaces, shaped links and disks, a parallel file system, daemons.
+    Up(ClusterUpOptions),
+    /// Show nodes, rates, traffic, mounts and services.
+    Status {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command on a node, or on several at once with their names before each line.
+    Run {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Lose every packet between two sides, silently.
+    Partition {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        one: String,
+        /// The other side, in the same way.
+        other: String,
+        /// Lose only what the first side sends to the second.
+        #[arg(long)]
+        one_way: bool,
+    },
+    /// End all partitions.
+    Heal,
+    /// Change the rate of a link or a disk.
+    Slow {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+        /// Rate of the link in each direction, for example 10MB/s; `none` lifts the limit.
+        #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+        link: Option<Rate>,
+        /// Rate of the disk in each direction; `none` lifts the limit.
+        #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+        disk: Option<Rate>,
+    },
+    /// Kill the service of a node as a crash would: the daemon, or the servers of the file system.
+    Kill {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+        /// Kill everything on it: also the client of the file system, and jobs.
+        #[arg(long)]
+        whole: bool,
+    },
+    /// Start what a node lacks: servers, the client of the file system, the daemon.
+    Start {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+    },
+    /// Stop the service of a node without ending it.
+    Pause {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+        /// Stop everything on it: also the client of the file system, and jobs.
+        #[arg(long)]
+        whole: bool,
+    },
+    /// Let what was paused go on.
+    Resume {
+        /// A node, several with commas between them, `compute`, `data`, or `all`.
+        nodes: String,
+    },
+    /// Empty the page cache of this machine, which all nodes share.
+    DropCaches,
+    /// Undo everything, also what an interrupted `up` has left.
+    Down,
+}
+
+/// Options of `cluster up`.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterUpOptions {
+    /// Nodes with a daemon and a mount: c1, c2 and so on.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub compute: u8,
+    /// Nodes with a disk each, which the file system is spread over: d1, d2 and so on.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub data: u8,
+    /// Rate of each node's link in each direction, headers included; not limited without it.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub link: Option<Rate>,
+    /// Rate of each disk in each direction; not limited without it.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub disk: Option<Rate>,
+    /// Size of each disk; its image is sparse.
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = parse_size)]
+    pub disk_size: u64,
+    /// Capacity of each daemon's store.
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub memory: String,
+    /// The parallel file system.
+    #[arg(long, value_enum, default_value = "gluster")]
+    pub pfs: PfsKind,
+    /// Leave every daemon alone, with no list of the others.
+    #[arg(long)]
+    pub single: bool,
+    /// An option of the daemons, for example passthrough=off.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub node_option: Vec<String>,
+    /// Where images of disks and logs are; a directory on a disk.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/tidepool-cluster")]
+    pub directory: PathBuf,
+}
+
+/// Bytes a second, or no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Rate(pub Option<u64>);
+
+/// The parallel file system of a test cluster.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum PfsKind {
+    /// GlusterFS, each file whole on one data node.
+    Gluster,
+    /// GlusterFS with files in shards of 16 MiB: its clients do not see each other's time stamps.
+    GlusterSharded,
+    /// MooseFS, with its master on a node of its own.
+    Moosefs,
 }
 
 /// Options of `bench`.
@@ -236,4 +375,16 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let value: f64 = number.parse().map_err(|_| format!("`{text}` is no size; write 3GiB"))?;
     Ok((value * factor) as u64)
+}
+
+/// Reads `100MB/s`, or `none` for no limit.
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    if text == "none" {
+        return Ok(Rate(None));
+    }
+    match parse_size(text.strip_suffix("/s").unwrap_or(text))? {
+        // Too slow for one packet in a burst, or a limit that the kernel takes for none.
+        0..10_000 => Err(format!("`{text}` is less than 10KB/s; write `none` for no limit")),
+        rate => Ok(Rate(Some(rate))),
+    }
 }

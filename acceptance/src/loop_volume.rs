@@ -82,20 +82,7 @@ impl LoopVolume {
 
     /// Counters of the device.
     pub fn traffic(&self) -> Result<Traffic> {
-        let name = self.device.file_name().context("a device has a name")?;
-        let path = Path::new("/sys/block").join(name).join("stat");
-        let text = fs::read_to_string(&path)?;
-        let fields: Vec<u64> =
-            text.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
-        if fields.len() < 9 {
-            bail!("{} has {} fields", path.display(), fields.len());
-        }
-        Ok(Traffic {
-            read_bytes: fields[2] * 512,
-            writes: fields[4],
-            written_bytes: fields[6] * 512,
-            in_flight: fields[8],
-        })
+        Traffic::of(&self.device)
     }
 
     /// `major:minor` of the device.
@@ -117,6 +104,26 @@ pub struct Traffic {
     pub written_bytes: u64,
     /// Requests under way.
     pub in_flight: u64,
+}
+
+impl Traffic {
+    /// Counters of a block device.
+    pub fn of(device: &Path) -> Result<Self> {
+        let name = device.file_name().context("a device has a name")?;
+        let path = Path::new("/sys/block").join(name).join("stat");
+        let text = fs::read_to_string(&path)?;
+        let fields: Vec<u64> =
+            text.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+        if fields.len() < 9 {
+            bail!("{} has {} fields", path.display(), fields.len());
+        }
+        Ok(Traffic {
+            read_bytes: fields[2] * 512,
+            writes: fields[4],
+            written_bytes: fields[6] * 512,
+            in_flight: fields[8],
+        })
+    }
 }
 
 /// Unmounts; where something still uses the mount, detaches it lazily and says so.

@@ -49,7 +49,7 @@ fn remove_all(path: &Path) {
     }
 }
 
-fn mount_below(path: &Path) -> Option<PathBuf> {
+pub(crate) fn mount_below(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let text = std::fs::read_to_string("/proc/self/mounts").ok()?;
     let mounts = text.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);

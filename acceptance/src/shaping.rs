@@ -16,7 +16,7 @@ use crate::loop_volume::{LoopVolume, VolumeOptions};
 const ROOT_GROUP: &str = "/sys/fs/cgroup/blkio";
 /// Version 2 has no limits in the root group; a group of our own holds this process and all that it
 /// starts.
-const UNIFIED: &str = "/sys/fs/cgroup";
+pub(crate) const UNIFIED: &str = "/sys/fs/cgroup";
 
 /// How the rate is held.
 #[derive(Debug)]
@@ -52,20 +52,32 @@ pub fn hold(volume: &LoopVolume, rate: u64) -> Result<Shaping> {
 }
 
 fn hold_version_1(numbers: &str, rate: u64) -> Result<Guard> {
-    let files = ["read", "write"]
-        .map(|way| Path::new(ROOT_GROUP).join(format!("blkio.throttle.{way}_bps_device")));
-    let lift: Vec<(PathBuf, String)> =
-        files.iter().map(|file| (file.clone(), format!("{numbers} 0"))).collect();
+    let lift = numbers.to_owned();
     let guard = cleanup::guard(move || {
-        for (file, line) in lift {
-            // Without the controller there is nothing to lift.
-            let _ = std::fs::write(file, line);
-        }
+        // Without the controller there is nothing to lift.
+        let _ = set_version_1(&lift, 0);
     });
-    for file in &files {
-        std::fs::write(file, format!("{numbers} {rate}"))?;
-    }
+    set_version_1(numbers, rate)?;
     Ok(guard)
+}
+
+/// Whether the root group can hold a device to a rate.
+pub(crate) fn has_version_1() -> bool {
+    version_1("read").is_file()
+}
+
+/// Holds a device, `major:minor`, to `rate` bytes a second in each direction; 0 lifts the limit.
+pub(crate) fn set_version_1(numbers: &str, rate: u64) -> Result<()> {
+    for way in ["read", "write"] {
+        let file = version_1(way);
+        std::fs::write(&file, format!("{numbers} {rate}"))
+            .with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn version_1(way: &str) -> PathBuf {
+    Path::new(ROOT_GROUP).join(format!("blkio.throttle.{way}_bps_device"))
 }
 
 fn hold_version_2(numbers: &str, rate: u64) -> Result<Guard> {

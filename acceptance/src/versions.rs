@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::cluster::artifacts;
-use crate::cluster::daemon::last_lines;
-use crate::cluster::java::{self, Java};
+use crate::jvm::artifacts;
+use crate::jvm::daemon::last_lines;
+use crate::jvm::java::{self, Java};
 use crate::node::{Node, NodeOptions};
 use crate::outcome::Outcome;
 use crate::scratch::Scratch;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use acceptance::arguments::{
-    BenchOptions, DemoOptions, ExampleOptions, HogOptions, SuiteOptions, VisitOptions, VmOptions,
+    BenchOptions, ClusterOptions, DemoOptions, ExampleOptions, HogOptions, SuiteOptions,
+    VisitOptions, VmOptions,
 };
 use clap::{Args, Parser, Subcommand};
 
@@ -44,6 +45,9 @@ pub enum Task {
     Example(ExampleOptions),
     /// Run test suites from elsewhere on a mount.
     Suites(SuiteOptions),
+    /// Make a cluster of network namespaces on this machine, with shaped links and disks, a parallel
+    /// file system and a daemon a node, and act on it.
+    Cluster(ClusterOptions),
     /// Boot a distribution's kernel in an emulator and run there what depends on the kernel.
     Vm(VmOptions),
     /// Take and release memory by a trace, as a job would: a part of `bench` and `suites`.

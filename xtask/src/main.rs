@@ -17,7 +17,7 @@ mod skips;
 mod third_party;
 mod tidy;
 
-use acceptance::{bench, cleanup, demo, environment, examples, hog, outcome, suites, vm};
+use acceptance::{bench, cleanup, cluster, demo, environment, examples, hog, outcome, suites, vm};
 use clap::Parser;
 
 use crate::arguments::{Arguments, Task};
@@ -44,6 +44,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         },
         Task::Bench(options) => bench::run(&options),
         Task::Example(options) => examples::run(&options),
+        Task::Cluster(options) => cluster::run(&options),
         Task::Hog(options) => hog::run(&options),
         Task::Visit(options) => bench::visitor::run(&options),
         Task::Tree(options) => dist::lay_out(&options.binary, &options.deploy, &options.tree),

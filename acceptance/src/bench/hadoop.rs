@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use super::row::{Goal, Row, median};
 use super::{Bench, warm};
-use crate::cluster::alluxio::Alluxio;
-use crate::cluster::artifacts;
-use crate::cluster::hadoop::{Hadoop, Hdfs};
-use crate::cluster::java::{self, Dialogue, Java};
 use crate::environment;
+use crate::jvm::alluxio::Alluxio;
+use crate::jvm::artifacts;
+use crate::jvm::hadoop::{Hadoop, Hdfs};
+use crate::jvm::java::{self, Dialogue, Java};
 use crate::node::{Node, NodeOptions};
 use crate::random_file::write_file;
 

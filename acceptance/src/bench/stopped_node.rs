@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 use super::row::{Goal, Row};
 use super::{Bench, forget, warm};
-use crate::cluster::artifacts;
-use crate::cluster::hadoop::Hadoop;
+use crate::jvm::artifacts;
+use crate::jvm::hadoop::Hadoop;
 use crate::node::{Node, NodeOptions};
 use crate::random_file::write_file;
 use crate::{cleanup, environment, process};

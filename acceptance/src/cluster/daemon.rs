@@ -1,137 +1,96 @@
-//! [`Daemon`]: a server program that a task starts. Its output goes to a log, its port is awaited,
-//! and it ends with the task.
+//! The Tidepool daemon of a compute node: its configuration, its start, its processes.
 
-use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cleanup::{self, Guard};
+use super::plan::{Node, Plan, Role};
+use super::{processes, space};
 use crate::process;
 
-const START_LIMIT: Duration = Duration::from_secs(90);
-/// After SIGTERM; then it is killed.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(50);
-const LINES_SHOWN: usize = 25;
+/// Port on which daemons reach each other.
+const PEER_PORT: u16 = 7478;
+/// Bytes of the key that daemons prove to each other.
+const KEY_BYTES: usize = 32;
+const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// A running daemon; dropping it ends it.
-#[derive(Debug)]
-pub struct Daemon {
-    name: String,
-    log: PathBuf,
-    child: Arc<Mutex<std::process::Child>>,
-    _stop: Guard,
+/// Whether a program knows lists of other nodes.
+pub fn knows_others(binary: &Path) -> Result<bool> {
+    let help = process::read(Command::new(binary).args(["node", "start", "--help"]))?;
+    Ok(help.contains("--cluster-nodes"))
 }
 
-impl Daemon {
-    /// Starts `command` with both outputs in `NAME.log` of `logs`.
-    pub fn start(name: &str, command: &mut Command, logs: &Path) -> Result<Self> {
-        let log = logs.join(format!("{name}.log"));
-        let output = File::create(&log).with_context(|| log.display().to_string())?;
-        let child = command
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("starting {name}"))?;
-        let child = Arc::new(Mutex::new(child));
-        let stopped = Arc::clone(&child);
-        let guard = cleanup::guard(move || stop(&stopped));
-        Ok(Daemon { name: name.to_owned(), log, child, _stop: guard })
-    }
-
-    /// Waits until something listens at `port`.
-    pub fn wait_for_port(&self, port: u16) -> Result<()> {
-        self.wait_for(&format!("port {port}"), || {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-        })
-    }
-
-    /// Waits until `ready`; an error names the log, with its last lines.
-    pub fn wait_for(&self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
-        let started = Instant::now();
-        while !ready() {
-            let ended = lock(&self.child).try_wait()?;
-            if ended.is_some() || started.elapsed() > START_LIMIT {
-                let how = ended.map_or("does not answer".into(), |status| format!("{status}"));
-                let text = std::fs::read(&self.log).unwrap_or_default();
-                let text = last_lines(&String::from_utf8_lossy(&text));
-                bail!("{}, {what}: {how}; {}:\n{text}", self.name, self.log.display());
-            }
-            std::thread::sleep(POLL);
-        }
-        Ok(())
-    }
+/// Writes the key that all daemons share.
+pub fn write_key(plan: &Plan) -> Result<()> {
+    let mut bytes = [0; KEY_BYTES];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = plan.directory.join("key");
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(file.write_all(text.as_bytes())?)
 }
 
-fn stop(child: &Mutex<std::process::Child>) {
-    let mut child = lock(child);
-    process::signal(child.id(), libc::SIGTERM);
-    let started = Instant::now();
-    while started.elapsed() < STOP_LIMIT {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(POLL),
-            _ => return,
-        }
+/// Configuration of a node's daemon.
+fn configuration(plan: &Plan, node: &Node) -> Result<String> {
+    let mut table = toml::Table::new();
+    let mut set = |key: &str, value: &str| table.insert(key.into(), value.into());
+    set("pfs", space::PFS);
+    set("mount", space::MOUNT);
+    set("socket", space::SOCKET);
+    set("memory", &plan.memory);
+    set("log_file", &plan.files(node).join("tidepool.log").display().to_string());
+    // All nodes share the memory of this machine: one would shrink for the others.
+    set("control", "off");
+    if !plan.single {
+        let member = |node: &Node| format!("{}={}", node.name, node.address());
+        let members: Vec<String> = plan.of(Role::Compute).map(member).collect();
+        set("cluster_nodes", &members.join(","));
+        set("node_name", &node.name);
+        set("cluster_name", &plan.name);
+        set("cluster_key_file", &plan.directory.join("key").display().to_string());
+        table.insert("peer_port".into(), i64::from(PEER_PORT).into());
     }
-    // It may have ended between the two.
-    let _ = child.kill();
-    let _ = child.wait();
+    Ok(toml::to_string(&table)?)
 }
 
-fn lock(child: &Mutex<std::process::Child>) -> std::sync::MutexGuard<'_, std::process::Child> {
-    child.lock().unwrap_or_else(PoisonError::into_inner)
+/// Starts the daemon of a node where none runs, and waits until its mount answers.
+pub fn start(plan: &Plan, node: &Node) -> Result<()> {
+    if !find(plan, node).is_empty() {
+        return Ok(());
+    }
+    let config = plan.files(node).join("tidepool.toml");
+    fs::write(&config, configuration(plan, node)?)?;
+    let mut start = space::command_on(plan, node, &plan.binary.display().to_string())?;
+    start.args(["node", "start", "--config"]).arg(&config);
+    start.args(plan.node_options.iter().map(|option| format!("--{option}")));
+    let output = process::capture_within(&mut start, START_LIMIT)?;
+    if !output.status.success() {
+        bail!(
+            "the daemon of {} does not start, {}: {}",
+            node.name,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
 }
 
-/// The end of a log.
-pub fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+/// Processes of the daemon of a node: its own and its controller's.
+pub fn find(plan: &Plan, node: &Node) -> Vec<u32> {
+    let mut ids = processes::inside(&plan.namespace(node));
+    ids.retain(|id| is_daemon(*id).unwrap_or(false));
+    ids
 }
 
-/// Ports that nobody has now, all different. Another program may take one before it is used; then
-/// the daemon says so and ends.
-pub fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {
-    let mut listeners = Vec::new();
-    let mut ports = [0; COUNT];
-    for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        *port = listener.local_addr()?.port();
-        listeners.push(listener);
-    }
-    Ok(ports)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::{Daemon, free_ports};
-
-    #[test]
-    fn one_that_ends_early_is_told_with_its_log() {
-        let logs = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo no such luck; exit 3"]);
-        let daemon = Daemon::start("early", &mut command, logs.path()).unwrap();
-        let [port] = free_ports().unwrap();
-        let error = daemon.wait_for_port(port).unwrap_err().to_string();
-        assert!(error.contains("exit status: 3"), "{error}");
-        assert!(error.contains("early.log"), "{error}");
-        assert!(error.contains("no such luck"), "{error}");
-    }
-
-    #[test]
-    fn dropping_ends_it() {
-        let logs = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sleep");
-        let daemon = Daemon::start("sleeper", command.arg("1000"), logs.path()).unwrap();
-        let id = daemon.child.lock().unwrap().id();
-        drop(daemon);
-        assert!(!std::path::Path::new(&format!("/proc/{id}")).exists());
-    }
+/// Whether a process is a daemon and not, say, a `tidepool status`.
+fn is_daemon(id: u32) -> Result<bool> {
+    let line = fs::read(format!("/proc/{id}/cmdline")).context("the process is gone")?;
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let program = words.first().is_some_and(|word| word.ends_with(b"tidepool"));
+    Ok(program && matches!(words.get(1), Some(&b"node" | &b"control")))
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::Place;
 use super::report::Report;
-use crate::cluster::java::Ran;
+use crate::jvm::java::Ran;
 use crate::random_file::write_file;
 
 const FILES: u64 = 6;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::Place;
 use super::report::Report;
-use crate::cluster::flink::Flink;
+use crate::jvm::flink::Flink;
 
 const GROUPS: u64 = 1_000;
 const FILES: u64 = 4;

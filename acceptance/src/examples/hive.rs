@@ -8,8 +8,8 @@ use anyhow::Result;
 use super::place::Place;
 use super::report::Report;
 use super::tables;
-use crate::cluster::artifacts;
-use crate::cluster::java::{self, Java};
+use crate::jvm::artifacts;
+use crate::jvm::java::{self, Java};
 
 const FILES: u64 = 4;
 /// Bytes of a line, roughly.

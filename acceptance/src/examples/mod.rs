@@ -24,8 +24,8 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use crate::arguments::{ExampleOptions, Storage};
-use crate::cluster::artifacts;
 use crate::environment;
+use crate::jvm::artifacts;
 
 /// What an example is.
 struct Example {

@@ -11,9 +11,9 @@ use super::report::{Report, Served, Stage};
 use super::turmoil::Turmoil;
 use crate::arguments::Storage;
 use crate::bench::forget;
-use crate::cluster::hadoop::{Hadoop, Hdfs, Yarn};
-use crate::cluster::{artifacts, java::Ran};
 use crate::environment;
+use crate::jvm::hadoop::{Hadoop, Hdfs, Yarn};
+use crate::jvm::{artifacts, java::Ran};
 use crate::node::{Node, NodeOptions};
 use crate::scratch::Scratch;
 
