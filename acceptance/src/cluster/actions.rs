@@ -1,5 +1,5 @@
-//! What is done to a cluster that is up: partitions, slow links and disks, services that are killed,
-//! started, paused and resumed.
+//! What is done to a cluster that is up: partitions, slow links and disks, services that are
+//! killed, started, paused and resumed.
 
 use anyhow::{Result, bail};
 
@@ -11,8 +11,9 @@ use crate::process;
 const GONE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Cluster {
-    /// Loses every packet from `one` side to the `other`, and back unless `one_way`. Sides are lists
-    /// of names with commas, `compute`, `data` or `all`; a node never loses packets to itself.
+    /// Loses every packet from `one` side to the `other`, and back unless `one_way`. Sides are
+    /// lists of names with commas, `compute`, `data` or `all`; a node never loses packets to
+    /// itself.
     ///
     /// # Errors
     /// A node that is not there.

@@ -227,8 +227,8 @@ impl Cluster {
     }
 }
 
-/// Undoes the cluster of a name, and what an `up` that was killed has left of it. Returns what could
-/// not be undone, a line each; a second call tries that again.
+/// Undoes the cluster of a name, and what an `up` that was killed has left of it. Returns what
+/// could not be undone, a line each; a second call tries that again.
 ///
 /// # Errors
 /// Where the journal cannot be read, or another command works on the cluster.

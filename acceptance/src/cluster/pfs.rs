@@ -1,5 +1,5 @@
-//! The parallel file system of a cluster: which programs it needs, its servers on the data nodes, its
-//! client on the compute nodes. One file a file system beside this one knows the commands.
+//! The parallel file system of a cluster: which programs it needs, its servers on the data nodes,
+//! its client on the compute nodes. One file a file system beside this one knows the commands.
 
 use std::fs;
 use std::time::Duration;

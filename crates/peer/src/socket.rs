@@ -151,7 +151,8 @@ pub(crate) fn send_all(
 
 /// Sends up to `length` bytes of `file` from `offset`; fewer, where the file gives no more.
 ///
-/// The process ignores SIGPIPE, as Rust programs do from their start: `sendfile` has no flag for it.
+/// The process ignores SIGPIPE, as Rust programs do from their start: `sendfile` has no flag for
+/// it.
 ///
 /// # Errors
 /// Those of the socket. A file that cannot be read is a file that gives no more.
