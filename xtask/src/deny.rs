@@ -21,13 +21,37 @@ struct Deny {
 #[derive(Deserialize)]
 struct Licenses {
     allow: Vec<String>,
+    #[serde(default)]
+    exceptions: Vec<Exception>,
 }
 
-/// The licences of the list, by their SPDX names.
-pub fn accepted_licences() -> Result<Vec<String>> {
+#[derive(Deserialize)]
+struct Exception {
+    #[serde(rename = "crate")]
+    library: String,
+    allow: Vec<String>,
+}
+
+/// The licences of the list, and those that it allows one library alone, by their SPDX names.
+pub struct Accepted {
+    pub all: Vec<String>,
+    exceptions: Vec<Exception>,
+}
+
+impl Accepted {
+    /// The licences that a library may have.
+    pub fn of(&self, library: &str) -> Vec<String> {
+        let exceptions = self.exceptions.iter().filter(|exception| exception.library == library);
+        let also = exceptions.flat_map(|exception| &exception.allow);
+        self.all.iter().chain(also).cloned().collect()
+    }
+}
+
+/// The licences that libraries may have.
+pub fn accepted_licences() -> Result<Accepted> {
     let text = std::fs::read_to_string(environment::checkout().join(FILE)).context(FILE)?;
     let deny: Deny = toml::from_str(&text).context(FILE)?;
-    Ok(deny.licenses.allow)
+    Ok(Accepted { all: deny.licenses.allow, exceptions: deny.licenses.exceptions })
 }
 
 /// Runs cargo-deny, which is compiled on first use. Advisories need their database, which comes by
@@ -55,6 +79,10 @@ mod tests {
     #[test]
     fn the_list_of_licences_is_read_and_each_is_known() {
         let accepted = super::accepted_licences().unwrap();
+        let foca = accepted.of("foca");
+        let mpl = String::from("MPL-2.0");
+        assert!(foca.contains(&mpl) && !accepted.all.contains(&mpl), "MPL-2.0 is for foca alone");
+        let accepted = [accepted.all, foca].concat();
         assert!(accepted.iter().any(|name| name == "Apache-2.0"), "{accepted:?}");
         for name in &accepted {
             assert!(spdx::license_id(name).is_some(), "{name} is no licence of SPDX");
