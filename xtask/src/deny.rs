@@ -32,22 +32,37 @@ struct Exception {
     #[serde(rename = "crate")]
     library: String,
     allow: Vec<String>,
+    #[serde(default)]
+    exceptions: Vec<Exception>,
 }
 
-impl Licenses {
-    /// Those of the file.
-    pub fn read() -> Result<Licenses> {
-        let text = std::fs::read_to_string(environment::checkout().join(FILE)).context(FILE)?;
-        let deny: Deny = toml::from_str(&text).context(FILE)?;
-        Ok(deny.licenses)
-    }
+#[derive(Deserialize)]
+struct Exception {
+    #[serde(rename = "crate")]
+    library: String,
+    allow: Vec<String>,
+}
 
-    /// Those that `library` may have.
-    pub fn of<'a>(&'a self, library: &'a str) -> impl Iterator<Item = &'a str> {
-        let own = self.exceptions.iter().filter(move |exception| exception.library == library);
-        let own = own.flat_map(|exception| &exception.allow);
-        self.allow.iter().chain(own).map(String::as_str)
+/// The licences of the list, and those that it allows one library alone, by their SPDX names.
+pub struct Accepted {
+    pub all: Vec<String>,
+    exceptions: Vec<Exception>,
+}
+
+impl Accepted {
+    /// The licences that a library may have.
+    pub fn of(&self, library: &str) -> Vec<String> {
+        let exceptions = self.exceptions.iter().filter(|exception| exception.library == library);
+        let also = exceptions.flat_map(|exception| &exception.allow);
+        self.all.iter().chain(also).cloned().collect()
     }
+}
+
+/// The licences that libraries may have.
+pub fn accepted_licences() -> Result<Accepted> {
+    let text = std::fs::read_to_string(environment::checkout().join(FILE)).context(FILE)?;
+    let deny: Deny = toml::from_str(&text).context(FILE)?;
+    Ok(Accepted { all: deny.licenses.allow, exceptions: deny.licenses.exceptions })
 }
 
 /// Runs cargo-deny, which is compiled on first use. Advisories need their database, which comes by
@@ -74,10 +89,12 @@ pub fn run(options: &DenyOptions) -> Result<Outcome> {
 mod tests {
     #[test]
     fn the_list_of_licences_is_read_and_each_is_known() {
-        let licences = super::Licenses::read().unwrap();
-        let accepted: Vec<&str> = licences.of("foca").collect();
-        assert!(accepted.contains(&"Apache-2.0") && accepted.contains(&"MPL-2.0"), "{accepted:?}");
-        assert!(licences.of("clap").all(|name| name != "MPL-2.0"), "an exception is of one alone");
+        let accepted = super::accepted_licences().unwrap();
+        let foca = accepted.of("foca");
+        let mpl = String::from("MPL-2.0");
+        assert!(foca.contains(&mpl) && !accepted.all.contains(&mpl), "MPL-2.0 is for foca alone");
+        let accepted = [accepted.all, foca].concat();
+        assert!(accepted.iter().any(|name| name == "Apache-2.0"), "{accepted:?}");
         for name in &accepted {
             assert!(spdx::license_id(name).is_some(), "{name} is no licence of SPDX");
         }

@@ -76,8 +76,7 @@ pub fn page() -> Result<String> {
     let mut refused = Vec::new();
     for ((name, version), package) in &packages {
         let licence = package.license.as_deref().unwrap_or("none stated").replace('/', " OR ");
-        let accepted: Vec<&str> = licences.of(name).collect();
-        if !is_accepted(&licence, &accepted) {
+        if !is_accepted(&licence, &accepted.of(name)) {
             refused.push(format!("{name} {version}: {licence}"));
         }
         let source = package.repository.as_deref().unwrap_or("-");

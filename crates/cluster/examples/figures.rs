@@ -109,7 +109,8 @@ fn alarms() {
     }
     let virtual_seconds = (world.now - begun).as_secs_f64();
     println!(
-        "  {:.2} hours of the cluster: {} members taken for dead; {:.1} datagrams a second and member",
+        "  {:.2} hours of the cluster: {} members taken for dead; \
+         {:.1} datagrams a second and member",
         virtual_seconds / 3600.0,
         world.notices.iter().filter(|notice| !notice.up).count(),
         (world.datagrams - datagrams) as f64 / virtual_seconds / 1_000.0
@@ -132,7 +133,8 @@ fn memory() {
         }
         let counters = world.act(0, |node, _| node.counters()).expect("running");
         println!(
-            "  {blocks} blocks a file: {:.1} bytes an entry, {worst:.1} at the worst beyond 10^5 files",
+            "  {blocks} blocks a file: {:.1} bytes an entry, {worst:.1} at the worst \
+             beyond 10^5 files",
             counters.entry_bytes as f64 / counters.entries as f64
         );
     }
@@ -148,7 +150,7 @@ fn known(world: &World) -> (u64, u64) {
 
 fn homes() {
     println!(
-        "1,000 members hold 10^6 files of 10 blocks (and of 1), 90 % once, 9 % twice, 1 % by five:"
+        "1,000 members hold 10^6 files of 10 blocks, and of 1; 90 % once, 9 % twice, 1 % by five:"
     );
     for blocks in [10, 1] {
         let mut world = formed(1_000, Settings::default(), 4);
@@ -169,7 +171,8 @@ fn homes() {
         let took = until_known(&mut world, total);
         let (entries, bytes) = known(&world);
         println!(
-            "  {blocks} blocks: {:.1} bytes an entry; first announcements took {took:.2} s, {} calls",
+            "  {blocks} blocks: {:.1} bytes an entry; first announcements took {took:.2} s, \
+             {} calls",
             bytes as f64 / entries as f64,
             world.calls
         );
@@ -180,7 +183,8 @@ fn homes() {
         }
         let took = until_known(&mut world, held[100..].iter().sum());
         println!(
-            "  {blocks} blocks, 100 leave: all known again after {took:.2} s, {} calls, {:.1} MB, {:.0} datagrams a member",
+            "  {blocks} blocks, 100 leave: all known again after {took:.2} s, {} calls, {:.1} MB, \
+             {:.0} datagrams a member",
             world.calls,
             world.call_bytes as f64 / 1e6,
             world.datagrams as f64 / 1_000.0
@@ -189,7 +193,8 @@ fn homes() {
         (100..200).for_each(|node| world.crash(node));
         let took = until_known(&mut world, held[200..].iter().sum());
         println!(
-            "  {blocks} blocks, 100 crash: all known again after {took:.2} s, {} calls, {:.1} MB, {:.0} datagrams a member",
+            "  {blocks} blocks, 100 crash: all known again after {took:.2} s, {} calls, {:.1} MB, \
+             {:.0} datagrams a member",
             world.calls,
             world.call_bytes as f64 / 1e6,
             world.datagrams as f64 / 1_000.0
@@ -249,7 +254,8 @@ fn lookups() {
         }
         let looked = (cpu_seconds() - begun) / 100_000.0;
         println!(
-            "  {members} members: home {:.2} us, asker {:.2} us to ask and {:.2} us to learn ({} files at the home)",
+            "  {members} members: home {:.2} us, asker {:.2} us to ask and {:.2} us to learn \
+             ({} files at the home)",
             served * 1e6,
             looked * 1e6,
             learned * 1e6,

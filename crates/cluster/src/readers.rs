@@ -149,10 +149,4 @@ impl Readers {
             }
         }
     }
-
-    /// Chunks that are remembered.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.chunks.len()
-    }
 }

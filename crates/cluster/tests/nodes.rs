@@ -126,7 +126,7 @@ fn a_block_that_was_not_held_leaves_the_plan_and_the_home() {
     world.act(0, |node, now| node.hold(now, file(inode), version(1), 0, 4));
     world.run_for(Duration::from_millis(100));
     let holder = world.hosts[0].name.clone();
-    assert_eq!(plan(&mut world, 1, inode, 1, 0).blocks[2].holders, [holder.clone()]);
+    assert_eq!(plan(&mut world, 1, inode, 1, 0).blocks[2].holders, std::slice::from_ref(&holder));
     world.act(1, |node, now| node.not_held(now, file(inode), 2, &holder));
     assert!(plan(&mut world, 1, inode, 1, 0).blocks[2].holders.is_empty());
     world.run_for(Duration::from_millis(100));

@@ -68,10 +68,10 @@ fn refusals_name_the_cause() {
 #[test]
 fn files_have_comments_and_lines() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    write!(file, "# all\na, b # two\n\nn[1-2]\n").unwrap();
+    writeln!(file, "# all\na, b # two\n\nn[1-2]").unwrap();
     let roster = Roster::read(file.path(), 7).unwrap();
     assert_eq!(roster.members().len(), 4);
-    write!(file, "n[\n").unwrap();
+    writeln!(file, "n[").unwrap();
     let refusal = Roster::read(file.path(), 7).unwrap_err().to_string();
     assert!(refusal.contains("line 5"), "{refusal}");
     let missing = Roster::read(std::path::Path::new("/nonexistent/list"), 7).unwrap_err();
