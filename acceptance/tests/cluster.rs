@@ -1,8 +1,9 @@
 //! The test cluster of `./x cluster`: bytes that one node writes reach the others, what is shaped,
-//! cut or killed behaves so, and nothing of a cluster is left after `down`, wherever its `up` ended.
+//! cut or killed behaves so, and nothing of a cluster is left after `down`, wherever its `up`
+//! ended.
 //!
-//! One test at a time: each takes the machine's processors, and leftovers are told apart by it. This
-//! program is also the process that makes a cluster and is killed meanwhile.
+//! One test at a time: each takes the machine's processors, and leftovers are told apart by it.
+//! This program is also the process that makes a cluster and is killed meanwhile.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

@@ -45,8 +45,8 @@ pub enum Task {
     Example(ExampleOptions),
     /// Run test suites from elsewhere on a mount.
     Suites(SuiteOptions),
-    /// Make a cluster of network namespaces on this machine, with shaped links and disks, a parallel
-    /// file system and a daemon a node, and act on it.
+    /// Make a cluster of network namespaces on this machine, with shaped links and disks, a
+    /// parallel file system and a daemon a node, and act on it.
     Cluster(ClusterOptions),
     /// Boot a distribution's kernel in an emulator and run there what depends on the kernel.
     Vm(VmOptions),

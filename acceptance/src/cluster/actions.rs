@@ -1,18 +1,19 @@
-//! What is done to a cluster that is up: partitions, slow links and disks, services that are killed,
-//! started, paused and resumed.
+//! What is done to a cluster that is up: partitions, slow links and disks, services that are
+//! killed, started, paused and resumed.
 
 use anyhow::{Result, bail};
 
 use super::plan::{Node, Role};
-use super::{Cluster, daemon, disk, network, pfs, processes, space, state, wait_until};
+use super::{Cluster, at_once, daemon, disk, network, pfs, processes, space, state, wait_until};
 use crate::arguments::Rate;
 use crate::process;
 
 const GONE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Cluster {
-    /// Loses every packet from `one` side to the `other`, and back unless `one_way`. Sides are lists
-    /// of names with commas, `compute`, `data` or `all`; a node never loses packets to itself.
+    /// Loses every packet from `one` side to the `other`, and back unless `one_way`. Sides are
+    /// lists of names with commas, `compute`, `data` or `all`; a node never loses packets to
+    /// itself.
     ///
     /// # Errors
     /// A node that is not there.
@@ -85,14 +86,11 @@ impl Cluster {
         // Compute nodes need the servers of data nodes.
         let (compute, servers): (Vec<&Node>, Vec<&Node>) =
             self.plan.select(nodes)?.into_iter().partition(|node| node.role == Role::Compute);
-        for node in servers {
-            pfs::start_server(&self.plan, node)?;
-        }
-        for node in compute {
+        at_once(&servers, |node| pfs::start_server(&self.plan, node))?;
+        at_once(&compute, |node| {
             pfs::start_client(&self.plan, node)?;
-            daemon::start(&self.plan, node)?;
-        }
-        Ok(())
+            daemon::start(&self.plan, node)
+        })
     }
 
     /// Stops the service of nodes, or all that runs on them, without ending it. Returns when it

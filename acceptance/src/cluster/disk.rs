@@ -30,8 +30,8 @@ pub fn format(plan: &Plan, node: &Node) -> Result<()> {
     process::read(command("mkfs.ext4", &format).arg(&image)).map(drop)
 }
 
-/// Shows the image of a node as a block device, past the page cache of the disk below where that can
-/// be.
+/// Shows the image of a node as a block device, past the page cache of the disk below where that
+/// can be.
 pub fn attach(plan: &Plan, node: &Node) -> Result<()> {
     let image = plan.image(node);
     let direct = ["--find", "--show", "--direct-io=on"];

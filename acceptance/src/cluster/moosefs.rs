@@ -53,8 +53,8 @@ fn master(files: &Path, data: &Path) -> Result<String> {
     Ok(format!("EXPORTS_FILENAME = {}\n", exports.display()))
 }
 
-/// Lines of a chunk server's configuration. It has its disk for itself, or it would take what others
-/// use of it for its own.
+/// Lines of a chunk server's configuration. It has its disk for itself, or it would take what
+/// others use of it for its own.
 fn chunk_server(plan: &Plan, node: &Node, files: &Path) -> Result<String> {
     let disks = files.join("disks.cfg");
     let chunks = format!("{}/mfs", space::DISK);

@@ -1,6 +1,6 @@
 //! A node's own view of the machine: a mount and a host name namespace beside the network's, held
-//! by a process that sleeps. `/run` is the node's own, so that servers of several nodes do not meet;
-//! the disk, the file system and the daemon's mount are below it, and this machine sees none.
+//! by a process that sleeps. `/run` is the node's own, so that servers of several nodes do not
+//! meet; the disk, the file system and the daemon's mount are below it, and this machine sees none.
 //!
 //! All of it ends with the last process of the node.
 

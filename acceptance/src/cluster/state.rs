@@ -1,5 +1,5 @@
-//! Where a cluster keeps what it is: the journal, and the plan once it is complete. One process at a
-//! time works on it; the lock goes with the process, however that ends.
+//! Where a cluster keeps what it is: the journal, and the plan once it is complete. One process at
+//! a time works on it; the lock goes with the process, however that ends.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
