@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 
 use super::plan::{Node, Role};
-use super::{Cluster, daemon, disk, network, pfs, processes, space, state, wait_until};
+use super::{Cluster, at_once, daemon, disk, network, pfs, processes, space, state, wait_until};
 use crate::arguments::Rate;
 use crate::process;
 
@@ -86,14 +86,11 @@ impl Cluster {
         // Compute nodes need the servers of data nodes.
         let (compute, servers): (Vec<&Node>, Vec<&Node>) =
             self.plan.select(nodes)?.into_iter().partition(|node| node.role == Role::Compute);
-        for node in servers {
-            pfs::start_server(&self.plan, node)?;
-        }
-        for node in compute {
+        at_once(&servers, |node| pfs::start_server(&self.plan, node))?;
+        at_once(&compute, |node| {
             pfs::start_client(&self.plan, node)?;
-            daemon::start(&self.plan, node)?;
-        }
-        Ok(())
+            daemon::start(&self.plan, node)
+        })
     }
 
     /// Stops the service of nodes, or all that runs on them, without ending it. Returns when it

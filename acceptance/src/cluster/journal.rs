@@ -92,8 +92,25 @@ impl Journal {
     /// # Errors
     /// Of the step, or where the journal cannot be written; then the step is not done.
     pub fn perform<T>(&mut self, step: &Step, action: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.perform_all(std::slice::from_ref(step), action)
+    }
+
+    /// Notes steps that are done at once, then does them.
+    ///
+    /// # Errors
+    /// Of the steps, or where the journal cannot be written; then none is done.
+    pub fn perform_all<T>(
+        &mut self,
+        steps: &[Step],
+        action: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let mut text = String::new();
+        for step in steps {
+            text.push_str(&serde_json::to_string(step)?);
+            text.push('\n');
+        }
         let mut file = File::options().append(true).open(&self.path)?;
-        file.write_all(format!("{}\n", serde_json::to_string(step)?).as_bytes())?;
+        file.write_all(text.as_bytes())?;
         self.die_if(false);
         let result = action()?;
         self.die_if(true);

@@ -275,19 +275,14 @@ fn make(plan: &mut Plan, state: &State, death: Option<Death>) -> Result<()> {
     }
     say(plan, "parallel file system");
     pfs::make(plan, &mut journal)?;
-    for node in plan.of(Role::Compute) {
-        journal.perform(&step_of(plan, node, "client"), || pfs::start_client(plan, node))?;
-    }
+    together(plan, Role::Compute, "client", &mut journal, |node| pfs::start_client(plan, node))?;
     say(plan, "daemons");
     if !plan.single && !daemon::knows_others(&plan.binary)? {
         say(plan, "this tidepool has no option cluster_nodes: every daemon is alone");
         plan.single = true;
     }
     daemon::write_key(plan)?;
-    for node in plan.of(Role::Compute) {
-        journal.perform(&step_of(plan, node, "daemon"), || daemon::start(plan, node))?;
-    }
-    Ok(())
+    together(plan, Role::Compute, "daemon", &mut journal, |node| daemon::start(plan, node))
 }
 
 /// The directory of images and logs, with what all nodes read.
@@ -360,6 +355,35 @@ fn make_node(
         }
     }
     journal.perform(&step_of(plan, node, "holder"), || space::make(plan, node))
+}
+
+/// Starts the same on all nodes of a role at once, as on a real cluster.
+fn together(
+    plan: &Plan,
+    role: Role,
+    what: &str,
+    journal: &mut Journal,
+    start: impl Fn(&Node) -> Result<()> + Sync,
+) -> Result<()> {
+    let nodes: Vec<&Node> = plan.of(role).collect();
+    let steps: Vec<Step> = nodes.iter().map(|node| step_of(plan, node, what)).collect();
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    journal.perform_all(&steps, || at_once(&nodes, start))
+}
+
+/// Does the same on nodes at once; the first failure is told when all have ended.
+fn at_once(nodes: &[&Node], action: impl Fn(&Node) -> Result<()> + Sync) -> Result<()> {
+    let action = &action;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(move || action(node))).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
 }
 
 /// The step of starting processes on a node.

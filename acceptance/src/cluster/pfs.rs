@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::journal::Journal;
 use super::plan::{Node, Plan, Role};
-use super::{disk, gluster, moosefs, processes, space, step_of, wait_until};
+use super::{disk, gluster, moosefs, processes, space, together, wait_until};
 use crate::arguments::PfsKind;
 use crate::process;
 
@@ -24,9 +24,9 @@ pub fn programs(kind: PfsKind) -> &'static [(&'static str, &'static str)] {
 
 /// Starts all servers and makes the file system.
 pub fn make(plan: &Plan, journal: &mut Journal) -> Result<()> {
-    let servers = plan.nodes.iter().filter(|node| node.role != Role::Compute);
-    for node in servers {
-        journal.perform(&step_of(plan, node, "servers"), || start_server(plan, node))?;
+    // A master first: the others look for it.
+    for role in [Role::Manager, Role::Data] {
+        together(plan, role, "servers", journal, |node| start_server(plan, node))?;
     }
     match plan.pfs {
         PfsKind::Gluster | PfsKind::GlusterSharded => gluster::make(plan),
