@@ -109,8 +109,8 @@ pub(crate) fn receive_some(
     }
 }
 
-/// Lets [`receive_body`] wait in the kernel: a wait in `poll` for each packet costs a third of the
-/// rate of one connection. Everything else never blocks, whatever the socket's mode.
+/// Lets [`receive_body`] wait in the kernel: waits in `poll` between the packets of a block cost
+/// rate. Everything else never blocks, whatever the mode of the socket.
 pub(crate) fn prepare_reader(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(false)
 }
