@@ -109,6 +109,40 @@ pub(crate) fn receive_some(
     }
 }
 
+/// Lets [`receive_body`] wait in the kernel: waits in `poll` between the packets of a block cost
+/// rate. Everything else never blocks, whatever the mode of the socket.
+pub(crate) fn prepare_reader(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(false)
+}
+
+/// Makes the waits of [`receive_body`] end after `silence`.
+pub(crate) fn limit_waits(socket: &impl AsFd, silence: Duration) -> io::Result<()> {
+    // The kernel takes zero for no limit, and not every long time.
+    let wait = silence.clamp(Duration::from_millis(1), Duration::from_secs(3600));
+    Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(wait))?)
+}
+
+/// Some bytes of many, as [`receive_some`], on a socket with limited waits. The last wait may end
+/// as much as `silence` after the deadline.
+pub(crate) fn receive_body(
+    socket: &impl AsFd,
+    into: &mut [u8],
+    patience: Patience,
+) -> io::Result<usize> {
+    loop {
+        if Instant::now() > patience.until {
+            return Err(timed_out());
+        }
+        match recv(socket, &mut *into, RecvFlags::empty()) {
+            Ok((0, _)) if !into.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((received, _)) => return Ok(received),
+            Err(Errno::AGAIN) => return Err(timed_out()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// As many bytes as `into` has.
 ///
 /// # Errors
@@ -281,6 +315,7 @@ pub(crate) fn connect(address: SocketAddr, patience: Patience) -> io::Result<Tcp
     }
     let stream = TcpStream::from(socket);
     prepare(&stream)?;
+    prepare_reader(&stream)?;
     Ok(stream)
 }
 

@@ -8,7 +8,7 @@ use crate::frame::{
     BadFrame, CODE_BYTES, HEADER_BYTES, Header, Kind, Opening, PAYLOAD_BYTES_MAX, Sealing,
 };
 use crate::handshake::{self, HandshakeError};
-use crate::socket::{self, Patience, receive_exact, receive_some, send_all};
+use crate::socket::{self, Patience, limit_waits, receive_body, receive_exact, send_all};
 use crate::{BlockRequest, Identity, Integrity, PeerError, Refusal};
 
 /// Bytes that are hashed at once: while they are in the processor's cache, and enough of them for
@@ -190,19 +190,24 @@ impl Connection {
         into: &mut [u8],
         patience: Patience,
     ) -> Result<(), PeerError> {
-        if self.integrity == Integrity::Headers {
-            return Ok(receive_exact(&self.stream, into, patience)?);
-        }
+        limit_waits(&self.stream, patience.silence)?;
+        let full = self.integrity == Integrity::Full;
         let mut hasher = self.opening.payload_hasher(header);
         let (mut received, mut hashed) = (0, 0);
         while received < into.len() {
-            received += receive_some(&self.stream, &mut into[received..], patience)?;
+            received += receive_body(&self.stream, &mut into[received..], patience)?;
+            if !full {
+                continue;
+            }
             let whole = received - received % HASH_BYTES;
             let until = if received == into.len() { received } else { whole };
             if until > hashed {
                 hasher.update(&into[hashed..until]);
                 hashed = until;
             }
+        }
+        if !full {
+            return Ok(());
         }
         let mut code = [0; CODE_BYTES];
         receive_exact(&self.stream, &mut code, patience)?;
