@@ -18,19 +18,8 @@ struct Deny {
     licenses: Licenses,
 }
 
-/// The licences that are accepted, by their SPDX names.
 #[derive(Deserialize)]
-pub struct Licenses {
-    allow: Vec<String>,
-    #[serde(default)]
-    exceptions: Vec<Exception>,
-}
-
-/// Licences that one library may have beside those that all may.
-#[derive(Deserialize)]
-struct Exception {
-    #[serde(rename = "crate")]
-    library: String,
+struct Licenses {
     allow: Vec<String>,
     #[serde(default)]
     exceptions: Vec<Exception>,

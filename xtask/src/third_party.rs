@@ -8,7 +8,7 @@ use acceptance::{environment, process};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::deny::Licenses;
+use crate::deny;
 
 /// What is shipped: the command, and the library in the Java archive.
 const SHIPPED: [&str; 3] = ["tidepool-cli", "tidepool-lab", "tidepool-java"];
@@ -71,7 +71,7 @@ pub fn page() -> Result<String> {
     for platform in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
         packages.extend(linked(platform)?);
     }
-    let licences = Licenses::read()?;
+    let accepted = deny::accepted_licences()?;
     let mut page = HEAD.to_owned();
     let mut refused = Vec::new();
     for ((name, version), package) in &packages {
@@ -93,10 +93,10 @@ pub fn page() -> Result<String> {
 }
 
 /// Whether the terms of `licence`, an SPDX expression, can be met by accepted licences alone.
-fn is_accepted(licence: &str, accepted: &[&str]) -> bool {
+fn is_accepted(licence: &str, accepted: &[String]) -> bool {
     let Ok(expression) = spdx::Expression::parse(licence) else { return false };
     expression.evaluate(|required| {
-        required.license.id().is_some_and(|id| accepted.iter().any(|name| *name == id.name))
+        required.license.id().is_some_and(|id| accepted.iter().any(|name| name == id.name))
             && required.addition.is_none()
     })
 }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn terms_are_met_by_accepted_licences_alone() {
-        let accepted = ["MIT", "Apache-2.0", "Unicode-3.0"];
+        let accepted = ["MIT", "Apache-2.0", "Unicode-3.0"].map(String::from);
         let is_accepted = |licence| super::is_accepted(licence, &accepted);
         assert!(is_accepted("MIT OR Apache-2.0"));
         assert!(is_accepted("GPL-3.0-only OR MIT"));
