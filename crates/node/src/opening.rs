@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::handle::{Handle, Opened};
 use crate::file::memory_only;
-use crate::file::state::{FileState, Inner, Remains};
+use crate::file::state::{FileState, Inner, OpenLower, Remains};
 use crate::file::stub::{self, Found};
 use crate::metadata_change::NotificationWait;
 use crate::node::Node;
@@ -197,8 +197,8 @@ impl Node {
             append: request.append,
             created: request.created,
         };
-        if self.core.cluster().is_some() && request.access.reads() {
-            note_readable(&file, &opened.lower);
+        if self.core.cluster().is_some() || self.core.pfs.features().fsync_is_per_open {
+            note_open(&file, &opened);
         }
         let mut handle = Handle::new(&self.core, file.clone(), cached, opened);
         handle.note_path();
@@ -252,10 +252,11 @@ pub(crate) fn new_cached_version(
 }
 
 /// Remembers a descriptor for as long as its open lives.
-fn note_readable(file: &FileState, lower: &Arc<dyn LowerFile>) {
+fn note_open(file: &FileState, opened: &Opened) {
     let mut inner = file.inner.lock();
-    inner.readable.retain(|known| known.strong_count() > 0);
-    inner.readable.push(Arc::downgrade(lower));
+    inner.opens.retain(|known| known.lower.strong_count() > 0);
+    let (lower, reads) = (Arc::downgrade(&opened.lower), opened.access.reads());
+    inner.opens.push(OpenLower { lower, reads });
 }
 
 fn register(inner: &mut Inner, access: Access) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::hooked::{Call, HookedStore, Hooks};
 use support::*;
 use tidepool_node::Node;
-use tidepool_pfs::{PosixOptions, PosixStore};
+use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
 use tidepool_proto::{Error, ErrorKind, OpenFile, Result};
 
@@ -114,6 +114,7 @@ fn is_held(path: &std::path::Path) -> bool {
 fn node_over(directory: &std::path::Path) -> (Arc<Node>, Arc<Hooks>) {
     let posix = PosixStore::open(directory, PosixOptions::default()).unwrap();
     let hooks = Arc::new(Hooks::default());
-    let store = Arc::new(HookedStore { inner: posix, hooks: hooks.clone() });
+    let features = posix.features().clone();
+    let store = Arc::new(HookedStore { inner: posix, features, hooks: hooks.clone() });
     (Node::start_over(config(directory, |_| ()), store).unwrap(), hooks)
 }

@@ -70,7 +70,8 @@ impl Ground {
         if !self.with_attributes {
             hooks.take_attributes_away();
         }
-        let store = Arc::new(HookedStore { inner, hooks: hooks.clone() });
+        let features = inner.features().clone();
+        let store = Arc::new(HookedStore { inner, features, hooks: hooks.clone() });
         (Node::start_over(config(self.directory.path(), |_| ()), store).unwrap(), hooks)
     }
 

@@ -278,3 +278,30 @@ fn nothing_is_owed_for_writes_in_mode_bypass() {
     let status = fixture.node.status();
     assert_eq!((status.dirty_bytes, status.dirty_age_ms), (0, None));
 }
+
+#[test]
+fn a_sync_is_made_by_each_open_where_the_pfs_syncs_what_that_one_wrote() {
+    for (is_per_open, wanted) in [(true, 2), (false, 1)] {
+        let change = |features: &mut tidepool_pfs::Features| {
+            features.fsync_is_per_open = is_per_open;
+        };
+        let (fixture, hooks) = Fixture::hooked_with(change, |_| ());
+        fixture.put("file", b"before");
+        let writer = fixture.writer("file", Wish::default());
+        let other = fixture.writer("file", Wish::default());
+        writer.write_at(0, b"bytes").unwrap();
+        let syncs = Arc::<Mutex<u32>>::default();
+        let counted = syncs.clone();
+        hooks.set(move |call, make| {
+            *counted.lock().unwrap() += u32::from(call == Call::Sync);
+            make()
+        });
+        other.sync(false).unwrap();
+        assert_eq!(*syncs.lock().unwrap(), wanted, "per open: {is_per_open}");
+        hooks.clear();
+        drop((writer, other));
+        let created = fixture.writer("new", Wish::default());
+        let is_direct = created.write_directly().is_some();
+        assert_eq!(is_direct, !is_per_open, "the kernel's own opens are others too");
+    }
+}

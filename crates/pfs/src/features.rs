@@ -55,6 +55,9 @@ pub struct Features {
     pub direct_io: Option<DirectIo>,
     /// How far `fsync` carries bytes.
     pub fsync_reach: FsyncReach,
+    /// `fsync` of one open carries what was written by that open alone, as where a client in user
+    /// space gathers writes for each open.
+    pub fsync_is_per_open: bool,
     /// Shared memory mappings work.
     pub shared_mmap: bool,
     /// Record locks work.

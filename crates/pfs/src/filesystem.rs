@@ -70,6 +70,7 @@ impl FileSystem {
             remote: false,
             granularity_ns: GRANULARITY_SAFE_NS,
             fsync_reach: FsyncReach::Storage,
+            fsync_is_per_open: false,
             multigrain: false,
             device_per_file: false,
             writes_move_stamps: None,
@@ -96,7 +97,12 @@ impl FileSystem {
             "nfs" | "nfs4" | "fuse.glusterfs" => durable,
             "fuse.mfs" | "fuse.mfsmount" => Known {
                 fsync_reach: FsyncReach::ServerCache,
-                notes: &["fsync ends in the memory of a chunk server: a power failure loses it"],
+                fsync_is_per_open: true,
+                notes: &[
+                    "fsync ends in the memory of a chunk server: a power failure loses it",
+                    "fsync of one open leaves what others wrote: new files are written by the \
+                     node, not by the kernel",
+                ],
                 ..remote
             },
             "fuse.pvfs2fuse" | "fuse.pvfs2" => Known {
@@ -117,7 +123,9 @@ impl FileSystem {
             magic::LUSTRE => Known { granularity_ns: 1_000_000_000, ..remote },
             magic::TMPFS => Known { fsync_reach: FsyncReach::Nothing, ..local },
             magic::BTRFS | magic::OVERLAY => Known { device_per_file: true, ..local },
-            _ if !self.source.starts_with("/dev/") || self.magic == magic::FUSE => remote,
+            // What is not known of a client in user space is not relied on.
+            magic::FUSE => Known { fsync_is_per_open: true, ..remote },
+            _ if !self.source.starts_with("/dev/") => remote,
             _ => Known { fsync_reach: FsyncReach::Unknown, ..local },
         }
     }
@@ -146,6 +154,8 @@ pub(crate) struct Known {
     /// Granularity of time stamps to assume where it cannot be measured.
     pub granularity_ns: u64,
     pub fsync_reach: FsyncReach,
+    /// See [`crate::Features::fsync_is_per_open`].
+    pub fsync_is_per_open: bool,
     /// Since Linux 6.13 every change that follows a look at the stamps gets a new stamp.
     pub multigrain: bool,
     /// `stat` reports other device numbers for some files than for the root.

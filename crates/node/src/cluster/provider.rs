@@ -85,7 +85,8 @@ impl Asked {
     ) -> Result<Filled, Refusal> {
         let lower = {
             let inner = self.file.inner.lock();
-            inner.readable.iter().find_map(|lower| lower.upgrade())
+            let readable = inner.opens.iter().filter(|open| open.reads);
+            readable.filter_map(|open| open.lower.upgrade()).next()
         };
         let lower = lower.ok_or(Refusal::NotHeld)?;
         let source = BlockSource { core: &self.core, file: &self.file, lower: &lower, cached };

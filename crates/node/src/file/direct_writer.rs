@@ -38,6 +38,7 @@ impl Handle {
     pub(super) fn begin_direct_writing(&self) -> Option<Arc<dyn PassthroughPin>> {
         let eligible = self.access.writes()
             && !self.append
+            && !self.core.pfs.features().fsync_is_per_open
             && matches!(self.write_mode, WriteMode::Through | WriteMode::Bypass)
             && self.lower.direct_descriptor().is_some();
         if !eligible {

@@ -43,8 +43,9 @@ pub struct Inner {
     pub writers: u32,
     /// Where bytes written now are kept.
     pub capture: Capture,
-    /// Descriptors of opens, for fills that another node asks for. Empty where there is none.
-    pub(crate) readable: Vec<Weak<dyn LowerFile>>,
+    /// Descriptors of opens, for fills that another node asks for and for a PFS that syncs each
+    /// open by itself. Empty where neither is so.
+    pub(crate) opens: Vec<OpenLower>,
     /// Held by `tidepool pin`.
     pub pin: Option<FilePin>,
     /// The stub of memory-only bytes (invariant 5).
@@ -53,6 +54,14 @@ pub struct Inner {
     pub removed: bool,
     /// The kernel or a client writes the PFS file by itself (invariant 4).
     pub written_directly: bool,
+}
+
+/// The descriptor of an open.
+pub(crate) struct OpenLower {
+    /// Gone with the open.
+    pub lower: Weak<dyn LowerFile>,
+    /// It may be read.
+    pub reads: bool,
 }
 
 /// Memory of bytes that will not be read any more.

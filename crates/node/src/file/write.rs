@@ -524,8 +524,23 @@ impl Handle {
         }
     }
 
+    /// Syncs the file by this open, and by all others where the PFS syncs what an open wrote by
+    /// that open alone.
+    fn sync_opens(&self, data_only: bool) -> Result<()> {
+        self.lower.sync(data_only)?;
+        if !self.core.pfs.features().fsync_is_per_open {
+            return Ok(());
+        }
+        let others: Vec<_> = {
+            let inner = self.file.inner.lock();
+            inner.opens.iter().filter_map(|open| open.lower.upgrade()).collect()
+        };
+        let mut others = others.iter().filter(|lower| !Arc::ptr_eq(lower, &self.lower));
+        others.try_for_each(|lower| lower.sync(data_only))
+    }
+
     fn sync_lower(&self, work: Work) -> Result<()> {
-        let synced = self.lower.sync(work.data_only).and_then(|()| match work.entry {
+        let synced = self.sync_opens(work.data_only).and_then(|()| match work.entry {
             true => self.lower.sync_directory_entry(),
             false => Ok(()),
         });

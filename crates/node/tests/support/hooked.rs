@@ -90,6 +90,7 @@ impl Hooks {
 
 pub struct HookedStore {
     pub inner: Arc<dyn LowerStore>,
+    pub features: Features,
     pub hooks: Arc<Hooks>,
 }
 
@@ -117,7 +118,7 @@ impl LowerStore for HookedStore {
     }
 
     fn features(&self) -> &Features {
-        self.inner.features()
+        &self.features
     }
 
     fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidepool_node::Node;
-use tidepool_pfs::{FaultStore, LowerStore, PosixOptions, PosixStore};
+use tidepool_pfs::{FaultStore, Features, LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::{
     Access, FileService, OpenFile, OpenRequest, ReadMode, ReadOutcome, Result, WriteMode,
@@ -64,10 +64,20 @@ impl Fixture {
 
     /// A node over a store that tells of each call.
     pub fn hooked(change: impl FnOnce(&mut NodeConfig)) -> (Self, Arc<hooked::Hooks>) {
+        Self::hooked_with(|_| (), change)
+    }
+
+    /// The same with other features of the store.
+    pub fn hooked_with(
+        change_features: impl FnOnce(&mut Features),
+        change: impl FnOnce(&mut NodeConfig),
+    ) -> (Self, Arc<hooked::Hooks>) {
         let directory = tempfile::tempdir().unwrap();
         let posix = PosixStore::open(directory.path(), PosixOptions::default()).unwrap();
         let hooks = Arc::<hooked::Hooks>::default();
-        let lower = Arc::new(hooked::HookedStore { inner: posix, hooks: hooks.clone() });
+        let mut features = posix.features().clone();
+        change_features(&mut features);
+        let lower = Arc::new(hooked::HookedStore { inner: posix, features, hooks: hooks.clone() });
         let node = Node::start_over(config(directory.path(), change), lower).unwrap();
         (Fixture { directory, node }, hooks)
     }

@@ -301,6 +301,7 @@ mod tests {
             remote: !multigrain,
             granularity_ns,
             fsync_reach: FsyncReach::Unknown,
+            fsync_is_per_open: false,
             multigrain,
             device_per_file: false,
             writes_move_stamps: None,

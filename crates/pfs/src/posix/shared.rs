@@ -163,6 +163,7 @@ fn examine(
         remote: known.remote,
         timestamp_granularity_ns: known.granularity_ns,
         fsync_reach: known.fsync_reach,
+        fsync_is_per_open: known.fsync_is_per_open,
         hard_links: !file_system.fs_type.starts_with("fuse.pvfs2"),
         writes_move_stamps: known.writes_move_stamps,
         notes: known.notes.iter().map(|note| (*note).to_owned()).collect(),
