@@ -1,6 +1,6 @@
 //! What the node answers to the command line.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,11 @@ impl AdminService for Node {
                 Error::new(ErrorKind::Protocol, "answering the command line", "no descriptor came")
             })
         };
+        let is_of_pins =
+            matches!(request, AdminRequest::Pin | AdminRequest::Unpin | AdminRequest::EvictAll);
+        if is_of_pins {
+            self.core.end_stray_pins();
+        }
         if let Some(change) = request.change() {
             tracing::info!(user_id, "asked for: {change}");
         }
@@ -233,7 +238,7 @@ impl Node {
         let file = self.core.files.get(id);
         if pin {
             let file = file.as_ref().ok_or_else(|| unknown("pinning"))?;
-            self.pin_file(file, user_id)?;
+            self.pin_file(file, open.lower(), user_id)?;
         }
         let cached = file.and_then(|file| file.cached());
         let resident = cached.map_or(0, |cached| resident_bytes(self, &cached));
@@ -256,7 +261,7 @@ impl Node {
             .remedy("read it through the node: what is read is kept as far as there is room"))
     }
 
-    fn pin_file(&self, file: &FileState, user_id: u32) -> Result<()> {
+    fn pin_file(&self, file: &FileState, lower: BorrowedFd<'_>, user_id: u32) -> Result<()> {
         let mut inner = file.inner.lock();
         if inner.cached.as_ref().is_some_and(|cached| cached.is_memory_only()) {
             return Ok(()); // it is in memory and nowhere else
@@ -268,7 +273,7 @@ impl Node {
         };
         if inner.pin.is_none() {
             let user_bytes_max = self.core.config.client_limits.pinned_bytes_max;
-            inner.pin = Some(self.core.pins.pin(&segment, user_id, user_bytes_max)?);
+            inner.pin = Some(self.core.pins.pin(&segment, lower, user_id, user_bytes_max)?);
         }
         Ok(())
     }

@@ -4,11 +4,16 @@
 //! bring files in; what readers borrow is not counted here.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_store::{Segment, SegmentPin};
+
+use crate::core::Core;
 
 /// Bytes pinned by each user.
 #[derive(Debug, Default)]
@@ -19,13 +24,14 @@ pub struct Pins {
 /// A pinned file. The pin ends when this drops.
 pub struct FilePin {
     _hold: SegmentPin,
+    place: Option<Arc<OwnedFd>>,
     pins: Arc<Pins>,
     user_id: u32,
     pinned_bytes: u64,
 }
 
 impl Pins {
-    /// Pins a wholly resident segment for a user who may pin `user_bytes_max` in all.
+    /// Pins a wholly resident segment of `file` for a user who may pin `user_bytes_max` in all.
     ///
     /// # Errors
     /// `LimitReached` beyond the user's limit, `StoreFull` beyond the share of the capacity that
@@ -33,6 +39,7 @@ impl Pins {
     pub fn pin(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
+        file: BorrowedFd<'_>,
         user_id: u32,
         user_bytes_max: u64,
     ) -> Result<FilePin> {
@@ -53,7 +60,8 @@ impl Pins {
                 .remedy("unpin other files, raise `pinned_share_max`, or enlarge the store")
         })?;
         bytes.insert(user_id, after);
-        Ok(FilePin { _hold: hold, pins: self.clone(), user_id, pinned_bytes })
+        let place = place_of(file);
+        Ok(FilePin { _hold: hold, place, pins: self.clone(), user_id, pinned_bytes })
     }
 }
 
@@ -82,6 +90,44 @@ impl Drop for FilePin {
             }
         }
     }
+}
+
+impl Core {
+    /// Ends pins of files whose last name another program removed on the PFS itself: nobody could
+    /// name them to unpin them. Asks the PFS.
+    pub(crate) fn end_stray_pins(&self) {
+        for file in self.files.all() {
+            let place = {
+                let inner = file.inner.lock();
+                let idle = inner.pin.as_ref().filter(|_| inner.handles == 0);
+                idle.and_then(|pin| pin.place.clone())
+            };
+            let Some(place) = place.filter(|place| is_gone(place)) else { continue };
+            let mut inner = file.inner.lock();
+            let is_same =
+                |pin: &FilePin| pin.place.as_ref().is_some_and(|known| Arc::ptr_eq(known, &place));
+            if inner.handles == 0 && inner.pin.as_ref().is_some_and(is_same) {
+                tracing::info!(file = ?inner.opened_as, "it was removed, and is not pinned any more");
+                inner.pin = None;
+            }
+        }
+    }
+}
+
+fn is_gone(place: &OwnedFd) -> bool {
+    match rustix::fs::fstat(place) {
+        Ok(stat) => stat.st_nlink == 0,
+        Err(error) => matches!(error, Errno::NOENT | Errno::STALE),
+    }
+}
+
+/// What tells whether the file has a name, without an open that a PFS counts; `None` where the PFS
+/// counts no names.
+fn place_of(file: BorrowedFd<'_>) -> Option<Arc<OwnedFd>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let place = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    (rustix::fs::fstat(&place).ok()?.st_nlink > 0).then(|| Arc::new(place))
 }
 
 /// Root, or the user who runs the node.

@@ -61,3 +61,21 @@ fn a_pin_that_a_change_ended_is_given_back_to_its_user() {
     fixture.read("f");
     ask(&fixture, AdminRequest::Pin, "g", ALICE).unwrap();
 }
+
+#[test]
+fn the_pin_of_a_file_that_is_gone_from_the_pfs_ends() {
+    let fixture = Fixture::new();
+    for name in ["removed", "replaced", "moved"] {
+        fixture.put(name, &content(1, 2 * BLOCK as usize));
+        ask(&fixture, AdminRequest::Pin, name, 0).unwrap();
+    }
+    fixture.put("new", &content(2, 2 * BLOCK as usize));
+    std::fs::remove_file(fixture.path("removed")).unwrap();
+    std::fs::rename(fixture.path("new"), fixture.path("replaced")).unwrap();
+    std::fs::rename(fixture.path("moved"), fixture.path("there")).unwrap();
+    assert_eq!(pinned_bytes(&fixture), 6 * BLOCK);
+    fixture.node.admin(AdminRequest::EvictAll, None, 0).unwrap();
+    assert_eq!(pinned_bytes(&fixture), 2 * BLOCK, "the one that was moved");
+    ask(&fixture, AdminRequest::Unpin, "there", 0).unwrap();
+    assert_eq!(pinned_bytes(&fixture), 0);
+}
