@@ -107,7 +107,7 @@ impl Core {
             let is_same =
                 |pin: &FilePin| pin.place.as_ref().is_some_and(|known| Arc::ptr_eq(known, &place));
             if inner.handles == 0 && inner.pin.as_ref().is_some_and(is_same) {
-                tracing::info!(file = ?inner.opened_as, "it was removed, and is not pinned any more");
+                tracing::info!(file = ?inner.opened_as, "removed, so it is not pinned any more");
                 inner.pin = None;
             }
         }
