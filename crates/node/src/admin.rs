@@ -41,9 +41,7 @@ impl AdminService for Node {
                 Error::new(ErrorKind::Protocol, "answering the command line", "no descriptor came")
             })
         };
-        let is_of_pins =
-            matches!(request, AdminRequest::Pin | AdminRequest::Unpin | AdminRequest::EvictAll);
-        if is_of_pins {
+        if request.is_of_pins() {
             self.core.end_stray_pins();
         }
         if let Some(change) = request.change() {

@@ -77,6 +77,11 @@ pub enum AdminRequest {
 }
 
 impl AdminRequest {
+    /// Whether what is pinned matters to it.
+    pub fn is_of_pins(&self) -> bool {
+        matches!(self, AdminRequest::Pin | AdminRequest::Unpin | AdminRequest::EvictAll)
+    }
+
     /// What it changes for everybody, in words; `None` where it changes nothing.
     pub fn change(&self) -> Option<String> {
         Some(match self {
