@@ -252,9 +252,19 @@ pub enum PfsKind {
     Moosefs,
 }
 
+/// What `bench` measures instead of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchSuite {
+    /// Many nodes, on a shaped test cluster; needs root.
+    Cluster,
+}
+
 /// Options of `bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
+    /// What is measured; one node without it.
+    #[arg(value_enum)]
+    pub suite: Option<BenchSuite>,
     /// Sizes of a smoke test: shows that the benchmark runs, not how fast anything is.
     #[arg(long)]
     pub quick: bool,

@@ -1,6 +1,7 @@
 //! Measurements side by side in one run: the product, and what it must keep up with. Interleaved
 //! rounds, medians, ratios with their spread. It prints; it never judges a test by time.
 
+mod cluster;
 mod cold;
 mod control;
 mod eviction;
@@ -24,7 +25,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::arguments::BenchOptions;
+use crate::arguments::{BenchOptions, BenchSuite};
 use crate::environment;
 use crate::loop_volume::unmount_hard;
 use crate::node::{Node, NodeOptions};
@@ -92,6 +93,9 @@ pub struct Bench {
 
 /// Runs the rows that the options ask for, prints the table and writes the JSON.
 pub fn run(options: &BenchOptions) -> Result<()> {
+    if options.suite == Some(BenchSuite::Cluster) {
+        return cluster::run(options);
+    }
     let mut scale = if options.quick { QUICK } else { FULL };
     scale.rounds = options.rounds.unwrap_or(scale.rounds).max(1);
     environment::binary()?;

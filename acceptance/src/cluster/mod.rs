@@ -206,6 +206,15 @@ impl Cluster {
         network::traffic(space::holder(&self.plan, self.plan.node(node)?)?)
     }
 
+    /// The network of a node, which a thread may enter.
+    ///
+    /// # Errors
+    /// A node that is not there or not up.
+    pub fn network(&self, node: &str) -> Result<fs::File> {
+        let holder = space::holder(&self.plan, self.plan.node(node)?)?;
+        fs::File::open(format!("/proc/{holder}/ns/net")).context("opening a node's network")
+    }
+
     /// Writes everything back and empties the page cache of this machine, which all nodes share.
     ///
     /// # Errors

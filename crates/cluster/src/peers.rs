@@ -6,8 +6,11 @@ use std::time::Duration;
 use crate::random::Random;
 use crate::{NodeName, Time};
 
-/// Share of the latest transfer in an average.
-const WEIGHT: f64 = 0.2;
+/// Share of the latest small transfer in the average of latencies.
+const LATENCY_WEIGHT: f64 = 0.2;
+/// What a transfer adds to the rate leaves so much of all that came before: the latest 16 or so
+/// tell it. Transfers that ran beside each other end together, so a few would tell nothing.
+const RATE_KEPT: f64 = 15.0 / 16.0;
 /// Transfers up to this size tell the latency, larger ones the rate.
 const SMALL_BYTES: u64 = 64 << 10;
 /// Size of a read when peers are compared: a block.
@@ -75,35 +78,52 @@ pub struct PeerView {
 }
 
 /// Averages over transfers, the latest count most.
+///
+/// The rate is that of all transfers together: bytes by the time in which any was under way. What
+/// one of eight beside each other reaches is an eighth of it, and says nothing of the way.
 #[derive(Clone, Copy, Default)]
 struct Measured {
-    /// Bytes a second of larger transfers.
-    rate: Option<f64>,
+    /// Bytes of larger transfers.
+    bytes: f64,
+    /// Seconds in which any of them was under way.
+    busy_s: f64,
+    /// End of the latest of them.
+    ended: Option<Time>,
     /// Seconds of small ones.
     latency: Option<f64>,
     transfers: u32,
 }
 
 impl Measured {
-    fn add(&mut self, bytes: u64, took: Duration) {
-        let seconds = took.as_secs_f64().max(1e-6);
-        let average =
-            |old: Option<f64>, new: f64| old.map_or(new, |old| old + WEIGHT * (new - old));
+    fn add(&mut self, now: Time, bytes: u64, took: Duration) {
         if bytes <= SMALL_BYTES {
-            self.latency = Some(average(self.latency, seconds));
+            let new = took.as_secs_f64().max(1e-6);
+            let average = |old: f64| old + LATENCY_WEIGHT * (new - old);
+            self.latency = Some(self.latency.map_or(new, average));
         } else {
+            // What is before the end of another one is counted already.
+            let alone = self.ended.map_or(took, |ended| took.min(now.saturating_sub(ended)));
+            let seconds = alone.as_secs_f64().max(1e-6);
             let latency = self.latency.unwrap_or(0.0).min(seconds / 2.0);
-            self.rate = Some(average(self.rate, bytes as f64 / (seconds - latency)));
+            self.bytes = self.bytes * RATE_KEPT + bytes as f64;
+            self.busy_s = self.busy_s * RATE_KEPT + seconds - latency;
+            self.ended = self.ended.max(Some(now));
         }
         self.transfers = self.transfers.saturating_add(1);
     }
 
+    /// Bytes a second of larger transfers.
+    fn rate(&self) -> Option<f64> {
+        (self.busy_s > 0.0).then(|| self.bytes / self.busy_s)
+    }
+
     /// Seconds that `bytes` take, as far as known.
     fn seconds(&self, bytes: u64) -> Option<f64> {
-        if self.rate.is_none() && self.latency.is_none() {
+        let rate = self.rate();
+        if rate.is_none() && self.latency.is_none() {
             return None;
         }
-        let transfer = self.rate.map_or(0.0, |rate| bytes as f64 / rate);
+        let transfer = rate.map_or(0.0, |rate| bytes as f64 / rate);
         Some(self.latency.unwrap_or(0.0) + transfer)
     }
 }
@@ -193,10 +213,9 @@ impl Peers {
 
     /// A read ended well.
     pub fn succeeded(&mut self, now: Time, peer: &NodeName, bytes: u64, took: Duration) {
-        let _ = now;
         let peer = self.peer(peer);
         peer.in_flight_bytes = peer.in_flight_bytes.saturating_sub(bytes);
-        peer.measured.add(bytes, took);
+        peer.measured.add(now, bytes, took);
         peer.failures = 0;
         peer.state = State::Closed;
     }
@@ -237,12 +256,13 @@ impl Peers {
     }
 
     /// A read from the PFS ended well.
-    pub fn pfs_read(&mut self, bytes: u64, took: Duration) {
-        self.pfs.add(bytes, took);
+    pub fn pfs_read(&mut self, now: Time, bytes: u64, took: Duration) {
+        self.pfs.add(now, bytes, took);
     }
 
     /// Whether the PFS is the better choice for `bytes` than the peer: only when both have been
-    /// measured, and but for one read in [`PeerSettings::probe_every`].
+    /// measured, and but for one read in [`PeerSettings::probe_every`]. What this node has under
+    /// way does not count: its own reads must not drive each other to the PFS, which all share.
     pub fn prefers_pfs(&mut self, peer: &NodeName, bytes: u64) -> bool {
         let (least, advantage) = (self.settings.measured_transfers, self.settings.pfs_advantage);
         let (every, pfs) = (self.settings.probe_every, self.pfs);
@@ -250,11 +270,8 @@ impl Peers {
         if pfs.transfers < least || peer.measured.transfers < least {
             return false;
         }
-        let ahead = peer.in_flight_bytes;
-        let peer_seconds = peer.measured.seconds(ahead.saturating_add(bytes));
-        let (Some(of_peer), Some(of_pfs)) = (peer_seconds, pfs.seconds(bytes)) else {
-            return false;
-        };
+        let seconds = (peer.measured.seconds(bytes), pfs.seconds(bytes));
+        let (Some(of_peer), Some(of_pfs)) = seconds else { return false };
         if of_pfs * advantage > of_peer {
             return false;
         }
@@ -271,7 +288,7 @@ impl Peers {
     pub fn view(&self) -> Vec<PeerView> {
         let view = |(name, peer): (&NodeName, &Peer)| PeerView {
             name: name.clone(),
-            rate_bytes_per_s: peer.measured.rate.unwrap_or(0.0),
+            rate_bytes_per_s: peer.measured.rate().unwrap_or(0.0),
             latency: Duration::from_secs_f64(peer.measured.latency.unwrap_or(0.0)),
             in_flight_bytes: peer.in_flight_bytes,
             breaker: match peer.state {

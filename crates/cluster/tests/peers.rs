@@ -14,9 +14,18 @@ fn seconds(count: u64) -> Time {
     Duration::from_secs(count)
 }
 
-fn transfer(peers: &mut Peers, peer: &NodeName, took_ms: u64) {
-    peers.began(Time::ZERO, peer, BLOCK);
-    peers.succeeded(Time::ZERO, peer, BLOCK, Duration::from_millis(took_ms));
+/// One after another.
+fn transfer(peers: &mut Peers, now: &mut Time, peer: &NodeName, took_ms: u64) {
+    let took = Duration::from_millis(took_ms);
+    peers.began(*now, peer, BLOCK);
+    *now += took;
+    peers.succeeded(*now, peer, BLOCK, took);
+}
+
+fn pfs_read(peers: &mut Peers, now: &mut Time, took_ms: u64) {
+    let took = Duration::from_millis(took_ms);
+    *now += took;
+    peers.pfs_read(*now, BLOCK, took);
 }
 
 #[test]
@@ -24,14 +33,16 @@ fn the_faster_peer_is_chosen_until_it_is_busy() {
     let mut peers = Peers::new(PeerSettings::default());
     let (fast, slow) = (name("fast"), name("slow"));
     let both = [slow.clone(), fast.clone()];
+    let mut now = Time::ZERO;
     for _ in 0..8 {
-        transfer(&mut peers, &fast, 10);
-        transfer(&mut peers, &slow, 25);
+        transfer(&mut peers, &mut now, &fast, 10);
+        transfer(&mut peers, &mut now, &slow, 25);
     }
     assert_eq!(peers.choose(Time::ZERO, &both), Some(fast.clone()));
     peers.began(Time::ZERO, &fast, 2 * BLOCK);
     assert_eq!(peers.choose(Time::ZERO, &both), Some(slow));
-    peers.succeeded(Time::ZERO, &fast, 2 * BLOCK, Duration::from_millis(20));
+    let took = Duration::from_millis(20);
+    peers.succeeded(now + took, &fast, 2 * BLOCK, took);
     assert_eq!(peers.choose(Time::ZERO, &both), Some(fast));
     assert_eq!(peers.choose(Time::ZERO, &[]), None);
 }
@@ -81,18 +92,40 @@ fn a_breaker_opens_and_probes_after_longer_and_longer_pauses() {
 fn the_pfs_is_preferred_when_it_is_clearly_faster() {
     let mut peers = Peers::new(PeerSettings::default());
     let peer = name("a");
+    let mut now = Time::ZERO;
     for _ in 0..7 {
-        transfer(&mut peers, &peer, 30);
-        peers.pfs_read(BLOCK, Duration::from_millis(10));
+        transfer(&mut peers, &mut now, &peer, 30);
+        pfs_read(&mut peers, &mut now, 10);
         assert!(!peers.prefers_pfs(&peer, BLOCK), "not yet measured");
     }
-    transfer(&mut peers, &peer, 30);
-    peers.pfs_read(BLOCK, Duration::from_millis(10));
+    transfer(&mut peers, &mut now, &peer, 30);
+    pfs_read(&mut peers, &mut now, 10);
     let preferred = (0..640).filter(|_| peers.prefers_pfs(&peer, BLOCK)).count();
     assert_eq!(preferred, 630, "every 64th finds out whether it is still so");
     for _ in 0..40 {
-        transfer(&mut peers, &peer, 14);
+        transfer(&mut peers, &mut now, &peer, 14);
     }
     assert!(!peers.prefers_pfs(&peer, BLOCK), "1.4 times is not enough");
     assert!(!peers.prefers_pfs(&name("unknown"), BLOCK));
+}
+
+#[test]
+fn transfers_beside_each_other_make_one_rate() {
+    let mut peers = Peers::new(PeerSettings::default());
+    let peer = name("a");
+    let mut now = Time::ZERO;
+    // Eight at once take 160 ms each, as one after another takes 20.
+    for _ in 0..10 {
+        let took = Duration::from_millis(160);
+        (0..8).for_each(|_| peers.began(now, &peer, BLOCK));
+        now += took;
+        (0..8).for_each(|_| peers.succeeded(now, &peer, BLOCK, took));
+    }
+    let rate = BLOCK as f64 / 0.020;
+    let measured = peers.view()[0].rate_bytes_per_s / rate;
+    assert!((0.7..1.5).contains(&measured), "{measured} of the rate of the way");
+    (0..20).for_each(|_| pfs_read(&mut peers, &mut now, 30));
+    assert!(!peers.prefers_pfs(&peer, BLOCK), "it is slower");
+    (0..64).for_each(|_| peers.began(now, &peer, BLOCK));
+    assert!(!peers.prefers_pfs(&peer, BLOCK), "whatever is under way");
 }

@@ -17,20 +17,23 @@ use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::gate::SharedGate;
 use crate::file::state::FileState;
-use crate::fill_pool::{Admission, Job};
+use crate::fill_pool::{Admission, Job, Line};
 use crate::metadata_change::NotificationWait;
 use crate::ticket::{Filled, Origin, Ticket};
 
-/// Starts `count` transfer threads.
+/// Starts `count` transfer threads, and as many that fill for other nodes where there are any.
 pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
-    for number in 0..count.max(1) {
-        let weak = Arc::downgrade(core);
+    let lines = [Line::Own, Line::ForPeers];
+    let lines = if core.config.cluster.is_some() { &lines[..] } else { &lines[..1] };
+    for (line, number) in lines.iter().flat_map(|line| (0..count.max(1)).map(move |it| (line, it)))
+    {
+        let (weak, line) = (Arc::downgrade(core), *line);
         let thread = std::thread::Builder::new()
-            .name(format!("transfer-{number}"))
+            .name(format!("{}-{number}", line.thread_name()))
             .stack_size(256 << 10)
             .spawn(move || {
                 while let Some(strong) = weak.upgrade() {
-                    let Some(job) = strong.fills.next() else { return };
+                    let Some(job) = strong.fills.next(line) else { return };
                     job.run(&strong);
                 }
             })
@@ -88,15 +91,18 @@ impl BlockSource<'_> {
         self.queue(ticket, admission);
     }
 
-    /// Has a block read from the PFS for another node. `None`: it is resident, or comes from
-    /// another node itself.
+    /// Has a block read from the PFS for another node. `None`: it is resident, or this node asked
+    /// another one to fill it.
     pub fn fill_for_peer(&self, block: u64) -> Option<Arc<Ticket>> {
         let (ticket, is_new) = self.ticket(block, Origin::Servers)?;
-        if ticket.decide_on_peers(false) {
+        if ticket.decide_on_filler(false) {
             return None;
         }
-        if is_new {
-            self.queue(ticket.clone(), Admission::Always);
+        // Also where it waits among this node's own: those may all wait for other nodes.
+        let job = self.job(ticket.clone(), Admission::Always);
+        let is_queued = self.core.fills.push_for_peer(job);
+        if is_new && !is_queued {
+            self.cached.end_fill(&ticket, Filled::Kept);
         }
         Some(ticket)
     }
@@ -277,8 +283,8 @@ impl Job {
     fn ask_peers(&self, core: &Core, bytes: &mut [u8]) -> bool {
         let Some(cluster) = core.cluster() else { return false };
         self.ticket.origin == Origin::Servers
-            && self.ticket.decide_on_peers(true)
-            && cluster.fetch(core, &self.cached, self.ticket.block, bytes)
+            && !self.ticket.is_for_peer()
+            && cluster.fetch(core, &self.cached, &self.ticket, bytes)
     }
 
     /// Reads a block in pieces of the transfer size; short only at the end of the file, or where

@@ -39,11 +39,32 @@ pub struct Job {
     pub admission: Admission,
 }
 
-/// The transfer threads and their queue.
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Those of this node, which may wait for other nodes.
+    Own,
+    /// Those for which other nodes wait. They read from the PFS, so that no circle of nodes waits
+    /// whose threads all wait for each other.
+    ForPeers,
+}
+
+impl Line {
+    /// Name of its threads.
+    pub fn thread_name(self) -> &'static str {
+        match self {
+            Line::Own => "transfer",
+            Line::ForPeers => "peer-fill",
+        }
+    }
+}
+
+/// The transfer threads and their queues.
 #[derive(Default)]
 pub struct FillPool {
     queue: Mutex<Queue>,
     work: Condvar,
+    work_for_peers: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -52,6 +73,7 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Nobody waits for these: blocks to keep of files that were written.
     written: VecDeque<Job>,
+    for_peers: VecDeque<Job>,
     stopping: bool,
 }
 
@@ -70,12 +92,14 @@ impl FillPool {
         queue.stopping = true;
         let mut dropped = std::mem::take(&mut queue.jobs);
         dropped.append(&mut queue.written);
+        dropped.append(&mut queue.for_peers);
         drop(queue);
         for job in dropped {
             let stopped = Filled::Failed(ErrorKind::NodeUnavailable.errno(), "stopping".into());
             job.cached.end_fill(&job.ticket, stopped);
         }
         self.work.notify_all();
+        self.work_for_peers.notify_all();
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -91,8 +115,8 @@ impl FillPool {
         let mut dropped = VecDeque::new();
         {
             let mut queue = self.queue.lock();
-            let Queue { jobs, written, .. } = &mut *queue;
-            for waiting in [jobs, written] {
+            let Queue { jobs, written, for_peers, .. } = &mut *queue;
+            for waiting in [jobs, written, for_peers] {
                 let (gone, kept): (VecDeque<_>, _) =
                     std::mem::take(waiting).into_iter().partition(ours);
                 *waiting = kept;
@@ -106,37 +130,58 @@ impl FillPool {
         }
     }
 
-    /// Waits for the next job; `None` once the node stops.
-    pub fn next(&self) -> Option<Job> {
+    /// Waits for the next job of a line; `None` once the node stops.
+    pub fn next(&self, line: Line) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
             if queue.stopping {
                 return None;
             }
-            let job = queue.jobs.pop_front();
-            if let Some(job) = job.or_else(|| queue.written.pop_front()) {
-                return Some(job);
+            let (job, work) = match line {
+                Line::Own => {
+                    let job = queue.jobs.pop_front();
+                    (job.or_else(|| queue.written.pop_front()), &self.work)
+                }
+                Line::ForPeers => (queue.for_peers.pop_front(), &self.work_for_peers),
+            };
+            if job.is_some() {
+                return job;
             }
-            self.work.wait(&mut queue);
+            work.wait(&mut queue);
         }
     }
 
     /// Queues a job. False: the queue is full, or the node stops.
     pub fn push(&self, job: Job) -> bool {
+        let line: fn(&mut Queue) -> &mut VecDeque<Job> = match job.ticket.origin {
+            Origin::Servers => |queue| &mut queue.jobs,
+            Origin::PageCache => |queue| &mut queue.written,
+        };
+        self.push_into(line, &self.work, job)
+    }
+
+    /// Queues a job for which another node waits. False: as for [`push`](Self::push).
+    pub fn push_for_peer(&self, job: Job) -> bool {
+        self.push_into(|queue| &mut queue.for_peers, &self.work_for_peers, job)
+    }
+
+    fn push_into(
+        &self,
+        line: fn(&mut Queue) -> &mut VecDeque<Job>,
+        work: &Condvar,
+        job: Job,
+    ) -> bool {
         let mut queue = self.queue.lock();
         if queue.stopping {
             return false;
         }
-        let jobs = match job.ticket.origin {
-            Origin::Servers => &mut queue.jobs,
-            Origin::PageCache => &mut queue.written,
-        };
+        let jobs = line(&mut queue);
         if jobs.len() >= QUEUE_MAX {
             return false;
         }
         jobs.push_back(job);
         drop(queue);
-        self.work.notify_one();
+        work.notify_one();
         true
     }
 }

@@ -44,8 +44,8 @@ pub struct Ticket {
     pub block: u64,
     /// Where its bytes are.
     pub origin: Origin,
-    /// Whether other nodes are asked for it, once that is decided.
-    asks_peers: OnceLock<bool>,
+    /// Whether another node is asked to fill it, once that is decided.
+    asks_filler: OnceLock<bool>,
     progress: Mutex<Progress>,
     finished: Condvar,
 }
@@ -63,8 +63,8 @@ impl Ticket {
 
     fn new(block: u64, origin: Origin, progress: Progress) -> Arc<Self> {
         let progress = Mutex::new(progress);
-        let asks_peers = OnceLock::new();
-        Arc::new(Ticket { block, origin, asks_peers, progress, finished: Condvar::new() })
+        let asks_filler = OnceLock::new();
+        Arc::new(Ticket { block, origin, asks_filler, progress, finished: Condvar::new() })
     }
 
     /// Takes the ticket to run or to end it; false where another thread has.
@@ -77,11 +77,17 @@ impl Ticket {
         is_free
     }
 
-    /// Decides whether other nodes are asked for the block, and tells what was decided first. A
-    /// node that fills for another one goes to the PFS: two that waited for each other would wait
-    /// for ever.
-    pub fn decide_on_peers(&self, asks: bool) -> bool {
-        *self.asks_peers.get_or_init(|| asks)
+    /// Decides whether another node is asked to fill the block, and tells what was decided first.
+    /// A node that fills for another one goes to the PFS: two that waited for each other would wait
+    /// for ever. Whoever asks a node that holds the block need not decide: that one waits for
+    /// nobody.
+    pub fn decide_on_filler(&self, asks: bool) -> bool {
+        *self.asks_filler.get_or_init(|| asks)
+    }
+
+    /// Whether another node waits for this fill, so that the PFS is read.
+    pub fn is_for_peer(&self) -> bool {
+        self.asks_filler.get() == Some(&false)
     }
 
     /// Ends the fill for those that wait for it.

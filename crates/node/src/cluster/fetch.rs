@@ -10,6 +10,7 @@ use super::shared::Shared;
 use super::{ASKING, Cluster, join, threads};
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
+use crate::ticket::Ticket;
 
 /// Nodes that are asked for one block before it is read from the PFS.
 const ATTEMPTS: usize = 2;
@@ -26,7 +27,14 @@ enum Outcome {
 impl Cluster {
     /// Brings a block into `into`, its whole length. False: it is to be read from the PFS, and what
     /// `into` holds is of no meaning.
-    pub fn fetch(&self, core: &Core, cached: &CachedVersion, block: u64, into: &mut [u8]) -> bool {
+    pub fn fetch(
+        &self,
+        core: &Core,
+        cached: &CachedVersion,
+        ticket: &Ticket,
+        into: &mut [u8],
+    ) -> bool {
+        let block = ticket.block;
         let Some(shared) = Shared::of(core, cached) else { return false };
         if self.is_stopping() || !self.has_company() {
             return false;
@@ -52,7 +60,8 @@ impl Cluster {
         let chosen =
             filler.and_then(|it| self.peers.lock().choose(self.now(), std::slice::from_ref(it)));
         chosen.is_some_and(|filler| {
-            matches!(self.ask(core, &shared, (block, true), &filler, into), Outcome::Got)
+            ticket.decide_on_filler(true)
+                && matches!(self.ask(core, &shared, (block, true), &filler, into), Outcome::Got)
         })
     }
 

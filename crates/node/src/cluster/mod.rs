@@ -112,7 +112,7 @@ impl Cluster {
 
     /// A read from the PFS, to compare other nodes with.
     pub fn note_pfs_read(&self, bytes: u64, took: Duration) {
-        self.peers.lock().pfs_read(bytes, took);
+        self.peers.lock().pfs_read(self.now(), bytes, took);
     }
 
     /// Leaves the cluster and ends the threads.

@@ -1,0 +1,103 @@
+//! Benchmark of reads from another node's memory: beside the rate of the link, and without a limit
+//! beside iperf3 and a bare `sendfile` server between the same nodes.
+
+use anyhow::Result;
+
+use super::bare;
+use super::rig::{Content, LINK, Rig, Way, names};
+use crate::bench::row::{Goal, Row};
+use crate::bench::time;
+
+const SHAPED: &str = "read from another node's memory, link of 100 MB/s";
+const UNSHAPED: &str = "read from another node's memory, no limit";
+/// Has the file in memory.
+const HOLDER: &str = "c1";
+/// Reads it.
+const READER: &str = "c2";
+
+/// The rate through a shaped link; the reference is the link's.
+pub fn shaped(rig: &mut Rig) -> Result<Vec<Row>> {
+    if !rig.wants(SHAPED) {
+        return Ok(Vec::new());
+    }
+    let files = held(rig, "near")?;
+    let mut rates = Vec::new();
+    let sent = rig.cluster.pfs_bytes_read()?;
+    for _ in 0..rig.scale.rounds {
+        rates.push(read(rig, &files[0])?);
+    }
+    let sent = rig.cluster.pfs_bytes_read()? - sent;
+    let share = sent as f64 / (files[0].bytes * rates.len() as u64) as f64;
+    let link = vec![LINK as f64 / 1e6; rates.len()];
+    rig.remove(&files)?;
+    let row = Row::rates(SHAPED, "MB/s", (rates, link), Goal::RatioAtLeast(0.92));
+    Ok(vec![row.note(format!("{share:.3} of the bytes left the PFS meanwhile"))])
+}
+
+/// The rate without a limit.
+pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
+    if !rig.wants(UNSHAPED) {
+        return Ok(Vec::new());
+    }
+    let files = held(rig, "unshaped")?;
+    let file = &files[0];
+    rig.shape(None, None, None)?;
+    let mut figures = [const { Vec::new() }; 4];
+    let has_iperf = bare::has_iperf();
+    for round in 0..rig.scale.rounds {
+        for turn in 0..figures.len() {
+            let at = (round + turn) % figures.len();
+            let rate = match at {
+                0 => read(rig, file)?,
+                1 => load(rig, file)?,
+                2 => bare::sendfile(&rig.cluster, HOLDER, READER, file.bytes)?,
+                _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER, file.bytes)?,
+                _ => continue,
+            };
+            figures[at].push(rate);
+        }
+    }
+    rig.reshape()?;
+    rig.remove(&files)?;
+    let [read, load, server, iperf] = figures;
+    let row = |what: &str, ours: &[f64], reference: &[f64], goal| {
+        let figures = (ours.to_vec(), reference.to_vec());
+        Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal)
+    };
+    let beside = |what: &str, name: &str| format!("{what}; {name}, 4 streams, cubic");
+    let (iperf3, bare) = ("iperf3", "bare sendfile server");
+    let goal = Goal::RatioAtLeast(0.9);
+    let mut rows = vec![
+        row(&beside("by the mount", bare), &read, &server, goal),
+        row(&beside("by `tidepool load`", bare), &load, &server, Goal::Shown),
+    ];
+    if has_iperf {
+        rows.push(row(&beside("by the mount", iperf3), &read, &iperf, goal));
+        rows.push(row(&beside("by `tidepool load`", iperf3), &load, &iperf, Goal::Shown));
+    }
+    Ok(rows)
+}
+
+/// A file that the holder has in memory.
+fn held(rig: &mut Rig, name: &str) -> Result<Vec<Content>> {
+    let files = rig.write(&names(name, 1), rig.scale.file_bytes)?;
+    rig.shape(None, None, None)?;
+    rig.read(HOLDER, Way::Tide, &files[0])?;
+    rig.reshape()?;
+    Ok(files)
+}
+
+/// MB/s of a read of what the reader has nothing of.
+fn read(rig: &Rig, file: &Content) -> Result<f64> {
+    rig.evict(READER, file)?;
+    Ok(file.bytes as f64 / rig.read(READER, Way::Tide, file)?.seconds / 1e6)
+}
+
+/// The same into the reader's memory alone.
+fn load(rig: &Rig, file: &Content) -> Result<f64> {
+    rig.evict(READER, file)?;
+    let path = format!("/run/tide/{}", file.name);
+    let seconds = time(|| rig.tidepool(READER, &["load", &path]).map(drop))?;
+    rig.read(READER, Way::Tide, file)?;
+    Ok(file.bytes as f64 / seconds / 1e6)
+}
