@@ -62,6 +62,11 @@ fn requests() -> Vec<Request> {
             times: Some(ChangeTimes { before_ns: -1, after_ns: i128::MAX, leased: true }),
         },
         Request::Admin(AdminRequest::Drain { stop: true }),
+        Request::Admin(AdminRequest::Locate(SplitRange {
+            split_bytes: u64::MAX,
+            first: 3,
+            count: u32::MAX,
+        })),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,
         Request::Finish,
