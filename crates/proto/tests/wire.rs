@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry, Status};
+use tidepool_proto::locality::{Locality, LocatedSplit, SplitHosts, SplitRange};
 use tidepool_proto::trace::{
     Front, LibraryRecord, Operation, ServedBy, TraceBatch, TraceRecord, TraceRequest,
 };
@@ -138,6 +139,11 @@ fn replies() -> Vec<Reply> {
         }))),
         Reply::Admin(AdminReply::Config(vec![entry])),
         Reply::Admin(AdminReply::Metrics("tidepool_up 1\n".into())),
+        Reply::Admin(AdminReply::Located(Locality::Alone)),
+        Reply::Admin(AdminReply::Located(Locality::Splits(SplitHosts {
+            names: vec!["n0".into(), "n1".into()],
+            splits: vec![LocatedSplit { hosts: vec![1, 0], in_memory: true }],
+        }))),
         Reply::Admin(AdminReply::Traced(TraceBatch {
             records: vec![TraceRecord::begun(Front::Mount, Operation::Open, 1000, 7)],
             dropped: 2,

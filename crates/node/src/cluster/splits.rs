@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-use tidepool_cluster::NodeName;
 use tidepool_proto::admin::{Explanation, SplitOwner};
 use tidepool_proto::cluster::HolderRun;
 use tidepool_proto::locality::{
-    HOSTS_MAX, LocatedSplit, Locality, SPLITS_MAX, SplitHosts, SplitRange,
+    HOSTS_MAX, Locality, LocatedSplit, SPLITS_MAX, SplitHosts, SplitRange,
 };
 use tidepool_proto::{Error, ErrorKind, FileService, Result, Version, hadoop};
 
@@ -181,8 +180,8 @@ impl Node {
                 .remedy("ask with the length of a split"));
         }
         let core = &self.core;
-        let Some(cluster) = core.cluster() else { return Ok(Locality::Alone) };
         let version = core.pfs.file(descriptor)?.version()?;
+        let Some(cluster) = core.cluster() else { return Ok(Locality::Alone) };
         let in_memory_bytes = self.memory_only_size(version.id, version.size);
         let size_bytes = in_memory_bytes.unwrap_or(version.size);
         let is_small = size_bytes <= core.config.small_file_bytes_max;
@@ -241,7 +240,10 @@ mod tests {
         let runs = [run(0, 1, &["a"]), run(4, 2, &["b"]), run(8, 1, &["c"])];
         assert_eq!(located(40, splits(16), &runs), ["o0", "b*", "c*"]);
         // The last block of the file ends with it: 1 byte of 3, then 2 of 3.
-        assert_eq!(located(19, SplitRange { first: 1, ..splits(16) }, &[run(4, 1, &["a"])]), ["a*"]);
+        assert_eq!(
+            located(19, SplitRange { first: 1, ..splits(16) }, &[run(4, 1, &["a"])]),
+            ["a*"]
+        );
         assert_eq!(located(13, splits(10), &[run(3, 1, &["a"])]), ["o0", "o1"]);
     }
 
