@@ -295,6 +295,11 @@ impl Connection {
         self.inbox.is_silent(Brief::Open)
     }
 
+    /// Whether the node did not say lately where splits are, and said nothing since.
+    pub(crate) fn is_silent_on_splits(&self) -> bool {
+        self.inbox.is_silent(Brief::Locate)
+    }
+
     fn exchange(
         &self,
         request: &Request,

@@ -22,7 +22,8 @@ impl Client {
     pub fn may_locate(&self) -> bool {
         self.link.connection().is_some_and(|connection| {
             let alone_until = *connection.alone_until.lock();
-            !alone_until.is_some_and(|until| Instant::now() < until)
+            let is_alone = alone_until.is_some_and(|until| Instant::now() < until);
+            !is_alone && !connection.is_silent_on_splits()
         })
     }
 

@@ -46,7 +46,8 @@ table! {
         "Size of a block as Hadoop sees it, and so of the splits of jobs.";
     host_names: OptionKind::Names, "", None, false,
         "Names of this host for schedulers, each as a worker here registers; by default blocks are \
-         said to be on `localhost`, which schedulers take for no preference.";
+         where nodes of the cluster have them, and without other nodes on `localhost`, which \
+         schedulers take for no preference.";
     home_prefix: OptionKind::Path, "", Some("/user"), false,
         "Directory of tide:/// in which users have their home directories, and so their trash.";
     other_users: OptionKind::Choice(&["refuse", "warn", "allow"]), "", Some("refuse"), false,
