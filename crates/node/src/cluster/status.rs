@@ -80,7 +80,6 @@ impl Cluster {
         let runs = match looked_up {
             FileLookup::Known(runs) => runs,
             FileLookup::Ask { home, request } => {
-                let request = threads::about_locations(&request);
                 let learned =
                     |reply: Vec<u8>| self.members.lock().learn_file(self.now(), &home, &reply);
                 self.ask_home(&home, &request).and_then(learned).unwrap_or_default()
