@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -80,6 +81,8 @@ pub(crate) struct Connection {
     request_timeout: Duration,
     /// Shortest time for which a node that did not answer a brief question is not asked.
     retry_interval: Duration,
+    /// Until when the node, which stands alone, is not asked where splits are.
+    pub(crate) alone_until: Mutex<Option<Instant>>,
     transfer: TransferBuffer,
     tracing: Tracing,
 }
@@ -146,6 +149,7 @@ impl Connection {
             process_id: std::process::id(),
             request_timeout: options.request_timeout,
             retry_interval: options.retry_interval,
+            alone_until: Mutex::default(),
             transfer: TransferBuffer::default(),
             tracing: Tracing::new(trace_page, options.front),
         }))
@@ -289,6 +293,11 @@ impl Connection {
     /// Whether the node did not answer an open lately, and said nothing since.
     pub(crate) fn is_silent(&self) -> bool {
         self.inbox.is_silent(Brief::Open)
+    }
+
+    /// Whether the node did not say lately where splits are, and said nothing since.
+    pub(crate) fn is_silent_on_splits(&self) -> bool {
+        self.inbox.is_silent(Brief::Locate)
     }
 
     fn exchange(

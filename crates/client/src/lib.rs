@@ -14,6 +14,7 @@ mod connection;
 mod file;
 mod lease;
 mod link;
+mod locate;
 mod lower;
 mod options;
 mod path;

@@ -91,6 +91,7 @@ impl AdminService for Node {
                 AdminReply::Done
             }
             AdminRequest::ClusterStatus => AdminReply::Cluster(self.cluster_reports()?),
+            AdminRequest::Locate(range) => AdminReply::Located(self.locate(file()?, range)?),
             // The connection that a trace lives on answers it.
             AdminRequest::Trace(_) => {
                 let detail = "it goes by the connection of the watcher";

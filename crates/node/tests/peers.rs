@@ -12,9 +12,13 @@ use std::time::{Duration, Instant};
 
 use support::{content, read_all};
 use tidepool_node::Node;
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, Explanation};
 use tidepool_proto::cluster::ClusterStatus;
 use tidepool_proto::config::{ClusterConfig, NodeConfig};
-use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode};
+use tidepool_proto::locality::{Locality, SplitRange};
+use tidepool_proto::{
+    Access, Advice, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode,
+};
 
 const BLOCK: u64 = 2 << 20;
 const CAPACITY: u64 = 256 << 20;
@@ -115,6 +119,27 @@ impl Nodes {
 
     fn read(&self, node: usize, name: &str) -> (Vec<u8>, ReadOutcome) {
         read_all(&*self.open(node, name)).unwrap()
+    }
+
+    /// Hosts of the first splits of a file as a node tells them, with a star where they hold it.
+    fn locate(&self, node: usize, name: &str, split_bytes: u64, count: u32) -> Vec<String> {
+        let file = File::open(self.pfs(name)).unwrap().into();
+        let range = SplitRange { split_bytes, first: 0, count };
+        let reply = self.nodes[node].admin(AdminRequest::Locate(range), Some(file), 0).unwrap();
+        let AdminReply::Located(Locality::Splits(answer)) = reply else { panic!("{reply:?}") };
+        let words = |split| {
+            let names: Vec<&str> = answer.names_of(split).collect();
+            format!("{}{}", names.join("+"), if split.in_memory { "*" } else { "" })
+        };
+        answer.splits.iter().map(words).collect()
+    }
+
+    fn explain(&self, node: usize, name: &str) -> Explanation {
+        let file = File::open(self.pfs(name)).unwrap().into();
+        match self.nodes[node].admin(AdminRequest::Explain, Some(file), 0).unwrap() {
+            AdminReply::Explain(answer) => *answer,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn pfs_read_bytes(&self, node: usize) -> u64 {
@@ -371,4 +396,102 @@ fn a_list_without_this_node_or_a_key_for_all_to_read_is_refused() {
     std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let error = start("n1").unwrap_err().to_string();
     assert!(error.contains("cluster_key_file"), "{error}");
+}
+
+/// Splits of the file that is asked about in tests of their places.
+const SPLITS: u32 = 500;
+
+#[test]
+fn splits_that_nobody_holds_are_each_one_nodes_whoever_is_asked() {
+    let nodes = Nodes::joined(3);
+    let file = File::create(nodes.pfs("file")).unwrap();
+    file.set_len(u64::from(SPLITS) * BLOCK).unwrap();
+    let owners = nodes.locate(0, "file", BLOCK, u32::MAX);
+    assert_eq!(owners.len(), SPLITS as usize, "to the end of the file and no further");
+    for node in [1, 2] {
+        assert_eq!(nodes.locate(node, "file", BLOCK, SPLITS), owners, "node {node}");
+    }
+    for name in ["n0", "n1", "n2"] {
+        let share = owners.iter().filter(|it| *it == name).count();
+        assert!((100..250).contains(&share), "{name} has {share} of {SPLITS}");
+    }
+    let explained = nodes.explain(1, "file").split_owners;
+    let explained: Vec<_> = explained.into_iter().map(|it| (it.split, it.node)).collect();
+    let whole: Vec<_> = (0..).zip(nodes.locate(0, "file", 128 << 20, u32::MAX)).collect();
+    assert!(explained == whole && !whole.is_empty(), "{explained:?}");
+    // A member that leaves takes its own splits along and no others.
+    nodes.nodes[2].stop();
+    until("the others know", || !nodes.locate(0, "file", BLOCK, SPLITS).contains(&"n2".into()));
+    for (before, after) in owners.iter().zip(nodes.locate(0, "file", BLOCK, SPLITS)) {
+        assert!(*before == after || before == "n2", "{before} became {after}");
+    }
+}
+
+#[test]
+fn splits_are_where_they_are_in_memory() {
+    let nodes = Nodes::joined(2);
+    let bytes = content(12, 8 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    let absent = nodes.locate(1, "file", 2 * BLOCK, SPLITS);
+    let read = |node: usize, blocks: std::ops::Range<u64>| {
+        let open = nodes.open(node, "file");
+        open.advise(Advice { read_ahead_bytes_max: Some(0), keep: true });
+        for block in blocks {
+            open.read_at(block * BLOCK, &mut vec![0; BLOCK as usize]).unwrap();
+        }
+    };
+    // All of two splits, half of the third; the fourth stays absent.
+    read(0, 0..5);
+    read(1, 2..4);
+    until("what is held is told", || {
+        let held = nodes.locate(1, "file", 2 * BLOCK, SPLITS);
+        let both = ["n0+n1*", "n1+n0*"].contains(&&*held[1]);
+        (&*held[0], &*held[2], &held[3]) == ("n0*", "n0*", &absent[3]) && both
+    });
+    until("whichever is asked", || {
+        nodes.locate(0, "file", 2 * BLOCK, 9) == nodes.locate(1, "file", 2 * BLOCK, 9)
+    });
+    let explained = nodes.explain(0, "file");
+    assert!(explained.split_owners.is_empty(), "half of its only long split is held");
+    // Of another version nobody holds anything.
+    std::fs::write(nodes.pfs("file"), content(13, 8 * BLOCK as usize)).unwrap();
+    assert_eq!(nodes.locate(0, "file", 2 * BLOCK, SPLITS), absent);
+    read(1, 0..8);
+    let held = vec!["n1*".to_owned(); 4];
+    until("its new holder is told", || nodes.locate(0, "file", 2 * BLOCK, SPLITS) == held);
+    nodes.nodes[1].admin(AdminRequest::EvictAll, None, 0).unwrap();
+    until("they are absent again", || nodes.locate(0, "file", 2 * BLOCK, SPLITS) == absent);
+}
+
+#[test]
+fn what_one_node_alone_has_is_there() {
+    let nodes = Nodes::joined(2);
+    std::fs::write(nodes.pfs("small"), content(14, 1000)).unwrap();
+    nodes.read(0, "small");
+    assert_eq!(nodes.locate(0, "small", BLOCK, 1), ["n0*"], "packed there");
+    let mut options = File::options();
+    let lower = options.read(true).write(true).create(true).open(nodes.pfs("file")).unwrap();
+    let request = OpenRequest {
+        access: Access::ReadWrite,
+        write_mode: Some(WriteMode::Memory),
+        created: true,
+        ..OpenRequest::to_read(lower.into(), 0)
+    };
+    let file = nodes.nodes[0].open(request).unwrap();
+    file.write_at(0, &content(15, 3 * BLOCK as usize)).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(nodes.locate(0, "file", BLOCK, SPLITS), ["n0*", "n0*", "n0*"]);
+}
+
+#[test]
+fn a_node_that_stands_alone_says_so() {
+    let fixture = support::Fixture::new();
+    let path = fixture.put("file", &content(16, 100));
+    let locate = |split_bytes| {
+        let range = SplitRange { split_bytes, first: 0, count: 1 };
+        let file = File::open(&path).unwrap().into();
+        fixture.node.admin(AdminRequest::Locate(range), Some(file), 0)
+    };
+    assert_eq!(locate(BLOCK).unwrap(), AdminReply::Located(Locality::Alone));
+    assert!(locate(0).is_err(), "splits without bytes");
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry, Status};
+use tidepool_proto::locality::{Locality, LocatedSplit, SplitHosts, SplitRange};
 use tidepool_proto::trace::{
     Front, LibraryRecord, Operation, ServedBy, TraceBatch, TraceRecord, TraceRequest,
 };
@@ -62,6 +63,11 @@ fn requests() -> Vec<Request> {
             times: Some(ChangeTimes { before_ns: -1, after_ns: i128::MAX, leased: true }),
         },
         Request::Admin(AdminRequest::Drain { stop: true }),
+        Request::Admin(AdminRequest::Locate(SplitRange {
+            split_bytes: u64::MAX,
+            first: 3,
+            count: u32::MAX,
+        })),
         Request::Admin(AdminRequest::SetPolicy { policy: "s3fifo".into() }),
         Request::Bye,
         Request::Finish,
@@ -133,6 +139,11 @@ fn replies() -> Vec<Reply> {
         }))),
         Reply::Admin(AdminReply::Config(vec![entry])),
         Reply::Admin(AdminReply::Metrics("tidepool_up 1\n".into())),
+        Reply::Admin(AdminReply::Located(Locality::Alone)),
+        Reply::Admin(AdminReply::Located(Locality::Splits(SplitHosts {
+            names: vec!["n0".into(), "n1".into()],
+            splits: vec![LocatedSplit { hosts: vec![1, 0], in_memory: true }],
+        }))),
         Reply::Admin(AdminReply::Traced(TraceBatch {
             records: vec![TraceRecord::begun(Front::Mount, Operation::Open, 1000, 7)],
             dropped: 2,

@@ -9,6 +9,7 @@ pub(crate) mod attributes;
 pub(crate) mod change;
 mod descent;
 pub(crate) mod directory;
+pub(crate) mod locate;
 pub(crate) mod make;
 mod path;
 pub(crate) mod remove;

@@ -14,7 +14,7 @@ use crate::bridge::{Failure, Throw};
 use crate::client::{self, ClientRef};
 use crate::file::{self, FileRef, with_file};
 use crate::names::{
-    ListingRef, at_place, attributes, change, directory, make, remove, rename, status, walk,
+    ListingRef, at_place, attributes, change, directory, locate, make, remove, rename, status, walk,
 };
 use crate::{exceptions, library, reads};
 
@@ -199,6 +199,8 @@ const NAMES: Natives = (
         env_place fn attributes::attribute(attribute: JString) -> [jbyte];
         env_place fn attributes::attributes() -> [JString];
         env_place fn attributes::set_attribute(attribute: JString, value: [jbyte], how: jint);
+        plain fn locate::locate(client: ClientRef, paths: [JString], ranges: [jlong],
+            found: [jint]) -> [JString];
         plain fn attributes::name_of(number: jint, is_group: jboolean) -> JString;
         plain fn attributes::number_of(name: JString, is_group: jboolean) -> jlong;
     },

@@ -36,6 +36,8 @@ pub(crate) enum Brief {
     Note,
     /// To lend bytes that could be copied as well.
     Lend,
+    /// To tell where splits of a file are.
+    Locate,
 }
 
 /// How long a node is not asked because it did not answer.
@@ -73,7 +75,7 @@ struct Replies {
     /// Messages that give back what the node keeps and nothing uses.
     strays: Vec<Request>,
     /// By kind of question.
-    silences: [Silence; 3],
+    silences: [Silence; 4],
 }
 
 impl Replies {

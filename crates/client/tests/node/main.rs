@@ -4,6 +4,7 @@
 mod abandoned;
 mod entries;
 mod loads;
+mod locate;
 mod place;
 mod rebinding;
 mod reuse;

@@ -86,14 +86,20 @@ impl Cluster {
             Lookup::Known(plan) => return Some(plan),
             Lookup::Ask { home, request } => (home, request),
         };
-        self.peers.lock().choose(self.now(), std::slice::from_ref(&home))?;
-        let request = threads::about_locations(&request);
+        let reply = self.ask_home(&home, &request)?;
+        self.members.lock().learn(self.now(), &home, &reply)
+    }
+
+    /// Asks a home where blocks are, unless it is avoided for now.
+    pub(super) fn ask_home(&self, home: &NodeName, request: &[u8]) -> Option<Vec<u8>> {
+        self.peers.lock().choose(self.now(), std::slice::from_ref(home))?;
+        let request = threads::about_locations(request);
         match self.transport.call(home.as_str(), &request, self.config.peer_timeout) {
-            Ok(reply) => self.members.lock().learn(self.now(), &home, &reply),
+            Ok(reply) => Some(reply),
             Err(error) => {
                 tracing::debug!(%home, %error, "no answer on where blocks are");
                 let timed_out = matches!(error, PeerError::TimedOut);
-                self.peers.lock().failed(self.now(), &home, 0, timed_out);
+                self.peers.lock().failed(self.now(), home, 0, timed_out);
                 None
             }
         }

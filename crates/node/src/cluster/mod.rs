@@ -9,6 +9,7 @@
 //! * `shared`: how a file and its version are called between nodes.
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
+//! * `splits`: where schedulers are to have a file read.
 //! * `status`: what it tells of itself.
 //!
 //! # Invariants
@@ -29,6 +30,7 @@ mod holdings;
 mod join;
 mod provider;
 mod shared;
+mod splits;
 mod start;
 mod status;
 mod threads;

@@ -80,12 +80,9 @@ impl Cluster {
         let runs = match looked_up {
             FileLookup::Known(runs) => runs,
             FileLookup::Ask { home, request } => {
-                let request = threads::about_locations(&request);
-                let timeout = self.config.peer_timeout;
-                let reply = self.transport.call(home.as_str(), &request, timeout);
                 let learned =
                     |reply: Vec<u8>| self.members.lock().learn_file(self.now(), &home, &reply);
-                reply.ok().and_then(learned).unwrap_or_default()
+                self.ask_home(&home, &request).and_then(learned).unwrap_or_default()
             }
         };
         let run = |run: tidepool_cluster::HolderRun| HolderRun {
@@ -107,6 +104,7 @@ impl Cluster {
                 answer.holders.push(node.clone());
             }
         }
+        self.explain_splits(version, answer);
     }
 
     fn report(&self, node: &NodeName, state: MemberState) -> NodeReport {

@@ -125,6 +125,7 @@ pub(super) fn is_read_only(descriptor: BorrowedFd<'_>) -> bool {
 pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
     match request {
         AdminRequest::Explain
+        | AdminRequest::Locate(_)
         | AdminRequest::Load
         | AdminRequest::Evict
         | AdminRequest::Pin
@@ -158,6 +159,7 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Resume => true,
         AdminRequest::Status
         | AdminRequest::Explain
+        | AdminRequest::Locate(_)
         | AdminRequest::Load
         | AdminRequest::Evict
         | AdminRequest::Pin

@@ -9,6 +9,7 @@ pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
 use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
+use crate::locality::{Locality, SplitRange};
 use crate::residency::ResidencyRun;
 use crate::size::MemorySize;
 use crate::trace::{TraceBatch, TraceRequest};
@@ -71,6 +72,8 @@ pub enum AdminRequest {
     Resume,
     /// Facts and counters of all nodes of the cluster.
     ClusterStatus,
+    /// Where splits of a file are; the descriptor of the file comes with the message.
+    Locate(SplitRange),
     /// Watches requests, for as long as the connection is there. The descriptor of the file comes
     /// with the message where only requests of one are watched.
     Trace(TraceRequest),
@@ -123,6 +126,8 @@ pub enum AdminReply {
     Files(Vec<CachedFile>),
     /// To `ClusterStatus`, this node first.
     Cluster(Vec<NodeReport>),
+    /// To `Locate`.
+    Located(Locality),
     /// To requests without facts to report.
     Done,
     /// The request failed.
@@ -416,6 +421,9 @@ pub struct Explanation {
     pub holders: Vec<String>,
     /// Which blocks they hold, in order; empty where the node stands alone.
     pub holder_runs: Vec<HolderRun>,
+    /// Splits of Hadoop's default length of which nobody has half in memory, and who is to read
+    /// each, in order; empty where the node stands alone.
+    pub split_owners: Vec<SplitOwner>,
     /// Pinned by `tidepool pin`.
     pub pinned: bool,
     /// Open handles.
@@ -438,6 +446,15 @@ pub struct Explanation {
     pub next_read: String,
     /// Why it is not cached, or not faster, in words.
     pub why_not: Vec<String>,
+}
+
+/// Who is to read a split that nobody has in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitOwner {
+    /// Number of the split.
+    pub split: u64,
+    /// Name of the node.
+    pub node: String,
 }
 
 /// What a load did.

@@ -4,5 +4,6 @@ pub mod admin;
 pub mod cluster;
 pub mod control;
 pub mod files;
+pub mod locality;
 pub mod metric;
 pub mod trace;

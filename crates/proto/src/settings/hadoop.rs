@@ -1,6 +1,7 @@
 //! The options of the Hadoop front end, and the number that its two halves compare. The Java
 //! constants and the reference are generated from here; Java restates no key and no default.
 
+use crate::ByteSize;
 use crate::option::{OptionKind, OptionSpec, READ_MODES, Setting, WRITE_MODES, table};
 
 const KIB: u64 = 1 << 10;
@@ -9,7 +10,7 @@ const GIB: u64 = 1 << 30;
 
 /// Version of the calls between the Java classes and the native library. Raised with every change
 /// of a native method, so that a jar and a library of two releases refuse each other by name.
-pub const JAVA_ABI: i32 = 5;
+pub const JAVA_ABI: i32 = 6;
 
 /// What every key begins with.
 pub const KEY_PREFIX: &str = "fs.tide.";
@@ -45,7 +46,8 @@ table! {
         "Size of a block as Hadoop sees it, and so of the splits of jobs.";
     host_names: OptionKind::Names, "", None, false,
         "Names of this host for schedulers, each as a worker here registers; by default blocks are \
-         said to be on `localhost`, which schedulers take for no preference.";
+         where nodes of the cluster have them, and without other nodes on `localhost`, which \
+         schedulers take for no preference.";
     home_prefix: OptionKind::Path, "", Some("/user"), false,
         "Directory of tide:/// in which users have their home directories, and so their trash.";
     other_users: OptionKind::Choice(&["refuse", "warn", "allow"]), "", Some("refuse"), false,
@@ -74,6 +76,13 @@ pub fn option_of_key(key: &str) -> Option<&'static OptionSpec> {
     HADOOP_OPTIONS.iter().find(|spec| spec.name == name)
 }
 
+/// Length of a split where no option says another, in bytes.
+pub fn split_bytes_default() -> u64 {
+    let spec = option_of_key("fs.tide.split.bytes").and_then(|spec| spec.default);
+    let size = spec.and_then(|text| text.parse::<ByteSize>().ok());
+    size.expect("the table has it, as a test checks").0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +96,6 @@ mod tests {
             assert!(spec.doc.ends_with('.'), "{} has a sentence of documentation", spec.name);
         }
         assert!(option_of_key("fs.tide.impl").is_none());
+        assert!(split_bytes_default() >= MIB);
     }
 }

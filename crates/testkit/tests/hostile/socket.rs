@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tidepool_client::{Client, ClientOptions, OpenOptions as LibraryOptions};
 use tidepool_proto::admin::AdminRequest;
+use tidepool_proto::locality::SplitRange;
 use tidepool_proto::wire::{FrameHeader, Hello, Reply, Request, Want};
 use tidepool_proto::{Access, ErrorKind, MemorySize};
 use tidepool_testkit::needs_mount;
@@ -57,7 +58,13 @@ fn descriptors_without_authority_are_refused() {
                 let reply = client.ask(&open_for(access), &[descriptor.as_fd()]).unwrap();
                 assert!(reply.failure().is_some(), "{what}: {reply:?}");
                 assert!(reply.payload.is_empty() && reply.descriptors.is_empty(), "{what}");
-                for request in [AdminRequest::Explain, AdminRequest::Load, AdminRequest::Pin] {
+                let range = SplitRange { split_bytes: 1 << 20, first: 0, count: 1 };
+                for request in [
+                    AdminRequest::Explain,
+                    AdminRequest::Locate(range),
+                    AdminRequest::Load,
+                    AdminRequest::Pin,
+                ] {
                     if access != Access::Read {
                         continue;
                     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tidepool_proto::admin::Explanation;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{Error, ErrorKind, Result, hadoop};
 
 use crate::arguments::ExplainArguments;
 use crate::connection::Connection;
@@ -15,6 +15,9 @@ use crate::target::{Roots, Target};
 use tidepool_terminal::exit::{self, Outcome};
 use tidepool_terminal::failure::Facts;
 use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
+
+/// Splits without holders whose owners are shown.
+const OWNERS_SHOWN: usize = 8;
 
 /// Runs `explain`. What is known is told also where other paths fail.
 pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
@@ -125,6 +128,7 @@ fn print(file: &Explanation) {
     if !file.holders.is_empty() {
         rows.push(("holders", file.holders.join(", ")));
     }
+    rows.extend(owners(file).map(|owners| ("owners", owners)));
     let pinned = if file.pinned { "yes" } else { "no" };
     rows.push(("pinned", format!("{pinned}, {}", count(file.open_handles, "open handle"))));
     let unwritten = match file.dirty_bytes {
@@ -139,6 +143,16 @@ fn print(file: &Explanation) {
     rows.push(("layout", file.layout.clone()));
     output::pairs(&rows);
     map::lines(&file.residency_runs, file.block_bytes).iter().for_each(|line| output::line(line));
+}
+
+/// Who is to read what nobody has in memory, split by split as Hadoop has them.
+fn owners(file: &Explanation) -> Option<String> {
+    let owners = file.split_owners.iter().take(OWNERS_SHOWN);
+    let owners: Vec<_> = owners.map(|it| format!("{} {}", it.split, it.node)).collect();
+    let more = file.split_owners.len() - owners.len();
+    let more = if more > 0 { format!(" and {more} more (--json)") } else { String::new() };
+    let each = size(hadoop::split_bytes_default());
+    (!owners.is_empty()).then(|| format!("split {}{more}, of {each} each", owners.join(", ")))
 }
 
 /// Nanoseconds since the epoch as a time of day in UTC, as far as seconds matter.
@@ -170,6 +184,17 @@ fn civil(days: i128) -> (i128, i128, i128) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidepool_proto::admin::SplitOwner;
+
+    #[test]
+    fn owners_are_shown_where_nobody_holds_a_split() {
+        assert_eq!(owners(&Explanation::default()), None);
+        let owner = |split| SplitOwner { split, node: format!("n{}", split % 2) };
+        let mut file = Explanation { split_owners: vec![owner(0), owner(3)], ..Default::default() };
+        assert_eq!(owners(&file).unwrap(), "split 0 n0, 3 n1, of 128 MiB each");
+        file.split_owners = (0..20).map(owner).collect();
+        assert!(owners(&file).unwrap().contains("7 n1 and 12 more (--json)"));
+    }
 
     #[test]
     fn times_read_as_dates() {

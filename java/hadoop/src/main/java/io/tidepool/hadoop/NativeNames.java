@@ -149,6 +149,18 @@ final class NativeNames {
         client.order(handle -> setAttribute(handle, path, name, value, how));
     }
 
+    /**
+     * Where blocks of files are.
+     *
+     * @param ranges for each path the length of a block in bytes, the first block, their number
+     * @param found gets for each block three places in the array that is returned, -1 where there
+     *     is no host, and then 1 where the hosts have it in memory
+     * @return names of hosts; none where nothing is known, and then nothing is found
+     */
+    String[] locate(String[] paths, long[] ranges, int[] found) throws IOException {
+        return client.ask(handle -> locate(handle, paths, ranges, found));
+    }
+
     /** Name of a user; the number where there is none. Asked once a user and process. */
     static String user(int number) {
         String known = USERS.get(number);
@@ -215,6 +227,9 @@ final class NativeNames {
 
     private static native void setAttribute(
             long client, String path, String name, byte[] value, int how) throws IOException;
+
+    private static native String[] locate(
+            long client, String[] paths, long[] ranges, int[] found) throws IOException;
 
     private static native String nameOf(int number, boolean isGroup);
 

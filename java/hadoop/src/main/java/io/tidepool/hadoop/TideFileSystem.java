@@ -125,7 +125,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
             throw error;
         }
         names = new NativeNames(client);
-        locality = new Locality(configuration.getTrimmedStrings(TideOptions.HOST_NAMES));
+        locality = new Locality(configuration, names);
         homePrefix = configuration.getTrimmed(TideOptions.HOME_PREFIX);
         workingDirectory = getHomeDirectory();
     }
@@ -463,7 +463,7 @@ public class TideFileSystem extends TideMetadata implements IOStatisticsSource {
     @Override
     protected RemoteIterator<LocatedFileStatus> listLocatedStatus(Path path, PathFilter filter)
             throws IOException {
-        return new LocatedEntries(this, entries(path, PIECE_ENTRIES_MAX), filter);
+        return new LocatedEntries(locality, entries(path, PIECE_ENTRIES_MAX), filter);
     }
 
     @Override

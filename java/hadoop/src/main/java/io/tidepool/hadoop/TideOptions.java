@@ -10,7 +10,7 @@ import java.util.Set;
 public final class TideOptions {
 
     /** Version of the native calls. */
-    static final int ABI = 5;
+    static final int ABI = 6;
 
     /** What every key begins with. */
     static final String PREFIX = "fs.tide.";

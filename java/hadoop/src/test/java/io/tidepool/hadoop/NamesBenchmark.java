@@ -1,8 +1,8 @@
 /*
- * Lists, globs and asks for files of a large directory through tide:// and through Hadoop's raw
+ * Lists, locates, globs and asks for files of a large directory through tide:// and through Hadoop's raw
  * local file system on the same directory, in turns, and prints the ratios. Run by hand; no test.
  *
- *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark [FILES [ROUNDS]]
+ *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark [FILES [ROUNDS [NODES]]]
  */
 package io.tidepool.hadoop;
 
@@ -11,12 +11,15 @@ import java.net.URI;
 import java.nio.file.Files;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.RemoteIterator;
 
 /** Metadata of many files, side by side. */
 public final class NamesBenchmark {
@@ -34,7 +37,11 @@ public final class NamesBenchmark {
     public static void main(String[] words) throws IOException {
         int files = words.length > 0 ? Integer.parseInt(words[0]) : 10_000;
         int rounds = words.length > 1 ? Integer.parseInt(words[1]) : 15;
-        try (TestNode node = TestNode.start("64MiB")) {
+        int nodes = words.length > 2 ? Integer.parseInt(words[2]) : 1;
+        List<TestNode> all = nodes > 1 ? TestNode.cluster(nodes, "64MiB")
+                : List.of(TestNode.start("64MiB"));
+        try {
+            TestNode node = all.get(0);
             for (int number = 0; number < files; number++) {
                 Files.write(node.pfs().resolve("part-" + number), new byte[100]);
             }
@@ -46,6 +53,11 @@ public final class NamesBenchmark {
             try (FileSystem tide = FileSystem.newInstance(root, configuration)) {
                 compare(tide, new Path("/"), raw, new Path(node.pfs().toUri()), rounds);
             }
+        } finally {
+            // The directory is the first one's.
+            for (int number = all.size() - 1; number >= 0; number--) {
+                all.get(number).close();
+            }
         }
     }
 
@@ -54,6 +66,12 @@ public final class NamesBenchmark {
             throws IOException {
         Map<String, Work> works = new LinkedHashMap<>();
         works.put("list", (system, at) -> system.listStatus(at));
+        works.put("list with places", (system, at) -> {
+            RemoteIterator<LocatedFileStatus> located = system.listLocatedStatus(at);
+            while (located.hasNext()) {
+                located.next();
+            }
+        });
         works.put("glob", (system, at) -> system.globStatus(new Path(at, "part-*7")));
         works.put("status", (system, at) -> {
             for (int number = 0; number < 1000; number++) {

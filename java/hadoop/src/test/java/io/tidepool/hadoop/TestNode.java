@@ -8,6 +8,7 @@ import java.io.Closeable;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
@@ -25,27 +26,67 @@ final class TestNode implements Closeable {
     private static final long PATIENCE_S = 120;
 
     private final Path directory;
+    private final Path pfs;
     private final String memory;
     private final String[] arguments;
     private Process process;
 
-    private TestNode(String memory, String... arguments) throws IOException {
+    /** Over a directory of its own where {@code pfs} is null. */
+    private TestNode(Path pfs, String memory, String... arguments) throws IOException {
         this.directory = Files.createTempDirectory("tidepool-java-test-");
+        this.pfs = pfs == null ? Files.createDirectory(directory.resolve("pfs")) : pfs;
         this.memory = memory;
         this.arguments = arguments;
-        Files.createDirectory(pfs());
     }
 
     /** A node that serves, with so much memory and further arguments of `node start`. */
     static TestNode start(String memory, String... arguments) throws IOException {
-        TestNode node = new TestNode(memory, arguments);
-        node.restart();
-        return node;
+        return begin(new TestNode(null, memory, arguments));
+    }
+
+    private static TestNode begin(TestNode node) throws IOException {
+        try {
+            node.restart();
+            return node;
+        } catch (IOException error) {
+            node.close();
+            throw error;
+        }
+    }
+
+    /** Nodes n0, n1 and so on of one cluster, over a directory of the first one. */
+    static List<TestNode> cluster(int count, String memory) throws IOException {
+        Path key = Files.createTempFile("tidepool-java-test-", ".key",
+                PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")));
+        long process = ProcessHandle.current().pid();
+        List<String> members = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            // Addresses that no other process of this machine takes.
+            members.add(String.format("n%d=127.%d.%d.%d", number, 32 + (process >> 8 & 0x1f),
+                    process & 0xff, 200 + number));
+        }
+        List<TestNode> nodes = new ArrayList<>();
+        try {
+            Files.write(key, new byte[32]);
+            for (int number = 0; number < count; number++) {
+                nodes.add(begin(new TestNode(number == 0 ? null : nodes.get(0).pfs, memory,
+                        "--cluster-nodes", String.join(",", members), "--node-name", "n" + number,
+                        "--cluster-key-file", key.toString(), "--timestamp-granularity-ns", "0")));
+            }
+            return nodes;
+        } catch (IOException error) {
+            for (TestNode node : nodes) {
+                node.close();
+            }
+            throw error;
+        } finally {
+            Files.delete(key);
+        }
     }
 
     /** A directory without a node. */
     static TestNode absent() throws IOException {
-        return new TestNode("64MiB");
+        return new TestNode(null, "64MiB");
     }
 
     /** Starts the node again; it must have ended. */
@@ -181,7 +222,7 @@ final class TestNode implements Closeable {
 
     /** The directory that {@code tide:///} stands for. */
     Path pfs() {
-        return directory.resolve("pfs");
+        return pfs;
     }
 
     Path socket() {
