@@ -57,11 +57,13 @@ pub struct Report {
     pub opened: Option<Reader>,
     /// Bytes that the library said came from other nodes.
     pub peer_bytes: u64,
+    /// How long it took.
+    pub took: Duration,
 }
 
 impl Report {
     fn of(outcome: Outcome) -> Report {
-        Report { outcome, opened: None, peer_bytes: 0 }
+        Report { outcome, opened: None, peer_bytes: 0, took: Duration::ZERO }
     }
 }
 

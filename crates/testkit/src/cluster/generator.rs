@@ -10,6 +10,8 @@ pub const FILES: usize = 20;
 const BATCH_MAX: usize = 8;
 /// Files that most operations are about, for a while.
 const HOT: usize = 4;
+/// A node has room for one block at least, or for none.
+const BLOCK_BYTES: u64 = 2 << 20;
 /// Pages of the longest file: three blocks.
 const PAGES_MAX: usize = 1500;
 /// Pages of one read at most; some read a whole file.
@@ -81,12 +83,12 @@ impl Generator {
     fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
         let node = self.rng.usize(..world.nodes.len());
         match self.rng.u32(..2000) {
-            0..1180 => {
+            0..1130 => {
                 let file = self.file();
                 taken.used.push(node);
                 (!taken.shaken.contains(&node)).then(|| self.read(node, file, world))
             }
-            1180..1250 => self.hold(node, world, taken),
+            1130..1250 => self.hold(node, world, taken),
             1250..1440 => self.read_held(world, taken),
             1440..1470 => self.release(world, taken),
             1470..1870 => self.change(node, world, taken),
@@ -220,7 +222,7 @@ impl Generator {
             6..10 => Operation::Load { node, file: self.file() },
             10..13 => Operation::EvictAll { node },
             13 => Operation::Resize { node, bytes: 0 },
-            14..16 => Operation::Resize { node, bytes: self.rng.u64(..capacity) },
+            14..16 => Operation::Resize { node, bytes: self.rng.u64(BLOCK_BYTES..capacity) },
             16..18 => Operation::Resize { node, bytes: capacity },
             18 if !taken.used.contains(&node) && !taken.struck.contains(&node) => {
                 taken.shaken.push(node);

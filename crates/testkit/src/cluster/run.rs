@@ -51,6 +51,10 @@ pub struct Tally {
     pub peer_bytes: u64,
     /// By kind of operation.
     pub kinds: BTreeMap<String, u64>,
+    /// Time that operations took, by kind.
+    pub took: BTreeMap<String, Duration>,
+    /// The time of all batches.
+    pub batches_took: Duration,
 }
 
 /// What is wrong, and with which file.
@@ -200,10 +204,13 @@ impl Driver {
                 self.release_all(Some(*node));
             }
         }
+        let began = Instant::now();
         let reports = self.run(&batch)?;
+        self.tally.batches_took += began.elapsed();
         for (operation, report) in batch.iter().zip(&reports) {
             self.tally.applied += 1;
             *self.tally.kinds.entry(kind(operation)).or_default() += 1;
+            *self.tally.took.entry(kind(operation)).or_default() += report.took;
             match &report.outcome {
                 Outcome::Done => {}
                 Outcome::Stale => self.tally.stale += 1,
@@ -229,7 +236,9 @@ impl Driver {
         for (number, operation) in batch.iter().enumerate() {
             let (job, sender) = (self.job(operation, batch), sender.clone());
             let run = move || {
+                let began = Instant::now();
                 let report = job.run();
+                let report = Report { took: began.elapsed(), ..report };
                 // What the job holds of the nodes is given up before anybody goes on.
                 drop(job);
                 let _ = sender.send((number, report));
