@@ -263,7 +263,7 @@ impl Generator {
         let is_used = taken.used.contains(&node);
         let up = (0..world.nodes.len()).filter(|node| world.is_up(*node)).count();
         let falls = taken.shaken.len() + taken.struck.len();
-        let (after_ms, for_ms) = (self.rng.u64(..20), self.rng.u64(100..2000));
+        let (after_ms, for_ms) = (self.rng.u64(..6), self.rng.u64(100..2000));
         match self.rng.u32(..6) {
             0..3 => {
                 taken.struck.push(node);
