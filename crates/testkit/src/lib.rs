@@ -2,6 +2,7 @@
 //! hostile clients, bad input and crashes. For development only; nothing here is shipped.
 //!
 //! * [`model`]: the reference model, the operations, the driver and the actors (child processes).
+//! * [`cluster`]: many nodes over one PFS directory, by random operations.
 //! * [`product`]: a node under test, started through its command line.
 //! * [`machine`]: what the tests need of the machine, and the reasons to skip where it is missing.
 //! * [`memory_group`]: a control group with a limit of memory.
@@ -13,6 +14,7 @@
 //! What each test holds, and how it was shown to fail, is in `docs/design/testing.md`.
 
 pub mod buffer;
+pub mod cluster;
 pub mod machine;
 pub mod memory_group;
 pub mod model;

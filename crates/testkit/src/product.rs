@@ -98,6 +98,8 @@ pub struct NodeSpec {
     pub arguments: Vec<String>,
     /// The PFS directory; `None` makes one.
     pub pfs: Option<PathBuf>,
+    /// Whether it has a mount, which needs root.
+    pub is_mounted: bool,
 }
 
 impl Default for NodeSpec {
@@ -107,6 +109,7 @@ impl Default for NodeSpec {
             configuration: String::new(),
             arguments: Vec::new(),
             pfs: None,
+            is_mounted: true,
         }
     }
 }
@@ -160,7 +163,10 @@ impl Node {
     pub fn start_command(&self) -> Command {
         let mut start = program(&self.binary);
         start.args(["node", "start", "--pfs"]).arg(&self.pfs);
-        start.args(["--memory", &self.spec.memory, "--mount"]).arg(&self.mount);
+        start.args(["--memory", &self.spec.memory]);
+        if self.spec.is_mounted {
+            start.arg("--mount").arg(&self.mount);
+        }
         start.arg("--socket").arg(&self.socket);
         start.arg("--config").arg(self.directory.path().join("node.toml"));
         // A machine that is short of memory must not change what a test sees.

@@ -69,6 +69,7 @@ impl Arguments {
             configuration: operation::configuration(),
             arguments: self.node_arguments.clone(),
             pfs: self.pfs.clone(),
+            ..NodeSpec::default()
         };
         Ok(Box::new(Node::start(spec)?))
     }

@@ -1,0 +1,283 @@
+//! Batches of operations from a seed.
+
+use super::nodes::MEMORY_MIB;
+use super::operation::{Author, Batch, Change, Operation, Way, Weather};
+use super::world::{SLOTS, World};
+
+/// Files.
+pub const FILES: usize = 20;
+/// Operations of a batch at most.
+const BATCH_MAX: usize = 8;
+/// Files that most operations are about, for a while.
+const HOT: usize = 4;
+/// A node has room for one block at least, or for none.
+const BLOCK_BYTES: u64 = 2 << 20;
+/// Pages of the longest file: three blocks.
+const PAGES_MAX: usize = 1500;
+/// Pages of one read at most; some read a whole file.
+const PIECE_PAGES_MAX: usize = 64;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Generator {
+    rng: fastrand::Rng,
+    hot: [usize; HOT],
+    next_generation: u64,
+}
+
+/// What a batch has already.
+#[derive(Default)]
+struct Taken {
+    changed: Vec<usize>,
+    slots: Vec<usize>,
+    /// Nodes that nobody else uses.
+    shaken: Vec<usize>,
+    /// Nodes that are paused, killed or started.
+    struck: Vec<usize>,
+    /// Nodes that programs use.
+    used: Vec<usize>,
+}
+
+impl Generator {
+    /// A generator that always gives the same for a seed and what happened before.
+    pub fn new(seed: u64) -> Generator {
+        let rng = fastrand::Rng::with_seed(seed);
+        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1 }
+    }
+
+    /// The batch that makes all files.
+    pub fn first(&mut self) -> Batch {
+        let create = |file: usize| {
+            let change = Change::Recreate { pages: self.length() };
+            self.change_by(file, change, Author::Behind, false)
+        };
+        (0..FILES).map(create).collect()
+    }
+
+    /// The next batch.
+    pub fn next(&mut self, world: &World) -> Batch {
+        if self.rng.u32(..60) == 0 {
+            let slot = self.rng.usize(..HOT);
+            self.hot[slot] = self.rng.usize(..FILES);
+        }
+        let count = self.rng.usize(1..=BATCH_MAX);
+        let mut taken = Taken::default();
+        let mut batch = Vec::new();
+        // Many at one file at once, as jobs do that start together.
+        if self.rng.u32(..12) == 0 {
+            let file = self.file();
+            for node in 0..world.nodes.len() {
+                let read = self.read(node, file, world);
+                taken.used.push(node);
+                batch.push(read);
+            }
+        }
+        while batch.len() < count {
+            if let Some(operation) = self.operation(world, &mut taken) {
+                batch.push(operation);
+            }
+        }
+        batch
+    }
+
+    fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
+        let node = self.rng.usize(..world.nodes.len());
+        match self.rng.u32(..2000) {
+            0..1130 => {
+                let file = self.file();
+                taken.used.push(node);
+                (!taken.shaken.contains(&node)).then(|| self.read(node, file, world))
+            }
+            1130..1250 => self.hold(node, world, taken),
+            1250..1440 => self.read_held(world, taken),
+            1440..1470 => self.release(world, taken),
+            1470..1870 => self.change(node, world, taken),
+            1870..1980 => self.administer(node, world, taken),
+            1980..1992 => Some(self.link(world)),
+            _ => self.shake(node, world, taken),
+        }
+    }
+
+    fn file(&mut self) -> usize {
+        match self.rng.u32(..10) {
+            0..7 => self.hot[self.rng.usize(..HOT)],
+            _ => self.rng.usize(..FILES),
+        }
+    }
+
+    /// A length in pages: mostly of one block, and around the ends of blocks.
+    fn length(&mut self) -> usize {
+        match self.rng.u32(..20) {
+            0..8 => self.rng.usize(1..64),
+            8..13 => self.rng.usize(1..512),
+            13..16 => [511, 512, 513, 1024, 1025][self.rng.usize(..5)],
+            _ => self.rng.usize(512..PAGES_MAX),
+        }
+    }
+
+    fn way(&mut self) -> Way {
+        [Way::Mount, Way::Library, Way::Library, Way::Mapping][self.rng.usize(..4)]
+    }
+
+    fn piece(&mut self, length: usize) -> (usize, usize) {
+        match self.rng.u32(..8) {
+            0 => (0, PAGES_MAX * 2),
+            _ => (self.rng.usize(..=length), self.rng.usize(1..=PIECE_PAGES_MAX)),
+        }
+    }
+
+    fn read(&mut self, node: usize, file: usize, world: &World) -> Operation {
+        let length = world.files[file].pages();
+        let pieces = (0..self.rng.usize(1..4)).map(|_| self.piece(length)).collect();
+        let way = if world.is_up(node) { self.way() } else { Way::Library };
+        Operation::Read { node, way, file, pieces }
+    }
+
+    fn hold(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
+        let (slot, file, way) = (self.rng.usize(..SLOTS), self.file(), self.way());
+        let is_free = !taken.slots.contains(&slot) && !taken.changed.contains(&file);
+        if !is_free || !world.is_up(node) || taken.shaken.contains(&node) {
+            return None;
+        }
+        taken.slots.push(slot);
+        taken.used.push(node);
+        // Nobody changes the file in this batch: which version is open is known.
+        taken.changed.push(file);
+        Some(Operation::Hold { slot, node, way, file })
+    }
+
+    fn read_held(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
+        let slot = self.rng.usize(..SLOTS);
+        let view = world.views[slot].as_ref().filter(|_| !taken.slots.contains(&slot))?;
+        taken.slots.push(slot);
+        taken.used.push(view.node);
+        let (first, pages) = self.piece(view.content.pages());
+        (!taken.shaken.contains(&view.node)).then_some(Operation::ReadHeld { slot, first, pages })
+    }
+
+    fn release(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
+        let slot = self.rng.usize(..SLOTS);
+        world.views[slot].as_ref().filter(|_| !taken.slots.contains(&slot))?;
+        taken.slots.push(slot);
+        Some(Operation::Release { slot })
+    }
+
+    fn change(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
+        let author = match self.rng.u32(..10) {
+            0..5 => Author::Behind,
+            5..8 if world.is_up(node) => Author::Mount(node),
+            _ => Author::Library(node),
+        };
+        let file = self.file();
+        let is_free = author.node().is_none_or(|node| !taken.shaken.contains(&node));
+        if taken.changed.contains(&file) || !is_free {
+            return None;
+        }
+        taken.changed.push(file);
+        taken.used.extend(author.node());
+        let length = world.files[file].pages();
+        let same = self.rng.bool() && length > 0;
+        let next = if same { length } else { self.length() };
+        let change = match self.rng.u32(..12) {
+            0..5 if length > 0 => {
+                let first = self.rng.usize(..length);
+                let pages = self.rng.usize(1..=PIECE_PAGES_MAX).min(length - first);
+                let all = self.rng.u32(..4) == 0;
+                match all {
+                    true => Change::Overwrite { first: 0, pages: length },
+                    false => Change::Overwrite { first, pages },
+                }
+            }
+            5 if length < PAGES_MAX => {
+                Change::Append { pages: self.rng.usize(1..=PIECE_PAGES_MAX) }
+            }
+            6 => Change::Truncate { pages: self.rng.usize(..=length + 8) },
+            7 => Change::Rewrite { pages: next },
+            8 => Change::Recreate { pages: next },
+            _ => Change::Replace { pages: next },
+        };
+        let restores_times = author == Author::Behind && self.rng.u32(..4) == 0;
+        Some(self.change_by(file, change, author, restores_times))
+    }
+
+    fn change_by(
+        &mut self,
+        file: usize,
+        change: Change,
+        author: Author,
+        restores_times: bool,
+    ) -> Operation {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        Operation::Change { file, change, author, generation, restores_times }
+    }
+
+    fn administer(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
+        if !world.is_up(node) || taken.shaken.contains(&node) {
+            return None;
+        }
+        let capacity = MEMORY_MIB << 20;
+        let operation = match self.rng.u32(..20) {
+            0..6 => Operation::Evict { node, file: self.file() },
+            6..10 => Operation::Load { node, file: self.file() },
+            10..13 => Operation::EvictAll { node },
+            13 => Operation::Resize { node, bytes: 0 },
+            14..16 => Operation::Resize { node, bytes: self.rng.u64(BLOCK_BYTES..capacity) },
+            16..18 => Operation::Resize { node, bytes: capacity },
+            18 if !taken.used.contains(&node) && !taken.struck.contains(&node) => {
+                taken.shaken.push(node);
+                return Some(Operation::Drain { node });
+            }
+            _ => {
+                let policies = tidepool_proto::option::POLICIES;
+                let (policy, _) = policies[self.rng.usize(..policies.len())];
+                Operation::SetPolicy { node, policy: policy.to_owned() }
+            }
+        };
+        taken.used.push(node);
+        Some(operation)
+    }
+
+    fn link(&mut self, world: &World) -> Operation {
+        let count = world.nodes.len();
+        let from = self.rng.usize(..count);
+        let to = (from + self.rng.usize(1..count)) % count;
+        let weather = match self.rng.u32(..10) {
+            0..5 => Weather::Fair,
+            5..7 => Weather::Slow(self.rng.u64(1..20)),
+            7..9 => Weather::Reset,
+            _ => Weather::Cut,
+        };
+        Operation::Link { from, to, weather }
+    }
+
+    /// What happens to a node as a whole. Programs use it meanwhile, but for a stop in order.
+    fn shake(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
+        if taken.shaken.contains(&node) || taken.struck.contains(&node) {
+            return None;
+        }
+        if !world.is_up(node) {
+            taken.struck.push(node);
+            return Some(Operation::Start { node });
+        }
+        let is_used = taken.used.contains(&node);
+        let up = (0..world.nodes.len()).filter(|node| world.is_up(*node)).count();
+        let falls = taken.shaken.len() + taken.struck.len();
+        let (after_ms, for_ms) = (self.rng.u64(..6), self.rng.u64(100..2000));
+        match self.rng.u32(..6) {
+            0..3 => {
+                taken.struck.push(node);
+                Some(Operation::Pause { node, after_ms, for_ms })
+            }
+            3..5 if up > 2 + falls => {
+                taken.struck.push(node);
+                Some(Operation::Kill { node, after_ms })
+            }
+            5 if up > 2 + falls && !is_used => {
+                taken.shaken.push(node);
+                Some(Operation::Stop { node })
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Random operations of many nodes over one PFS directory: 20,000 of them on three and on four
+//! nodes that are killed, paused, stopped and cut off. More by the binary `cluster`, or by
+//! `TIDEPOOL_CLUSTER_OPERATIONS` and `TIDEPOOL_CLUSTER_SEED` here. Without root by the client
+//! library alone.
+
+use std::time::Duration;
+
+use tidepool_testkit::cluster::run::{Plan, random, save, shrink};
+use tidepool_testkit::machine;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
+    let are_mounted = match machine::can_mount() {
+        Ok(()) => true,
+        Err(missing) => {
+            machine::print_skip("cluster: mounts", &missing);
+            false
+        }
+    };
+    let operations = number("TIDEPOOL_CLUSTER_OPERATIONS", 20_000);
+    let first = number("TIDEPOOL_CLUSTER_SEED", 20_261_126);
+    for (seed, nodes) in [(first, 3), (first + 1, 4)] {
+        let plan = Plan { seed, operations: operations / 2, nodes, pfs: None, are_mounted };
+        match random(&plan).expect("nodes start") {
+            Ok(tally) => println!("seed {seed}: {tally:?}"),
+            Err(finding) => {
+                println!("{}\n{}", finding.node_logs, finding.describe(&plan, 40));
+                let finding = shrink(&plan, *finding, Duration::from_secs(60));
+                let log = std::env::temp_dir().join(format!("cluster-failure-{seed}.jsonl"));
+                save(&finding.log, &log).expect("the log of a failure can be written");
+                let replay = format!("cluster --nodes {nodes} --replay {}", log.display());
+                panic!("{}\nreplay with: {replay}", finding.describe(&plan, 40));
+            }
+        }
+    }
+}
