@@ -2,7 +2,7 @@
  * Lists, locates, globs and asks for files of a large directory through tide:// and through Hadoop's raw
  * local file system on the same directory, in turns, and prints the ratios. Run by hand; no test.
  *
- *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark [FILES [ROUNDS [NODES]]]
+ *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark [FILES [ROUNDS [NODES [BYTES]]]]
  */
 package io.tidepool.hadoop;
 
@@ -38,12 +38,13 @@ public final class NamesBenchmark {
         int files = words.length > 0 ? Integer.parseInt(words[0]) : 10_000;
         int rounds = words.length > 1 ? Integer.parseInt(words[1]) : 15;
         int nodes = words.length > 2 ? Integer.parseInt(words[2]) : 1;
+        int bytes = words.length > 3 ? Integer.parseInt(words[3]) : 100;
         List<TestNode> all = nodes > 1 ? TestNode.cluster(nodes, "64MiB")
                 : List.of(TestNode.start("64MiB"));
         try {
             TestNode node = all.get(0);
             for (int number = 0; number < files; number++) {
-                Files.write(node.pfs().resolve("part-" + number), new byte[100]);
+                Files.write(node.pfs().resolve("part-" + number), new byte[bytes]);
             }
             Configuration configuration = new Configuration();
             node.options().forEach(configuration::set);
