@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidepool_cluster::NodeName;
 use tidepool_peer::{Block, Bytes, Refusal, Service};
@@ -14,6 +14,7 @@ use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, Version};
 
 use super::provider::Provider;
 use super::shared::Shared;
+use crate::file::state::FileState;
 use crate::node::Node;
 
 const BLOCK: usize = 4 << 20;
@@ -114,6 +115,10 @@ fn bytes_of(block: &Block, length: usize) -> Vec<u8> {
     }
 }
 
+fn has_descriptor(file: &FileState) -> bool {
+    file.inner.lock().opens.iter().any(|open| open.lower.strong_count() > 0)
+}
+
 fn refusal(asked: Result<Block, Refusal>) -> Refusal {
     asked.err().expect("it is refused")
 }
@@ -202,6 +207,12 @@ fn a_block_is_filled_for_a_peer_by_the_descriptor_of_an_open_alone() {
     let block = fixture.ask(&version, true).unwrap();
     assert!(bytes_of(&block, BLOCK) == vec![1; BLOCK] && (block.confirm)());
     drop(open);
+    // The thread that filled it has the descriptor a moment longer.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while fixture.node.core.files.get(version.id).is_some_and(|file| has_descriptor(&file)) {
+        assert!(Instant::now() < deadline, "a descriptor outlives its open");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     fixture.node.core.store.evict_all();
     assert_eq!(refusal(fixture.ask(&version, true)), Refusal::NotHeld);
 }
