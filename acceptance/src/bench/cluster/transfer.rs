@@ -51,7 +51,7 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
                 0 => read(rig, file)?,
                 1 => load(rig, file)?,
                 2 => bare::sendfile(&rig.cluster, HOLDER, READER, file.bytes)?,
-                _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER, file.bytes)?,
+                _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER)?,
                 _ => continue,
             };
             figures[at].push(rate);
@@ -80,6 +80,7 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
 
 /// A file that the holder has in memory.
 fn held(rig: &mut Rig, name: &str) -> Result<Vec<Content>> {
+    rig.empty()?;
     let files = rig.write(&names(name, 1), rig.scale.file_bytes)?;
     rig.shape(None, None, None)?;
     rig.read(HOLDER, Way::Tide, &files[0])?;
