@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::bare;
-use super::rig::{Content, LINK, Rig, Way, names};
+use super::rig::{Content, LINK, Rig, Way, names, number};
 use crate::bench::row::{Goal, Row};
 use crate::bench::time;
 
@@ -43,6 +43,7 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     let file = &files[0];
     rig.shape(None, None, None)?;
     let mut figures = [const { Vec::new() }; 4];
+    let pfs_bytes = pfs_bytes(rig)?;
     let has_iperf = bare::has_iperf();
     for round in 0..rig.scale.rounds {
         for turn in 0..figures.len() {
@@ -57,12 +58,14 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
             figures[at].push(rate);
         }
     }
+    let pfs_bytes = self::pfs_bytes(rig)? - pfs_bytes;
     rig.reshape()?;
     rig.remove(&files)?;
     let [read, load, server, iperf] = figures;
     let row = |what: &str, ours: &[f64], reference: &[f64], goal| {
         let figures = (ours.to_vec(), reference.to_vec());
-        Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal)
+        let row = Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal);
+        row.note(format!("the reader read {} MiB from the PFS in all rounds", pfs_bytes >> 20))
     };
     let beside = |what: &str, name: &str| format!("{what}; {name}, 4 streams, cubic");
     let (iperf3, bare) = ("iperf3", "bare sendfile server");
@@ -76,6 +79,10 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
         rows.push(row(&beside("by `tidepool load`", iperf3), &load, &iperf, Goal::Shown));
     }
     Ok(rows)
+}
+
+fn pfs_bytes(rig: &Rig) -> Result<u64> {
+    number(&rig.status(READER)?, "/pfs_read_bytes")
 }
 
 /// A file that the holder has in memory.
