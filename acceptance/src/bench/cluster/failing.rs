@@ -31,6 +31,7 @@ pub fn run(rig: &mut Rig) -> Result<Vec<Row>> {
     let (mut cold, mut detected) = (Vec::new(), Vec::new());
     let mut longest = [const { Vec::new() }; 2];
     for round in 0..rig.scale.rounds {
+        rig.empty()?;
         let bytes = rig.scale.failing_bytes;
         let files = rig.write(&names(&format!("failing-{round}"), 3), bytes)?;
         rig.cluster.drop_caches()?;

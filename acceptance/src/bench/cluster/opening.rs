@@ -21,7 +21,7 @@ pub fn run(rig: &mut Rig) -> Result<Vec<Row>> {
     if !rig.wants(NAME) {
         return Ok(Vec::new());
     }
-    rig.resize(rig.scale.memory_bytes)?;
+    rig.empty()?;
     let files = rig.write(&names("opened", rig.scale.opens), BLOCK)?;
     rig.shape(None, None, None)?;
     let mut entries = entries(rig)?;

@@ -162,6 +162,11 @@ impl Rig {
         self.tidepool(node, &["evict", &format!("/run/tide/{}", file.name)]).map(drop)
     }
 
+    /// Lets the stores hold nothing, at the capacity that they began with.
+    pub fn empty(&self) -> Result<()> {
+        self.resize(self.scale.memory_bytes)
+    }
+
     /// Gives all stores a capacity, and lets them hold nothing.
     pub fn resize(&self, bytes: u64) -> Result<()> {
         for node in NODES {

@@ -127,6 +127,6 @@ impl Scan {
 
     fn end(&self, rig: &Rig) -> Result<()> {
         self.quarters.iter().try_for_each(|files| rig.remove(files))?;
-        rig.resize(rig.scale.memory_bytes)
+        rig.empty()
     }
 }

@@ -15,6 +15,7 @@ pub fn run(rig: &mut Rig) -> Result<Vec<Row>> {
     let mut figures = [const { [const { Vec::new() }; 2] }; 2];
     let (mut missed, mut fetched) = (0, 0);
     for round in 0..rig.scale.rounds {
+        rig.empty()?;
         let files = rig.write(&names(&format!("shared-{round}"), 1), rig.scale.file_bytes)?;
         let file = &files[0];
         for turn in 0..2 {

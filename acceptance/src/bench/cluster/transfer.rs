@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::bare;
-use super::rig::{Content, LINK, Rig, Way, names};
+use super::rig::{Content, LINK, Rig, Way, names, number};
 use crate::bench::row::{Goal, Row};
 use crate::bench::time;
 
@@ -43,6 +43,7 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     let file = &files[0];
     rig.shape(None, None, None)?;
     let mut figures = [const { Vec::new() }; 4];
+    let pfs_bytes = pfs_bytes(rig)?;
     let has_iperf = bare::has_iperf();
     for round in 0..rig.scale.rounds {
         for turn in 0..figures.len() {
@@ -51,18 +52,20 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
                 0 => read(rig, file)?,
                 1 => load(rig, file)?,
                 2 => bare::sendfile(&rig.cluster, HOLDER, READER, file.bytes)?,
-                _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER, file.bytes)?,
+                _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER)?,
                 _ => continue,
             };
             figures[at].push(rate);
         }
     }
+    let pfs_bytes = self::pfs_bytes(rig)? - pfs_bytes;
     rig.reshape()?;
     rig.remove(&files)?;
     let [read, load, server, iperf] = figures;
     let row = |what: &str, ours: &[f64], reference: &[f64], goal| {
         let figures = (ours.to_vec(), reference.to_vec());
-        Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal)
+        let row = Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal);
+        row.note(format!("the reader read {} MiB from the PFS in all rounds", pfs_bytes >> 20))
     };
     let beside = |what: &str, name: &str| format!("{what}; {name}, 4 streams, cubic");
     let (iperf3, bare) = ("iperf3", "bare sendfile server");
@@ -78,8 +81,13 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+fn pfs_bytes(rig: &Rig) -> Result<u64> {
+    number(&rig.status(READER)?, "/pfs_read_bytes")
+}
+
 /// A file that the holder has in memory.
 fn held(rig: &mut Rig, name: &str) -> Result<Vec<Content>> {
+    rig.empty()?;
     let files = rig.write(&names(name, 1), rig.scale.file_bytes)?;
     rig.shape(None, None, None)?;
     rig.read(HOLDER, Way::Tide, &files[0])?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_cluster::NodeName;
 use tidepool_peer::{Block, Bytes, Refusal, Service};
-use tidepool_proto::config::ClusterConfig;
+use tidepool_proto::config::{ClusterConfig, NodeConfig};
 use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, Version};
 
 use super::provider::Provider;
@@ -29,10 +29,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::with(0)
+        Self::with(|_| ())
     }
 
-    fn with(timestamp_granularity_ns: u64) -> Self {
+    fn with(change: impl FnOnce(&mut NodeConfig)) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let directory = tempfile::tempdir().unwrap();
         let key_file = directory.path().join(".key");
@@ -44,7 +44,7 @@ impl Fixture {
         let socket = directory.path().join(".socket");
         let defaults = tidepool_proto::resolve::defaults(directory.path(), &socket, 64 << 20);
         let mut config = defaults.unwrap();
-        config.timestamp_granularity_ns = Some(timestamp_granularity_ns);
+        config.timestamp_granularity_ns = Some(0);
         config.cluster = Some(ClusterConfig {
             nodes: format!("n0={},n1={}", address(0), address(1)),
             cluster_name: "test".into(),
@@ -54,6 +54,7 @@ impl Fixture {
             peer_timeout: Duration::from_millis(500),
             is_integrity_full: false,
         });
+        change(&mut config);
         let node = Node::start(config).unwrap();
         let fixture = Fixture { directory, node, peer: NodeName::new("n1").unwrap() };
         let cluster = fixture.node.core.cluster.get().unwrap();
@@ -192,10 +193,31 @@ fn other_versions_ranges_and_nodes_are_refused() {
 
 #[test]
 fn racy_bytes_are_refused() {
-    let fixture = Fixture::with(10_000_000_000);
+    let racy = Some(10_000_000_000);
+    let fixture = Fixture::with(|config| config.timestamp_granularity_ns = racy);
     let version = fixture.read();
     let _open = fixture.open(Access::Read);
     assert_eq!(refusal(fixture.ask(&version, true)), Refusal::Stale);
+}
+
+#[test]
+fn a_peer_joins_a_read_of_the_pfs_that_is_under_way() {
+    let pieces = 4;
+    let fixture = Fixture::with(|config| {
+        config.transfer_bytes = (BLOCK / pieces) as u64;
+        config.fault = Some("read:slow=100ms".into());
+    });
+    let open = fixture.open(Access::Read);
+    let read_bytes = || fixture.node.status().pfs_read_bytes;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| open.read_at(0, &mut [0; 100]).unwrap());
+        // So it was decided where the block comes from, and most of it has not come.
+        while read_bytes() == 0 && !reader.is_finished() {
+            std::thread::yield_now();
+        }
+        let block = fixture.ask(&open.version(), true).expect("it is waited for");
+        assert!(bytes_of(&block, BLOCK) == vec![1; BLOCK] && (block.confirm)());
+    });
 }
 
 #[test]
