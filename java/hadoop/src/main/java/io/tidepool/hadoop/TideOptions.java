@@ -69,7 +69,8 @@ public final class TideOptions {
 
     /**
      * Names of this host for schedulers, each as a worker here registers; by default blocks
-     * are said to be on `localhost`, which schedulers take for no preference.
+     * are where nodes of the cluster have them, and without other nodes on `localhost`,
+     * which schedulers take for no preference.
      */
     public static final String HOST_NAMES = "fs.tide.host.names";
 
