@@ -1,5 +1,5 @@
 //! The names under which schedulers know this host: what `fs.tide.host.names` lists where jobs
-//! shall run on this host alone. Without it blocks have no place, and nothing depends on them.
+//! shall run on this host alone. On several nodes the names of `cluster_nodes` go for them.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, ToSocketAddrs};

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(owners(&Explanation::default()), None);
         let owner = |split| SplitOwner { split, node: format!("n{}", split % 2) };
         let mut file = Explanation { split_owners: vec![owner(0), owner(3)], ..Default::default() };
-        assert_eq!(owners(&file).unwrap(), "split 0 n0, 3 n1, of 128 MiB each");
+        assert_eq!(owners(&file).unwrap(), "split 0 n0, 3 n1, of 128MiB each");
         file.split_owners = (0..20).map(owner).collect();
         assert!(owners(&file).unwrap().contains("7 n1 and 12 more (--json)"));
     }

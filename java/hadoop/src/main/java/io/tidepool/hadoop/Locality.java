@@ -1,7 +1,8 @@
 /*
- * Where blocks are, for schedulers: on the nodes that hold them, or on the one that is to read them,
- * as the node of this machine tells, if it is of a cluster. Otherwise every block is where the task
- * runs. Options that name the hosts go before all of that. Nothing is kept, so no answer is old.
+ * Where blocks are, for schedulers: on the nodes that hold them, or on the one that is to read
+ * them, as the node of this machine tells, if it is of a cluster. Otherwise every block is where
+ * the task runs. Options that name the hosts go before all of that. Nothing is kept, so no answer
+ * is old.
  */
 package io.tidepool.hadoop;
 

@@ -1,8 +1,10 @@
 /*
- * Lists, locates, globs and asks for files of a large directory through tide:// and through Hadoop's raw
- * local file system on the same directory, in turns, and prints the ratios. Run by hand; no test.
+ * Lists, locates, globs and asks for files of a large directory through tide:// and through
+ * Hadoop's raw local file system on the same directory, in turns, and prints the ratios. Files are
+ * as long as said; with several nodes, the first one is asked. Run by hand; no test.
  *
- *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark [FILES [ROUNDS [NODES [BYTES]]]]
+ *     java -cp CLASSPATH -Dtidepool.binary=FILE io.tidepool.hadoop.NamesBenchmark \
+ *         [FILES [ROUNDS [NODES [BYTES]]]]
  */
 package io.tidepool.hadoop;
 
