@@ -1,7 +1,7 @@
 //! Batches of operations from a seed.
 
 use super::nodes::MEMORY_MIB;
-use super::operation::{Author, Batch, Change, Operation, Way, Weather};
+use super::operation::{Author, Batch, Change, Manner, Operation, Way, Weather};
 use super::world::{SLOTS, World};
 
 /// Files.
@@ -14,6 +14,8 @@ const HOT: usize = 4;
 const BLOCK_BYTES: u64 = 2 << 20;
 /// Pages of the longest file: three blocks.
 const PAGES_MAX: usize = 1500;
+/// Time within which the rest happens after all nodes began to read a file, in microseconds.
+const MEETING_US: u64 = 8000;
 /// Pages of one read at most; some read a whole file.
 const PIECE_PAGES_MAX: usize = 64;
 
@@ -23,6 +25,8 @@ pub struct Generator {
     rng: fastrand::Rng,
     hot: [usize; HOT],
     next_generation: u64,
+    /// Batches that are to come next, the last one first.
+    queued: Vec<Batch>,
 }
 
 /// What a batch has already.
@@ -42,14 +46,14 @@ impl Generator {
     /// A generator that always gives the same for a seed and what happened before.
     pub fn new(seed: u64) -> Generator {
         let rng = fastrand::Rng::with_seed(seed);
-        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1 }
+        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1, queued: Vec::new() }
     }
 
     /// The batch that makes all files.
     pub fn first(&mut self) -> Batch {
         let create = |file: usize| {
             let change = Change::Recreate { pages: self.length() };
-            self.change_by(file, change, Author::Behind, false)
+            self.change_by(file, change, Author::Behind, Manner::default())
         };
         (0..FILES).map(create).collect()
     }
@@ -60,24 +64,54 @@ impl Generator {
             let slot = self.rng.usize(..HOT);
             self.hot[slot] = self.rng.usize(..FILES);
         }
+        if let Some(batch) = self.queued.pop() {
+            return batch;
+        }
+        if self.rng.u32(..10) == 0 {
+            self.meet(world);
+        }
         let count = self.rng.usize(1..=BATCH_MAX);
         let mut taken = Taken::default();
         let mut batch = Vec::new();
-        // Many at one file at once, as jobs do that start together.
-        if self.rng.u32(..12) == 0 {
-            let file = self.file();
-            for node in 0..world.nodes.len() {
-                let read = self.read(node, file, world);
-                taken.used.push(node);
-                batch.push(read);
-            }
-        }
         while batch.len() < count {
             if let Some(operation) = self.operation(world, &mut taken) {
                 batch.push(operation);
             }
         }
         batch
+    }
+
+    /// All nodes at one file at once, some of which may have it, while it is changed or gives way to
+    /// something else; and once more when that is over.
+    fn meet(&mut self, world: &World) {
+        let file = self.file();
+        let nodes = 0..world.nodes.len();
+        let again = nodes.clone().map(|node| self.read(node, file, world)).collect();
+        let mut batch: Batch = nodes.clone().map(|node| self.read(node, file, world)).collect();
+        let mut before = Batch::new();
+        for node in nodes {
+            match self.rng.u32(..4) {
+                0 => before.push(Operation::Load { node, file }),
+                1 => before.push(Operation::Evict { node, file, after_us: 0 }),
+                _ => {}
+            }
+            let after_us = self.rng.u64(..MEETING_US);
+            match self.rng.u32(..12) {
+                0 => batch.push(Operation::Evict { node, file, after_us }),
+                1 => batch.push(Operation::EvictAll { node, after_us }),
+                2 => batch.push(self.link(world)),
+                _ => {}
+            }
+        }
+        if self.rng.bool() {
+            let node = self.rng.usize(..world.nodes.len());
+            let author = self.author(node, world);
+            let after_us = self.rng.u64(..MEETING_US);
+            let change = self.change_of(world.files[file].pages());
+            let manner = Manner { after_us, ..Manner::default() };
+            batch.push(self.change_by(file, change, author, manner));
+        }
+        self.queued = vec![again, batch, before];
     }
 
     fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
@@ -163,29 +197,36 @@ impl Generator {
     }
 
     fn change(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
-        let author = match self.rng.u32(..10) {
-            0..5 => Author::Behind,
-            5..8 if world.is_up(node) => Author::Mount(node),
-            _ => Author::Library(node),
-        };
-        let file = self.file();
+        let (file, author) = (self.file(), self.author(node, world));
         let is_free = author.node().is_none_or(|node| !taken.shaken.contains(&node));
         if taken.changed.contains(&file) || !is_free {
             return None;
         }
         taken.changed.push(file);
         taken.used.extend(author.node());
-        let length = world.files[file].pages();
+        let change = self.change_of(world.files[file].pages());
+        Some(self.change_by(file, change, author, Manner::default()))
+    }
+
+    fn author(&mut self, node: usize, world: &World) -> Author {
+        match self.rng.u32(..10) {
+            0..5 => Author::Behind,
+            5..8 if world.is_up(node) => Author::Mount(node),
+            _ => Author::Library(node),
+        }
+    }
+
+    /// A change of a file of `length` pages.
+    fn change_of(&mut self, length: usize) -> Change {
         let same = self.rng.bool() && length > 0;
         let next = if same { length } else { self.length() };
-        let change = match self.rng.u32(..12) {
+        match self.rng.u32(..12) {
             0..5 if length > 0 => {
                 let first = self.rng.usize(..length);
                 let pages = self.rng.usize(1..=PIECE_PAGES_MAX).min(length - first);
-                let all = self.rng.u32(..4) == 0;
-                match all {
-                    true => Change::Overwrite { first: 0, pages: length },
-                    false => Change::Overwrite { first, pages },
+                match self.rng.u32(..4) {
+                    0 => Change::Overwrite { first: 0, pages: length },
+                    _ => Change::Overwrite { first, pages },
                 }
             }
             5 if length < PAGES_MAX => {
@@ -195,9 +236,7 @@ impl Generator {
             7 => Change::Rewrite { pages: next },
             8 => Change::Recreate { pages: next },
             _ => Change::Replace { pages: next },
-        };
-        let restores_times = author == Author::Behind && self.rng.u32(..4) == 0;
-        Some(self.change_by(file, change, author, restores_times))
+        }
     }
 
     fn change_by(
@@ -205,11 +244,13 @@ impl Generator {
         file: usize,
         change: Change,
         author: Author,
-        restores_times: bool,
+        manner: Manner,
     ) -> Operation {
         let generation = self.next_generation;
         self.next_generation += 1;
-        Operation::Change { file, change, author, generation, restores_times }
+        let restores_times = author == Author::Behind && self.rng.u32(..4) == 0;
+        let manner = Manner { restores_times, ..manner };
+        Operation::Change { file, change, author, generation, manner }
     }
 
     fn administer(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
@@ -218,9 +259,9 @@ impl Generator {
         }
         let capacity = MEMORY_MIB << 20;
         let operation = match self.rng.u32(..20) {
-            0..6 => Operation::Evict { node, file: self.file() },
+            0..6 => Operation::Evict { node, file: self.file(), after_us: 0 },
             6..10 => Operation::Load { node, file: self.file() },
-            10..13 => Operation::EvictAll { node },
+            10..13 => Operation::EvictAll { node, after_us: 0 },
             13 => Operation::Resize { node, bytes: 0 },
             14..16 => Operation::Resize { node, bytes: self.rng.u64(BLOCK_BYTES..capacity) },
             16..18 => Operation::Resize { node, bytes: capacity },
@@ -243,8 +284,8 @@ impl Generator {
         let from = self.rng.usize(..count);
         let to = (from + self.rng.usize(1..count)) % count;
         let weather = match self.rng.u32(..10) {
-            0..5 => Weather::Fair,
-            5..7 => Weather::Slow(self.rng.u64(1..20)),
+            0..4 => Weather::Fair,
+            4..7 => Weather::Slow(self.rng.u64(1..6)),
             7..9 => Weather::Reset,
             _ => Weather::Cut,
         };

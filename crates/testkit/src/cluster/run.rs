@@ -13,7 +13,7 @@ use super::ending;
 use super::generator::{FILES, Generator};
 use super::held::Reader;
 use super::nodes::Nodes;
-use super::operation::{Author, Batch, Change, Operation};
+use super::operation::{Author, Batch, Change, Manner, Operation};
 use super::world::{State, View, World};
 
 /// A batch that takes longer hangs. Nothing in it takes more than a few seconds.
@@ -49,6 +49,10 @@ pub struct Tally {
     pub lost: u64,
     /// Bytes that nodes read from each other's memory.
     pub peer_bytes: u64,
+    /// Blocks that a node read from the PFS for another one.
+    pub filled_for_peers: u64,
+    /// Blocks that changed while they were sent, and were thrown away.
+    pub changed_under_way: u64,
     /// By kind of operation.
     pub kinds: BTreeMap<String, u64>,
     /// Time that operations took, by kind.
@@ -157,7 +161,7 @@ impl Driver {
             | Operation::Hold { node, .. }
             | Operation::Evict { node, .. }
             | Operation::Load { node, .. }
-            | Operation::EvictAll { node }
+            | Operation::EvictAll { node, .. }
             | Operation::Resize { node, .. }
             | Operation::SetPolicy { node, .. } => Some(*node),
             Operation::Change { author, .. } => author.node(),
@@ -314,8 +318,8 @@ impl Driver {
     fn renew(&mut self, file: usize, generation: u64) -> Checked {
         let generation = generation | RENEWAL;
         let change = Change::Recreate { pages: self.world.files[file].pages().max(1) };
-        let (author, restores_times) = (Author::Behind, false);
-        let operation = Operation::Change { file, change, author, generation, restores_times };
+        let (author, manner) = (Author::Behind, Manner::default());
+        let operation = Operation::Change { file, change, author, generation, manner };
         let batch = [operation];
         let report = self.job(&batch[0], &batch).run();
         if report.outcome != Outcome::Done {
@@ -350,6 +354,9 @@ impl Driver {
     fn note_counters(&mut self, node: usize) {
         if let Ok(status) = self.nodes.members[node].status() {
             self.tally.peer_bytes += status.peer_read_bytes;
+            let cluster = status.cluster.unwrap_or_default();
+            self.tally.filled_for_peers += cluster.blocks_filled_for_peers;
+            self.tally.changed_under_way += cluster.blocks_changed;
         }
     }
 

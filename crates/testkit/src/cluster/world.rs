@@ -122,7 +122,7 @@ impl World {
             Operation::Start { node } => !self.is_up(*node),
             Operation::Evict { node, .. }
             | Operation::Load { node, .. }
-            | Operation::EvictAll { node }
+            | Operation::EvictAll { node, .. }
             | Operation::Resize { node, .. }
             | Operation::SetPolicy { node, .. }
             | Operation::Drain { node }
