@@ -248,7 +248,8 @@ impl Generator {
     ) -> Operation {
         let generation = self.next_generation;
         self.next_generation += 1;
-        let restores_times = author == Author::Behind && self.rng.u32(..4) == 0;
+        let is_first = generation <= FILES as u64;
+        let restores_times = author == Author::Behind && !is_first && self.rng.u32(..4) == 0;
         let manner = Manner { restores_times, ..manner };
         Operation::Change { file, change, author, generation, manner }
     }
