@@ -249,6 +249,10 @@ impl Job {
                 member(*node).signal(libc::SIGCONT);
                 Ok(())
             }
+            Operation::Rest { for_ms } => {
+                pause(*for_ms);
+                Ok(())
+            }
             Operation::Kill { node, after_ms } => {
                 pause(*after_ms);
                 member(*node).node.kill().map_err(Failure::from)

@@ -16,6 +16,12 @@ const BLOCK_BYTES: u64 = 2 << 20;
 const PAGES_MAX: usize = 1500;
 /// Time within which the rest happens after all nodes began to read a file, in microseconds.
 const MEETING_US: u64 = 8000;
+/// The same where one node takes a file from another one by a slow link.
+const HAND_OVER_US: u64 = 60_000;
+/// Announcements are made by then, and time stamps of files are settled.
+const REST_MS: u64 = 40;
+/// Pages of a file that takes a while to be sent.
+const LONG_PAGES: usize = 256;
 /// Pages of one read at most; some read a whole file.
 const PIECE_PAGES_MAX: usize = 64;
 
@@ -67,8 +73,10 @@ impl Generator {
         if let Some(batch) = self.queued.pop() {
             return batch;
         }
-        if self.rng.u32(..10) == 0 {
-            self.meet(world);
+        match self.rng.u32(..40) {
+            0..4 => self.meet(world),
+            4..6 => self.hand_over(world),
+            _ => {}
         }
         let count = self.rng.usize(1..=BATCH_MAX);
         let mut taken = Taken::default();
@@ -112,6 +120,42 @@ impl Generator {
             batch.push(self.change_by(file, change, author, manner));
         }
         self.queued = vec![again, batch, before];
+    }
+
+    /// One node takes a file from another one's memory. Meanwhile it leaves that memory, or is written
+    /// there; or it was changed behind both before.
+    fn hand_over(&mut self, world: &World) {
+        let count = world.nodes.len();
+        let holder = self.rng.usize(..count);
+        let taker = (holder + self.rng.usize(1..count)) % count;
+        let long = (0..FILES).filter(|file| world.files[*file].pages() >= LONG_PAGES);
+        let Some(file) = self.rng.choice(long.collect::<Vec<_>>()) else { return };
+        let length = world.files[file].pages();
+        let evict = |node: usize| Operation::Evict { node, file, after_us: 0 };
+        let others = (0..count).filter(|node| *node != holder).map(evict);
+        let before: Batch =
+            others.chain(std::iter::once(Operation::Load { node: holder, file })).collect();
+        let link = |weather: Weather| Operation::Link { from: taker, to: holder, weather };
+        let way = if world.is_up(taker) { self.way() } else { Way::Library };
+        let pieces = vec![(0, length), self.piece(length)];
+        let mut taking = vec![Operation::Read { node: taker, way, file, pieces }];
+        let after_us = self.rng.u64(..HAND_OVER_US);
+        let manner = Manner { after_us, ..Manner::default() };
+        let all = Change::Overwrite { first: 0, pages: length };
+        let mut changing = Batch::new();
+        match self.rng.u32(..6) {
+            0..2 => taking.push(Operation::EvictAll { node: holder, after_us }),
+            2 => taking.push(self.change_by(file, all, Author::Library(holder), manner)),
+            3 => taking.push(self.change_by(file, all, Author::Behind, manner)),
+            _ => {
+                let change = self.change_by(file, all, Author::Behind, Manner::default());
+                changing.push(change);
+            }
+        }
+        let rest = || vec![Operation::Rest { for_ms: REST_MS }];
+        let slow = Weather::Slow(self.rng.u64(1..4));
+        let fair = vec![link(Weather::Fair), self.read(taker, file, world)];
+        self.queued = vec![fair, taking, rest(), changing, rest(), before, vec![link(slow)]];
     }
 
     fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {

@@ -186,6 +186,10 @@ pub enum Operation {
     Start {
         node: usize,
     },
+    /// Nothing, for a while: time stamps settle, and what is held is announced.
+    Rest {
+        for_ms: u64,
+    },
     /// Changes a link.
     Link {
         from: usize,

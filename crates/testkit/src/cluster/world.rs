@@ -118,7 +118,7 @@ impl World {
                 self.views[*slot].is_some()
             }
             Operation::Change { author: Author::Mount(node), .. } => can(*node, Way::Mount),
-            Operation::Change { .. } | Operation::Link { .. } => true,
+            Operation::Change { .. } | Operation::Link { .. } | Operation::Rest { .. } => true,
             Operation::Start { node } => !self.is_up(*node),
             Operation::Evict { node, .. }
             | Operation::Load { node, .. }
