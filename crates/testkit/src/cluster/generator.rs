@@ -122,8 +122,8 @@ impl Generator {
         self.queued = vec![again, batch, before];
     }
 
-    /// One node takes a file from another one's memory. Meanwhile it leaves that memory, or is written
-    /// there; or it was changed behind both before.
+    /// One node takes a file from another one's memory. Meanwhile the link breaks, or it leaves that memory, or
+    /// is written there; or it was changed behind both before.
     fn hand_over(&mut self, world: &World) {
         let count = world.nodes.len();
         let holder = self.rng.usize(..count);
@@ -143,10 +143,11 @@ impl Generator {
         let manner = Manner { after_us, ..Manner::default() };
         let all = Change::Overwrite { first: 0, pages: length };
         let mut changing = Batch::new();
-        match self.rng.u32(..6) {
-            0..2 => taking.push(Operation::EvictAll { node: holder, after_us }),
-            2 => taking.push(self.change_by(file, all, Author::Library(holder), manner)),
-            3 => taking.push(self.change_by(file, all, Author::Behind, manner)),
+        match self.rng.u32(..8) {
+            0 => taking.push(Operation::Link { from: taker, to: holder, weather: Weather::Cut }),
+            1..3 => taking.push(Operation::EvictAll { node: holder, after_us }),
+            3 => taking.push(self.change_by(file, all, Author::Library(holder), manner)),
+            4 => taking.push(self.change_by(file, all, Author::Behind, manner)),
             _ => {
                 let change = self.change_by(file, all, Author::Behind, Manner::default());
                 changing.push(change);
