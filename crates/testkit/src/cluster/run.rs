@@ -1,6 +1,7 @@
 //! A run: batches from a seed or a log, what is found, and a shorter log that still shows it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,8 +58,24 @@ pub struct Tally {
     pub kinds: BTreeMap<String, u64>,
     /// Time that operations took, by kind.
     pub took: BTreeMap<String, Duration>,
-    /// The time of all batches.
-    pub batches_took: Duration,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { applied, stale, lost, filled_for_peers, changed_under_way, .. } = self;
+        write!(
+            f,
+            "{applied} operations, {stale} stale, {lost} lost with their node; {} MiB from other \
+             nodes, {filled_for_peers} blocks filled for others, {changed_under_way} changed under \
+             way",
+            self.peer_bytes >> 20
+        )?;
+        for (kind, count) in &self.kinds {
+            let took = self.took.get(kind).copied().unwrap_or_default();
+            write!(f, "\n  {kind} {count}, {took:.1?}")?;
+        }
+        Ok(())
+    }
 }
 
 /// What is wrong, and with which file.
@@ -208,9 +225,7 @@ impl Driver {
                 self.release_all(Some(*node));
             }
         }
-        let began = Instant::now();
         let reports = self.run(&batch)?;
-        self.tally.batches_took += began.elapsed();
         for (operation, report) in batch.iter().zip(&reports) {
             self.tally.applied += 1;
             *self.tally.kinds.entry(kind(operation)).or_default() += 1;
