@@ -104,7 +104,7 @@ pub fn stop_all(nodes: &Nodes) -> Result<(), Wrong> {
         }
     }
     let entries = fs::read_dir(nodes.pfs()).map_err(|error| error.to_string())?;
-    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().into_string().ok()?));
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     // Programs that wrote through a node that was killed left some of these.
     let is_ours = |it: &String| it.starts_with("file") || it.ends_with(".new");
     match names.filter(|it| !is_ours(it)).collect::<Vec<_>>() {

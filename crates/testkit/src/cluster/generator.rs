@@ -89,8 +89,8 @@ impl Generator {
         batch
     }
 
-    /// All nodes at one file at once, some of which may have it, while it is changed or gives way to
-    /// something else; and once more when that is over.
+    /// All nodes at one file at once, some of which may have it, while it is changed or gives way
+    /// to something else; and once more when that is over.
     fn meet(&mut self, world: &World) {
         let file = self.file();
         let nodes = 0..world.nodes.len();
@@ -122,8 +122,8 @@ impl Generator {
         self.queued = vec![again, batch, before];
     }
 
-    /// One node takes a file from another one's memory. Meanwhile the link breaks, or it leaves that memory, or
-    /// is written there; or it was changed behind both before.
+    /// One node takes a file from another one's memory. Meanwhile the link breaks, or the file leaves
+    /// that memory, or is written there; or it was changed behind both before.
     fn hand_over(&mut self, world: &World) {
         let count = world.nodes.len();
         let holder = self.rng.usize(..count);

@@ -97,8 +97,8 @@ fn copy(mapping: &Mapping, start: usize, into: &mut [u8]) -> Result<(), Failure>
     let mut done = 0;
     while done < into.len() {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&beside.as_fd());
-        // SAFETY: the range is inside the mapping, which outlives the call; the kernel reads it, and
-        // answers `EFAULT` where there is no page.
+        // SAFETY: the range is inside the mapping, which outlives the call; the kernel reads it,
+        // and answers `EFAULT` where there is no page.
         let written = unsafe {
             libc::write(descriptor, mapping.base().add(start + done).cast(), into.len() - done)
         };
