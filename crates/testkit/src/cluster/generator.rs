@@ -122,8 +122,8 @@ impl Generator {
         self.queued = vec![again, batch, before];
     }
 
-    /// One node takes a file from another one's memory. Meanwhile the link breaks, or the file leaves
-    /// that memory, or is written there; or it was changed behind both before.
+    /// One node takes a file from another one's memory. Meanwhile the link breaks, or the file
+    /// leaves that memory, or is written there; or it was changed behind both before.
     fn hand_over(&mut self, world: &World) {
         let count = world.nodes.len();
         let holder = self.rng.usize(..count);
