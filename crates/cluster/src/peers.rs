@@ -242,7 +242,8 @@ impl Peers {
         }
     }
 
-    /// The peer answered that it has not what was asked for: it lives, and nothing was measured.
+    /// The peer answered, but with nothing to measure: it has not what was asked for, or it was a
+    /// small question. It lives.
     pub fn refused(&mut self, peer: &NodeName, bytes: u64) {
         let peer = self.peer(peer);
         peer.in_flight_bytes = peer.in_flight_bytes.saturating_sub(bytes);

@@ -26,7 +26,7 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
     for (seed, nodes) in [(first, 3), (first + 1, 4)] {
         let plan = Plan { seed, operations: operations / 2, nodes, pfs: None, are_mounted };
         match random(&plan).expect("nodes start") {
-            Ok(tally) => println!("seed {seed}: {tally:?}"),
+            Ok(tally) => println!("seed {seed}, {nodes} nodes: {tally}"),
             Err(finding) => {
                 println!("{}\n{}", finding.node_logs, finding.describe(&plan, 40));
                 let finding = shrink(&plan, *finding, Duration::from_secs(60));

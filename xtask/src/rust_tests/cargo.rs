@@ -7,7 +7,7 @@ use acceptance::outcome::Outcome;
 use acceptance::{environment, process};
 use anyhow::Result;
 
-use super::{MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
+use super::{CLUSTER_OPERATIONS, MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
 
 /// Runs all tests once.
 pub fn run(binary: &Path, long: bool) -> Result<Outcome> {
@@ -16,6 +16,7 @@ pub fn run(binary: &Path, long: bool) -> Result<Outcome> {
     command.arg("--show-output").env("TIDEPOOL_BINARY", binary);
     if long {
         command.arg("--include-ignored").env(MODEL_OPERATIONS.0, MODEL_OPERATIONS.1);
+        command.env(CLUSTER_OPERATIONS.0, CLUSTER_OPERATIONS.1);
     }
     counted(&mut command, long)
 }

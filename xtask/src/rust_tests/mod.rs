@@ -17,6 +17,8 @@ use crate::arguments::TestOptions;
 
 /// Random operations of the comparison with the reference model.
 const MODEL_OPERATIONS: (&str, &str) = ("TIDEPOOL_MODEL_OPERATIONS", "1000000");
+/// The same of many nodes.
+const CLUSTER_OPERATIONS: (&str, &str) = ("TIDEPOOL_CLUSTER_OPERATIONS", "100000");
 /// What a test prints where it leaves something out, followed by the reason.
 const SKIP_MARKS: [&str; 2] = ["SKIPPED", "skipped:"];
 /// Of the reason of a failure, so much is put on its line.

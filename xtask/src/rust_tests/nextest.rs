@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::flaky::{self, Flaky};
-use super::{MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
+use super::{CLUSTER_OPERATIONS, MODEL_OPERATIONS, SKIP_MARKS, note_ignored, panics_of};
 use crate::junit::{self, Case};
 
 /// The runner. `.config/nextest.toml` says how it runs what.
@@ -34,6 +34,7 @@ pub fn run(runner: &Path, binary: &Path, long: bool) -> Result<Outcome> {
     command.args(["--no-fail-fast", "--profile", profile]).env("TIDEPOOL_BINARY", binary);
     if long {
         command.args(["--run-ignored", "all"]).env(MODEL_OPERATIONS.0, MODEL_OPERATIONS.1);
+        command.env(CLUSTER_OPERATIONS.0, CLUSTER_OPERATIONS.1);
     }
     let (status, text) = process::follow(&mut command)?;
     let mut outcome = match std::fs::read_to_string(&report) {

@@ -95,7 +95,11 @@ impl Cluster {
         self.peers.lock().choose(self.now(), std::slice::from_ref(home))?;
         let request = threads::about_locations(request);
         match self.transport.call(home.as_str(), &request, self.config.peer_timeout) {
-            Ok(reply) => Some(reply),
+            Ok(reply) => {
+                // It may have been the one question that finds out whether it answers again.
+                self.peers.lock().refused(home, 0);
+                Some(reply)
+            }
             Err(error) => {
                 tracing::debug!(%home, %error, "no answer on where blocks are");
                 let timed_out = matches!(error, PeerError::TimedOut);

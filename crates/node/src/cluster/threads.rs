@@ -229,7 +229,10 @@ fn run_calls(cluster: &Cluster, calls: &Calls) {
     }
     let reply = cluster.transport.call(to.as_str(), &request, cluster.config.peer_timeout);
     match reply {
-        Ok(reply) => cluster.members.lock().call_done(cluster.now(), &to, &reply),
+        Ok(reply) => {
+            cluster.peers.lock().refused(&to, 0);
+            cluster.members.lock().call_done(cluster.now(), &to, &reply);
+        }
         Err(error) => {
             cluster.members.lock().call_failed(cluster.now(), &to);
             let timed_out = matches!(error, PeerError::TimedOut);

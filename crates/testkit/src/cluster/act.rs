@@ -190,7 +190,7 @@ impl Job {
     }
 
     fn change(&self) -> Outcome {
-        let (Operation::Change { file, author, generation, restores_times, .. }, Some(pending)) =
+        let (Operation::Change { file, author, generation, manner, .. }, Some(pending)) =
             (&self.operation, &self.pending)
         else {
             return Outcome::Done;
@@ -201,8 +201,9 @@ impl Job {
             author: *author,
             generation: *generation,
             before: &self.before,
-            restores_times: *restores_times && *author == Author::Behind,
+            restores_times: manner.restores_times && *author == Author::Behind,
         };
+        pause_us(manner.after_us);
         if let Err(failure) = writer.carry_out(pending.change) {
             return self.failed("change", &failure, false);
         }
@@ -219,12 +220,18 @@ impl Job {
     }
 
     fn administer(&self, operation: &Operation) -> Outcome {
-        let pause = |ms: u64| std::thread::sleep(Duration::from_millis(ms));
+        let pause = |ms: u64| pause_us(ms * 1000);
         let member = |node: usize| &self.nodes.members[node];
         let done = match operation {
-            Operation::Evict { node, file } => self.ask(*node, AdminRequest::Evict, Some(*file)),
+            Operation::Evict { node, file, after_us } => {
+                pause_us(*after_us);
+                self.ask(*node, AdminRequest::Evict, Some(*file))
+            }
             Operation::Load { node, file } => self.ask(*node, AdminRequest::Load, Some(*file)),
-            Operation::EvictAll { node } => self.ask(*node, AdminRequest::EvictAll, None),
+            Operation::EvictAll { node, after_us } => {
+                pause_us(*after_us);
+                self.ask(*node, AdminRequest::EvictAll, None)
+            }
             Operation::Resize { node, bytes } => {
                 let size = MemorySize::Bytes(*bytes);
                 self.ask(*node, AdminRequest::Resize { size }, None)
@@ -240,6 +247,10 @@ impl Job {
                 member(*node).signal(libc::SIGSTOP);
                 pause(*for_ms);
                 member(*node).signal(libc::SIGCONT);
+                Ok(())
+            }
+            Operation::Rest { for_ms } => {
+                pause(*for_ms);
                 Ok(())
             }
             Operation::Kill { node, after_ms } => {
@@ -446,6 +457,11 @@ impl Writer<'_> {
             }
         }
     }
+}
+
+/// Lets others go first.
+fn pause_us(after_us: u64) {
+    std::thread::sleep(Duration::from_micros(after_us));
 }
 
 /// Removes a file; one that is not there is fine: the first change makes it.

@@ -1,7 +1,7 @@
 //! Batches of operations from a seed.
 
 use super::nodes::MEMORY_MIB;
-use super::operation::{Author, Batch, Change, Operation, Way, Weather};
+use super::operation::{Author, Batch, Change, Manner, Operation, Way, Weather};
 use super::world::{SLOTS, World};
 
 /// Files.
@@ -14,6 +14,14 @@ const HOT: usize = 4;
 const BLOCK_BYTES: u64 = 2 << 20;
 /// Pages of the longest file: three blocks.
 const PAGES_MAX: usize = 1500;
+/// Time within which the rest happens after all nodes began to read a file, in microseconds.
+const MEETING_US: u64 = 8000;
+/// The same where one node takes a file from another one by a slow link.
+const HAND_OVER_US: u64 = 60_000;
+/// Announcements are made by then, and time stamps of files are settled.
+const REST_MS: u64 = 40;
+/// Pages of a file that takes a while to be sent.
+const LONG_PAGES: usize = 256;
 /// Pages of one read at most; some read a whole file.
 const PIECE_PAGES_MAX: usize = 64;
 
@@ -23,6 +31,8 @@ pub struct Generator {
     rng: fastrand::Rng,
     hot: [usize; HOT],
     next_generation: u64,
+    /// Batches that are to come next, the last one first.
+    queued: Vec<Batch>,
 }
 
 /// What a batch has already.
@@ -42,14 +52,14 @@ impl Generator {
     /// A generator that always gives the same for a seed and what happened before.
     pub fn new(seed: u64) -> Generator {
         let rng = fastrand::Rng::with_seed(seed);
-        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1 }
+        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1, queued: Vec::new() }
     }
 
     /// The batch that makes all files.
     pub fn first(&mut self) -> Batch {
         let create = |file: usize| {
             let change = Change::Recreate { pages: self.length() };
-            self.change_by(file, change, Author::Behind, false)
+            self.change_by(file, change, Author::Behind, Manner::default())
         };
         (0..FILES).map(create).collect()
     }
@@ -60,24 +70,93 @@ impl Generator {
             let slot = self.rng.usize(..HOT);
             self.hot[slot] = self.rng.usize(..FILES);
         }
+        if let Some(batch) = self.queued.pop() {
+            return batch;
+        }
+        match self.rng.u32(..40) {
+            0..4 => self.meet(world),
+            4..6 => self.hand_over(world),
+            _ => {}
+        }
         let count = self.rng.usize(1..=BATCH_MAX);
         let mut taken = Taken::default();
         let mut batch = Vec::new();
-        // Many at one file at once, as jobs do that start together.
-        if self.rng.u32(..12) == 0 {
-            let file = self.file();
-            for node in 0..world.nodes.len() {
-                let read = self.read(node, file, world);
-                taken.used.push(node);
-                batch.push(read);
-            }
-        }
         while batch.len() < count {
             if let Some(operation) = self.operation(world, &mut taken) {
                 batch.push(operation);
             }
         }
         batch
+    }
+
+    /// All nodes at one file at once, some of which may have it, while it is changed or gives way
+    /// to something else; and once more when that is over.
+    fn meet(&mut self, world: &World) {
+        let file = self.file();
+        let nodes = 0..world.nodes.len();
+        let again = nodes.clone().map(|node| self.read(node, file, world)).collect();
+        let mut batch: Batch = nodes.clone().map(|node| self.read(node, file, world)).collect();
+        let mut before = Batch::new();
+        for node in nodes {
+            match self.rng.u32(..4) {
+                0 => before.push(Operation::Load { node, file }),
+                1 => before.push(Operation::Evict { node, file, after_us: 0 }),
+                _ => {}
+            }
+            let after_us = self.rng.u64(..MEETING_US);
+            match self.rng.u32(..12) {
+                0 => batch.push(Operation::Evict { node, file, after_us }),
+                1 => batch.push(Operation::EvictAll { node, after_us }),
+                2 => batch.push(self.link(world)),
+                _ => {}
+            }
+        }
+        if self.rng.bool() {
+            let node = self.rng.usize(..world.nodes.len());
+            let author = self.author(node, world);
+            let after_us = self.rng.u64(..MEETING_US);
+            let change = self.change_of(world.files[file].pages());
+            let manner = Manner { after_us, ..Manner::default() };
+            batch.push(self.change_by(file, change, author, manner));
+        }
+        self.queued = vec![again, batch, before];
+    }
+
+    /// One node takes a file from another one's memory. Meanwhile the link breaks, or the file
+    /// leaves that memory, or is written there; or it was changed behind both before.
+    fn hand_over(&mut self, world: &World) {
+        let count = world.nodes.len();
+        let holder = self.rng.usize(..count);
+        let taker = (holder + self.rng.usize(1..count)) % count;
+        let long = (0..FILES).filter(|file| world.files[*file].pages() >= LONG_PAGES);
+        let Some(file) = self.rng.choice(long.collect::<Vec<_>>()) else { return };
+        let length = world.files[file].pages();
+        let evict = |node: usize| Operation::Evict { node, file, after_us: 0 };
+        let others = (0..count).filter(|node| *node != holder).map(evict);
+        let before: Batch =
+            others.chain(std::iter::once(Operation::Load { node: holder, file })).collect();
+        let link = |weather: Weather| Operation::Link { from: taker, to: holder, weather };
+        let way = if world.is_up(taker) { self.way() } else { Way::Library };
+        let pieces = vec![(0, length), self.piece(length)];
+        let mut taking = vec![Operation::Read { node: taker, way, file, pieces }];
+        let after_us = self.rng.u64(..HAND_OVER_US);
+        let manner = Manner { after_us, ..Manner::default() };
+        let all = Change::Overwrite { first: 0, pages: length };
+        let mut changing = Batch::new();
+        match self.rng.u32(..8) {
+            0 => taking.push(Operation::Link { from: taker, to: holder, weather: Weather::Cut }),
+            1..3 => taking.push(Operation::EvictAll { node: holder, after_us }),
+            3 => taking.push(self.change_by(file, all, Author::Library(holder), manner)),
+            4 => taking.push(self.change_by(file, all, Author::Behind, manner)),
+            _ => {
+                let change = self.change_by(file, all, Author::Behind, Manner::default());
+                changing.push(change);
+            }
+        }
+        let rest = || vec![Operation::Rest { for_ms: REST_MS }];
+        let slow = Weather::Slow(self.rng.u64(1..4));
+        let fair = vec![link(Weather::Fair), self.read(taker, file, world)];
+        self.queued = vec![fair, taking, rest(), changing, rest(), before, vec![link(slow)]];
     }
 
     fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
@@ -163,29 +242,36 @@ impl Generator {
     }
 
     fn change(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
-        let author = match self.rng.u32(..10) {
-            0..5 => Author::Behind,
-            5..8 if world.is_up(node) => Author::Mount(node),
-            _ => Author::Library(node),
-        };
-        let file = self.file();
+        let (file, author) = (self.file(), self.author(node, world));
         let is_free = author.node().is_none_or(|node| !taken.shaken.contains(&node));
         if taken.changed.contains(&file) || !is_free {
             return None;
         }
         taken.changed.push(file);
         taken.used.extend(author.node());
-        let length = world.files[file].pages();
+        let change = self.change_of(world.files[file].pages());
+        Some(self.change_by(file, change, author, Manner::default()))
+    }
+
+    fn author(&mut self, node: usize, world: &World) -> Author {
+        match self.rng.u32(..10) {
+            0..5 => Author::Behind,
+            5..8 if world.is_up(node) => Author::Mount(node),
+            _ => Author::Library(node),
+        }
+    }
+
+    /// A change of a file of `length` pages.
+    fn change_of(&mut self, length: usize) -> Change {
         let same = self.rng.bool() && length > 0;
         let next = if same { length } else { self.length() };
-        let change = match self.rng.u32(..12) {
+        match self.rng.u32(..12) {
             0..5 if length > 0 => {
                 let first = self.rng.usize(..length);
                 let pages = self.rng.usize(1..=PIECE_PAGES_MAX).min(length - first);
-                let all = self.rng.u32(..4) == 0;
-                match all {
-                    true => Change::Overwrite { first: 0, pages: length },
-                    false => Change::Overwrite { first, pages },
+                match self.rng.u32(..4) {
+                    0 => Change::Overwrite { first: 0, pages: length },
+                    _ => Change::Overwrite { first, pages },
                 }
             }
             5 if length < PAGES_MAX => {
@@ -195,9 +281,7 @@ impl Generator {
             7 => Change::Rewrite { pages: next },
             8 => Change::Recreate { pages: next },
             _ => Change::Replace { pages: next },
-        };
-        let restores_times = author == Author::Behind && self.rng.u32(..4) == 0;
-        Some(self.change_by(file, change, author, restores_times))
+        }
     }
 
     fn change_by(
@@ -205,11 +289,14 @@ impl Generator {
         file: usize,
         change: Change,
         author: Author,
-        restores_times: bool,
+        manner: Manner,
     ) -> Operation {
         let generation = self.next_generation;
         self.next_generation += 1;
-        Operation::Change { file, change, author, generation, restores_times }
+        let is_first = generation <= FILES as u64;
+        let restores_times = author == Author::Behind && !is_first && self.rng.u32(..4) == 0;
+        let manner = Manner { restores_times, ..manner };
+        Operation::Change { file, change, author, generation, manner }
     }
 
     fn administer(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
@@ -218,9 +305,9 @@ impl Generator {
         }
         let capacity = MEMORY_MIB << 20;
         let operation = match self.rng.u32(..20) {
-            0..6 => Operation::Evict { node, file: self.file() },
+            0..6 => Operation::Evict { node, file: self.file(), after_us: 0 },
             6..10 => Operation::Load { node, file: self.file() },
-            10..13 => Operation::EvictAll { node },
+            10..13 => Operation::EvictAll { node, after_us: 0 },
             13 => Operation::Resize { node, bytes: 0 },
             14..16 => Operation::Resize { node, bytes: self.rng.u64(BLOCK_BYTES..capacity) },
             16..18 => Operation::Resize { node, bytes: capacity },
@@ -243,8 +330,8 @@ impl Generator {
         let from = self.rng.usize(..count);
         let to = (from + self.rng.usize(1..count)) % count;
         let weather = match self.rng.u32(..10) {
-            0..5 => Weather::Fair,
-            5..7 => Weather::Slow(self.rng.u64(1..20)),
+            0..4 => Weather::Fair,
+            4..7 => Weather::Slow(self.rng.u64(1..6)),
             7..9 => Weather::Reset,
             _ => Weather::Cut,
         };

@@ -84,6 +84,15 @@ impl Change {
     }
 }
 
+/// What else there is to a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manner {
+    /// The modification time is set back, where it is made behind all nodes.
+    pub restores_times: bool,
+    /// Time until it begins, in microseconds.
+    pub after_us: u64,
+}
+
 /// How a link between two nodes behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Weather {
@@ -97,7 +106,7 @@ pub enum Weather {
     Reset,
 }
 
-/// One operation. Times in milliseconds.
+/// One operation. Times are in milliseconds (`_ms`) or microseconds (`_us`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields say it")]
 pub enum Operation {
@@ -125,17 +134,18 @@ pub enum Operation {
     Release {
         slot: usize,
     },
-    /// Changes a file. `restores_times`: sets the modification time back, behind all nodes.
+    /// Changes a file.
     Change {
         file: usize,
         change: Change,
         author: Author,
         generation: u64,
-        restores_times: bool,
+        manner: Manner,
     },
     Evict {
         node: usize,
         file: usize,
+        after_us: u64,
     },
     Load {
         node: usize,
@@ -143,6 +153,7 @@ pub enum Operation {
     },
     EvictAll {
         node: usize,
+        after_us: u64,
     },
     Resize {
         node: usize,
@@ -174,6 +185,10 @@ pub enum Operation {
     /// Starts a node that is down.
     Start {
         node: usize,
+    },
+    /// Nothing, for a while: time stamps settle, and what is held is announced.
+    Rest {
+        for_ms: u64,
     },
     /// Changes a link.
     Link {

@@ -1,6 +1,7 @@
 //! A run: batches from a seed or a log, what is found, and a shorter log that still shows it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::ending;
 use super::generator::{FILES, Generator};
 use super::held::Reader;
 use super::nodes::Nodes;
-use super::operation::{Author, Batch, Change, Operation};
+use super::operation::{Author, Batch, Change, Manner, Operation};
 use super::world::{State, View, World};
 
 /// A batch that takes longer hangs. Nothing in it takes more than a few seconds.
@@ -49,12 +50,32 @@ pub struct Tally {
     pub lost: u64,
     /// Bytes that nodes read from each other's memory.
     pub peer_bytes: u64,
+    /// Blocks that a node read from the PFS for another one.
+    pub filled_for_peers: u64,
+    /// Blocks that changed while they were sent, and were thrown away.
+    pub changed_under_way: u64,
     /// By kind of operation.
     pub kinds: BTreeMap<String, u64>,
     /// Time that operations took, by kind.
     pub took: BTreeMap<String, Duration>,
-    /// The time of all batches.
-    pub batches_took: Duration,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { applied, stale, lost, filled_for_peers, changed_under_way, .. } = self;
+        write!(
+            f,
+            "{applied} operations, {stale} stale, {lost} lost with their node; {} MiB from other \
+             nodes, {filled_for_peers} blocks filled for others, {changed_under_way} changed under \
+             way",
+            self.peer_bytes >> 20
+        )?;
+        for (kind, count) in &self.kinds {
+            let took = self.took.get(kind).copied().unwrap_or_default();
+            write!(f, "\n  {kind} {count}, {took:.1?}")?;
+        }
+        Ok(())
+    }
 }
 
 /// What is wrong, and with which file.
@@ -157,7 +178,7 @@ impl Driver {
             | Operation::Hold { node, .. }
             | Operation::Evict { node, .. }
             | Operation::Load { node, .. }
-            | Operation::EvictAll { node }
+            | Operation::EvictAll { node, .. }
             | Operation::Resize { node, .. }
             | Operation::SetPolicy { node, .. } => Some(*node),
             Operation::Change { author, .. } => author.node(),
@@ -204,9 +225,7 @@ impl Driver {
                 self.release_all(Some(*node));
             }
         }
-        let began = Instant::now();
         let reports = self.run(&batch)?;
-        self.tally.batches_took += began.elapsed();
         for (operation, report) in batch.iter().zip(&reports) {
             self.tally.applied += 1;
             *self.tally.kinds.entry(kind(operation)).or_default() += 1;
@@ -314,8 +333,8 @@ impl Driver {
     fn renew(&mut self, file: usize, generation: u64) -> Checked {
         let generation = generation | RENEWAL;
         let change = Change::Recreate { pages: self.world.files[file].pages().max(1) };
-        let (author, restores_times) = (Author::Behind, false);
-        let operation = Operation::Change { file, change, author, generation, restores_times };
+        let (author, manner) = (Author::Behind, Manner::default());
+        let operation = Operation::Change { file, change, author, generation, manner };
         let batch = [operation];
         let report = self.job(&batch[0], &batch).run();
         if report.outcome != Outcome::Done {
@@ -350,6 +369,9 @@ impl Driver {
     fn note_counters(&mut self, node: usize) {
         if let Ok(status) = self.nodes.members[node].status() {
             self.tally.peer_bytes += status.peer_read_bytes;
+            let cluster = status.cluster.unwrap_or_default();
+            self.tally.filled_for_peers += cluster.blocks_filled_for_peers;
+            self.tally.changed_under_way += cluster.blocks_changed;
         }
     }
 

@@ -118,11 +118,11 @@ impl World {
                 self.views[*slot].is_some()
             }
             Operation::Change { author: Author::Mount(node), .. } => can(*node, Way::Mount),
-            Operation::Change { .. } | Operation::Link { .. } => true,
+            Operation::Change { .. } | Operation::Link { .. } | Operation::Rest { .. } => true,
             Operation::Start { node } => !self.is_up(*node),
             Operation::Evict { node, .. }
             | Operation::Load { node, .. }
-            | Operation::EvictAll { node }
+            | Operation::EvictAll { node, .. }
             | Operation::Resize { node, .. }
             | Operation::SetPolicy { node, .. }
             | Operation::Drain { node }
