@@ -1,6 +1,6 @@
 //! Benchmark of many nodes on a shaped test cluster: what comes from other nodes' memory beside the
-//! link, the bare file system and a bare server in the same run. Every byte that is read is compared
-//! with what was written.
+//! link, the bare file system and a bare server in the same run. Every byte that is read is
+//! compared with what was written.
 
 mod bare;
 mod failing;
