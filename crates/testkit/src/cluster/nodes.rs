@@ -12,7 +12,7 @@ use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
 
 use super::links::RunningLink;
 use super::operation::Weather;
-use crate::product::{Node, NodeSpec, end_of_log, said, signal};
+use crate::product::{Node, NodeSpec, end_of_log, said, signal, unmount};
 
 /// Capacity of each node in MiB.
 pub const MEMORY_MIB: u64 = 48;
@@ -140,6 +140,7 @@ impl Nodes {
     /// Ends all by force, also those that are paused or hang, so that all that waits for them ends.
     pub fn kill_all(&self) {
         self.members.iter().for_each(|member| member.signal(libc::SIGKILL));
+        self.members.iter().for_each(|member| unmount(member.node.mount()));
     }
 }
 

@@ -19,6 +19,8 @@ use super::world::{State, View, World};
 
 /// A batch that takes longer hangs. Nothing in it takes more than a few seconds.
 const HANG_LIMIT: Duration = Duration::from_secs(100);
+/// After that and the end of all nodes, what hung ends within this time.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// Fewer operations may pass without any use of other nodes' memory.
 const PEERS_DUE_AFTER: u64 = 1000;
 /// Bit of the number of a write that makes a file known again.
@@ -273,6 +275,8 @@ impl Driver {
                 Ok((number, report)) => reports[number] = Some(report),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     self.nodes.kill_all();
+                    // What hung ends with the nodes, and gives their directories up.
+                    while receiver.recv_timeout(END_LIMIT).is_ok() {}
                     let wrong = format!("{:?} hangs", batch[left]);
                     return Err(Fault { wrong, file: batch[left].file() });
                 }
