@@ -426,8 +426,8 @@ table! {
          `[[store]]` each.";
     cluster_nodes: OptionKind::Text, "", None, false,
         "Nodes that share their memory, this one among them: names or addresses, each as \
-         [NAME=]HOST[:PORT], separated by commas, with ranges as in n[01-16]; `slurm` takes the \
-         nodes of the Slurm job, @PATH reads a file. Not set: the node stands alone.";
+         `[NAME=]HOST[:PORT]`, separated by commas, with ranges as in `n[01-16]`; `slurm` takes \
+         the nodes of the Slurm job, @PATH reads a file. Not set: the node stands alone.";
     cluster_name: OptionKind::Text, "", Some("tidepool"), false,
         "Name of the cluster; nodes of clusters with other names do not talk to each other.";
     cluster_key_file: OptionKind::Path, "", None, false,
