@@ -164,6 +164,13 @@ impl Table {
         self.tighten();
     }
 
+    /// The slot of a file, and its shard, if this is the version known.
+    fn slot_of(&self, key: u64, version: Version) -> Option<(&Shard, &Slot)> {
+        let shard = &self.shards[shard_of(key)];
+        let slot = &shard.slots[shard.find(key)?];
+        (slot.version() == version).then_some((shard, slot))
+    }
+
     /// Calls `each` with holders of the chunk and their blocks, if this is the version known.
     pub(crate) fn chunk(
         &self,
@@ -172,12 +179,7 @@ impl Table {
         chunk: u32,
         mut each: impl FnMut(u16, u16),
     ) {
-        let shard = &self.shards[shard_of(key)];
-        let Some(at) = shard.find(key) else { return };
-        let slot = &shard.slots[at];
-        if slot.version() != version {
-            return;
-        }
+        let Some((shard, slot)) = self.slot_of(key, version) else { return };
         if slot.holder == SPILLED {
             let entries = &shard.spilled[slot.payload as usize];
             entries.chunk(chunk).for_each(|(member, bits)| each(member, bits));
@@ -193,12 +195,7 @@ impl Table {
         version: Version,
         mut each: impl FnMut(u32, u16, u16) -> bool,
     ) {
-        let shard = &self.shards[shard_of(key)];
-        let Some(at) = shard.find(key) else { return };
-        let slot = &shard.slots[at];
-        if slot.version() != version {
-            return;
-        }
+        let Some((shard, slot)) = self.slot_of(key, version) else { return };
         if slot.holder == SPILLED {
             let entries = &shard.spilled[slot.payload as usize];
             let _ = entries.iter().all(|(chunk, member, bits)| each(chunk, member, bits));

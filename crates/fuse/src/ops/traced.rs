@@ -139,7 +139,10 @@ impl Filesystem {
         if let Ok(node) = self.inodes.get(header.nodeid) {
             let name = name_of(header.opcode, arguments);
             if let Some((path, is_for_all)) = path_of(&node) {
-                let path = name.map_or(path.clone(), |name| below(&path, name));
+                let path = match name {
+                    Some(name) => below(&path, name),
+                    None => path,
+                };
                 record = record.of_file(node.id, Some(path));
                 record.hides_path = !is_for_all;
             } else {

@@ -107,7 +107,7 @@ impl Proofs {
     }
 
     /// Removes this node's file.
-    pub fn remove_own(&self, core: Option<&Core>, _cluster: &Cluster) {
+    pub fn remove_own(&self, core: Option<&Core>) {
         let own = self.own.lock().take();
         if let (Some(core), Some(file)) = (core, own.filter(|file| !file.name.is_empty())) {
             let root = core.pfs.root_descriptor();
@@ -204,11 +204,13 @@ fn identity(file: impl std::os::fd::AsFd) -> std::io::Result<(u64, i128)> {
 impl Cluster {
     /// Looks at the nodes that are alive and whose sight of the files is not known.
     pub(super) fn prove_members(&self, core: &Core) {
-        let members = self.members.lock().members();
-        for member in members {
-            let node = member.name;
-            let is_alive = self.members.lock().is_alive(&node);
-            if node == self.me || !is_alive || !self.proofs.is_due(&node, self.now()) {
+        let alive: Vec<NodeName> = {
+            let members = self.members.lock();
+            let names = members.members().into_iter().map(|member| member.name);
+            names.filter(|node| members.is_alive(node)).collect()
+        };
+        for node in alive {
+            if node == self.me || !self.proofs.is_due(&node, self.now()) {
                 continue;
             }
             let refused = self.prove(core, &node).err();

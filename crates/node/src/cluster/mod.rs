@@ -131,6 +131,6 @@ impl Cluster {
                 let _ = thread.join();
             }
         }
-        self.proofs.remove_own(self.core.upgrade().as_deref(), self);
+        self.proofs.remove_own(self.core.upgrade().as_deref());
     }
 }
