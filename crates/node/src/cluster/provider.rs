@@ -95,6 +95,11 @@ impl Asked {
             if let Some(filled) = ticket.wait_for(WORKING_INTERVAL) {
                 return Ok(filled);
             }
+            // A writer waits for the gate, perhaps until a fill here ends that waits for the asking
+            // node, where it is the same the other way round.
+            if self.file.try_share_gate().is_none() {
+                return Err(Refusal::Busy);
+            }
             working().map_err(|_| Refusal::Busy)?;
         }
     }

@@ -221,6 +221,33 @@ fn a_peer_joins_a_read_of_the_pfs_that_is_under_way() {
 }
 
 #[test]
+fn a_peer_is_sent_away_while_a_writer_waits() {
+    let fixture = Fixture::with(|config| {
+        config.transfer_bytes = (BLOCK / 32) as u64;
+        config.fault = Some("read:slow=100ms".into());
+    });
+    let open = fixture.open(Access::Read);
+    let file = fixture.node.core.files.get(open.version().id).unwrap();
+    let request = Shared::named(&open.version()).request(0, BLOCK, true);
+    let provider = Provider(Arc::downgrade(fixture.node.core.cluster.get().unwrap()));
+    std::thread::scope(|scope| {
+        let mut writer = None;
+        let mut working = || {
+            let write = || fixture.open(Access::ReadWrite).write_at(10, &[2; 100]).unwrap();
+            writer.get_or_insert_with(|| scope.spawn(write));
+            while file.try_share_gate().is_some() {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let asked = provider.block("n1", &request, &mut working);
+        assert_eq!(refusal(asked), Refusal::Busy);
+        // The fill has not ended, for which the writer waits.
+        assert!(fixture.node.status().pfs_read_bytes < BLOCK as u64);
+    });
+}
+
+#[test]
 fn a_block_is_filled_for_a_peer_by_the_descriptor_of_an_open_alone() {
     let fixture = Fixture::new();
     let open = fixture.open(Access::Read);
