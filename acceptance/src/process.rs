@@ -133,6 +133,17 @@ pub fn resident_bytes(process_id: u32) -> Result<u64> {
     Ok(kibibytes << 10)
 }
 
+/// Processor time that a process took so far, its own and the kernel's for it, in seconds.
+pub fn processor_seconds(process_id: u32) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process_id}/stat"))
+        .with_context(|| format!("process {process_id} is gone"))?;
+    let (_, rest) = text.rsplit_once(") ").context("no name in its state")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks = |at: usize| -> Result<f64> { Ok(fields.get(at).context("too short")?.parse()?) };
+    // Fields 14 and 15 of the line, of which the first here is the third.
+    Ok((ticks(11)? + ticks(12)?) / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Sends a signal; a process that is gone already is fine.
 pub fn signal(process_id: u32, signal: i32) {
     if process_id == 0 {

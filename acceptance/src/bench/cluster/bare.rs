@@ -42,8 +42,22 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// MB/s of `bytes` of a file in memory from one node to another, which forgets them.
-pub fn sendfile(cluster: &Cluster, from: &str, to: &str, bytes: u64) -> Result<f64> {
+/// What becomes of the bytes at the reader.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// They go to one small buffer, again and again.
+    Forgets,
+    /// They go to memory that was not used before, as what is to be cached does.
+    Keeps,
+}
+
+/// MB/s of `bytes` of a file in memory from one node to another.
+pub fn sendfile(
+    cluster: &Cluster,
+    (from, to): (&str, &str),
+    bytes: u64,
+    reader: Reader,
+) -> Result<f64> {
     let share = bytes / STREAMS;
     let file = memory_file(share)?;
     let address: SocketAddr = format!("{}:0", cluster.plan().node(from)?.address()).parse()?;
@@ -65,8 +79,10 @@ pub fn sendfile(cluster: &Cluster, from: &str, to: &str, bytes: u64) -> Result<f
             let file = &file;
             scope.spawn(move || send(&stream, file, share));
         }
-        let receivers: Vec<_> =
-            streams.into_iter().map(|stream| scope.spawn(|| receive(stream))).collect();
+        let receivers: Vec<_> = streams
+            .into_iter()
+            .map(|stream| scope.spawn(move || receive(stream, share, reader)))
+            .collect();
         let received: u64 = receivers.into_iter().map(join).sum::<Result<u64>>()?;
         ensure!(received == share * STREAMS, "{received} bytes came of {bytes}");
         Ok(received as f64 / begun.elapsed().as_secs_f64() / 1e6)
@@ -93,7 +109,11 @@ fn send(stream: &TcpStream, file: &OwnedFd, bytes: u64) -> Result<()> {
     Ok(stream.shutdown(std::net::Shutdown::Write)?)
 }
 
-fn receive(mut stream: TcpStream) -> Result<u64> {
+fn receive(mut stream: TcpStream, bytes: u64, reader: Reader) -> Result<u64> {
+    if reader == Reader::Keeps {
+        let mut kept = Vec::with_capacity(bytes as usize);
+        return Ok(stream.read_to_end(&mut kept)? as u64);
+    }
     let mut piece = vec![0; PIECE];
     let mut received = 0;
     loop {

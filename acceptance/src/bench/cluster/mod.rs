@@ -5,6 +5,7 @@
 mod bare;
 mod failing;
 mod opening;
+mod residency;
 mod rig;
 mod scanning;
 mod sharing;
@@ -82,6 +83,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         transfer::shaped,
         transfer::unshaped,
         scanning::run,
+        residency::run,
         failing::run,
         opening::run,
         starting::run,

@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 
-use super::bare;
+use super::bare::{self, Reader};
 use super::rig::{Content, LINK, Rig, Way, names, number};
 use crate::bench::row::{Goal, Row};
 use crate::bench::time;
+use crate::process;
 
 const SHAPED: &str = "read from another node's memory, link of 100 MB/s";
 const UNSHAPED: &str = "read from another node's memory, no limit";
@@ -42,16 +43,28 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     let files = held(rig, "unshaped")?;
     let file = &files[0];
     rig.shape(None, None, None)?;
-    let mut figures = [const { Vec::new() }; 4];
+    let mut figures = [const { Vec::new() }; 5];
     let pfs_bytes = pfs_bytes(rig)?;
+    let mut costs = [const { Vec::new() }; 2];
     let has_iperf = bare::has_iperf();
     for round in 0..rig.scale.rounds {
         for turn in 0..figures.len() {
             let at = (round + turn) % figures.len();
             let rate = match at {
                 0 => read(rig, file)?,
-                1 => load(rig, file)?,
-                2 => bare::sendfile(&rig.cluster, HOLDER, READER, file.bytes)?,
+                1 => {
+                    rig.evict(READER, file)?;
+                    let before = processor_seconds(rig)?;
+                    let rate = load(rig, file)?;
+                    let gibibytes = file.bytes as f64 / f64::from(1 << 30);
+                    for (side, now) in processor_seconds(rig)?.into_iter().enumerate() {
+                        costs[side].push((now - before[side]) / gibibytes);
+                    }
+                    rig.read(READER, Way::Tide, file)?;
+                    rate
+                }
+                2 => bare::sendfile(&rig.cluster, (HOLDER, READER), file.bytes, Reader::Forgets)?,
+                3 => bare::sendfile(&rig.cluster, (HOLDER, READER), file.bytes, Reader::Keeps)?,
                 _ if has_iperf => bare::iperf(&rig.cluster, HOLDER, READER)?,
                 _ => continue,
             };
@@ -61,7 +74,7 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     let pfs_bytes = self::pfs_bytes(rig)? - pfs_bytes;
     rig.reshape()?;
     rig.remove(&files)?;
-    let [read, load, server, iperf] = figures;
+    let [read, load, server, keeps, iperf] = figures;
     let row = |what: &str, ours: &[f64], reference: &[f64], goal| {
         let figures = (ours.to_vec(), reference.to_vec());
         let row = Row::rates(&format!("{UNSHAPED}: {what}"), "MB/s", figures, goal);
@@ -69,16 +82,31 @@ pub fn unshaped(rig: &mut Rig) -> Result<Vec<Row>> {
     };
     let beside = |what: &str, name: &str| format!("{what}; {name}, 4 streams, cubic");
     let (iperf3, bare) = ("iperf3", "bare sendfile server");
+    let kept = "bare sendfile server, whose reader keeps the bytes";
     let goal = Goal::RatioAtLeast(0.9);
     let mut rows = vec![
         row(&beside("by the mount", bare), &read, &server, goal),
         row(&beside("by `tidepool load`", bare), &load, &server, Goal::Shown),
+        row(&beside("by `tidepool load`", kept), &load, &keeps, goal),
     ];
+    for ((side, goal), cost) in [("holder", 0.06), ("reader", 0.2)].into_iter().zip(costs) {
+        let name = format!("{UNSHAPED}: processor time of the {side}'s daemon");
+        rows.push(Row::alone(&name, "s/GiB", cost, Goal::AtMost(goal)));
+    }
     if has_iperf {
         rows.push(row(&beside("by the mount", iperf3), &read, &iperf, goal));
         rows.push(row(&beside("by `tidepool load`", iperf3), &load, &iperf, Goal::Shown));
     }
     Ok(rows)
+}
+
+/// Of the daemons of the holder and the reader.
+fn processor_seconds(rig: &Rig) -> Result<[f64; 2]> {
+    let of = |node| {
+        let process_id = number(&rig.status(node)?, "/process_id")?;
+        process::processor_seconds(u32::try_from(process_id)?)
+    };
+    Ok([of(HOLDER)?, of(READER)?])
 }
 
 fn pfs_bytes(rig: &Rig) -> Result<u64> {
@@ -103,9 +131,7 @@ fn read(rig: &Rig, file: &Content) -> Result<f64> {
 
 /// The same into the reader's memory alone.
 fn load(rig: &Rig, file: &Content) -> Result<f64> {
-    rig.evict(READER, file)?;
     let path = format!("/run/tide/{}", file.name);
     let seconds = time(|| rig.tidepool(READER, &["load", &path]).map(drop))?;
-    rig.read(READER, Way::Tide, file)?;
     Ok(file.bytes as f64 / seconds / 1e6)
 }
