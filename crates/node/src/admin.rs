@@ -23,6 +23,7 @@ use crate::file::stub::{self, Found};
 use crate::file::write_back_pool::Wait;
 use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
+use crate::promise::PfsPromise;
 
 impl AdminService for Node {
     fn pfs_root(&self) -> PathBuf {
@@ -142,12 +143,20 @@ impl Node {
             open_files: counters.open_files.get(),
             memory_only_files: core.memory_only.count(),
             transfers: counters.transfers(),
-            degraded: self.notes().iter().cloned().chain(hanging(core)).collect(),
+            degraded: self.degraded(),
             ..Status::default()
         };
         self.add_dirty(&mut status);
         status.control = self.control_status();
         status
+    }
+
+    /// What is lost, one line each: known at the start, found out since, and what hangs.
+    fn degraded(&self) -> Vec<String> {
+        let core = &self.core;
+        let found = Some(core.promise.now()).filter(|it| *it == PfsPromise::ChangesHide);
+        let found = found.and_then(PfsPromise::note).map(str::to_owned);
+        self.notes().iter().cloned().chain(found).chain(hanging(core)).collect()
     }
 
     /// The memory control as operators see it.

@@ -23,14 +23,14 @@ use crate::file::write_back_pool::WriteBackPool;
 use crate::fill_pool::FillPool;
 use crate::habits::Habits;
 use crate::pins::Pins;
-use crate::promise::PfsPromise;
+use crate::promise::{PfsPromise, Promise};
 
 /// See the module's documentation.
 pub struct Core {
     /// The validated configuration.
     pub config: NodeConfig,
     /// What the PFS shows of changes.
-    pub(crate) promise: PfsPromise,
+    pub(crate) promise: Promise,
     /// Upper level.
     pub store: Arc<Store>,
     /// Lower level.
@@ -74,11 +74,13 @@ impl Core {
         self.config.block_bytes
     }
 
-    /// Granularity of the PFS's time stamps in nanoseconds; 0 where every change shows.
+    /// Granularity of the PFS's time stamps in nanoseconds; 0 where every change shows. Where
+    /// changes of other nodes take a time to show, with that time.
     pub fn granularity_ns(&self) -> u64 {
         self.config
             .timestamp_granularity_ns
             .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
+            .saturating_add(self.promise.settling_ns())
     }
 
     /// Counts memory-only bytes into the control page. Waits for no file.
@@ -117,6 +119,22 @@ impl Core {
     /// Whether a later change may hide behind the time stamps of `version`.
     pub fn is_racy(&self, version: &Version) -> bool {
         version.is_racy(self.pfs.now_ns(), self.granularity_ns())
+    }
+
+    /// Keeps nothing from now on, as changes of other nodes do not show here. Opens that are there
+    /// read on as before. False: it was so already, or is allowed.
+    pub fn keep_nothing(&self) -> bool {
+        let was = self.promise.now();
+        if was == PfsPromise::ChangesHide || !self.promise.note_hiding() {
+            return false;
+        }
+        for cached in self.files.all().iter().filter_map(|file| file.cached()) {
+            if !cached.is_memory_only() {
+                self.invalidate(&cached);
+            }
+        }
+        self.store.evict_all();
+        true
     }
 
     /// Invalidates a cached version: it is not the file's any more, and no later open uses its
@@ -159,7 +177,7 @@ impl Core {
         let read = read.or_else(|| rule.and_then(|rule| rule.read_mode));
         let write = write.or_else(|| rule.and_then(|rule| rule.write_mode));
         let read = read.unwrap_or(self.config.read_mode);
-        self.promise.modes((read, write.unwrap_or(self.config.write_mode)))
+        self.promise.now().modes((read, write.unwrap_or(self.config.write_mode)))
     }
 
     /// Refuses new work while the node stops.

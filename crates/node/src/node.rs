@@ -32,7 +32,7 @@ use crate::fill;
 use crate::fill_pool::FillPool;
 use crate::loads::Loads;
 use crate::metadata_change::Noted;
-use crate::promise::PfsPromise;
+use crate::promise::{PfsPromise, Promise};
 use crate::striping;
 use crate::tracer::{self, RequestTracer};
 
@@ -108,7 +108,7 @@ impl Node {
             cluster: OnceLock::new(),
             drained: Drained::default(),
             started: Instant::now(),
-            promise,
+            promise: Promise::new(promise),
             config,
         });
         fill::start_threads(&core, transfers)?;
@@ -305,7 +305,7 @@ impl FileService for Node {
     }
 
     fn is_racy(&self, version: &Version) -> bool {
-        !self.core.promise.may_cache() || self.core.is_racy(version)
+        !self.core.promise.now().may_cache() || self.core.is_racy(version)
     }
 
     fn tracer(&self) -> Option<Arc<dyn Tracer>> {

@@ -35,7 +35,7 @@ pub(crate) struct CacheTerms {
 impl CacheTerms {
     /// Those of an open by this user, of a file under this rule.
     pub(crate) fn of(core: &Core, rule: Option<(usize, &DirectoryRule)>, user_id: u32) -> Self {
-        let admit = rule.is_none_or(|(_, rule)| rule.admit) && core.promise.may_cache();
+        let admit = rule.is_none_or(|(_, rule)| rule.admit) && core.promise.now().may_cache();
         CacheTerms { owner: core.owner(rule, user_id), admit }
     }
 }

@@ -3,9 +3,56 @@
 //! A version is what proves that content is equal. Where a write moves no time stamp, nothing that
 //! `stat` reports proves it, so cached bytes may be of another version at any time.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
 use tidepool_pfs::Features;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::{Error, ErrorKind, ReadMode, Result, WriteMode};
+
+/// What the PFS promises now: what was found at the start, and what looking at changes of other
+/// nodes added to it.
+pub struct Promise {
+    at_start: PfsPromise,
+    /// A change of another node did not show.
+    hides: AtomicBool,
+    settling_ns: AtomicU64,
+}
+
+impl Promise {
+    /// As found at the start.
+    pub fn new(at_start: PfsPromise) -> Self {
+        Promise { at_start, hides: AtomicBool::new(false), settling_ns: AtomicU64::new(0) }
+    }
+
+    /// What is promised now.
+    pub fn now(&self) -> PfsPromise {
+        match self.at_start {
+            PfsPromise::ChangesShow if self.hides.load(Ordering::Acquire) => {
+                PfsPromise::ChangesHide
+            }
+            at_start => at_start,
+        }
+    }
+
+    /// Notes that changes of other nodes do not show. False: nothing is kept here anyway, or the
+    /// operator answers for it.
+    pub fn note_hiding(&self) -> bool {
+        self.hides.store(true, Ordering::Release);
+        self.now() == PfsPromise::ChangesHide
+    }
+
+    /// Notes that changes of other nodes take so long to show.
+    pub fn note_settling(&self, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.settling_ns.fetch_max(time_ns, Ordering::AcqRel);
+    }
+
+    /// How long a change may take to show, in nanoseconds.
+    pub fn settling_ns(&self) -> u64 {
+        self.settling_ns.load(Ordering::Acquire)
+    }
+}
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +63,8 @@ pub enum PfsPromise {
     NobodyElseWrites,
     /// They do not: every read goes to the PFS and nothing is kept.
     NothingKept,
+    /// A change of another node did not show here: the same.
+    ChangesHide,
 }
 
 impl PfsPromise {
@@ -52,20 +101,25 @@ impl PfsPromise {
             PfsPromise::NothingKept => Some(
                 "writes move no time stamps here: all reads are in mode `bypass`, nothing is kept",
             ),
+            PfsPromise::ChangesHide => Some(
+                "what another node wrote did not show here, as the PFS's client hides it: all \
+                 reads are in mode `bypass`, nothing is kept; mount the PFS without caches of \
+                 attributes and restart the node (`tidepool doctor --pfs`)",
+            ),
         }
     }
 
     /// The modes in force where these were asked for.
     pub fn modes(self, asked: (ReadMode, WriteMode)) -> (ReadMode, WriteMode) {
-        match (self, asked.1) {
-            (PfsPromise::NothingKept, WriteMode::Memory) => (ReadMode::Bypass, WriteMode::Through),
-            (PfsPromise::NothingKept, write) => (ReadMode::Bypass, write),
-            _ => asked,
+        match asked.1 {
+            _ if self.may_cache() => asked,
+            WriteMode::Memory => (ReadMode::Bypass, WriteMode::Through),
+            write => (ReadMode::Bypass, write),
         }
     }
 
     /// Whether bytes of files may be kept at all.
     pub fn may_cache(self) -> bool {
-        self != PfsPromise::NothingKept
+        !matches!(self, PfsPromise::NothingKept | PfsPromise::ChangesHide)
     }
 }

@@ -495,3 +495,42 @@ fn a_node_that_stands_alone_says_so() {
     assert_eq!(locate(BLOCK).unwrap(), AdminReply::Located(Locality::Alone));
     assert!(locate(0).is_err(), "splits without bytes");
 }
+
+#[test]
+fn nothing_is_kept_where_changes_of_another_node_do_not_show() {
+    let nodes = Nodes::with(2, |node, config| {
+        // Attributes of files that it saw are as they were, but for what it changes itself.
+        config.fault = (node == 1).then(|| "version:stale=1000s".into());
+    });
+    std::fs::write(nodes.pfs("file"), content(1, 300_000)).unwrap();
+    assert!(nodes.read(1, "file").0 == content(1, 300_000));
+    let is_said = |node: usize| {
+        let degraded = nodes.nodes[node].status().degraded;
+        degraded.iter().any(|line| line.contains("did not show here"))
+    };
+    until("the hidden change is found", || is_said(1));
+    let shown = nodes.cluster(1).changes_shown.unwrap();
+    assert_eq!((shown.node.as_str(), shown.version_ms), ("n0", None));
+    assert!(shown.bytes_ms.is_some());
+    std::fs::write(nodes.pfs("file"), content(2, 300_000)).unwrap();
+    assert!(nodes.read(1, "file").0 == content(2, 300_000), "old bytes are kept");
+    assert_eq!(nodes.nodes[1].status().store.resident_bytes, 0);
+    until("the other node looked too", || nodes.cluster(0).changes_shown.is_some());
+    assert!(!is_said(0), "its own client hides nothing");
+}
+
+#[test]
+fn what_shows_late_counts_as_racy_for_longer() {
+    let nodes = Nodes::with(2, |node, config| {
+        config.fault = (node == 1).then(|| "version:stale=2s".into());
+    });
+    until("it is measured", || nodes.cluster(1).changes_shown.is_some());
+    let shown = nodes.cluster(1).changes_shown.unwrap();
+    let took = shown.version_ms.expect("it shows");
+    // Asked anew at the end of a time that began before the change.
+    assert!(took > 200, "{shown:?}");
+    std::fs::write(nodes.pfs("file"), content(1, 1000)).unwrap();
+    let version = nodes.open(1, "file").version();
+    assert!(nodes.nodes[1].is_racy(&version), "a change may not show yet");
+    assert!(!nodes.nodes[0].is_racy(&nodes.open(0, "file").version()));
+}

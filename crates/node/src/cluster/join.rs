@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -145,12 +146,7 @@ impl JoinFile {
         if self.name.is_empty() {
             return self.compare_directory(core);
         }
-        if !self.name.starts_with(PREFIX) || self.name.contains('/') {
-            return Some("it names a file that no node makes".to_owned());
-        }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let root = core.pfs.root_descriptor();
-        let file = match rustix::fs::openat(root, &self.name, flags, Mode::empty()) {
+        let file = match self.open(core) {
             Ok(file) => std::fs::File::from(file),
             Err(error) => {
                 return Some(format!(
@@ -161,7 +157,8 @@ impl JoinFile {
             }
         };
         let mut content = String::new();
-        let read = (&file).take(64).read_to_string(&mut content);
+        // Further in it has what `super::sight` writes.
+        let read = (&file).take(self.content.len() as u64).read_to_string(&mut content);
         if read.is_err() || content != self.content {
             return Some(format!(
                 "its file {} holds something else here: another PFS, or one whose client still \
@@ -178,6 +175,33 @@ impl JoinFile {
             )),
             Err(error) => Some(format!("asking for its file {}: {error}", self.name)),
         }
+    }
+
+    /// Opens it to read.
+    pub(super) fn open(&self, core: &Core) -> std::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let root = core.pfs.root_descriptor();
+        Ok(rustix::fs::openat(root, &self.name, flags, Mode::empty())?)
+    }
+
+    /// Opens this node's own to write, if it still is the one that this node made. `None`: the
+    /// directory stands for it.
+    pub(super) fn open_own(&self, core: &Core) -> std::io::Result<Option<std::fs::File>> {
+        if self.name.is_empty() {
+            return Ok(None);
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let root = core.pfs.root_descriptor();
+        let file = rustix::fs::openat(root, &self.name, flags, Mode::empty())?;
+        match identity(&file)? == (self.inode, self.born_ns) {
+            true => Ok(Some(file.into())),
+            false => Err(std::io::Error::other("it was replaced")),
+        }
+    }
+
+    /// Whether a file was made, and the directory does not stand for it.
+    pub(super) fn is_file(&self) -> bool {
+        !self.name.is_empty()
     }
 
     fn compare_directory(&self, core: &Core) -> Option<String> {
@@ -216,7 +240,10 @@ impl Cluster {
             let refused = self.prove(core, &node).err();
             let before = self.proofs.refused_because(&node);
             match &refused {
-                None => tracing::info!(%node, "joined: it sees the same files"),
+                None => {
+                    tracing::info!(%node, "joined: it sees the same files");
+                    self.watch_changes_of(&node);
+                }
                 Some(because) if before.as_ref() != Some(because) => {
                     tracing::warn!(%node, "no bytes go between it and this node: {because}");
                 }
@@ -227,11 +254,21 @@ impl Cluster {
     }
 
     fn prove(&self, core: &Core, node: &NodeName) -> Result<(), String> {
+        let file = self.join_file(node)?;
+        file.compare(core).map_or(Ok(()), Err)
+    }
+
+    /// What a node says of its file.
+    pub(super) fn join_file(&self, node: &NodeName) -> Result<JoinFile, String> {
         let request = threads::about_join();
         let reply = self.transport.call(node.as_str(), &request, self.config.peer_timeout);
         let reply = reply.map_err(|error| error.to_string())?;
         let file: JoinFile = postcard::from_bytes(&reply)
             .map_err(|_| "it could not make a file in its PFS directory".to_owned())?;
-        file.compare(core).map_or(Ok(()), Err)
+        let is_of_a_node = file.name.is_empty() || file.name.starts_with(PREFIX);
+        match is_of_a_node && !file.name.contains('/') {
+            true => Ok(file),
+            false => Err("it names a file that no node makes".to_owned()),
+        }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! * `start`: assembles it; `threads`: what runs while the node runs.
 //! * `join`: whether another node sees the same files.
+//! * `sight`: whether what another node changes on the PFS shows here.
 //! * `shared`: how a file and its version are called between nodes.
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
@@ -30,6 +31,7 @@ mod holdings;
 mod join;
 mod provider;
 mod shared;
+mod sight;
 mod splits;
 mod start;
 mod status;
@@ -54,6 +56,7 @@ use crate::node::Node;
 
 use holdings::Holdings;
 use join::Proofs;
+use sight::Sight;
 use start::Addresses;
 use threads::Signal;
 
@@ -73,6 +76,9 @@ pub struct Cluster {
     transport: Arc<dyn Transport>,
     server: Mutex<Option<Server>>,
     proofs: Proofs,
+    sight: Sight,
+    /// For threads that end before it.
+    myself: Weak<Cluster>,
     holdings: Holdings,
     counts: Counts,
     /// Plans that are being asked for: one question however many blocks wait for it.
@@ -126,7 +132,8 @@ impl Cluster {
         self.signal.raise();
         // Its connections hold no lock of this, and end with what they are doing.
         *self.server.lock() = None;
-        for thread in self.threads.lock().drain(..) {
+        let threads: Vec<_> = self.threads.lock().drain(..).collect();
+        for thread in threads {
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }

@@ -145,7 +145,8 @@ impl Cluster {
         };
         let transport =
             TcpTransport::new(identity.clone(), integrity, Arc::new(resolve), CONNECTIONS_PER_PEER);
-        let cluster = Arc::new(Cluster {
+        let cluster = Arc::new_cyclic(|myself| Cluster {
+            myself: myself.clone(),
             core: Arc::downgrade(core),
             node: Default::default(),
             config: config.clone(),
@@ -158,6 +159,7 @@ impl Cluster {
             transport: Arc::new(transport),
             server: Mutex::default(),
             proofs: Default::default(),
+            sight: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

@@ -50,6 +50,7 @@ impl Cluster {
             messages_rejected: rejected + datagrams,
             location_entries: counters.entries,
             location_bytes: counters.entry_bytes,
+            changes_shown: self.sight.last(),
         }
     }
 

@@ -21,6 +21,8 @@ use super::Cluster;
 const LOCATIONS: u8 = 0;
 const JOIN: u8 = 1;
 const STATUS: u8 = 2;
+/// Asks for a change of that file, to see whether it shows.
+const CHANGE: u8 = 3;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -41,6 +43,11 @@ pub fn about_join() -> Vec<u8> {
     vec![JOIN]
 }
 
+/// A request to change that file.
+pub fn about_change() -> Vec<u8> {
+    vec![CHANGE]
+}
+
 /// A request for facts and counters.
 pub fn about_status() -> Vec<u8> {
     vec![STATUS]
@@ -58,6 +65,13 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             let own =
                 cluster.core.upgrade().and_then(|core| cluster.proofs.own(&core, cluster).ok());
             own.and_then(|own| postcard::to_stdvec(&own).ok()).unwrap_or_default()
+        }
+        Some((&CHANGE, [])) => {
+            let changed = cluster.core.upgrade().and_then(|core| {
+                let own = cluster.proofs.own(&core, cluster).ok()?;
+                cluster.sight.change(&core, &own)
+            });
+            changed.map(|number| number.to_le_bytes().to_vec()).unwrap_or_default()
         }
         Some((&STATUS, [])) => {
             let node = cluster.node.get().and_then(Weak::upgrade);
@@ -245,6 +259,7 @@ fn run_looks(cluster: &Cluster) {
     let Some(core) = cluster.core.upgrade() else { return };
     cluster.prove_members(&core);
     cluster.announce_changes(&core);
+    cluster.watch_changes();
     drop(core);
     let mut waited = Duration::ZERO;
     while !cluster.is_stopping() && waited < LOOK_INTERVAL {

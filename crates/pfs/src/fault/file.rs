@@ -86,6 +86,8 @@ impl FaultFile {
         (offset, end): (u64, u64),
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let shared = &self.shared;
+        let change = || change().inspect(|_| shared.changed(self.inode));
         let Some(journal) = &self.shared.journal else { return change() };
         let undo = journal.undo_of(self.inode);
         let mut undo = undo.lock();
@@ -123,7 +125,14 @@ impl LowerFile for FaultFile {
     }
 
     fn version(&self) -> Result<Version> {
-        self.simple(Operation::Version, || self.inner.version())
+        self.alive()?;
+        let rules = self.shared.rules();
+        let decision = rules.decide(Operation::Version, 0);
+        enter(Operation::Version, &decision)?;
+        if decision.stale.is_zero() {
+            return self.inner.version();
+        }
+        self.shared.stale_version(self.inode, decision.stale, || self.inner.version())
     }
 
     fn change_as(&self, identity: Identity) {

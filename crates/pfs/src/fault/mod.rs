@@ -46,6 +46,7 @@ impl FaultStore {
             rules: RwLock::new(Arc::new(ActiveRules::new(&rules))),
             journal,
             power_losses: AtomicU64::new(0),
+            told: Default::default(),
         };
         Ok(Arc::new(FaultStore { inner, shared: Arc::new(shared) }))
     }

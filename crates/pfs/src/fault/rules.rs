@@ -78,6 +78,9 @@ pub enum FaultEffect {
     Short,
     /// The call fails with this errno and does nothing.
     Errno(i32),
+    /// A version may be this old, as with clients that cache attributes; changes through the same
+    /// store show at once.
+    Stale(Duration),
     /// After this many bytes writes fail with `ENOSPC`; the part that fits is written.
     NoSpaceAfter {
         /// Bytes that may be written in total.
@@ -228,6 +231,10 @@ fn parse_effect(text: &str, operations: &[Operation]) -> Result<FaultEffect> {
             .map(FaultEffect::Errno)
             .ok_or_else(|| invalid(value, "is no errno")),
         "slow" => Ok(FaultEffect::Slow(parse_duration(value)?)),
+        "stale" => {
+            only(&[Operation::Version])?;
+            Ok(FaultEffect::Stale(parse_duration(value)?))
+        }
         "rate" => {
             only(&[Operation::Read, Operation::Write])?;
             Ok(FaultEffect::Rate { bytes_per_second: parse_rate(value)? })
@@ -274,6 +281,8 @@ pub(crate) struct Decision<'a> {
     pub delay: Duration,
     pub errno: Option<i32>,
     pub short: bool,
+    /// How old the answer may be.
+    pub stale: Duration,
     /// Bytes of a write that still fit, if not all of them do.
     pub room: Option<usize>,
     pub limiters: Vec<&'a RateLimiter>,
@@ -337,6 +346,7 @@ impl ActiveRules {
                 FaultEffect::Slow(delay) => decision.delay += delay,
                 FaultEffect::Rate { .. } => decision.limiters.extend(&active.limiter),
                 FaultEffect::Short => decision.short = true,
+                FaultEffect::Stale(age) => decision.stale = decision.stale.max(age),
                 FaultEffect::Errno(errno) => decision.errno = decision.errno.or(Some(errno)),
                 FaultEffect::NoSpaceAfter { bytes: limit } => {
                     let before = active.written.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -359,7 +369,8 @@ mod tests {
     #[test]
     fn rules_parse() {
         let text = "read:errno=EIO@3; write:enospc-after=8MiB;rate=400MB/s;sync:slow=5ms;\
-                    read+version:slow=100us@2+;read:short@5%;lose-unsynced=/tmp/j;seed=7";
+                    read+version:slow=100us@2+;read:short@5%;version:stale=1s;\
+                    lose-unsynced=/tmp/j;seed=7";
         let rules: FaultRules = text.parse().unwrap();
         assert_eq!(rules.seed, 7);
         assert_eq!(rules.lose_unsynced, Some(LoseUnsynced::Journal("/tmp/j".into())));
@@ -373,6 +384,7 @@ mod tests {
                 FaultEffect::Slow(Duration::from_millis(5)),
                 FaultEffect::Slow(Duration::from_micros(100)),
                 FaultEffect::Short,
+                FaultEffect::Stale(Duration::from_secs(1)),
             ]
         );
         assert_eq!(rules.rules[0].trigger, Trigger::Nth(3));
@@ -401,6 +413,7 @@ mod tests {
             "rate=5",
             "sync:slow=5",
             "sync:slow=-5ms",
+            "read:stale=1s",
             "seed=x",
             "read:errno=EIO@nan%",
         ] {

@@ -27,6 +27,20 @@ pub struct ClusterStatus {
     pub location_entries: u64,
     /// Memory of these entries in bytes.
     pub location_bytes: u64,
+    /// Whether changes of another node show here, once that was looked at.
+    #[serde(default)]
+    pub changes_shown: Option<ChangesShown>,
+}
+
+/// How soon what another node wrote to the PFS showed at this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesShown {
+    /// The other node.
+    pub node: String,
+    /// Milliseconds until an open saw another version; `None`: not within 5 s.
+    pub version_ms: Option<u64>,
+    /// Milliseconds until a read gave the new bytes; `None`: not within 5 s.
+    pub bytes_ms: Option<u64>,
 }
 
 /// One other node.
