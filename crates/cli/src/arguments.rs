@@ -299,6 +299,9 @@ pub struct DoctorArguments {
     /// Examine this PFS directory instead: what it keeps of POSIX, and how fast it is
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub pfs: Option<PathBuf>,
+    /// Examine the nodes of the cluster instead, and measure latency and rate of every pair
+    #[arg(long, conflicts_with = "pfs")]
+    pub cluster: bool,
     /// Bytes that each speed check of --pfs may write
     #[arg(long, value_name = "SIZE", default_value = "128MiB", requires = "pfs")]
     pub speed_bytes: tidepool_proto::ByteSize,

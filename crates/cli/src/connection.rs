@@ -14,6 +14,7 @@ use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, NodeReport,
     ResizeReport, Status,
 };
+use tidepool_proto::cluster::PairReport;
 use tidepool_proto::files::{CachedFile, FileOrder};
 use tidepool_proto::trace::{TraceBatch, TraceRequest};
 use tidepool_proto::{Error, ErrorKind, MemorySize, Result};
@@ -95,6 +96,14 @@ impl Connection {
     pub fn cluster_status(&self) -> Result<Vec<NodeReport>> {
         match self.ask(AdminRequest::ClusterStatus, None)? {
             AdminReply::Cluster(nodes) => Ok(nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What each node measures of the one that comes so many places after it.
+    pub fn measure_nodes(&self, shift: u32) -> Result<Vec<PairReport>> {
+        match self.ask(AdminRequest::MeasureNodes { shift }, None)? {
+            AdminReply::Measured(pairs) => Ok(pairs),
             other => Err(unexpected(&other)),
         }
     }

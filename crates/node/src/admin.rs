@@ -92,6 +92,7 @@ impl AdminService for Node {
                 AdminReply::Done
             }
             AdminRequest::ClusterStatus => AdminReply::Cluster(self.cluster_reports()?),
+            AdminRequest::MeasureNodes { shift } => AdminReply::Measured(self.measure(shift)?),
             AdminRequest::Locate(range) => AdminReply::Located(self.locate(file()?, range)?),
             // The connection that a trace lives on answers it.
             AdminRequest::Trace(_) => {

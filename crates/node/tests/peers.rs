@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::{content, read_all};
 use tidepool_node::Node;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, Explanation};
-use tidepool_proto::cluster::ClusterStatus;
+use tidepool_proto::cluster::{ClusterStatus, PairReport};
 use tidepool_proto::config::{ClusterConfig, NodeConfig};
 use tidepool_proto::locality::{Locality, SplitRange};
 use tidepool_proto::{
@@ -533,4 +533,30 @@ fn what_shows_late_counts_as_racy_for_longer() {
     let version = nodes.open(1, "file").version();
     assert!(nodes.nodes[1].is_racy(&version), "a change may not show yet");
     assert!(!nodes.nodes[0].is_racy(&nodes.open(0, "file").version()));
+}
+
+#[test]
+fn every_pair_is_measured_and_one_that_is_gone_says_so() {
+    let nodes = Nodes::joined(3);
+    let measure = |shift| {
+        let reply = nodes.nodes[0].admin(AdminRequest::MeasureNodes { shift }, None, 0);
+        let AdminReply::Measured(pairs) = reply.unwrap() else { panic!("other facts") };
+        pairs
+    };
+    let name = |pair: &PairReport| format!("{}-{}", pair.from, pair.to);
+    let pairs = [measure(1), measure(2)].concat();
+    let names: Vec<String> = pairs.iter().map(name).collect();
+    assert_eq!(names, ["n0-n1", "n1-n2", "n2-n0", "n0-n2", "n1-n0", "n2-n1"]);
+    for pair in &pairs {
+        assert!(pair.error.is_none() && pair.rate_bytes_per_s > Some(0), "{pair:?}");
+        assert!(pair.latency_us_max >= pair.latency_us && pair.latency_us.is_some(), "{pair:?}");
+        assert_eq!(pair.release.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+    }
+    for shift in [0, 3] {
+        let refused = nodes.nodes[0].admin(AdminRequest::MeasureNodes { shift }, None, 0);
+        assert!(refused.is_err(), "{shift}");
+    }
+    nodes.nodes[2].stop();
+    let failed: Vec<bool> = measure(1).iter().map(|pair| pair.error.is_some()).collect();
+    assert_eq!(failed, [false, true, true]);
 }

@@ -1,7 +1,7 @@
 //! `tidepool status`: facts and counters of the node.
 
 use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
-use tidepool_proto::cluster::ClusterStatus;
+use tidepool_proto::cluster::{ChangesShown, ClusterStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
 
@@ -53,6 +53,9 @@ fn print(status: &Status) {
     if let Some(cluster) = &status.cluster {
         rows.push(("cluster", cluster_row(cluster)));
         rows.extend(strangers(cluster).map(|text| ("not of it", coloured(&text, Colour::Warning))));
+        rows.extend(
+            cluster.changes_shown.as_ref().map(|shown| ("changes elsewhere", sight(shown))),
+        );
     }
     if status.draining {
         let text = "new opens are refused until `tidepool node drain --undo`";
@@ -213,6 +216,18 @@ fn cluster_row(cluster: &ClusterStatus) -> String {
         count(*blocks_fetched, "block"),
         count(*blocks_served, "block"),
     )
+}
+
+/// How soon changes of another node showed here.
+fn sight(shown: &ChangesShown) -> String {
+    let node = &shown.node;
+    match (shown.version_ms, shown.bytes_ms) {
+        (Some(version), Some(bytes)) => {
+            format!("seen {} ms after {node} made them", version.max(bytes))
+        }
+        (None, _) => coloured(&format!("of {node} are not seen"), Colour::Warning),
+        (_, None) => coloured(&format!("of {node} are seen, not their bytes"), Colour::Warning),
+    }
 }
 
 /// Nodes that are alive and with which no bytes are exchanged.

@@ -11,6 +11,7 @@
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
 //! * `splits`: where schedulers are to have a file read.
+//! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
 //!
 //! # Invariants
@@ -29,6 +30,7 @@
 mod fetch;
 mod holdings;
 mod join;
+mod measure;
 mod provider;
 mod shared;
 mod sight;
@@ -56,6 +58,7 @@ use crate::node::Node;
 
 use holdings::Holdings;
 use join::Proofs;
+use measure::Measuring;
 use sight::Sight;
 use start::Addresses;
 use threads::Signal;
@@ -77,6 +80,7 @@ pub struct Cluster {
     server: Mutex<Option<Server>>,
     proofs: Proofs,
     sight: Sight,
+    measuring: Measuring,
     /// For threads that end before it.
     myself: Weak<Cluster>,
     holdings: Holdings,

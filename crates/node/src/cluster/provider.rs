@@ -8,7 +8,7 @@ use tidepool_cluster::NodeName;
 use tidepool_peer::{Block, BlockRequest, Bytes, Refusal, Service};
 
 use super::shared::Shared;
-use super::{Cluster, threads};
+use super::{Cluster, measure, threads};
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
@@ -165,6 +165,9 @@ impl Service for Provider {
         working: &mut dyn FnMut() -> io::Result<()>,
     ) -> Result<Block, Refusal> {
         let cluster = self.0.upgrade().ok_or(Refusal::Busy)?;
+        if measure::is_of_measurement(request) {
+            return cluster.measurement_block(request);
+        }
         let asked = cluster.asked(from, request)?;
         let core = asked.core.clone();
         let block = cluster.give(asked, request.may_fill, working)?;

@@ -160,6 +160,7 @@ impl Cluster {
             server: Mutex::default(),
             proofs: Default::default(),
             sight: Default::default(),
+            measuring: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

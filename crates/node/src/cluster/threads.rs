@@ -14,7 +14,7 @@ use tidepool_peer::PeerError;
 use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::Cluster;
+use super::{Cluster, measure};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -23,6 +23,10 @@ const JOIN: u8 = 1;
 const STATUS: u8 = 2;
 /// Asks for a change of that file, to see whether it shows.
 const CHANGE: u8 = 3;
+/// Asks for the clock.
+const CLOCK: u8 = 4;
+/// Asks to measure another node.
+const MEASURE: u8 = 5;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -46,6 +50,16 @@ pub fn about_join() -> Vec<u8> {
 /// A request to change that file.
 pub fn about_change() -> Vec<u8> {
     vec![CHANGE]
+}
+
+/// A request for the clock.
+pub fn about_clock() -> Vec<u8> {
+    vec![CLOCK]
+}
+
+/// A request to measure a node.
+pub fn about_measurement(of: &NodeName) -> Vec<u8> {
+    [&[MEASURE], of.as_str().as_bytes()].concat()
 }
 
 /// A request for facts and counters.
@@ -77,6 +91,13 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             let node = cluster.node.get().and_then(Weak::upgrade);
             let status = node.map(|node| node.status());
             status.and_then(|status| serde_json::to_vec(&status).ok()).unwrap_or_default()
+        }
+        Some((&CLOCK, [])) => measure::pong(),
+        Some((&MEASURE, of)) => {
+            let of = std::str::from_utf8(of).ok().and_then(|name| NodeName::new(name).ok());
+            let of = of.filter(|name| *name != cluster.me && cluster.roster.get(name).is_some());
+            let report = of.map(|name| cluster.measure_one(&name));
+            report.and_then(|it| serde_json::to_vec(&it).ok()).unwrap_or_default()
         }
         _ => Vec::new(),
     }

@@ -141,6 +141,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Govern(_)
         | AdminRequest::ControlStatus
         | AdminRequest::ClusterStatus
+        | AdminRequest::MeasureNodes { .. }
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
         | AdminRequest::Resume
@@ -156,6 +157,8 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Drain { .. }
         | AdminRequest::Govern(_)
         | AdminRequest::SetControl { .. }
+        // It takes the network for a second.
+        | AdminRequest::MeasureNodes { .. }
         | AdminRequest::Resume => true,
         AdminRequest::Status
         | AdminRequest::Explain

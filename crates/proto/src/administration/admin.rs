@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{ClusterStatus, HolderRun};
+use crate::cluster::{ClusterStatus, HolderRun, PairReport};
 use crate::control::{ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
@@ -72,6 +72,12 @@ pub enum AdminRequest {
     Resume,
     /// Facts and counters of all nodes of the cluster.
     ClusterStatus,
+    /// Has all nodes of the cluster measure latency and rate, each of the one that comes so many
+    /// places after it in the list.
+    MeasureNodes {
+        /// Places, from 1.
+        shift: u32,
+    },
     /// Where splits of a file are; the descriptor of the file comes with the message.
     Locate(SplitRange),
     /// Watches requests, for as long as the connection is there. The descriptor of the file comes
@@ -95,6 +101,7 @@ impl AdminRequest {
             AdminRequest::Drain { stop: true } => "stop".to_owned(),
             AdminRequest::SetControl { name, value } => format!("{name} = {value}"),
             AdminRequest::Resume => "end of the drain".to_owned(),
+            AdminRequest::MeasureNodes { .. } => "measurement between nodes".to_owned(),
             _ => return None,
         })
     }
@@ -126,6 +133,8 @@ pub enum AdminReply {
     Files(Vec<CachedFile>),
     /// To `ClusterStatus`, this node first.
     Cluster(Vec<NodeReport>),
+    /// To `MeasureNodes`, a pair for each node.
+    Measured(Vec<PairReport>),
     /// To `Locate`.
     Located(Locality),
     /// To requests without facts to report.

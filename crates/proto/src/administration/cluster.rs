@@ -64,6 +64,27 @@ pub struct MemberStatus {
     pub avoided: bool,
 }
 
+/// What was measured between two nodes, of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairReport {
+    /// The node that asked and read.
+    pub from: String,
+    /// The node that answered and gave.
+    pub to: String,
+    /// Median time of a small question and its answer, in microseconds.
+    pub latency_us: Option<u64>,
+    /// The longest of them.
+    pub latency_us_max: Option<u64>,
+    /// Rate of blocks from memory, in bytes a second.
+    pub rate_bytes_per_s: Option<u64>,
+    /// How far the clock of `to` is ahead of that of `from`, in milliseconds.
+    pub clock_ahead_ms: Option<i64>,
+    /// Release of `to`.
+    pub release: Option<String>,
+    /// Why it could not be measured.
+    pub error: Option<String>,
+}
+
 /// Blocks in a row that the same nodes hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderRun {

@@ -1,7 +1,8 @@
 //! `tidepool doctor`: examines this machine, checks the read path of a hit through the running
-//! node, or runs the contract suite on a PFS directory. Changes nothing but probe files that it
-//! removes.
+//! node, measures between the nodes of its cluster, or runs the contract suite on a PFS directory.
+//! Changes nothing but probe files that it removes.
 
+mod cluster;
 mod hit_path;
 mod host_name;
 mod machine_checks;
@@ -94,6 +95,7 @@ fn print(check: &CheckResult) {
 pub fn doctor(arguments: &DoctorArguments) -> Result<Outcome> {
     match &arguments.pfs {
         Some(directory) => examine_pfs(directory, arguments),
+        None if arguments.cluster => cluster::examine(arguments),
         None => examine_node(arguments),
     }
 }
@@ -158,6 +160,37 @@ fn summarise(checks: &[CheckResult]) {
     ));
 }
 
+/// Whether changes of another node show: what the node that serves the directory found out of it.
+fn second_node(directory: &Path, arguments: &DoctorArguments) -> CheckResult {
+    let begun = Instant::now();
+    let skipped = |why: &str| {
+        let remedy = "start nodes on two machines with `cluster_nodes`, and run it there: clients \
+                      that remember attributes show at a second machine alone";
+        (Found::Skipped, why.to_owned(), remedy.to_owned())
+    };
+    let serves = |status: &tidepool_proto::admin::Status| {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        real(Path::new(&status.pfs)).is_some_and(|root| real(directory) == Some(root))
+    };
+    let (outcome, measured, consequence) = match arguments.facts.socket.connect().status() {
+        Ok(status) if serves(&status) => {
+            let shown = status.cluster.and_then(|cluster| cluster.changes_shown);
+            shown.map_or_else(
+                || skipped("the node has not looked at another one"),
+                |shown| cluster::changes(&shown),
+            )
+        }
+        _ => skipped("no node serves this directory"),
+    };
+    CheckResult {
+        name: "changes-of-another-node".to_owned(),
+        outcome,
+        measured,
+        consequence,
+        elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
+    }
+}
+
 fn examine_pfs(directory: &Path, arguments: &DoctorArguments) -> Result<Outcome> {
     let metadata = std::fs::metadata(directory)
         .map_err(|source| Error::pfs(format!("looking at {}", directory.display()), source))?;
@@ -177,7 +210,12 @@ fn examine_pfs(directory: &Path, arguments: &DoctorArguments) -> Result<Outcome>
             print(check);
         }
     };
-    let report = contract::run(directory, options, &mut progress);
+    let mut report = contract::run(directory, options, &mut progress);
+    let second = second_node(directory, arguments);
+    if !json {
+        print(&second);
+    }
+    report.checks.push(second);
     if json {
         output::json(&report)?;
     } else {
