@@ -132,7 +132,7 @@ impl BlockSource<'_> {
         let mut bytes = vec![0; version.size as usize];
         // The writer may still have the file mapped, and write to it.
         lower.write_back(0, version.size)?;
-        if bytes.is_empty() || lower.read_at(0, &mut bytes)? < bytes.len() {
+        if bytes.is_empty() || lower.read_current(0, &mut bytes)? < bytes.len() {
             return Ok(());
         }
         // Still the same after the bytes were read: nobody wrote at the same time.
@@ -293,7 +293,7 @@ impl Job {
         let lower = &self.lower;
         if self.ticket.origin == Origin::PageCache {
             lower.write_back(offset, buffer.len() as u64)?;
-            let read = lower.read_at(offset, buffer)?;
+            let read = lower.read_current(offset, buffer)?;
             lower.drop_cached(offset, read as u64);
             return Ok(read);
         }

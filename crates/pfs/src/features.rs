@@ -58,6 +58,9 @@ pub struct Features {
     /// `fsync` of one open carries what was written by that open alone, as where a client in user
     /// space gathers writes for each open.
     pub fsync_is_per_open: bool,
+    /// The page cache may hold bytes of before another machine's change after an open has seen that
+    /// change, as where a client in user space decides what the kernel keeps.
+    pub keeps_stale_pages: bool,
     /// Shared memory mappings work.
     pub shared_mmap: bool,
     /// Record locks work.

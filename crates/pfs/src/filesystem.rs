@@ -66,11 +66,18 @@ impl FileSystem {
 
     /// What is known of file systems of this type.
     pub fn known(&self) -> Known {
+        // Of GlusterFS, seen: with its default options pages outlive an open that finds new stamps.
+        let keeps_stale_pages = self.fs_type.starts_with("fuse") || self.magic == magic::FUSE;
+        Known { keeps_stale_pages, ..self.known_by_type() }
+    }
+
+    fn known_by_type(&self) -> Known {
         let local = Known {
             remote: false,
             granularity_ns: GRANULARITY_SAFE_NS,
             fsync_reach: FsyncReach::Storage,
             fsync_is_per_open: false,
+            keeps_stale_pages: false,
             multigrain: false,
             device_per_file: false,
             writes_move_stamps: None,
@@ -156,6 +163,8 @@ pub(crate) struct Known {
     pub fsync_reach: FsyncReach,
     /// See [`crate::Features::fsync_is_per_open`].
     pub fsync_is_per_open: bool,
+    /// See [`crate::Features::keeps_stale_pages`].
+    pub keeps_stale_pages: bool,
     /// Since Linux 6.13 every change that follows a look at the stamps gets a new stamp.
     pub multigrain: bool,
     /// `stat` reports other device numbers for some files than for the root.
@@ -215,7 +224,9 @@ mod tests {
         mount.fs_type = "lustre".to_owned();
         assert_eq!(mount.known().granularity_ns, 1_000_000_000);
         assert_eq!(mount.known().writes_move_stamps, Some(true));
+        assert!(!mount.known().keeps_stale_pages);
         mount.fs_type = "fuse.pvfs2fuse".to_owned();
+        assert!(mount.known().keeps_stale_pages);
         assert_eq!(mount.known().writes_move_stamps, Some(false));
     }
 }

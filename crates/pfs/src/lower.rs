@@ -27,10 +27,17 @@ pub trait LowerFile: Send + Sync {
     /// Reads into `buffer`; fewer bytes than asked for only at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
 
-    /// Like [`read_at`](Self::read_at), to look at what is there, also where the caller's
+    /// Like [`read_at`](Self::read_at), for bytes that are kept under the version that the file has
+    /// now: past the page cache where that may hold older ones
+    /// ([`keeps_stale_pages`](Features::keeps_stale_pages)).
+    fn read_current(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buffer)
+    }
+
+    /// Like [`read_current`](Self::read_current), to look at what is there, also where the caller's
     /// descriptor is for writing alone. What is read is told to nobody.
     fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.read_at(offset, buffer)
+        self.read_current(offset, buffer)
     }
 
     /// Like [`read_at`](Self::read_at), for fills: leaves no second copy in the page cache where

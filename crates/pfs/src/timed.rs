@@ -84,6 +84,10 @@ impl LowerFile for TimedFile {
         cost::wait(|| self.0.read_at(offset, buffer))
     }
 
+    fn read_current(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        cost::wait(|| self.0.read_current(offset, buffer))
+    }
+
     fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         cost::wait(|| self.0.look_at(offset, buffer))
     }

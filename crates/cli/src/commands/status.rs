@@ -222,6 +222,10 @@ fn cluster_row(cluster: &ClusterStatus) -> String {
 fn sight(shown: &ChangesShown) -> String {
     let node = &shown.node;
     match (shown.version_ms, shown.bytes_ms) {
+        (Some(_), Some(_)) if shown.stale_pages => {
+            let text = format!("of {node} are seen here, not by programs that read the PFS itself");
+            coloured(&text, Colour::Warning)
+        }
         (Some(version), Some(bytes)) => {
             format!("seen {} ms after {node} made them", version.max(bytes))
         }

@@ -52,6 +52,8 @@ struct Shown {
     version: Option<Duration>,
     /// In its bytes.
     bytes: Option<Duration>,
+    /// A plain read gave old bytes although both showed.
+    stale_pages: bool,
 }
 
 /// What is seen of another node's file at a moment.
@@ -60,6 +62,8 @@ struct Look {
     version: Version,
     /// Number of the last change, 0 before the first.
     number: u64,
+    /// The same by a plain read, by way of the page cache.
+    plain: u64,
 }
 
 /// Looks at others and changes for them.
@@ -103,10 +107,12 @@ fn look(core: &Core, file: &JoinFile) -> Result<Look, String> {
     let open = || core.pfs.file(file.open(core).map_err(|error| error.to_string())?).map_err(text);
     let file = open()?;
     let version = file.version().map_err(text)?;
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
     let mut digits = [0; DIGITS];
     let read = file.read_at(FAR, &mut digits).map_err(text)?;
-    let number = std::str::from_utf8(&digits[..read]).ok().and_then(|digits| digits.parse().ok());
-    Ok(Look { version, number: number.unwrap_or(0) })
+    let plain = number(&digits[..read]).unwrap_or(0);
+    let read = file.read_current(FAR, &mut digits).map_err(text)?;
+    Ok(Look { version, number: number(&digits[..read]).unwrap_or(0), plain })
 }
 
 fn text(error: tidepool_proto::Error) -> String {
@@ -145,12 +151,14 @@ impl World<'_> {
 
     /// Has changes made and waits until they show.
     fn measure(&self) -> Result<Shown, String> {
-        let mut worst = Shown { version: Some(Duration::ZERO), bytes: Some(Duration::ZERO) };
+        let zero = Some(Duration::ZERO);
+        let mut worst = Shown { version: zero, bytes: zero, stale_pages: false };
         for _ in 0..CHANGES {
             let shown = self.measure_one()?;
             let later = |one: Option<Duration>, other: Option<Duration>| Some(one?.max(other?));
             worst.version = later(worst.version, shown.version);
             worst.bytes = later(worst.bytes, shown.bytes);
+            worst.stale_pages |= shown.stale_pages;
         }
         Ok(worst)
     }
@@ -163,7 +171,7 @@ impl World<'_> {
         let before = before.ok_or("its time stamps are ahead of this node's")?;
         let number = (self.change)()?;
         let began = Instant::now();
-        let mut shown = Shown { version: None, bytes: None };
+        let mut shown = Shown { version: None, bytes: None, stale_pages: false };
         self.wait_until(|| {
             let now = (self.look)()?;
             let took = began.elapsed();
@@ -173,6 +181,7 @@ impl World<'_> {
             if now.number >= number {
                 shown.bytes.get_or_insert(took);
             }
+            shown.stale_pages = now.plain < number;
             Ok((shown.version.is_some() && shown.bytes.is_some()).then_some(()))
         })?;
         Ok(shown)
@@ -280,7 +289,16 @@ impl Cluster {
             node: node.to_string(),
             version_ms: shown.version.map(milliseconds),
             bytes_ms: shown.bytes.map(milliseconds),
+            stale_pages: shown.stale_pages,
         });
+        if shown.stale_pages {
+            tracing::warn!(
+                %node,
+                "programs that read the PFS directory itself see old bytes of what it wrote: the \
+                 PFS's client keeps them in the page cache. The node reads past that. Mount \
+                 GlusterFS with `fopen-keep-cache=off`",
+            );
+        }
         match (shown.version, shown.bytes) {
             (Some(version), Some(bytes)) if version.max(bytes) <= AT_ONCE => {
                 tracing::info!(%node, "what it writes to the PFS shows here at once");
@@ -325,13 +343,14 @@ mod tests {
         at: Cell<Option<Instant>>,
         version: Option<Duration>,
         bytes: Option<Duration>,
+        plain: Option<Duration>,
     }
 
     impl Late {
         fn new(version: Option<u64>, bytes: Option<u64>) -> Self {
             let (version, bytes) =
                 (version.map(Duration::from_millis), bytes.map(Duration::from_millis));
-            Late { changes: Cell::new(0), at: Cell::new(None), version, bytes }
+            Late { changes: Cell::new(0), at: Cell::new(None), version, bytes, plain: bytes }
         }
 
         fn seen(&self, delay: Option<Duration>) -> u64 {
@@ -349,7 +368,8 @@ mod tests {
                 changed_ns: stamp,
                 born_ns: 0,
             };
-            Look { version, number: self.seen(self.bytes) }
+            let number = self.seen(self.bytes);
+            Look { version, number, plain: self.seen(self.plain) }
         }
 
         fn measure(&self, limit_ms: u64) -> Result<Shown, String> {
@@ -377,7 +397,9 @@ mod tests {
     #[test]
     fn what_shows_late_is_measured_and_what_does_not_is_found() {
         let at_once = Late::new(Some(0), Some(0)).measure(60_000).unwrap();
-        assert!(at_once.version.is_some() && at_once.bytes.is_some());
+        assert!(at_once.version.is_some() && at_once.bytes.is_some() && !at_once.stale_pages);
+        let stale = Late { plain: None, ..Late::new(Some(0), Some(0)) };
+        assert!(stale.measure(60_000).unwrap().stale_pages);
         let late = Late::new(Some(40), Some(90)).measure(60_000).unwrap();
         assert!(late.version.unwrap() >= Duration::from_millis(40));
         assert!(late.bytes.unwrap() >= Duration::from_millis(90));

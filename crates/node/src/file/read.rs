@@ -270,7 +270,7 @@ impl Handle {
     /// Reads from the PFS under the version rule: the bytes are those of `cached` or an error.
     fn read_checked(&self, cached: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let unchanged_by_us = self.file.share_gate();
-        let read = self.lower.read_at(offset, bytes)?;
+        let read = self.lower.read_current(offset, bytes)?;
         self.core.counters.pfs_read_bytes.add(read as u64);
         let current = self.core.still_current(&unchanged_by_us, cached, &*self.lower)?;
         if read < bytes.len() || !current {

@@ -40,7 +40,7 @@ pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
 
 /// Reads the first bytes, also where the descriptor is for writing only.
 fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
-    let error = match lower.read_at(0, head) {
+    let error = match lower.read_current(0, head) {
         Err(error) if error.errno() == libc::EBADF => error,
         other => return other,
     };

@@ -143,6 +143,10 @@ impl LowerFile for FaultFile {
         self.read(buffer, |buffer| self.inner.read_at(offset, buffer))
     }
 
+    fn read_current(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read(buffer, |buffer| self.inner.read_current(offset, buffer))
+    }
+
     fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.read(buffer, |buffer| self.inner.look_at(offset, buffer))
     }

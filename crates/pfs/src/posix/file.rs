@@ -136,6 +136,7 @@ impl PosixFile {
     fn read_and_drop(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         // As direct I/O does by itself. Somebody else's failing write-back does not concern us.
         let _hint = self.clean_pages(offset, buffer.len() as u64);
+        self.drop_stale_pages(offset, buffer.len() as u64);
         let count = match self.fill_descriptor().filter(|fill| !fill.direct) {
             Some(fill) => {
                 // All of the block is asked for at once, and no page beyond it.
@@ -150,6 +151,14 @@ impl PosixFile {
             self.drop_cached(offset, count as u64);
         }
         Ok(count)
+    }
+
+    /// Has what is read next come from the file system where pages may be stale. Pages that a
+    /// program has mapped stay.
+    fn drop_stale_pages(&self, offset: u64, length: u64) {
+        if self.shared.features.keeps_stale_pages {
+            self.drop_cached(offset, length);
+        }
     }
 
     fn sync_range(&self, offset: u64, length: u64, flags: libc::c_uint) -> io::Result<()> {
@@ -357,10 +366,18 @@ impl LowerFile for PosixFile {
         self.read_buffered(offset, buffer).map_err(|error| self.fail("reading", error))
     }
 
+    fn read_current(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        match self.shared.features.keeps_stale_pages {
+            true => self.read_block(offset, buffer),
+            false => self.read_at(offset, buffer),
+        }
+    }
+
     fn look_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         if self.readable() {
-            return self.read_at(offset, buffer);
+            return self.read_current(offset, buffer);
         }
+        self.drop_stale_pages(offset, buffer.len() as u64);
         reopen(self.descriptor.as_fd(), OFlags::RDONLY)
             .and_then(|file| {
                 read_full(offset, buffer, |at, part| rustix::io::pread(&file, part, at))

@@ -302,6 +302,7 @@ mod tests {
             granularity_ns,
             fsync_reach: FsyncReach::Unknown,
             fsync_is_per_open: false,
+            keeps_stale_pages: false,
             multigrain,
             device_per_file: false,
             writes_move_stamps: None,

@@ -164,6 +164,7 @@ fn examine(
         timestamp_granularity_ns: known.granularity_ns,
         fsync_reach: known.fsync_reach,
         fsync_is_per_open: known.fsync_is_per_open,
+        keeps_stale_pages: known.keeps_stale_pages,
         hard_links: !file_system.fs_type.starts_with("fuse.pvfs2"),
         writes_move_stamps: known.writes_move_stamps,
         notes: known.notes.iter().map(|note| (*note).to_owned()).collect(),

@@ -41,6 +41,10 @@ pub struct ChangesShown {
     pub version_ms: Option<u64>,
     /// Milliseconds until a read gave the new bytes; `None`: not within 5 s.
     pub bytes_ms: Option<u64>,
+    /// A plain read of the PFS directory gave old bytes although both showed; the node reads past
+    /// the page cache.
+    #[serde(default)]
+    pub stale_pages: bool,
 }
 
 /// One other node.

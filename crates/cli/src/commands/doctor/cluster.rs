@@ -120,6 +120,13 @@ pub fn changes(shown: &ChangesShown) -> Finding {
         return (Found::Failed, format!("changes of {node} do not show"), remedy.to_owned());
     };
     match took {
+        _ if shown.stale_pages => {
+            let consequence = "programs that read the PFS directory itself get bytes of before the \
+                               change from the page cache; through Tidepool they get the new ones. \
+                               Mount GlusterFS with fopen-keep-cache=off";
+            let measured = format!("sees changes of {node}; plain reads of the PFS do not");
+            (Found::Degraded, measured, consequence.to_owned())
+        }
         0..=20 => (Found::Ok, format!("sees changes of {node} at once"), String::new()),
         _ => {
             let consequence = "the PFS's client remembers attributes: bare reads are as late, and \
@@ -241,7 +248,15 @@ mod tests {
 
     #[test]
     fn what_changes_of_others_mean_is_said() {
-        let shown = |version_ms, bytes_ms| ChangesShown { node: "b".into(), version_ms, bytes_ms };
+        let node = || "b".to_owned();
+        let shown = |version_ms, bytes_ms| ChangesShown {
+            node: node(),
+            version_ms,
+            bytes_ms,
+            stale_pages: false,
+        };
+        let stale = ChangesShown { stale_pages: true, ..shown(Some(1), Some(1)) };
+        assert_eq!(changes(&stale).0, Found::Degraded);
         assert_eq!(changes(&shown(Some(1), Some(2))).0, Found::Ok);
         assert_eq!(changes(&shown(Some(1), Some(900))).0, Found::Degraded);
         assert_eq!(changes(&shown(None, Some(2))).0, Found::Failed);
