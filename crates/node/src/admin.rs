@@ -62,13 +62,7 @@ impl AdminService for Node {
                 AdminReply::Done
             }
             AdminRequest::Config => AdminReply::Config(self.core.config.entries.clone()),
-            AdminRequest::Drain { stop } => {
-                match stop {
-                    true => self.drain_while(go_on)?,
-                    false => self.drain()?,
-                }
-                AdminReply::Done
-            }
+            AdminRequest::Drain { stop } => self.drain_as_asked(stop, go_on)?,
             AdminRequest::Metrics => {
                 AdminReply::Metrics(tidepool_proto::metric::render(&self.status()))
             }
@@ -299,6 +293,14 @@ impl Node {
         drop(inner);
         self.core.files.release(id);
         Ok(was_pinned)
+    }
+
+    fn drain_as_asked(&self, stop: bool, go_on: &dyn Fn() -> bool) -> Result<AdminReply> {
+        match stop {
+            true => self.drain_while(go_on)?,
+            false => self.drain()?,
+        }
+        Ok(AdminReply::Done)
     }
 
     fn evict(&self, descriptor: OwnedFd) -> Result<FreeReport> {

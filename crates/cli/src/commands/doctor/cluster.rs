@@ -163,8 +163,8 @@ fn evenness(pairs: &[PairReport]) -> Finding {
         let why = first.error.clone().unwrap_or_default();
         let number = output::count(failed.len() as u64, "pair");
         let measured = format!("{number} failed; {} from {}: {why}", first.from, first.to);
-        let remedy = "reads between these nodes go to the PFS instead: see whether the port is open \
-                      both ways, TCP and UDP";
+        let remedy = "reads between these nodes go to the PFS instead: see whether the port is \
+                      open both ways, TCP and UDP";
         return (Found::Failed, measured, remedy.to_owned());
     }
     let rate = median(pairs.iter().filter_map(|pair| pair.rate_bytes_per_s).collect());
