@@ -151,6 +151,9 @@ pub struct TopArguments {
     /// Where the node is.
     #[command(flatten)]
     pub socket: SocketArgument,
+    /// All nodes of the cluster, a line each, instead of this node
+    #[arg(long, conflicts_with_all = ["files", "by"])]
+    pub cluster: bool,
     /// Refresh interval in seconds
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,

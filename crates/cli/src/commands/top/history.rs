@@ -27,6 +27,8 @@ pub struct Rates {
     pub hits: HitRatio,
     /// Bytes read from the PFS.
     pub pfs_read_bytes_per_s: u64,
+    /// Bytes given to other nodes.
+    pub peer_served_bytes_per_s: u64,
     /// Bytes written to the PFS.
     pub pfs_written_bytes_per_s: u64,
     /// Bytes written by programs.
@@ -136,7 +138,8 @@ fn file_rate(known: &[FileRate], file: CachedFile, seconds: f64) -> FileRate {
     FileRate { file, read_bytes_per_s, passthrough_bytes_per_s }
 }
 
-fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
+/// What happened between two looks at one process.
+pub fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
     let per_second = |before: u64, after: u64| per_second(before, after, seconds);
     let mut served = BytesByLevel::default();
     for level in Level::ALL {
@@ -157,6 +160,7 @@ fn rates(before: &Status, after: &Status, seconds: f64) -> Rates {
         passthrough_bytes_per_s: per_second(lent(before), lent(after)),
         hits: HitRatio::of(&since, lent(after).saturating_sub(lent(before))),
         pfs_read_bytes_per_s: per_second(before.pfs_read_bytes, after.pfs_read_bytes),
+        peer_served_bytes_per_s: per_second(before.peer_served_bytes, after.peer_served_bytes),
         pfs_written_bytes_per_s: per_second(before.pfs_written_bytes, after.pfs_written_bytes),
         written_bytes_per_s: per_second(before.written_bytes, after.written_bytes),
         evicted_blocks_per_s: per_second(before.store.evicted_blocks, after.store.evicted_blocks),
