@@ -18,6 +18,12 @@ use crate::ticket::Filled;
 /// How often a node that waits for a fill is told that there is work.
 const WORKING_INTERVAL: Duration = Duration::from_millis(100);
 
+/// What sockets hold for others stays in memory whatever the store frees: no block is given while
+/// it is more than this part of the capacity that it began with,
+const QUEUED_SHARE: u64 = 16;
+/// or this, in bytes, where that is more.
+const QUEUED_BYTES_MIN: u64 = 64 << 20;
+
 /// What a block was when it was sent, to be compared afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word {
@@ -170,6 +176,10 @@ impl Service for Provider {
         }
         let asked = cluster.asked(from, request)?;
         let core = asked.core.clone();
+        let queued_bytes_max = (core.config.capacity_bytes / QUEUED_SHARE).max(QUEUED_BYTES_MIN);
+        if cluster.queued_bytes() > queued_bytes_max {
+            return Err(Refusal::Busy);
+        }
         let block = cluster.give(asked, request.may_fill, working)?;
         cluster.counts.served.add(1);
         core.counters.peer_served_bytes.add(request.length.into());

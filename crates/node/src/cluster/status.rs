@@ -50,8 +50,14 @@ impl Cluster {
             messages_rejected: rejected + datagrams,
             location_entries: counters.entries,
             location_bytes: counters.entry_bytes,
+            queued_bytes: self.queued_bytes(),
             changes_shown: self.sight.last(),
         }
+    }
+
+    /// Bytes that sockets hold for other nodes.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.server.lock().as_ref().map_or(0, tidepool_peer::Server::queued_bytes)
     }
 
     fn member(&self, view: MemberView) -> MemberStatus {

@@ -170,6 +170,21 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_peer_messages_rejected_total" Counter ""
         |s| s.cluster.as_ref().map_or(0, |cluster| cluster.messages_rejected),
         "Messages at the peer port that were refused: garbage, replays, wrong keys.";
+    "tidepool_peer_blocks_changed_total" Counter ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.blocks_changed),
+        "Blocks of other nodes that changed while they were sent, and were thrown away.";
+    "tidepool_peer_queued_bytes" Gauge "bytes"
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.queued_bytes),
+        "Bytes of blocks in sockets that other nodes have not received yet.";
+    "tidepool_cluster_members" Gauge ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.members.len() as u64 + 1),
+        "Nodes in the list of the cluster; 0 where it stands alone.";
+    "tidepool_cluster_location_entries" Gauge ""
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.location_entries),
+        "Blocks whose holders this node keeps for others, as their home.";
+    "tidepool_cluster_location_bytes" Gauge "bytes"
+        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.location_bytes),
+        "Memory of these entries.";
     "tidepool_clients" Gauge "" |s| s.clients,
         "Connected clients.";
     "tidepool_memory_only_files" Gauge "" |s| s.memory_only_files,
@@ -288,6 +303,17 @@ mod tests {
             assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
             assert!(name.contains(metric.unit), "{name} names {}", metric.unit);
             assert!(metric.doc.ends_with('.'), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let text = include_str!("../../../../deploy/grafana/tidepool.json");
+        let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+        let asked: Vec<&str> = words.filter(|word| word.starts_with("tidepool_")).collect();
+        assert!(asked.len() > 20, "{asked:?}");
+        for name in asked {
+            assert!(METRICS.iter().any(|metric| metric.name == name), "no metric {name}");
         }
     }
 
