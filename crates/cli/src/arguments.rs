@@ -47,7 +47,7 @@ pub enum Command {
     /// Show whether files are cached, which version, where, and why not
     Explain(ExplainArguments),
     /// Bring files into memory, and verify that they are there
-    Load(LoadArguments),
+    Load(SpreadArguments),
     /// Drop what is cached of files
     Evict(EvictArguments),
     /// Load files and keep them resident
@@ -236,6 +236,18 @@ pub struct LoadArguments {
     /// Where the node is and how to print.
     #[command(flatten)]
     pub facts: Facts,
+}
+
+/// Arguments of `load`.
+#[derive(Args, Debug)]
+pub struct SpreadArguments {
+    /// Which files, and how.
+    #[command(flatten)]
+    pub load: LoadArguments,
+    /// Bring each split of a file that no node has in memory into that of its owner among all
+    /// nodes of the cluster, instead of the whole file into this node's
+    #[arg(long)]
+    pub spread: bool,
 }
 
 /// Arguments of `evict`.

@@ -12,7 +12,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, NodeReport,
-    ResizeReport, Status,
+    ResizeReport, SpreadReport, Status,
 };
 use tidepool_proto::cluster::PairReport;
 use tidepool_proto::files::{CachedFile, FileOrder};
@@ -140,6 +140,20 @@ impl Connection {
         match self.ask_until(request, Some(file), interrupted)? {
             None => Ok(None),
             Some(AdminReply::Loaded(report)) => Ok(Some(report)),
+            Some(other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the splits of a file brought in by their owners. Waits no longer once `interrupted` is
+    /// true: `None`, and the nodes end with the splits that they are at.
+    pub fn spread_until(
+        &self,
+        file: BorrowedFd<'_>,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<SpreadReport>> {
+        match self.ask_until(AdminRequest::Spread, Some(file), interrupted)? {
+            None => Ok(None),
+            Some(AdminReply::Spread(report)) => Ok(Some(report)),
             Some(other) => Err(unexpected(&other)),
         }
     }

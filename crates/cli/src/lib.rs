@@ -21,8 +21,8 @@ use arguments::{Arguments, BenchCommand, Command, NodeCommand};
 /// Those of the command; the exit code follows from the kind.
 pub fn run(arguments: Arguments) -> Result<Outcome> {
     use commands::{
-        config, control, doctor, explain, files, load, metrics, node, start, status, store, top,
-        trace,
+        config, control, doctor, explain, files, load, metrics, node, spread, start, status, store,
+        top, trace,
     };
     match arguments.command {
         Command::Node(NodeCommand::Start(arguments)) => start::start(*arguments),
@@ -33,7 +33,8 @@ pub fn run(arguments: Arguments) -> Result<Outcome> {
         Command::Top(arguments) => top::top(&arguments),
         Command::Trace(arguments) => trace::trace(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
-        Command::Load(arguments) => load::load(&arguments, false),
+        Command::Load(arguments) if arguments.spread => spread::spread(&arguments.load),
+        Command::Load(arguments) => load::load(&arguments.load, false),
         Command::Evict(arguments) => files::evict(&arguments),
         Command::Pin(arguments) => load::load(&arguments, true),
         Command::Unpin(arguments) => files::unpin(&arguments),

@@ -49,6 +49,8 @@ impl AdminService for Node {
             tracing::info!(user_id, "asked for: {change}");
         }
         Ok(match request {
+            // The connection that a trace lives on answers it.
+            AdminRequest::Trace(_) => return Err(trace_elsewhere()),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
             AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false, go_on)?),
@@ -87,18 +89,19 @@ impl AdminService for Node {
             }
             AdminRequest::ClusterStatus => AdminReply::Cluster(self.cluster_reports()?),
             AdminRequest::MeasureNodes { shift } => AdminReply::Measured(self.measure(shift)?),
+            AdminRequest::Spread => AdminReply::Spread(self.spread(file()?, user_id, go_on)?),
             AdminRequest::Locate(range) => AdminReply::Located(self.locate(file()?, range)?),
-            // The connection that a trace lives on answers it.
-            AdminRequest::Trace(_) => {
-                let detail = "it goes by the connection of the watcher";
-                return Err(Error::new(ErrorKind::Unsupported, "tracing requests", detail));
-            }
         })
     }
 
     fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
         self.core.capacity_lease.pages(fence)
     }
+}
+
+fn trace_elsewhere() -> Error {
+    let detail = "it goes by the connection of the watcher";
+    Error::new(ErrorKind::Unsupported, "tracing requests", detail)
 }
 
 impl Node {
@@ -216,7 +219,7 @@ impl Node {
         status.memory_only_bytes = memory_only.iter().map(|cached| cached.size()).sum();
     }
 
-    fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
+    pub(crate) fn open_for_admin(&self, descriptor: OwnedFd, user_id: u32) -> Result<Handle> {
         let read_mode = Some(ReadMode::TwoLevel);
         self.open_handle(OpenRequest { read_mode, ..OpenRequest::to_read(descriptor, user_id) })
     }

@@ -58,12 +58,14 @@ pub struct BlockSource<'a> {
     pub lower: &'a Arc<dyn LowerFile>,
     /// The version that the blocks must belong to.
     pub cached: &'a Arc<CachedVersion>,
+    /// Where they are.
+    pub origin: Origin,
 }
 
 impl BlockSource<'_> {
     /// Brings `block` in and waits for it.
     pub fn fetch(&self, block: u64, admission: Admission) -> Filled {
-        let Some((ticket, is_new)) = self.ticket(block, Origin::Servers) else {
+        let Some((ticket, is_new)) = self.ticket(block, self.origin) else {
             return Filled::Kept;
         };
         if !is_new {
@@ -74,7 +76,7 @@ impl BlockSource<'_> {
         // this one gets its own chance.
         if !is_new
             && matches!(filled, Filled::Failed(..))
-            && let Some((again, _)) = self.ticket(block, Origin::Servers)
+            && let Some((again, _)) = self.ticket(block, self.origin)
         {
             return self.job(again, admission).run_or_wait(self.core);
         }
@@ -86,7 +88,7 @@ impl BlockSource<'_> {
         if self.core.buffers.is_nearly_full() {
             return;
         }
-        let Some((ticket, true)) = self.ticket(block, Origin::Servers) else { return };
+        let Some((ticket, true)) = self.ticket(block, self.origin) else { return };
         self.core.counters.read_ahead_blocks.add(1);
         self.queue(ticket, admission);
     }
@@ -94,7 +96,7 @@ impl BlockSource<'_> {
     /// Has a block read from the PFS for another node. `None`: it is resident, or this node asked
     /// another one to fill it.
     pub fn fill_for_peer(&self, block: u64) -> Option<Arc<Ticket>> {
-        let (ticket, is_new) = self.ticket(block, Origin::Servers)?;
+        let (ticket, is_new) = self.ticket(block, self.origin)?;
         if ticket.decide_on_filler(false) {
             return None;
         }
@@ -118,7 +120,7 @@ impl BlockSource<'_> {
             return lower.drop_cached(0, 0);
         }
         for block in 0..size.div_ceil(core.block_bytes()) {
-            let ticket = self.ticket(block, Origin::PageCache);
+            let ticket = self.ticket(block, self.origin);
             let Some((ticket, true)) = ticket else { continue };
             if !self.queue(ticket, Admission::IfBeneficial) {
                 return lower.drop_cached(block * core.block_bytes(), u64::MAX);
@@ -231,7 +233,7 @@ impl Job {
                 else {
                     return Ok(Filled::Changed);
                 };
-                if *origin == Origin::Servers {
+                if *origin != Origin::PageCache {
                     cached.note_unread(block, length as u64, level);
                 }
                 fill.commit(BlockState::Clean);

@@ -154,7 +154,7 @@ impl FillPool {
     /// Queues a job. False: the queue is full, or the node stops.
     pub fn push(&self, job: Job) -> bool {
         let line: fn(&mut Queue) -> &mut VecDeque<Job> = match job.ticket.origin {
-            Origin::Servers => |queue| &mut queue.jobs,
+            Origin::Servers | Origin::OwnShare => |queue| &mut queue.jobs,
             Origin::PageCache => |queue| &mut queue.written,
         };
         self.push_into(line, &self.work, job)

@@ -31,8 +31,10 @@ enum Progress {
 /// Where the bytes of a fill are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// On the PFS.
+    /// On the PFS, or in other nodes' memory.
     Servers,
+    /// On the PFS, and this node is to have them from there: no other node is asked.
+    OwnShare,
     /// In the kernel's page cache still: they were written a moment ago.
     PageCache,
 }

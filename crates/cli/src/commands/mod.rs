@@ -9,6 +9,7 @@ pub mod files;
 pub mod load;
 pub mod metrics;
 pub mod node;
+pub mod spread;
 pub mod start;
 pub mod status;
 pub mod store;

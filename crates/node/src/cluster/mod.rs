@@ -10,6 +10,7 @@
 //! * `shared`: how a file and its version are called between nodes.
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
+//! * `spread`: files brought in by the owners of their splits.
 //! * `splits`: where schedulers are to have a file read.
 //! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
@@ -35,6 +36,7 @@ mod provider;
 mod shared;
 mod sight;
 mod splits;
+mod spread;
 mod start;
 mod status;
 mod threads;

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
 use crate::fill::BlockSource;
-use crate::ticket::Filled;
+use crate::ticket::{Filled, Origin};
 
 /// How often a node that waits for a fill is told that there is work.
 const WORKING_INTERVAL: Duration = Duration::from_millis(100);
@@ -95,7 +95,8 @@ impl Asked {
             readable.filter_map(|open| open.lower.upgrade()).next()
         };
         let lower = lower.ok_or(Refusal::NotHeld)?;
-        let source = BlockSource { core: &self.core, file: &self.file, lower: &lower, cached };
+        let (core, file, origin) = (&self.core, &self.file, Origin::Servers);
+        let source = BlockSource { core, file, lower: &lower, cached, origin };
         let Some(ticket) = source.fill_for_peer(self.block) else { return Ok(Filled::Kept) };
         loop {
             if let Some(filled) = ticket.wait_for(WORKING_INTERVAL) {

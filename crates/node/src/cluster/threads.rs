@@ -14,7 +14,7 @@ use tidepool_peer::PeerError;
 use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::{Cluster, measure};
+use super::{Cluster, measure, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -27,6 +27,8 @@ const CHANGE: u8 = 3;
 const CLOCK: u8 = 4;
 /// Asks to measure another node.
 const MEASURE: u8 = 5;
+/// Asks to bring a split in.
+const BRING_IN: u8 = 6;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -60,6 +62,11 @@ pub fn about_clock() -> Vec<u8> {
 /// A request to measure a node.
 pub fn about_measurement(of: &NodeName) -> Vec<u8> {
     [&[MEASURE], of.as_str().as_bytes()].concat()
+}
+
+/// A request to bring a split in.
+pub fn about_split(request: &[u8]) -> Vec<u8> {
+    [&[BRING_IN], request].concat()
 }
 
 /// A request for facts and counters.
@@ -99,6 +106,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             let report = of.map(|name| cluster.measure_one(&name));
             report.and_then(|it| serde_json::to_vec(&it).ok()).unwrap_or_default()
         }
+        Some((&BRING_IN, request)) => spread::answer(cluster, from, request),
         _ => Vec::new(),
     }
 }

@@ -20,6 +20,7 @@ use super::handle::Handle;
 use super::state::FileState;
 use crate::core::Core;
 use crate::fill::BlockSource;
+use crate::ticket::Origin;
 
 /// A file while its writer writes it directly.
 struct DirectWriter {
@@ -132,7 +133,8 @@ impl Drop for DirectWriter {
             Ok(Some(cached)) => {
                 leave_access_time(&*self.lower);
                 let DirectWriter { core, file, lower, .. } = &*self;
-                BlockSource { core, file, lower, cached: &cached }.keep_written();
+                let origin = Origin::PageCache;
+                BlockSource { core, file, lower, cached: &cached, origin }.keep_written();
             }
             Ok(None) => self.lower.drop_cached(0, 0),
             Err(error) => tracing::warn!(%error, "a written file is not kept in memory"),

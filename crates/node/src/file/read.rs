@@ -17,7 +17,7 @@ use crate::block_buffers::AlignedBuffer;
 use crate::fill::BlockSource;
 use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
-use crate::ticket::Filled;
+use crate::ticket::{Filled, Origin};
 
 /// Reads that are random and no longer than this do not fetch a whole block at first.
 const SMALL_READ_BYTES: usize = 128 << 10;
@@ -337,6 +337,17 @@ impl Handle {
 
     /// Brings a whole file in, `ahead` bytes of transfers under way at a time, counting no read.
     pub(crate) fn bring_in(&self, ahead: u64, go_on: &dyn Fn() -> bool) -> Result<()> {
+        self.bring_in_part((0..u64::MAX, Origin::Servers), ahead, go_on)
+    }
+
+    /// The same for the blocks of a range of bytes, from where they are; a file that is packed comes
+    /// whole.
+    pub(crate) fn bring_in_part(
+        &self,
+        (range, origin): (std::ops::Range<u64>, Origin),
+        ahead: u64,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let cached = self.cached();
         if cached.is_memory_only() {
             return Ok(());
@@ -346,16 +357,17 @@ impl Handle {
             return self.read_packed(&cached, 0, size as usize, &mut |_| ()).map(|_| ());
         }
         let block_bytes = self.core.block_bytes();
-        let mut ahead_to = 0;
-        for block in 0..size.div_ceil(block_bytes) {
+        let end = range.end.min(size);
+        let mut ahead_to = range.start / block_bytes * block_bytes;
+        for block in range.start / block_bytes..end.div_ceil(block_bytes) {
             crate::loads::check(go_on)?;
             let offset = block * block_bytes;
-            let wanted = (offset + ahead).min(size);
+            let wanted = (offset + ahead).min(end);
             if wanted > ahead_to {
-                self.prefetch_cached(&cached, ahead_to.max(offset), wanted - ahead_to);
+                self.prefetch_from(&cached, origin, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;
             }
-            match self.source(&cached).fetch(block, Admission::Always) {
+            match self.source_of(&cached, origin).fetch(block, Admission::Always) {
                 // Brought in on demand of an operator: no later reader is charged for it.
                 Filled::Kept => _ = cached.take_unread(block, block_bytes),
                 Filled::Passing(_) => {}
@@ -368,7 +380,11 @@ impl Handle {
 
     /// Where the blocks of `cached` come from, for this open.
     fn source<'a>(&'a self, cached: &'a Arc<CachedVersion>) -> BlockSource<'a> {
-        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, cached }
+        self.source_of(cached, Origin::Servers)
+    }
+
+    fn source_of<'a>(&'a self, cached: &'a Arc<CachedVersion>, origin: Origin) -> BlockSource<'a> {
+        BlockSource { core: &self.core, file: &self.file, lower: &self.lower, cached, origin }
     }
 
     /// Notes the read for the pattern and starts what the pattern asks for.
@@ -392,6 +408,10 @@ impl Handle {
     }
 
     fn prefetch_cached(&self, cached: &Arc<CachedVersion>, offset: u64, length: u64) {
+        self.prefetch_from(cached, Origin::Servers, offset, length);
+    }
+
+    fn prefetch_from(&self, cached: &Arc<CachedVersion>, origin: Origin, offset: u64, length: u64) {
         if self.core.config.read_ahead_bytes_max == 0 || cached.is_memory_only() {
             return;
         }
@@ -403,7 +423,7 @@ impl Handle {
         let admission =
             if self.is_worth_keeping() { Admission::IfBeneficial } else { Admission::Never };
         for block in offset / block_bytes..end.div_ceil(block_bytes) {
-            self.source(cached).prefetch(block, admission);
+            self.source_of(cached, origin).prefetch(block, admission);
         }
     }
 

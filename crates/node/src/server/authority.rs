@@ -127,6 +127,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         AdminRequest::Explain
         | AdminRequest::Locate(_)
         | AdminRequest::Load
+        | AdminRequest::Spread
         | AdminRequest::Evict
         | AdminRequest::Pin
         | AdminRequest::Unpin
@@ -164,6 +165,7 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Explain
         | AdminRequest::Locate(_)
         | AdminRequest::Load
+        | AdminRequest::Spread
         | AdminRequest::Evict
         | AdminRequest::Pin
         | AdminRequest::Unpin

@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "each test file uses a part")]
 
 pub mod hooked;
+pub mod nodes;
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;

@@ -78,6 +78,9 @@ pub enum AdminRequest {
         /// Places, from 1.
         shift: u32,
     },
+    /// Has each split of a file that nobody has in memory brought in by its owner among the nodes;
+    /// its descriptor comes with the message.
+    Spread,
     /// Where splits of a file are; the descriptor of the file comes with the message.
     Locate(SplitRange),
     /// Watches requests, for as long as the connection is there. The descriptor of the file comes
@@ -135,6 +138,8 @@ pub enum AdminReply {
     Cluster(Vec<NodeReport>),
     /// To `MeasureNodes`, a pair for each node.
     Measured(Vec<PairReport>),
+    /// To `Spread`.
+    Spread(SpreadReport),
     /// To `Locate`.
     Located(Locality),
     /// To requests without facts to report.
@@ -475,6 +480,30 @@ pub struct LoadReport {
     pub resident_bytes: u64,
     /// Bytes that were not resident before.
     pub read_bytes: u64,
+}
+
+/// What became of a file that was to be spread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpreadReport {
+    /// Length of the file.
+    pub size_bytes: u64,
+    /// Bytes of splits that nodes had in memory already, or in a moment.
+    pub held_bytes: u64,
+    /// What each owner brought in.
+    pub nodes: Vec<SpreadShare>,
+}
+
+/// The part of one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpreadShare {
+    /// Its name.
+    pub node: String,
+    /// Bytes of the splits that are its own and that nobody had.
+    pub asked_bytes: u64,
+    /// Bytes of these that it has now.
+    pub resident_bytes: u64,
+    /// Why that is less.
+    pub error: Option<String>,
 }
 
 /// What an eviction or a resize freed.
