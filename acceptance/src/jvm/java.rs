@@ -142,8 +142,14 @@ impl Java {
         arguments: &[S],
         log: &Path,
     ) -> Result<Dialogue> {
+        Dialogue::of(&mut self.command(main, arguments), main, log)
+    }
+}
+
+impl Dialogue {
+    /// Starts the command line of `main`; its errors go to `log`.
+    pub fn of(command: &mut Command, main: &str, log: &Path) -> Result<Dialogue> {
         let errors = File::create(log).with_context(|| log.display().to_string())?;
-        let mut command = self.command(main, arguments);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -157,9 +163,7 @@ impl Java {
         let (main, log) = (main.to_owned(), log.to_owned());
         Ok(Dialogue { main, log, input, output, child, kill })
     }
-}
 
-impl Dialogue {
     /// Gives it a line.
     pub fn say(&mut self, line: &str) -> Result<()> {
         self.input

@@ -9,6 +9,7 @@ mod residency;
 mod rig;
 mod scanning;
 mod sharing;
+mod spark;
 mod starting;
 mod transfer;
 
@@ -87,6 +88,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         failing::run,
         opening::run,
         starting::run,
+        spark::run,
     ] {
         for row in measure(&mut rig)? {
             println!("{row}");

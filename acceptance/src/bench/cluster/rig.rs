@@ -60,6 +60,13 @@ pub enum Way {
     Bare,
 }
 
+impl Content {
+    /// Sum of the checksums of its blocks.
+    pub fn sum(&self) -> u64 {
+        self.sums.iter().map(|sum| u64::from(*sum)).sum()
+    }
+}
+
 /// How a read went.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
