@@ -340,8 +340,8 @@ impl Handle {
         self.bring_in_part((0..u64::MAX, Origin::Servers), ahead, go_on)
     }
 
-    /// The same for the blocks of a range of bytes, from where they are; a file that is packed comes
-    /// whole.
+    /// The same for the blocks of a range of bytes, from where they are; a file that is packed
+    /// comes whole.
     pub(crate) fn bring_in_part(
         &self,
         (range, origin): (std::ops::Range<u64>, Origin),

@@ -27,8 +27,8 @@ pub struct ClusterStatus {
     pub location_entries: u64,
     /// Memory of these entries in bytes.
     pub location_bytes: u64,
-    /// Bytes of blocks that sockets hold and other nodes have not received yet. Memory that the store
-    /// frees meanwhile is free only after that.
+    /// Bytes of blocks that sockets hold and other nodes have not received yet. Memory that the
+    /// store frees meanwhile is free only after that.
     #[serde(default)]
     pub queued_bytes: u64,
     /// Whether changes of another node show here, once that was looked at.
