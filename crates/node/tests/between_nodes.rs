@@ -78,6 +78,30 @@ fn every_pair_is_measured_and_one_that_is_gone_says_so() {
     assert_eq!(failed, [false, true, true]);
 }
 
+#[test]
+fn a_node_ends_while_others_read_from_it() {
+    for round in 0..6 {
+        let nodes = Nodes::joined(2);
+        let bytes = content(round, 8 * BLOCK as usize);
+        std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+        nodes.read(0, "file");
+        nodes.wait_announced(8);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                for _ in 0..20 {
+                    assert!(nodes.read(1, "file").0 == bytes);
+                    nodes.nodes[1].admin(AdminRequest::EvictAll, None, 0).unwrap();
+                    nodes.nodes[1].admin(AdminRequest::ClusterStatus, None, 0).unwrap();
+                }
+            });
+            while nodes.cluster(0).blocks_served == 0 && !reader.is_finished() {
+                std::thread::yield_now();
+            }
+            nodes.nodes[0].stop();
+        });
+    }
+}
+
 /// Length of a split, as owners are found by.
 fn split_bytes() -> u64 {
     tidepool_proto::hadoop::split_bytes_default()

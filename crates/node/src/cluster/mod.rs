@@ -136,8 +136,9 @@ impl Cluster {
         }
         self.members.lock().leave(self.now());
         self.signal.raise();
-        // Its connections hold no lock of this, and end with what they are doing.
-        *self.server.lock() = None;
+        // Its connections end with what they are doing, for which they may look at it.
+        let server = self.server.lock().take();
+        drop(server);
         let threads: Vec<_> = self.threads.lock().drain(..).collect();
         for thread in threads {
             if thread.thread().id() != std::thread::current().id() {

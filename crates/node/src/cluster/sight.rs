@@ -33,6 +33,8 @@ use crate::core::Core;
 const FAR: u64 = 80 << 20;
 /// Longest wait for a change to show.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Longest wait for the other node to have made it.
+const CHANGE_LIMIT: Duration = Duration::from_secs(2);
 /// What shows so soon took the time of the questions alone.
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// Changes of one look: the file grows, and is written in place.
@@ -54,6 +56,13 @@ struct Shown {
     bytes: Option<Duration>,
     /// A plain read gave old bytes although both showed.
     stale_pages: bool,
+}
+
+impl Shown {
+    /// Whether the change showed in both.
+    fn is_whole(&self) -> bool {
+        self.version.is_some() && self.bytes.is_some()
+    }
 }
 
 /// What is seen of another node's file at a moment.
@@ -159,6 +168,9 @@ impl World<'_> {
             worst.version = later(worst.version, shown.version);
             worst.bytes = later(worst.bytes, shown.bytes);
             worst.stale_pages |= shown.stale_pages;
+            if !worst.is_whole() {
+                break;
+            }
         }
         Ok(worst)
     }
@@ -182,7 +194,7 @@ impl World<'_> {
                 shown.bytes.get_or_insert(took);
             }
             shown.stale_pages = now.plain < number;
-            Ok((shown.version.is_some() && shown.bytes.is_some()).then_some(()))
+            Ok(shown.is_whole().then_some(()))
         })?;
         Ok(shown)
     }
@@ -251,8 +263,16 @@ impl Cluster {
             },
             limit: LIMIT,
         };
-        match world.measure() {
-            Ok(shown) => self.note_shown(core, node, shown),
+        let measured = world.measure().and_then(|shown| match shown.is_whole() {
+            true => Ok(shown),
+            // It is believed when it is so again, of a node that was not started anew meanwhile:
+            // its changes begin from the first one.
+            false => world.measure(),
+        });
+        let is_same = || self.join_file(node).is_ok_and(|now| now == file);
+        match measured {
+            Ok(shown) if shown.is_whole() || is_same() => self.note_shown(core, node, shown),
+            Ok(_) => self.note_unseen(node, "it was started anew meanwhile"),
             Err(because) => self.note_unseen(node, &because),
         }
     }
@@ -261,7 +281,7 @@ impl Cluster {
         // The other node may change its file for somebody else at the moment.
         for _ in 0..20 {
             let request = threads::about_change();
-            let timeout = self.config.peer_timeout.max(LIMIT);
+            let timeout = self.config.peer_timeout.max(CHANGE_LIMIT);
             let reply = self.transport.call(node.as_str(), &request, timeout);
             let reply = reply.map_err(|error| error.to_string())?;
             if let Ok(number) = reply.as_slice().try_into().map(u64::from_le_bytes) {
