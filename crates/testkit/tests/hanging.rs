@@ -15,11 +15,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags, XattrFlags};
 use tidepool_client::{Client as Library, ClientOptions, File as LibraryFile, OpenOptions};
 use tidepool_fuse::{Mount, MountConfig};
 use tidepool_node::Node;
 use tidepool_node::server::{Server, ServerLimits};
+use tidepool_proto::{FileService, Version};
 use tidepool_testkit::needs_mount;
 use tidepool_testkit::user::User;
 use tidepool_testkit::weak_pfs::{WeakPfs, Weakness};
@@ -53,10 +54,11 @@ impl Client {
         for file in ["resident", "written", "locked"] {
             Client::make(&behind.join(file));
         }
+        let below = scene.pfs.root().join(name).join("resident");
+        scene.wait_settled(&below);
         let reader = File::open(upper.join("resident")).unwrap();
         let written = upper.join("written");
         let writer = File::options().read(true).write(true).open(written).unwrap();
-        let below = scene.pfs.root().join(name).join("resident");
         let by_library = scene.library.open(below, OpenOptions::read()).unwrap();
         Client { upper, behind, reader, writer, by_library, counter: AtomicUsize::new(0) }
     }
@@ -180,6 +182,22 @@ struct Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         self.node.stop();
+    }
+}
+
+impl Scene {
+    /// Waits until what is read of a file may be kept: its time stamps are old enough.
+    fn wait_settled(&self, path: &Path) {
+        let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let end = Instant::now() + LIMIT;
+        loop {
+            let facts = rustix::fs::statx(CWD, path, AtFlags::empty(), flags).unwrap();
+            if !self.node.is_racy(&Version::from(&facts)) {
+                return;
+            }
+            assert!(Instant::now() < end, "time stamps stay new");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -65,11 +65,14 @@ struct Entry {
 pub(crate) struct FillPool {
     entries: Mutex<HashMap<u64, Entry>>,
     descriptors_max: usize,
+    /// The file system may hang at a close, which then is nobody's to wait for.
+    closes_aside: bool,
 }
 
 impl FillPool {
-    pub fn new(descriptors_max: usize) -> Self {
-        FillPool { entries: Mutex::new(HashMap::new()), descriptors_max: descriptors_max.max(1) }
+    pub fn new(descriptors_max: usize, closes_aside: bool) -> Self {
+        let descriptors_max = descriptors_max.max(1);
+        FillPool { entries: Mutex::default(), descriptors_max, closes_aside }
     }
 
     /// The descriptor of file `number`, opened by `open` if there is none.
@@ -86,25 +89,39 @@ impl FillPool {
         // Opened without the lock: on a PFS it takes as long as a message.
         let descriptor = Arc::new(open()?);
         let mut entries = self.entries.lock();
-        entries.retain(|_, entry| now.duration_since(entry.last_used) < IDLE_AFTER);
+        let mut closing = take_idle(&mut entries);
         if entries.len() >= self.descriptors_max {
             let oldest = entries.iter().min_by_key(|(_, entry)| entry.last_used);
             if let Some(oldest) = oldest.map(|(number, _)| *number) {
-                entries.remove(&oldest);
+                closing.extend(entries.remove(&oldest));
             }
         }
-        entries.insert(number, Entry { descriptor: descriptor.clone(), last_used: now });
+        let entry = Entry { descriptor: descriptor.clone(), last_used: now };
+        closing.extend(entries.insert(number, entry));
+        drop(entries);
+        self.close(closing);
         Ok(descriptor)
     }
 
     /// Closes the descriptor of a file that goes away.
     pub fn remove(&self, number: u64) {
-        self.entries.lock().remove(&number);
+        let removed = self.entries.lock().remove(&number);
+        drop(removed);
     }
 
     /// Closes what was not used for a while.
     pub fn close_idle(&self) {
-        self.entries.lock().retain(|_, entry| entry.last_used.elapsed() < IDLE_AFTER);
+        let closing = take_idle(&mut self.entries.lock());
+        self.close(closing);
+    }
+
+    /// Closes descriptors of other files than the caller's, without the lock.
+    fn close(&self, closing: Vec<Entry>) {
+        if self.closes_aside && !closing.is_empty() {
+            // Where no thread is to be had, they are dropped with the closure that is not run.
+            let thread = std::thread::Builder::new().name("pfs-close".into()).stack_size(64 << 10);
+            let _ = thread.spawn(move || drop(closing));
+        }
     }
 
     /// Number of descriptors held.
@@ -112,6 +129,11 @@ impl FillPool {
     pub fn len(&self) -> usize {
         self.entries.lock().len()
     }
+}
+
+/// What was not used for a while.
+fn take_idle(entries: &mut HashMap<u64, Entry>) -> Vec<Entry> {
+    entries.extract_if(|_, entry| entry.last_used.elapsed() >= IDLE_AFTER).map(|it| it.1).collect()
 }
 
 #[cfg(test)]
@@ -125,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_pool_keeps_to_its_limit_and_drops_the_least_recently_used() {
-        let pool = FillPool::new(2);
+        let pool = FillPool::new(2, true);
         for number in [1, 2, 1, 3] {
             pool.get(number, open_null).unwrap();
         }

@@ -125,7 +125,7 @@ impl Shared {
             device: stat.st_dev,
             mount_id: file_system.mount_id,
             layout: LayoutBackend::of(&file_system),
-            fills: FillPool::new(options.fill_descriptors_max),
+            fills: FillPool::new(options.fill_descriptors_max, known.remote),
             names: DurableNames::default(),
             root: path,
             root_descriptor: descriptor,
