@@ -9,13 +9,12 @@ use super::place::Place;
 use super::regression;
 use super::report::{Report, Stage};
 use super::tables;
-use crate::jvm::artifacts::{self, Project};
 use crate::jvm::daemon::{Daemon, free_ports};
-use crate::jvm::java::{self, Java, Ran};
+use crate::jvm::java::{Java, Ran};
+use crate::jvm::spark::SparkHome;
 use crate::kmeans::cluster::Centroids;
 use crate::kmeans::data::{DIMENSIONS, DataSet};
 use crate::kmeans::pass;
-use crate::scratch::Scratch;
 
 const CORES: u32 = 2;
 const EXECUTOR_MEMORY: &str = "1500m";
@@ -34,12 +33,10 @@ const QUESTIONS: u64 = 3;
 #[derive(Debug)]
 pub struct Spark {
     master: String,
-    class_path: String,
-    project: Project,
     log: PathBuf,
     _worker: Daemon,
     _master: Daemon,
-    _home: Scratch,
+    home: SparkHome,
 }
 
 /// One pass, as the programs tell it.
@@ -56,34 +53,10 @@ pub struct Pass {
 impl Spark {
     /// Starts master and worker with the storage's file system and configuration.
     pub fn start(place: &Place) -> Result<Self> {
-        let project = artifacts::project("spark")?;
         let [port, master_page, worker_port, worker_page] = free_ports()?;
-        let home = Scratch::short()?;
-        // The worker starts executors with what lies in `jars`.
-        let jars = home.path().join("jars");
-        std::fs::create_dir(&jars)?;
-        let jar = project.jar.display().to_string();
-        let own = [jar.as_str(), place.hadoop.jars()];
-        let all = own.into_iter().chain(project.dependencies.split(':'));
-        for (index, jar) in all.filter(|jar| !jar.is_empty()).enumerate() {
-            let name = PathBuf::from(jar);
-            let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            std::os::unix::fs::symlink(jar, jars.join(format!("{index:03}-{name}")))?;
-        }
-        place.hadoop.site.write(&place.hadoop.configuration())?;
-        let configuration = place.hadoop.configuration().display().to_string();
-        // The logs of executors.
-        let work = place.hadoop.logs.join("spark-work");
-        let class_path = java::class_path(&[&configuration, &format!("{}/*", jars.display())]);
-        let mut java = Java::new(&class_path, "512m").light();
-        java.environment = vec![
-            ("SPARK_HOME".into(), home.path().display().to_string()),
-            ("HADOOP_CONF_DIR".into(), configuration),
-            ("SPARK_WORKER_DIR".into(), work.display().to_string()),
-            ("JAVA_HOME".into(), java::home()?.display().to_string()),
-            ("SPARK_SCALA_VERSION".into(), "2.13".into()),
-            ("SPARK_LOCAL_IP".into(), "127.0.0.1".into()),
-        ];
+        let home = SparkHome::new(&place.hadoop)?;
+        let mut java = home.daemon("512m");
+        java.environment.push(("SPARK_LOCAL_IP".into(), "127.0.0.1".into()));
         let logs = &place.hadoop.logs;
         let address = |port: u16, page: u16| {
             ["--host", "127.0.0.1", "--port", &port.to_string(), "--webui-port", &page.to_string()]
@@ -104,26 +77,18 @@ impl Spark {
         worker.wait_for_port(worker_port)?;
         Ok(Spark {
             master,
-            class_path,
-            project,
+            home,
             log: logs.join("spark-driver.log"),
             _worker: worker,
             _master: master_daemon,
-            _home: home,
         })
     }
 
     fn java(&self, name: &str) -> Java {
-        let jar = self.project.jar.display();
-        let opens: Vec<String> = java::opens().collect();
-        Java::new(&self.class_path, DRIVER_HEAP)
-            .property("spark.master", &self.master)
-            .property("spark.app.name", name)
-            .property("spark.jars", jar)
+        self.home
+            .driver(DRIVER_HEAP, &self.master, name)
             .property("spark.driver.host", "127.0.0.1")
             .property("spark.executor.memory", EXECUTOR_MEMORY)
-            .property("spark.executor.extraJavaOptions", opens.join(" "))
-            .property("spark.ui.enabled", false)
             .property("spark.hadoop.mapreduce.input.fileinputformat.split.minsize", 0)
     }
 

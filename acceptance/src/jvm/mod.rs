@@ -12,3 +12,4 @@ pub mod flink;
 pub mod hadoop;
 pub mod java;
 pub mod site;
+pub mod spark;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::rig::{BLOCK, Content, NODES, Rig, Way, names};
-use crate::bench::row::{Goal, Row};
+use crate::bench::row::{Goal, Row, median};
 
 const NAME: &str = "iterations with a share of the data in memory, beside the model";
 /// Files of each node.
@@ -23,8 +23,9 @@ pub fn run(rig: &mut Rig) -> Result<Vec<Row>> {
     for node in NODES {
         quarters.push(rig.write(&names(&format!("share-{node}"), FILES), bytes)?);
     }
-    let whole = median(&iterations(rig, &quarters, FILES)?);
-    let nothing = median(&iterations(rig, &quarters, 0)?);
+    let middle = |seconds: Vec<f64>| median(&seconds).unwrap_or(f64::NAN);
+    let whole = middle(iterations(rig, &quarters, FILES)?);
+    let nothing = middle(iterations(rig, &quarters, 0)?);
     let mut rows = Vec::new();
     for resident in (1..FILES).rev() {
         let share = resident as f64 / FILES as f64;
@@ -42,12 +43,6 @@ pub fn run(rig: &mut Rig) -> Result<Vec<Row>> {
     quarters.iter().try_for_each(|files| rig.remove(files))?;
     rig.empty()?;
     Ok(rows)
-}
-
-fn median(seconds: &[f64]) -> f64 {
-    let mut sorted = seconds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// Seconds of iterations that find so many files of each node in its memory, and no others.

@@ -11,12 +11,12 @@ use super::rig::{BLOCK, Content, LIMIT, NODES, Rig, names};
 use crate::bench::row::{Goal, Row};
 use crate::bench::wait_until;
 use crate::environment;
-use crate::jvm::artifacts::{self, Project};
+use crate::jvm::artifacts;
 use crate::jvm::daemon::Daemon;
 use crate::jvm::hadoop::Hadoop;
 use crate::jvm::java::{self, Java};
+use crate::jvm::spark::SparkHome;
 use crate::process;
-use crate::scratch::Scratch;
 
 const NAME: &str =
     "Spark on 4 nodes: tasks on the node that holds their data, from the second pass on";
@@ -71,11 +71,9 @@ struct Pass {
 
 /// Master and workers.
 struct Spark {
-    class_path: String,
-    project: Project,
     logs: PathBuf,
     _daemons: Vec<Daemon>,
-    _home: Scratch,
+    home: SparkHome,
     _hadoop: Hadoop,
 }
 
@@ -97,31 +95,8 @@ impl Spark {
         let mut hadoop = Hadoop::new(&environment::target().join("bench"), &logs)?;
         hadoop.add_jar(&artifacts::tide_jar()?);
         // The daemon's usual socket is each node's own.
-        hadoop.site.write(&hadoop.configuration())?;
-        let project = artifacts::project("spark")?;
-        let home = Scratch::short()?;
-        let jars = home.path().join("jars");
-        std::fs::create_dir(&jars)?;
-        let jar = project.jar.display().to_string();
-        let own = [jar.as_str(), hadoop.jars()];
-        let all = own.into_iter().chain(project.dependencies.split(':'));
-        for (index, jar) in
-            all.flat_map(|jars| jars.split(':')).filter(|jar| !jar.is_empty()).enumerate()
-        {
-            let name = PathBuf::from(jar);
-            let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            std::os::unix::fs::symlink(jar, jars.join(format!("{index:03}-{name}")))?;
-        }
-        let configuration = hadoop.configuration().display().to_string();
-        let class_path = java::class_path(&[&configuration, &format!("{}/*", jars.display())]);
-        let mut java = Java::new(&class_path, "256m").light();
-        java.environment = vec![
-            ("SPARK_HOME".into(), home.path().display().to_string()),
-            ("HADOOP_CONF_DIR".into(), configuration),
-            ("JAVA_HOME".into(), java::home()?.display().to_string()),
-            ("SPARK_SCALA_VERSION".into(), "2.13".into()),
-            ("SPARK_WORKER_DIR".into(), logs.join("spark-work").display().to_string()),
-        ];
+        let home = SparkHome::new(&hadoop)?;
+        let java = home.daemon("256m");
         let port = PORT.to_string();
         let master = ["--host", NODES[0], "--port", &port, "--webui-port", "0"];
         let mut command =
@@ -140,22 +115,18 @@ impl Spark {
             let text = std::fs::read_to_string(&master_log).unwrap_or_default();
             Ok(text.matches("Registering worker").count() == NODES.len())
         })?;
-        Ok(Spark { class_path, project, logs, _daemons: daemons, _home: home, _hadoop: hadoop })
+        Ok(Spark { home, logs, _daemons: daemons, _hadoop: hadoop })
     }
 
     /// All passes; what was read is compared with what was written.
     fn scan(&self, rig: &Rig, files: &[Content]) -> Result<Vec<Pass>> {
-        let opens: Vec<String> = java::opens().collect();
-        let java = Java::new(&self.class_path, "512m")
-            .property("spark.master", format!("spark://{}:{PORT}", NODES[0]))
-            .property("spark.app.name", "scan")
-            .property("spark.jars", self.project.jar.display())
+        let java = self
+            .home
+            .driver("512m", &format!("spark://{}:{PORT}", NODES[0]), "scan")
             .property("spark.driver.host", NODES[0])
             .property("spark.executor.memory", "700m")
-            .property("spark.executor.extraJavaOptions", opens.join(" "))
             .property("spark.locality.wait", "10s")
             .property("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-            .property("spark.ui.enabled", false)
             .property("passes.wait", true);
         let (record, passes) = (BLOCK.to_string(), PASSES.to_string());
         let arguments = ["tide:///spark-*", &record, &passes];

@@ -1,7 +1,7 @@
 //! `tidepool status`: facts and counters of the node.
 
 use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
-use tidepool_proto::cluster::{ChangesShown, ClusterStatus};
+use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, ClusterStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
 
@@ -221,16 +221,15 @@ fn cluster_row(cluster: &ClusterStatus) -> String {
 /// How soon changes of another node showed here.
 fn sight(shown: &ChangesShown) -> String {
     let node = &shown.node;
-    match (shown.version_ms, shown.bytes_ms) {
-        (Some(_), Some(_)) if shown.stale_pages => {
-            let text = format!("of {node} are seen here, not by programs that read the PFS itself");
-            coloured(&text, Colour::Warning)
+    let warning = |text: String| coloured(&text, Colour::Warning);
+    match shown.verdict() {
+        ChangesVerdict::AtOnce => format!("of {node} are seen at once"),
+        ChangesVerdict::StalePages => {
+            warning(format!("of {node} are seen here, not by programs that read the PFS itself"))
         }
-        (Some(version), Some(bytes)) => {
-            format!("seen {} ms after {node} made them", version.max(bytes))
-        }
-        (None, _) => coloured(&format!("of {node} are not seen"), Colour::Warning),
-        (_, None) => coloured(&format!("of {node} are seen, not their bytes"), Colour::Warning),
+        ChangesVerdict::LateMs(took) => warning(format!("of {node} are seen after {took} ms")),
+        ChangesVerdict::HiddenVersions => warning(format!("of {node} are not seen")),
+        ChangesVerdict::HiddenBytes => warning(format!("of {node} are seen, not their bytes")),
     }
 }
 

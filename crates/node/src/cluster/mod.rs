@@ -97,6 +97,8 @@ pub struct Cluster {
 
 /// Questions for plans that may be under way at a time.
 const ASKING: usize = 16;
+/// Longest wait for threads at the end; one of them may wait for the PFS.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What happened between this node and others.
 #[derive(Debug, Default)]
@@ -139,12 +141,26 @@ impl Cluster {
         // Its connections end with what they are doing, for which they may look at it.
         let server = self.server.lock().take();
         drop(server);
-        let threads: Vec<_> = self.threads.lock().drain(..).collect();
+        self.join_threads();
+        self.proofs.remove_own(self.core.upgrade().as_deref());
+    }
+
+    /// Waits for the threads, but no longer than a moment for one that a PFS holds up.
+    fn join_threads(&self) {
+        let mut threads: Vec<_> = self.threads.lock().drain(..).collect();
+        threads.retain(|thread| thread.thread().id() != std::thread::current().id());
+        let deadline = Instant::now() + STOP_LIMIT;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for thread in threads {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
+            match thread.is_finished() {
+                true => drop(thread.join()),
+                false => tracing::warn!(
+                    thread = thread.thread().name(),
+                    "it waits for the PFS and is left behind"
+                ),
             }
         }
-        self.proofs.remove_own(self.core.upgrade().as_deref());
     }
 }

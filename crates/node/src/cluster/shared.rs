@@ -42,26 +42,31 @@ impl Shared {
         }
     }
 
-    /// What another node is asked for.
-    pub fn request(&self, offset: u64, length: usize, may_fill: bool) -> BlockRequest {
+    /// As it is sent: inode number, generation, length, and times of the last changes of bytes and
+    /// of attributes.
+    pub fn words(&self) -> ([u64; 2], [i64; 3]) {
         let SharedVersion { size, mtime_ns, ctime_ns } = self.version;
-        BlockRequest {
-            file: [self.file.inode, self.file.generation],
-            version: [size as i64, mtime_ns, ctime_ns],
-            offset,
-            length: length as u32,
-            may_fill,
-        }
+        ([self.file.inode, self.file.generation], [size as i64, mtime_ns, ctime_ns])
     }
 
-    /// What a request of another node is about.
-    pub fn asked(request: &BlockRequest) -> Shared {
-        let [inode, generation] = request.file;
-        let [size, mtime_ns, ctime_ns] = request.version;
+    /// What was sent so.
+    pub fn from_words([inode, generation]: [u64; 2], version: [i64; 3]) -> Shared {
+        let [size, mtime_ns, ctime_ns] = version;
         Shared {
             file: FileKey { inode, generation },
             version: SharedVersion { size: size as u64, mtime_ns, ctime_ns },
         }
+    }
+
+    /// What another node is asked for.
+    pub fn request(&self, offset: u64, length: usize, may_fill: bool) -> BlockRequest {
+        let (file, version) = self.words();
+        BlockRequest { file, version, offset, length: length as u32, may_fill }
+    }
+
+    /// What a request of another node is about.
+    pub fn asked(request: &BlockRequest) -> Shared {
+        Shared::from_words(request.file, request.version)
     }
 
     /// Its number here.

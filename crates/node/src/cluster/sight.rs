@@ -5,7 +5,7 @@
 //! were read under it may be of another one. So a node asks another one to change its join file,
 //! and looks at it as opens do until the change shows:
 //!
-//! * within [`AT_ONCE`]: nothing follows.
+//! * at once: nothing follows.
 //! * later: time stamps count as racy for twice as long as it took, so that nothing that was read
 //!   meanwhile is kept.
 //! * not within [`LIMIT`]: nothing is kept any more ([`PfsPromise::ChangesHide`]).
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_cluster::NodeName;
 use tidepool_proto::Version;
-use tidepool_proto::cluster::ChangesShown;
+use tidepool_proto::cluster::{ChangesShown, ChangesVerdict};
 
 use super::join::JoinFile;
 use super::{Cluster, threads};
@@ -35,8 +35,6 @@ const FAR: u64 = 80 << 20;
 const LIMIT: Duration = Duration::from_secs(5);
 /// Longest wait for the other node to have made it.
 const CHANGE_LIMIT: Duration = Duration::from_secs(2);
-/// What shows so soon took the time of the questions alone.
-const AT_ONCE: Duration = Duration::from_millis(20);
 /// Changes of one look: the file grows, and is written in place.
 const CHANGES: usize = 2;
 /// Other nodes that are looked at after the start, and time between two looks from then on.
@@ -214,14 +212,12 @@ impl Cluster {
         let is_due = self.sight.looking.try_lock().is_some_and(|ended| {
             ended.is_some_and(|at| self.now().saturating_sub(at) > LOOK_INTERVAL)
         });
-        let others = || {
-            let members = self.members.lock().members().into_iter().map(|member| member.name);
-            members.filter(|node| self.proofs.holds(node)).collect::<Vec<_>>()
-        };
         if !is_due {
             return;
         }
-        let others = others();
+        let members = self.members.lock().members();
+        let names = members.into_iter().map(|member| member.name);
+        let others: Vec<NodeName> = names.filter(|node| self.proofs.holds(node)).collect();
         let chosen = threads::random() as usize % others.len().max(1);
         if let Some(node) = others.get(chosen) {
             self.start_look(node.clone());
@@ -305,12 +301,13 @@ impl Cluster {
 
     fn note_shown(&self, core: &Core, node: &NodeName, shown: Shown) {
         let milliseconds = |time: Duration| time.as_millis() as u64;
-        *self.sight.last.lock() = Some(ChangesShown {
+        let shown = ChangesShown {
             node: node.to_string(),
             version_ms: shown.version.map(milliseconds),
             bytes_ms: shown.bytes.map(milliseconds),
             stale_pages: shown.stale_pages,
-        });
+        };
+        let verdict = shown.verdict();
         if shown.stale_pages {
             tracing::warn!(
                 %node,
@@ -319,22 +316,21 @@ impl Cluster {
                  GlusterFS with `fopen-keep-cache=off`",
             );
         }
-        match (shown.version, shown.bytes) {
-            (Some(version), Some(bytes)) if version.max(bytes) <= AT_ONCE => {
+        *self.sight.last.lock() = Some(shown);
+        match verdict {
+            ChangesVerdict::AtOnce | ChangesVerdict::StalePages => {
                 tracing::info!(%node, "what it writes to the PFS shows here at once");
             }
-            (Some(version), Some(bytes)) => {
-                let took = version.max(bytes);
-                core.promise.note_settling(took * 2);
+            ChangesVerdict::LateMs(took_ms) => {
+                core.promise.note_settling(Duration::from_millis(took_ms * 2));
                 tracing::warn!(
                     %node,
-                    "what it writes to the PFS shows here after {} ms: the PFS's client remembers \
-                     attributes. Files that changed within the last {} ms are not kept",
-                    took.as_millis(),
-                    (took * 2).as_millis(),
+                    "what it writes to the PFS shows here after {took_ms} ms: the PFS's client \
+                     remembers attributes. Files that changed within the last {} ms are not kept",
+                    took_ms * 2,
                 );
             }
-            _ => {
+            ChangesVerdict::HiddenVersions | ChangesVerdict::HiddenBytes => {
                 if core.keep_nothing() {
                     tracing::warn!(
                         %node,

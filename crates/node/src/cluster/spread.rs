@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -33,20 +34,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 struct Asked {
     /// Path below the PFS directory.
     path: Vec<u8>,
-    /// Inode number and birth time, and length, change of content and change of metadata.
-    file: (u64, u64),
-    version: (u64, i64, i64),
+    /// See [`Shared::words`].
+    file: ([u64; 2], [i64; 3]),
     user_id: u32,
     offset: u64,
     length: u64,
-}
-
-impl Asked {
-    fn is_of(&self, version: &Version) -> bool {
-        let Shared { file, version } = Shared::named(version);
-        (file.inode, file.generation) == self.file
-            && (version.size, version.mtime_ns, version.ctime_ns) == self.version
-    }
 }
 
 /// What became of it: bytes that are resident now, or why not.
@@ -92,6 +84,13 @@ fn open_below(core: &Core, path: &[u8]) -> Result<OwnedFd> {
     rustix::fs::open(again, flags, Mode::empty()).map_err(failed)
 }
 
+/// Another descriptor of the same open.
+fn again(descriptor: &OwnedFd) -> Result<OwnedFd> {
+    descriptor.try_clone().map_err(|error| {
+        Error::new(ErrorKind::LimitReached, "spreading a file over the nodes", "").caused_by(error)
+    })
+}
+
 impl Node {
     fn bring_in_split(
         &self,
@@ -100,7 +99,7 @@ impl Node {
         go_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
         let open = self.open_for_admin(file, asked.user_id)?;
-        if !asked.is_of(&open.version()) {
+        if Shared::named(&open.version()).words() != asked.file {
             return Err(Error::new(ErrorKind::Changed, "bringing in for another node", "")
                 .remedy("load it again: it changed meanwhile"));
         }
@@ -145,39 +144,36 @@ impl Node {
             Error::new(ErrorKind::InvalidInput, operation, "this node stands alone")
                 .remedy("load it without --spread, or list the nodes (`cluster_nodes`)")
         })?;
-        let lower = self.core.pfs.file(descriptor.try_clone().map_err(|error| {
-            Error::new(ErrorKind::LimitReached, operation, "").caused_by(error)
-        })?)?;
+        let lower = self.core.pfs.file(again(&descriptor)?)?;
         let version = lower.version()?;
         let path = lower.relative_path().ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, operation, "the file has no name any more")
         })?;
         drop(lower);
         let (held_bytes, absent) = self.absent_splits(&descriptor, &version)?;
-        let Shared { file, version: shared } = Shared::named(&version);
+        let file = Shared::named(&version).words();
         let path = path.into_os_string().into_vec();
         let split_bytes = hadoop::split_bytes_default();
         let asked = |split: u64| Asked {
             path: path.clone(),
-            file: (file.inode, file.generation),
-            version: (shared.size, shared.mtime_ns, shared.ctime_ns),
+            file,
             user_id,
             offset: split * split_bytes,
             length: split_bytes.min(version.size - split * split_bytes),
         };
-        let ended = std::sync::atomic::AtomicBool::new(false);
+        let ended = AtomicBool::new(false);
         let nodes = std::thread::scope(|scope| {
             let bring = |(owner, splits): (String, Vec<u64>)| {
                 let (asked, ended, descriptor) = (&asked, &ended, &descriptor);
                 scope.spawn(move || {
                     let all = splits.into_iter().map(asked).collect();
-                    let go_on = || !ended.load(std::sync::atomic::Ordering::Relaxed);
+                    let go_on = || !ended.load(Ordering::Relaxed);
                     self.share(cluster, owner, all, descriptor, &go_on)
                 })
             };
             let working: Vec<_> = absent.into_iter().map(bring).collect();
             while working.iter().any(|thread| !thread.is_finished()) {
-                ended.store(!go_on(), std::sync::atomic::Ordering::Relaxed);
+                ended.store(!go_on(), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }
             working.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -198,11 +194,7 @@ impl Node {
         let mut first = 0;
         while first < splits {
             let range = SplitRange { split_bytes, first, count: SPLITS_MAX };
-            let again = descriptor.try_clone().map_err(|error| {
-                Error::new(ErrorKind::LimitReached, "looking for the hosts of splits", "")
-                    .caused_by(error)
-            })?;
-            let Locality::Splits(hosts) = self.locate(again, range)? else { break };
+            let Locality::Splits(hosts) = self.locate(again(descriptor)?, range)? else { break };
             for (split, number) in hosts.splits.iter().zip(first..) {
                 let length = split_bytes.min(version.size - number * split_bytes);
                 match hosts.names_of(split).next() {
@@ -233,11 +225,9 @@ impl Node {
         let mut share = SpreadShare { node: owner, asked_bytes, ..SpreadShare::default() };
         for asked in splits {
             let brought = match share.node == cluster.me.as_str() {
-                true => {
-                    descriptor.try_clone().map_err(|error| error.to_string()).and_then(|file| {
-                        self.bring_in_split(file, &asked, go_on).map_err(|it| it.to_string())
-                    })
-                }
+                true => again(descriptor)
+                    .and_then(|file| self.bring_in_split(file, &asked, go_on))
+                    .map_err(|error| error.to_string()),
                 false => cluster.have_brought_in(&share.node, &asked),
             };
             match brought {

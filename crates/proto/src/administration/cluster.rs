@@ -51,6 +51,39 @@ pub struct ChangesShown {
     pub stale_pages: bool,
 }
 
+/// What it means how soon changes show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangesVerdict {
+    /// Opens and reads see them.
+    AtOnce,
+    /// They see them, and the page cache of the PFS's client has old bytes all the same.
+    StalePages,
+    /// They see them after so many milliseconds.
+    LateMs(u64),
+    /// They do not see other versions.
+    HiddenVersions,
+    /// They see other versions and old bytes.
+    HiddenBytes,
+}
+
+impl ChangesShown {
+    /// What showed within so many milliseconds took the time of the questions alone.
+    const AT_ONCE_MS_MAX: u64 = 20;
+
+    /// What was seen, as it matters to what is kept.
+    pub fn verdict(&self) -> ChangesVerdict {
+        match (self.version_ms, self.bytes_ms) {
+            (None, _) => ChangesVerdict::HiddenVersions,
+            (_, None) => ChangesVerdict::HiddenBytes,
+            (Some(version), Some(bytes)) => match version.max(bytes) {
+                late if late > Self::AT_ONCE_MS_MAX => ChangesVerdict::LateMs(late),
+                _ if self.stale_pages => ChangesVerdict::StalePages,
+                _ => ChangesVerdict::AtOnce,
+            },
+        }
+    }
+}
+
 /// One other node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use crate::admin::Status;
+use crate::cluster::ClusterStatus;
 use crate::control::{ALARMS, ControlReport};
 use crate::level::Level;
 
@@ -57,6 +58,11 @@ pub struct MetricSpec {
 
 fn one(value: u64) -> Vec<Sample> {
     vec![Sample { label_values: Vec::new(), value }]
+}
+
+/// A number of a node that is one of several; 0 where it stands alone.
+fn of_cluster(status: &Status, value: fn(&ClusterStatus) -> u64) -> u64 {
+    status.cluster.as_deref().map_or(0, value)
 }
 
 /// A number that a controller reported; 0 where none did.
@@ -162,28 +168,28 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_peer_served_bytes_total" Counter "bytes" |s| s.peer_served_bytes,
         "Bytes that other nodes read from this node's memory.";
     "tidepool_cluster_members_alive" Gauge ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.alive() as u64),
+        |s| of_cluster(s, |cluster| cluster.alive() as u64),
         "Nodes of the cluster that are alive, this one among them; 0 where it stands alone.";
     "tidepool_peer_blocks_missed_total" Counter ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.blocks_missed),
+        |s| of_cluster(s, |cluster| cluster.blocks_missed),
         "Blocks that other nodes were asked for and did not give.";
     "tidepool_peer_messages_rejected_total" Counter ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.messages_rejected),
+        |s| of_cluster(s, |cluster| cluster.messages_rejected),
         "Messages at the peer port that were refused: garbage, replays, wrong keys.";
     "tidepool_peer_blocks_changed_total" Counter ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.blocks_changed),
+        |s| of_cluster(s, |cluster| cluster.blocks_changed),
         "Blocks of other nodes that changed while they were sent, and were thrown away.";
     "tidepool_peer_queued_bytes" Gauge "bytes"
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.queued_bytes),
+        |s| of_cluster(s, |cluster| cluster.queued_bytes),
         "Bytes of blocks in sockets that other nodes have not received yet.";
     "tidepool_cluster_members" Gauge ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.members.len() as u64 + 1),
+        |s| of_cluster(s, |cluster| cluster.members.len() as u64 + 1),
         "Nodes in the list of the cluster; 0 where it stands alone.";
     "tidepool_cluster_location_entries" Gauge ""
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.location_entries),
+        |s| of_cluster(s, |cluster| cluster.location_entries),
         "Blocks whose holders this node keeps for others, as their home.";
     "tidepool_cluster_location_bytes" Gauge "bytes"
-        |s| s.cluster.as_ref().map_or(0, |cluster| cluster.location_bytes),
+        |s| of_cluster(s, |cluster| cluster.location_bytes),
         "Memory of these entries.";
     "tidepool_clients" Gauge "" |s| s.clients,
         "Connected clients.";

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidepool_pfs::contract::{CheckResult, Outcome as Found};
 use tidepool_proto::Result;
 use tidepool_proto::admin::NodeReport;
-use tidepool_proto::cluster::{ChangesShown, PairReport};
+use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, PairReport};
 
 use super::{Findings, summarise};
 use crate::arguments::DoctorArguments;
@@ -114,27 +114,29 @@ fn membership(node: &NodeReport, nodes: &[NodeReport]) -> Finding {
 /// What it means how soon changes of another node showed.
 pub fn changes(shown: &ChangesShown) -> Finding {
     let node = &shown.node;
-    let Some(took) = shown.version_ms.zip(shown.bytes_ms).map(|(one, other)| one.max(other)) else {
-        let remedy = "nothing is kept in memory there: mount the PFS without caches of attributes, \
-                      and restart the node";
-        return (Found::Failed, format!("changes of {node} do not show"), remedy.to_owned());
+    let (found, measured, consequence) = match shown.verdict() {
+        ChangesVerdict::AtOnce => (Found::Ok, format!("sees changes of {node} at once"), ""),
+        ChangesVerdict::StalePages => (
+            Found::Degraded,
+            format!("sees changes of {node}; plain reads of the PFS do not"),
+            "programs that read the PFS directory itself get bytes of before the change from the \
+             page cache; through Tidepool they get the new ones. Mount GlusterFS with \
+             fopen-keep-cache=off",
+        ),
+        ChangesVerdict::LateMs(took) => (
+            Found::Degraded,
+            format!("sees changes of {node} after {took} ms"),
+            "the PFS's client remembers attributes: bare reads are as late, and files that changed \
+             a moment ago are not kept",
+        ),
+        ChangesVerdict::HiddenVersions | ChangesVerdict::HiddenBytes => (
+            Found::Failed,
+            format!("changes of {node} do not show"),
+            "nothing is kept in memory there: mount the PFS without caches of attributes, and \
+             restart the node",
+        ),
     };
-    match took {
-        _ if shown.stale_pages => {
-            let consequence = "programs that read the PFS directory itself get bytes of before the \
-                               change from the page cache; through Tidepool they get the new ones. \
-                               Mount GlusterFS with fopen-keep-cache=off";
-            let measured = format!("sees changes of {node}; plain reads of the PFS do not");
-            (Found::Degraded, measured, consequence.to_owned())
-        }
-        0..=20 => (Found::Ok, format!("sees changes of {node} at once"), String::new()),
-        _ => {
-            let consequence = "the PFS's client remembers attributes: bare reads are as late, and \
-                               files that changed a moment ago are not kept";
-            let measured = format!("sees changes of {node} after {took} ms");
-            (Found::Degraded, measured, consequence.to_owned())
-        }
-    }
+    (found, measured, consequence.to_owned())
 }
 
 fn clocks(pairs: &[PairReport]) -> Finding {
