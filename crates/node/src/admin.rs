@@ -24,6 +24,7 @@ use crate::file::write_back_pool::Wait;
 use crate::file::write_back_state::is_no_room;
 use crate::node::Node;
 use crate::promise::PfsPromise;
+use crate::striping;
 
 impl AdminService for Node {
     fn pfs_root(&self) -> PathBuf {
@@ -377,6 +378,7 @@ impl Node {
         let (read_mode, write_mode) = core.modes(rule, None, None);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let StoreStatus { policy, policy_choice, .. } = core.store.stats();
+        let layout = core.pfs.layout(lower.descriptor());
         let mut answer = Explanation {
             path: lower.relative_path().map_or_else(String::new, |p| p.display().to_string()),
             device: version.id.device,
@@ -390,7 +392,8 @@ impl Node {
             policy_choice,
             read_mode: read_mode.to_string(),
             write_mode: write_mode.to_string(),
-            layout: core.pfs.layout(lower.descriptor()).describe(),
+            layout: layout.describe(),
+            stripes: striping::explain(&layout, version.size, core.block_bytes()),
             ..Explanation::default()
         };
         if let Some((cached, bytes)) = core.store.small_state(version.id) {

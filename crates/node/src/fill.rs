@@ -33,8 +33,10 @@ pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
             .stack_size(256 << 10)
             .spawn(move || {
                 while let Some(strong) = weak.upgrade() {
-                    let Some(job) = strong.fills.next(line) else { return };
-                    job.run(&strong);
+                    let next = strong.fills.next(line, strong.block_bytes());
+                    let Some(running) = next else { return };
+                    running.job.find_placement(&strong);
+                    running.job.run(&strong);
                 }
             })
             .map_err(|error| {
@@ -46,6 +48,9 @@ pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
     }
     Ok(())
 }
+
+/// Blocks of a file that are read in order without asking for its layout.
+const BLOCKS_IN_ORDER: u64 = 4;
 
 /// Where the blocks of one cached version come from: the file, by the descriptor of one open.
 #[derive(Clone, Copy)]
@@ -181,6 +186,15 @@ impl BlockSource<'_> {
 }
 
 impl Job {
+    /// Finds out which servers have the file, where it is so long that the order of its blocks
+    /// matters.
+    fn find_placement(&self, core: &Core) {
+        let (cached, is_of_pfs) = (&self.cached, self.ticket.origin != Origin::PageCache);
+        if is_of_pfs && cached.size() > BLOCKS_IN_ORDER * core.block_bytes() {
+            cached.placement.find(&*core.pfs, &*self.lower);
+        }
+    }
+
     /// Runs the ticket unless another thread has taken it, then waits for its end.
     fn run_or_wait(&self, core: &Core) -> Filled {
         self.run(core);

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{LowerFile, ServerKey};
 use tidepool_proto::ErrorKind;
 
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
+use crate::server_loads::ServerLoads;
 use crate::ticket::{Filled, Origin, Ticket};
 
 /// Whether a block stays in the store once it was brought in.
@@ -74,7 +75,31 @@ struct Queue {
     /// Nobody waits for these: blocks to keep of files that were written.
     written: VecDeque<Job>,
     for_peers: VecDeque<Job>,
+    loads: ServerLoads,
     stopping: bool,
+}
+
+/// A job that a transfer thread has taken; it counts as its server's until this is dropped.
+pub struct Running<'a> {
+    /// What is to be run.
+    pub job: Job,
+    server: Option<ServerKey>,
+    pool: &'a FillPool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(server) = self.server {
+            self.pool.queue.lock().loads.end(server);
+        }
+    }
+}
+
+impl Job {
+    /// The data server that it reads from, where that is known.
+    fn server(&self, block_bytes: u64) -> Option<ServerKey> {
+        Some(self.cached.placement.get()?.server_of(self.ticket.block * block_bytes))
+    }
 }
 
 /// Read-ahead that waits for a thread; more is dropped, the reader will ask again.
@@ -131,23 +156,27 @@ impl FillPool {
     }
 
     /// Waits for the next job of a line; `None` once the node stops.
-    pub fn next(&self, line: Line) -> Option<Job> {
-        let mut queue = self.queue.lock();
+    pub fn next(&self, line: Line, block_bytes: u64) -> Option<Running<'_>> {
+        let mut guard = self.queue.lock();
         loop {
+            let queue = &mut *guard;
             if queue.stopping {
                 return None;
             }
-            let (job, work) = match line {
-                Line::Own => {
-                    let job = queue.jobs.pop_front();
-                    (job.or_else(|| queue.written.pop_front()), &self.work)
-                }
-                Line::ForPeers => (queue.for_peers.pop_front(), &self.work_for_peers),
+            let Queue { jobs, written, for_peers, loads, .. } = queue;
+            let (waiting, work) = match line {
+                Line::Own if jobs.is_empty() => (written, &self.work),
+                Line::Own => (jobs, &self.work),
+                Line::ForPeers => (for_peers, &self.work_for_peers),
             };
-            if job.is_some() {
-                return job;
+            let next = loads.choose(waiting.iter().map(|job| job.server(block_bytes)));
+            if let Some(job) = next.and_then(|next| waiting.remove(next)) {
+                let server = job.server(block_bytes);
+                server.into_iter().for_each(|server| loads.begin(server));
+                drop(guard);
+                return Some(Running { job, server, pool: self });
             }
-            work.wait(&mut queue);
+            work.wait(&mut guard);
         }
     }
 

@@ -24,6 +24,7 @@ pub mod pins;
 mod promise;
 pub mod read_ahead;
 pub mod server;
+mod server_loads;
 mod striping;
 pub mod ticket;
 mod tracer;

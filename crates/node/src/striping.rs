@@ -1,12 +1,17 @@
 //! Passes the striping of directory rules to the PFS: for the directories when the node starts, for
-//! files when they are created through it. Refusals are logged once and cost nothing else.
+//! files when they are created through it; tells where the stripes of a file are. Refusals are
+//! logged once and cost nothing else.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
-use tidepool_pfs::{LayoutHints, LayoutOutcome, LowerFile, LowerStore};
+use tidepool_pfs::{Layout, LayoutHints, LayoutOutcome, LowerFile, LowerStore, StripePart};
+use tidepool_proto::admin::ExplainedStripe;
 use tidepool_proto::config::{DirectoryRule, StripeHints};
+
+/// Stripes that an explanation has.
+const EXPLAINED_MAX: usize = 1024;
 
 fn hints(stripe: &StripeHints) -> LayoutHints {
     LayoutHints {
@@ -37,6 +42,18 @@ fn apply_to_directory(pfs: &dyn LowerStore, path: &Path, stripe: &StripeHints) -
         }
     };
     Some(format!("striping of {}: {why}", path.display()))
+}
+
+/// The first stripes of a file of `size_bytes`.
+pub fn explain(layout: &Layout, size_bytes: u64, block_bytes: u64) -> Vec<ExplainedStripe> {
+    let stripe = |part: StripePart| ExplainedStripe {
+        stripe: part.stripe,
+        offset: part.offset,
+        length: part.length,
+        first_block: part.offset / block_bytes,
+        server: part.server.or_else(|| part.server_index.map(|index| format!("#{index}"))),
+    };
+    layout.map(0, size_bytes, EXPLAINED_MAX).into_iter().map(stripe).collect()
 }
 
 static TOLD: AtomicBool = AtomicBool::new(false);

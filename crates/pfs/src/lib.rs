@@ -24,7 +24,8 @@ mod walk;
 
 pub use fault::{FaultRules, FaultStore};
 pub use features::{DirectIo, Features, FsyncReach};
-pub use layout::{Layout, LayoutHints, LayoutOutcome};
+pub use layout::placement::{Placement, ServerKey};
+pub use layout::{Layout, LayoutHints, LayoutOutcome, StripePart};
 pub use lower::{LowerFile, LowerStore};
 pub use posix::{PosixOptions, PosixStore, sync_entry};
 pub use timed::TimedStore;

@@ -50,6 +50,10 @@ impl LowerStore for TimedStore {
         cost::wait(|| self.0.layout(descriptor))
     }
 
+    fn layout_runs_a_tool(&self) -> bool {
+        self.0.layout_runs_a_tool()
+    }
+
     fn apply_layout(
         &self,
         directory_or_new_file: BorrowedFd<'_>,

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tidepool_proto::{BytesByLevel, FileId, Level, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
+use crate::server_loads::KnownPlacement;
 use crate::ticket::{Filled, Ticket};
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -42,6 +43,8 @@ pub struct CachedVersion {
     /// Bytes of blocks that came from elsewhere and were not asked for yet, by block.
     unread: Mutex<HashMap<u64, (u64, Level)>>,
     unread_blocks: AtomicUsize,
+    /// Which data servers have its bytes.
+    pub(crate) placement: KnownPlacement,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
     /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
@@ -84,6 +87,7 @@ impl CachedVersion {
             passthrough_bytes: AtomicU64::new(0),
             unread: Mutex::new(HashMap::new()),
             unread_blocks: AtomicUsize::new(0),
+            placement: KnownPlacement::default(),
             fills: Mutex::new(HashMap::new()),
             misses: Mutex::new(HashMap::new()),
         }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidepool_pfs::Placement;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
 use tidepool_store::BlockPin;
@@ -19,6 +20,8 @@ use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
 use crate::ticket::{Filled, Origin};
 
+/// Blocks of a stripe as far as a load looks ahead further because of it.
+const STRIPE_BLOCKS_MAX: u64 = 16;
 /// Reads that are random and no longer than this do not fetch a whole block at first.
 const SMALL_READ_BYTES: usize = 128 << 10;
 /// Times that a block is asked for again after it went away between its fill and its use.
@@ -358,6 +361,11 @@ impl Handle {
         }
         let block_bytes = self.core.block_bytes();
         let end = range.end.min(size);
+        cached.placement.find(&*self.core.pfs, &*self.lower);
+        // Several stripes ahead, so that several servers have work.
+        let stripe_bytes = cached.placement.get().and_then(Placement::stripe_bytes);
+        let stripe_blocks = stripe_bytes.map_or(1, |bytes| bytes.div_ceil(block_bytes));
+        let ahead = ahead * stripe_blocks.min(STRIPE_BLOCKS_MAX);
         let mut ahead_to = range.start / block_bytes * block_bytes;
         for block in range.start / block_bytes..end.div_ceil(block_bytes) {
             crate::loads::check(go_on)?;

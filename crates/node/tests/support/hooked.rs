@@ -27,12 +27,16 @@ pub enum Call {
 
 type Hook = dyn Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync;
 
+type OffsetHook = dyn Fn(u64) + Send + Sync;
+
 /// What the test does at calls.
 #[derive(Default)]
 pub struct Hooks {
     hook: Mutex<Option<Arc<Hook>>>,
     without_attributes: AtomicBool,
     over_quota: Mutex<Option<u32>>,
+    layout: Mutex<Option<Layout>>,
+    before_reads: Mutex<Option<Arc<OffsetHook>>>,
 }
 
 impl Hooks {
@@ -57,6 +61,12 @@ impl Hooks {
     /// From now on the files of this owner cannot be written; those of others can.
     pub fn use_up_quota_of(&self, owner: Option<u32>) {
         *self.over_quota.lock().unwrap() = owner;
+    }
+
+    /// From now on files have this layout, and `hook` is told the offset of each read of a block.
+    pub fn stripe(&self, layout: Layout, hook: impl Fn(u64) + Send + Sync + 'static) {
+        *self.layout.lock().unwrap() = Some(layout);
+        *self.before_reads.lock().unwrap() = Some(Arc::new(hook));
     }
 
     fn check_quota(&self, file: &dyn LowerFile) -> Result<()> {
@@ -122,7 +132,12 @@ impl LowerStore for HookedStore {
     }
 
     fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout {
-        self.inner.layout(descriptor)
+        let told = self.hooks.layout.lock().unwrap().clone();
+        told.unwrap_or_else(|| self.inner.layout(descriptor))
+    }
+
+    fn layout_runs_a_tool(&self) -> bool {
+        self.inner.layout_runs_a_tool()
     }
 
     fn apply_layout(&self, file: BorrowedFd<'_>, hints: &LayoutHints) -> Result<LayoutOutcome> {
@@ -148,6 +163,8 @@ impl LowerFile for HookedFile {
     }
 
     fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let hook = self.hooks.before_reads.lock().unwrap().clone();
+        hook.into_iter().for_each(|hook| hook(offset));
         self.hooks.around(Call::Read, || self.inner.read_block(offset, buffer))
     }
 

@@ -106,6 +106,10 @@ impl LowerStore for FaultStore {
         self.inner.layout(descriptor)
     }
 
+    fn layout_runs_a_tool(&self) -> bool {
+        self.inner.layout_runs_a_tool()
+    }
+
     fn apply_layout(
         &self,
         directory_or_new_file: BorrowedFd<'_>,

@@ -65,6 +65,10 @@ fn parse(text: &str) -> Layout {
 }
 
 impl Striping for BeeGfs {
+    fn runs_a_tool(&self) -> bool {
+        true
+    }
+
     fn read(&self, runner: &dyn Runner, descriptor: BorrowedFd<'_>) -> Layout {
         let Ok(path) = runner.path_of(descriptor) else {
             return Layout::unknown(FS_TYPE, "the file has no name");

@@ -5,9 +5,11 @@
 
 mod beegfs;
 mod ceph;
+mod gluster;
 mod gpfs;
 mod lustre;
 mod orangefs;
+pub(crate) mod placement;
 pub(crate) mod runner;
 
 #[cfg(test)]
@@ -144,8 +146,13 @@ impl Layout {
     }
 }
 
-/// What a file system does with layouts. Implementations hold no state.
+/// What a file system does with layouts.
 pub(crate) trait Striping: Send + Sync {
+    /// Whether a layout takes a program to read: too much for reads to be ordered by.
+    fn runs_a_tool(&self) -> bool {
+        false
+    }
+
     /// Layout of the file or directory.
     fn read(&self, runner: &dyn Runner, descriptor: BorrowedFd<'_>) -> Layout;
 
@@ -158,6 +165,8 @@ pub(crate) trait Striping: Send + Sync {
     ) -> Result<LayoutOutcome>;
 }
 
+const MOOSEFS_CHUNK_BYTES: u64 = 64 << 20;
+
 /// File systems without striping that could be asked for.
 struct NoStriping {
     fs_type: String,
@@ -165,12 +174,13 @@ struct NoStriping {
 
 impl Striping for NoStriping {
     fn read(&self, _runner: &dyn Runner, _descriptor: BorrowedFd<'_>) -> Layout {
-        let note = match self.fs_type.as_str() {
-            "fuse.mfs" | "fuse.mfsmount" => "MooseFS keeps files in chunks of 64 MiB",
-            "fuse.glusterfs" => "GlusterFS places files or shards by hash",
-            _ => "it does not report striping",
-        };
-        Layout::unknown(&self.fs_type, note)
+        match self.fs_type.as_str() {
+            "fuse.mfs" | "fuse.mfsmount" => Layout {
+                stripe_size_bytes: Some(MOOSEFS_CHUNK_BYTES),
+                ..Layout::unknown(&self.fs_type, "chunks, on any of its servers")
+            },
+            _ => Layout::unknown(&self.fs_type, "it does not report striping"),
+        }
     }
 
     fn apply(
@@ -200,6 +210,10 @@ impl LayoutBackend {
 
     fn new(striping: Box<dyn Striping>, runner: Box<dyn Runner>) -> Self {
         LayoutBackend { striping, runner, noticed: AtomicBool::new(false) }
+    }
+
+    pub fn runs_a_tool(&self) -> bool {
+        self.striping.runs_a_tool()
     }
 
     pub fn read(&self, descriptor: BorrowedFd<'_>) -> Layout {
@@ -242,6 +256,7 @@ fn striping_for(file_system: &FileSystem) -> Box<dyn Striping> {
             Box::new(orangefs::OrangeFs)
         }
         (magic::BEEGFS, _) | (_, "beegfs") => Box::new(beegfs::BeeGfs),
+        (_, "fuse.glusterfs") => Box::<gluster::Gluster>::default(),
         (magic::GPFS, _) | (_, "gpfs") => Box::new(gpfs::Gpfs),
         _ => Box::new(NoStriping { fs_type: fs_type.to_owned() }),
     }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -26,6 +26,10 @@ pub(crate) trait Runner: Send + Sync {
     /// Absolute path of the file or directory, for tools that take names only.
     fn path_of(&self, descriptor: BorrowedFd<'_>) -> io::Result<PathBuf>;
     fn is_directory(&self, descriptor: BorrowedFd<'_>) -> bool;
+    /// Text of a small file of the client's own facts.
+    fn text_of(&self, path: &Path) -> io::Result<String>;
+    /// Paths of all entries of a directory.
+    fn entries_of(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
     /// The directory that holds the file now.
     fn open_parent(&self, descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd>;
 }
@@ -85,6 +89,14 @@ impl Runner for SystemRunner {
         rustix::fs::fstat(descriptor).is_ok_and(|stat| {
             rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
         })
+    }
+
+    fn text_of(&self, path: &Path) -> io::Result<String> {
+        std::fs::read_to_string(path)
+    }
+
+    fn entries_of(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
     }
 
     fn open_parent(&self, descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {

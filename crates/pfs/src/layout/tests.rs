@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ struct Recorded {
     /// Program to output; absent programs are not installed.
     programs: HashMap<&'static str, CommandOutput>,
     refuse_attributes: bool,
+    /// Files of the client's own facts.
+    texts: HashMap<&'static str, &'static str>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -76,6 +78,21 @@ impl Runner for Recorded {
 
     fn is_directory(&self, _: BorrowedFd<'_>) -> bool {
         self.directory
+    }
+
+    fn text_of(&self, path: &Path) -> io::Result<String> {
+        let name = path.to_str().unwrap_or_default();
+        self.texts.get(name).map(|text| (*text).to_owned()).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn entries_of(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let below =
+            self.texts.keys().filter_map(|name| Path::new(name).strip_prefix(directory).ok());
+        let mut entries: Vec<_> =
+            below.filter_map(|path| Some(directory.join(path.iter().next()?))).collect();
+        entries.sort();
+        entries.dedup();
+        if entries.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(entries) }
     }
 
     fn open_parent(&self, _: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -432,4 +449,22 @@ fn ranges_map_to_stripes_and_servers() {
     assert_eq!(layout.map(0, u64::MAX, 3).len(), 3);
     assert!(Layout::default().map(0, 100, 3).is_empty());
     assert_eq!(layout.stripe_of(3 << 20), Some(3));
+}
+
+#[test]
+fn glusterfs_names_the_brick_of_a_file_or_the_length_of_shards() {
+    let place = "(<DISTRIBUTE:vol-dht> <POSIX(/run/disk/brick):d2:/run/disk/brick/f>)\0";
+    let whole = Recorded::with("glusterfs.pathinfo", place.as_bytes());
+    let layout = read("fuse.glusterfs", &whole);
+    assert_eq!(layout.describe(), "fuse.glusterfs: one server: d2:/run/disk/brick");
+    let texts = [
+        ("/pfs/.meta/graphs/active/vol-dht/type", "cluster/distribute\n"),
+        ("/pfs/.meta/graphs/active/vol-shard/type", "features/shard\n"),
+    ];
+    let mut sharded = Recorded { texts: texts.into(), ..whole };
+    assert_eq!(read("fuse.glusterfs", &sharded).stripe_size_bytes, Some(64 << 20));
+    sharded.texts.insert("/pfs/.meta/graphs/active/vol-shard/options/shard-block-size", "16MB\n");
+    let layout = read("fuse.glusterfs", &sharded);
+    assert_eq!((layout.stripe_size_bytes, layout.stripe_count), (Some(16 << 20), None));
+    assert!(read("fuse.glusterfs", &Recorded::default()).stripe_size_bytes.is_none());
 }

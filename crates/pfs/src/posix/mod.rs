@@ -119,6 +119,10 @@ impl LowerStore for PosixStore {
         self.shared.layout.read(descriptor)
     }
 
+    fn layout_runs_a_tool(&self) -> bool {
+        self.shared.layout.runs_a_tool()
+    }
+
     fn apply_layout(
         &self,
         directory_or_new_file: BorrowedFd<'_>,

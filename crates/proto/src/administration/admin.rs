@@ -456,10 +456,29 @@ pub struct Explanation {
     pub write_mode: String,
     /// Striping of the file on the PFS, in words.
     pub layout: String,
+    /// The first stripes of it, in order; empty where their length is not known.
+    #[serde(default)]
+    pub stripes: Vec<ExplainedStripe>,
     /// Where the next read would be served from.
     pub next_read: String,
     /// Why it is not cached, or not faster, in words.
     pub why_not: Vec<String>,
+}
+
+/// A stripe of a file, or its part at the end of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedStripe {
+    /// Its number.
+    pub stripe: u64,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The block of the store that holds its first byte.
+    pub first_block: u64,
+    /// The data server that has it, by name or by its place in the order; absent where stripes are
+    /// placed by hash.
+    pub server: Option<String>,
 }
 
 /// Who is to read a split that nobody has in memory.

@@ -6,7 +6,7 @@ mod map;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidepool_proto::admin::Explanation;
+use tidepool_proto::admin::{ExplainedStripe, Explanation};
 use tidepool_proto::{Error, ErrorKind, Result, hadoop};
 
 use crate::arguments::ExplainArguments;
@@ -18,6 +18,8 @@ use tidepool_terminal::output::{self, Colour, coloured, count, percent, size};
 
 /// Splits without holders whose owners are shown.
 const OWNERS_SHOWN: usize = 8;
+/// Stripes that are shown with their servers.
+const STRIPES_SHOWN: usize = 4;
 
 /// Runs `explain`. What is known is told also where other paths fail.
 pub fn explain(arguments: &ExplainArguments) -> Result<Outcome> {
@@ -141,6 +143,7 @@ fn print(file: &Explanation) {
     rows.extend(file.policy_choice.iter().map(|choice| ("", choice.words())));
     rows.push(("modes", format!("read {}, write {}", file.read_mode, file.write_mode)));
     rows.push(("layout", file.layout.clone()));
+    rows.extend(stripes(file).map(|stripes| ("stripes", stripes)));
     output::pairs(&rows);
     map::lines(&file.residency_runs, file.block_bytes).iter().for_each(|line| output::line(line));
 }
@@ -153,6 +156,20 @@ fn owners(file: &Explanation) -> Option<String> {
     let more = if more > 0 { format!(" and {more} more (--json)") } else { String::new() };
     let each = size(hadoop::split_bytes_default());
     (!owners.is_empty()).then(|| format!("split {}{more}, of {each} each", owners.join(", ")))
+}
+
+/// Where the first stripes are, and the block that each begins with.
+fn stripes(file: &Explanation) -> Option<String> {
+    let first = file.stripes.first().filter(|_| file.stripes.len() > 1)?;
+    let each = |it: &ExplainedStripe| {
+        let server = it.server.as_ref().map(|server| format!(" {server}")).unwrap_or_default();
+        format!("{} (block {}){server}", it.stripe, it.first_block)
+    };
+    let shown: Vec<String> = file.stripes.iter().take(STRIPES_SHOWN).map(each).collect();
+    let all = file.size_bytes.div_ceil(first.length.max(1));
+    let more = all.saturating_sub(shown.len() as u64);
+    let more = if more > 0 { format!(" and {more} more (--json)") } else { String::new() };
+    Some(format!("{}{more}, of {} each", shown.join(", "), size(first.length)))
 }
 
 /// Nanoseconds since the epoch as a time of day in UTC, as far as seconds matter.
@@ -194,6 +211,26 @@ mod tests {
         assert_eq!(owners(&file).unwrap(), "split 0 n0, 3 n1, of 128MiB each");
         file.split_owners = (0..20).map(owner).collect();
         assert!(owners(&file).unwrap().contains("7 n1 and 12 more (--json)"));
+    }
+
+    #[test]
+    fn stripes_are_shown_with_blocks_and_servers() {
+        let stripe = |stripe: u64| ExplainedStripe {
+            stripe,
+            offset: stripe * 8,
+            length: 8,
+            first_block: stripe * 2,
+            server: (stripe < 2).then(|| format!("ost{stripe}")),
+        };
+        let one = Explanation { stripes: vec![stripe(0)], size_bytes: 8, ..Default::default() };
+        assert_eq!(stripes(&one), None);
+        let stripes_of =
+            |count| Explanation { stripes: (0..count).map(stripe).collect(), ..one.clone() };
+        let three = Explanation { size_bytes: 20, ..stripes_of(3) };
+        let text = "0 (block 0) ost0, 1 (block 2) ost1, 2 (block 4), of 8B each";
+        assert_eq!(stripes(&three).unwrap(), text);
+        let many = Explanation { size_bytes: 8 << 20, ..stripes_of(100) };
+        assert!(stripes(&many).unwrap().contains("and 1048572 more (--json)"));
     }
 
     #[test]
