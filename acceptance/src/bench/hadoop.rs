@@ -195,6 +195,32 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Lines of a text, 100 bytes at a time, by streams with buffers of these sizes beside the default.
+pub fn buffers(bench: &Bench, name: &str, sizes: &[(&str, u64)]) -> Result<Vec<Row>> {
+    let bytes = bench.scale.warm_bytes / 8;
+    let mut peers = Peers::start(bench, &[Peer::Tide], bytes * 2)?;
+    spread(&mut peers, &[Peer::Tide], bytes, 1)?;
+    let read = |peers: &mut Peers, buffer: Option<u64>| {
+        let buffer = buffer.map(|bytes| format!(" buffer={bytes}")).unwrap_or_default();
+        peers.ask(Peer::Tide, "sequential-heap", "file-0", &format!("piece=100{buffer}"))
+    };
+    // The virtual machine compiles what it runs often.
+    for _ in 0..3 {
+        read(&mut peers, None)?;
+    }
+    let mut rows = Vec::new();
+    for (words, size) in sizes {
+        let (mut ours, mut usual) = (Vec::new(), Vec::new());
+        for _ in 0..bench.scale.rounds {
+            ours.push(read(&mut peers, Some(*size))? / 1e6);
+            usual.push(read(&mut peers, None)? / 1e6);
+        }
+        let name = format!("{name} of {words} beside the default: Hadoop, reads of 100 bytes");
+        rows.push(Row::rates(&name, "MB/s", (ours, usual), Goal::Shown));
+    }
+    Ok(rows)
+}
+
 /// Puts one file of the same length everywhere; that of the node is loaded.
 fn spread(peers: &mut Peers, with: &[Peer], bytes: u64, threads: u64) -> Result<()> {
     let names: Vec<String> = (0..threads).map(|thread| format!("file-{thread}")).collect();

@@ -1,6 +1,7 @@
 //! Measurements side by side in one run: the product, and what it must keep up with. Interleaved
 //! rounds, medians, ratios with their spread. It prints; it never judges a test by time.
 
+mod buffers;
 mod cluster;
 mod cold;
 mod control;
@@ -118,6 +119,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         control::small_pages,
         control::costs,
         hadoop::run,
+        buffers::run,
         stopped_node::run,
         jobs::run,
     ] {

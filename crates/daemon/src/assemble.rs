@@ -148,6 +148,7 @@ fn mount(config: &NodeConfig, mount_point: &Path, node: &Arc<Node>) -> Result<Mo
         node.clone(),
         MountConfig {
             threads: config.fuse_threads as usize,
+            request_bytes_max: config.read_buffer_bytes as usize,
             passthrough: config.passthrough.wanted(),
             direct_io: config.direct_io.wanted(),
             ..MountConfig::new(root, config.pfs.clone(), mount_point.to_owned())

@@ -63,8 +63,7 @@ fn servers_at_once(layout: impl FnOnce(u64) -> Layout) -> usize {
     let before = fixture.pfs_read_bytes();
     assert!(read_all(&*fixture.open("striped")).unwrap().0 == bytes);
     assert_eq!(fixture.pfs_read_bytes(), before, "all of it is in memory");
-    let most = barrier.state.lock().unwrap().2;
-    most
+    barrier.state.lock().unwrap().2
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct MountConfig {
     pub threads: usize,
     /// Requests that may wait for the PFS at the same time; one user has half of them at most.
     pub turns_max: usize,
+    /// Largest request in bytes; what the kernel does not take is cut to its limit.
+    pub request_bytes_max: usize,
     /// Refuse every change.
     pub read_only: bool,
     /// Let other users in. Needs root, or `user_allow_other` in `/etc/fuse.conf`.
@@ -43,6 +45,7 @@ impl MountConfig {
             mount_point,
             threads: 2,
             turns_max: 128,
+            request_bytes_max: 1 << 20,
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             passthrough: true,

@@ -20,8 +20,6 @@ use crate::protocol::request::Arguments;
 use crate::session::config::MountConfig;
 use crate::session::dispatch::Workers;
 
-/// Largest read and write of one request.
-const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 /// Room for the headers of a write beside its bytes.
 const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
@@ -39,6 +37,7 @@ const END_CHECK: Duration = Duration::from_secs(2);
 pub struct MountSession {
     pub(super) filesystem: Arc<Filesystem>,
     device: Arc<Device>,
+    request_bytes_max: usize,
     threads_base: usize,
     threads_max: usize,
     threads: AtomicUsize,
@@ -56,6 +55,7 @@ impl MountSession {
         MountSession {
             filesystem,
             device,
+            request_bytes_max: config.request_bytes_max,
             threads_base: config.threads.clamp(1, threads_max),
             threads_max,
             threads: AtomicUsize::new(0),
@@ -164,9 +164,9 @@ impl MountSession {
             flags: agreed as u32,
             max_background: BACKGROUND_REQUESTS_MAX,
             congestion_threshold: BACKGROUND_REQUESTS_MAX / 4 * 3,
-            max_write: TRANSFER_BYTES_MAX as u32,
+            max_write: config.request_bytes_max as u32,
             time_granularity_ns: 1,
-            max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+            max_pages: (config.request_bytes_max / PAGE_BYTES) as u16,
             map_alignment: 0,
             flags_high: (agreed >> 32) as u32,
             // Files for passthrough may not be on a stacked file system themselves.
@@ -219,7 +219,7 @@ impl MountSession {
         // A descriptor of its own spares the worker a shared queue; it works without one as well.
         let device = self.device.duplicate_connected().map(Arc::new);
         let device = device.unwrap_or_else(|_| self.device.clone());
-        let mut buffer = vec![0; TRANSFER_BYTES_MAX + REQUEST_HEADER_BYTES_MAX];
+        let mut buffer = vec![0; self.request_bytes_max + REQUEST_HEADER_BYTES_MAX];
         let worker = Worker { session: self };
         self.listening.fetch_add(1, Ordering::SeqCst);
         loop {

@@ -201,6 +201,8 @@ pub struct NodeConfig {
     pub transfer_bytes: u64,
     /// Farthest that read-ahead runs before the reader; 0 turns it off.
     pub read_ahead_bytes_max: u64,
+    /// Largest request of an application that the mount takes at once, in bytes.
+    pub read_buffer_bytes: u64,
     /// Threads that serve the mount; at least 1.
     pub fuse_threads: u32,
     /// Passthrough opens of resident files.

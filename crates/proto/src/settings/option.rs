@@ -358,6 +358,10 @@ table! {
     read_ahead_bytes_max: OptionKind::Bytes { min: 0, max: 64 * GIB, step: 1 }, "bytes",
         Some("64MiB"), false,
         "Farthest that read-ahead runs before a sequential reader; 0 turns it off.";
+    read_buffer_bytes: OptionKind::Bytes { min: 64 * KIB, max: 16 * MIB, step: 4 * KIB }, "bytes",
+        Some("1MiB"), false,
+        "Largest request of an application that the mount takes at once; kernels have a limit of \
+         their own, 1 MiB unless `fs.fuse.max_pages_limit` says more.";
     fuse_threads: OptionKind::Count { min: 1, max: 64 }, "", None, false,
         "Threads that serve the mount; by default one a processor, at least 2 and at most 16.";
     passthrough: OptionKind::Choice(FEATURES), "", Some("auto"), false,

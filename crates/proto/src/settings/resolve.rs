@@ -54,20 +54,19 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let client_limits = client_limits(&options)?;
     #[rustfmt::skip]
     let RawOptions {
-        pfs, mount, socket, foreground, policy, read_mode, write_mode,
-        small_file_bytes_max, transfers, transfer_bytes, read_ahead_bytes_max, fuse_threads,
-        passthrough, direct_io, huge_pages, backing, pinned_share_max,
-        timestamp_granularity_ns, pfs_has_no_other_writers, metrics_address, log_level,
-        log_format, log_file, fault,
+        pfs, mount, socket, foreground, policy, read_mode, write_mode, small_file_bytes_max,
+        transfers, transfer_bytes, read_ahead_bytes_max, read_buffer_bytes, fuse_threads,
+        passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns,
+        pfs_has_no_other_writers, metrics_address, log_level, log_format, log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
-        controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes:
-        _, control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
+        controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
+        control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
         cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, peer_port: _,
-        peer_timeout_ms: _, peer_integrity: _, client_descriptors_max: _,
-        user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
+        peer_timeout_ms: _, peer_integrity: _, client_descriptors_max: _, user_pinned_bytes_max: _,
+        client_requests_max: _, user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
     let config = NodeConfig {
@@ -86,6 +85,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         transfers: o.required("transfers", &transfers)?,
         transfer_bytes: o.bytes("transfer_bytes", &transfer_bytes)?,
         read_ahead_bytes_max: o.bytes("read_ahead_bytes_max", &read_ahead_bytes_max)?,
+        read_buffer_bytes: o.bytes("read_buffer_bytes", &read_buffer_bytes)?,
         fuse_threads: o.required("fuse_threads", &fuse_threads)?,
         passthrough: o.required("passthrough", &passthrough)?,
         direct_io: o.required("direct_io", &direct_io)?,

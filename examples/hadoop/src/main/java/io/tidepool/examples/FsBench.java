@@ -170,20 +170,30 @@ public final class FsBench {
         });
     }
 
-    /** Bytes a second of reading a file in pieces of 1 MiB. */
+    /** Opens a file; {@code buffer=} asks for a read buffer of that size. */
+    private FSDataInputStream open(Path file) throws Exception {
+        String buffer = options.get("buffer");
+        if (buffer == null) {
+            return files.open(file);
+        }
+        return files.openFile(file).opt("fs.tide.read.buffer.bytes", buffer).build().get();
+    }
+
+    /** Bytes a second of reading a file in pieces of {@code piece=}, by default 1 MiB. */
     private double sequential(boolean direct) throws Exception {
+        int piece = Math.toIntExact(number("piece", PIECE));
         return timed(thread -> {
             long sum = 0;
-            ByteBuffer buffer = direct ? ByteBuffer.allocateDirect(PIECE) : null;
-            byte[] array = direct ? null : new byte[PIECE];
-            try (FSDataInputStream input = files.open(file(thread))) {
+            ByteBuffer buffer = direct ? ByteBuffer.allocateDirect(piece) : null;
+            byte[] array = direct ? null : new byte[piece];
+            try (FSDataInputStream input = open(file(thread))) {
                 while (true) {
                     int count;
                     if (direct) {
                         buffer.clear();
                         count = input.read(buffer);
                     } else {
-                        count = input.read(array, 0, PIECE);
+                        count = input.read(array, 0, piece);
                     }
                     if (count < 0) {
                         return sum;
