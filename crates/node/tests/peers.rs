@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use support::content;
+use support::nodes::certificates::Authority;
 use support::nodes::*;
 use tidepool_node::Node;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
-use tidepool_proto::config::ClusterConfig;
+use tidepool_proto::config::{ClusterConfig, PeerTlsConfig};
 use tidepool_proto::locality::{Locality, SplitRange};
 use tidepool_proto::{Access, Advice, FileService, OpenRequest, WriteMode};
 
@@ -228,6 +229,7 @@ fn a_list_without_this_node_or_a_key_for_all_to_read_is_refused() {
                 peer_port: 7478,
                 peer_timeout: Duration::from_millis(500),
                 is_integrity_full: false,
+                tls: None,
             });
         });
         Node::start(config).map(|node| node.stop())
@@ -337,4 +339,46 @@ fn a_node_that_stands_alone_says_so() {
     };
     assert_eq!(locate(BLOCK).unwrap(), AdminReply::Located(Locality::Alone));
     assert!(locate(0).is_err(), "splits without bytes");
+}
+
+/// Nodes whose certificates are of these authorities.
+fn certified(authorities: &[&Authority]) -> Nodes {
+    Nodes::with(authorities.len(), |number, config| {
+        let files = authorities[number].issue(&format!("n{number}"), false);
+        let cluster = config.cluster.as_mut().expect("it is one of several");
+        cluster.tls = Some(PeerTlsConfig {
+            certificate_file: files.certificate,
+            private_key_file: files.private_key,
+            authority_file: files.authority,
+        });
+    })
+}
+
+#[test]
+fn nodes_with_certificates_of_one_authority_read_from_each_other() {
+    let ours = Authority::new();
+    let nodes = certified(&[&ours, &ours]);
+    nodes.wait_joined();
+    let bytes = content(3, 3 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    assert!(nodes.read(0, "file").0 == bytes);
+    nodes.wait_announced(3);
+    assert!(nodes.read(1, "file").0 == bytes);
+    assert_eq!(nodes.pfs_read_bytes(1), 0, "all of it came from the other node");
+}
+
+#[test]
+fn nodes_with_certificates_of_others_are_given_nothing_and_told_why() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let nodes = certified(&[&ours, &theirs]);
+    let because = |node: usize| nodes.cluster(node).members[0].refused_because.clone();
+    until("both know why", || because(0).is_some() && because(1).is_some());
+    let words = because(0).unwrap_or_default();
+    assert!(words.contains("peer_tls_authority_file"), "{words}");
+    let bytes = content(3, 3 * BLOCK as usize);
+    std::fs::write(nodes.pfs("file"), &bytes).unwrap();
+    for node in [0, 1] {
+        assert!(nodes.read(node, "file").0 == bytes);
+        assert_eq!(nodes.pfs_read_bytes(node), bytes.len() as u64);
+    }
 }

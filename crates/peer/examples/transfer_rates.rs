@@ -7,6 +7,9 @@
 //! Rounds are interleaved; what is printed is the median. Processor time is that of the process,
 //! so of both sides together.
 
+#[path = "../tests/support/certificates.rs"]
+mod certificates;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -119,7 +122,7 @@ fn measure(blocks: usize, streams: usize, fetcher: &(dyn Fn() -> Fetch + Sync)) 
 
 fn identity(node: &str) -> Identity {
     let key = SharedKey::from_bytes(&[9; 32]).expect("32 bytes are enough");
-    Identity { cluster: "rates".to_owned(), node: node.to_owned(), key }
+    Identity { cluster: "rates".to_owned(), node: node.to_owned(), key, tls: None }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -145,7 +148,11 @@ fn main() -> io::Result<()> {
     let blocks = gib * (1 << 30) / BLOCK_BYTES;
     let file = segment()?;
     let bare = bare_server(Arc::clone(&file))?;
-    let serve = |integrity| -> io::Result<(Server, Arc<TcpTransport>)> {
+    let authority = certificates::Authority::new();
+    let encrypted = |node: &str| Identity { tls: Some(authority.tls(node)), ..identity(node) };
+    let serve = |integrity,
+                 identity: &dyn Fn(&str) -> Identity|
+     -> io::Result<(Server, Arc<TcpTransport>)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let service = Arc::new(Segment(Arc::clone(&file)));
         let limits = Limits::default();
@@ -155,8 +162,9 @@ fn main() -> io::Result<()> {
         let transport = TcpTransport::new(identity("reader"), integrity, resolve, streams);
         Ok((server, Arc::new(transport)))
     };
-    let (_headers_server, headers) = serve(Integrity::Headers)?;
-    let (_full_server, full) = serve(Integrity::Full)?;
+    let (_headers_server, headers) = serve(Integrity::Headers, &identity)?;
+    let (_full_server, full) = serve(Integrity::Full, &identity)?;
+    let (_tls_server, tls) = serve(Integrity::Headers, &encrypted)?;
     let through = |transport: &Arc<TcpTransport>| -> Fetch {
         let transport = Arc::clone(transport);
         Box::new(move |offset, into| {
@@ -171,16 +179,17 @@ fn main() -> io::Result<()> {
             transport.fetch("holder", &request, into, silence).expect("a block");
         })
     };
-    let mut results = [const { Vec::new() }; 3];
+    let mut results = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         results[0].push(measure(blocks, streams, &|| bare_fetch(bare)));
         results[1].push(measure(blocks, streams, &|| through(&headers)));
         results[2].push(measure(blocks, streams, &|| through(&full)));
+        results[3].push(measure(blocks, streams, &|| through(&tls)));
     }
     println!("{gib} GiB in blocks of 4 MiB, {streams} streams, median of {rounds} rounds");
     println!("{:<16} {:>8} {:>8} {:>10}", "", "GiB/s", "/ bare", "CPU s/GiB");
     let bare_rate = median(results[0].iter().map(|(rate, _)| *rate).collect());
-    for (name, results) in ["bare sendfile", "headers", "full"].iter().zip(&results) {
+    for (name, results) in ["bare sendfile", "headers", "full", "TLS"].iter().zip(&results) {
         let rate = median(results.iter().map(|(rate, _)| *rate).collect());
         let processor = median(results.iter().map(|(_, processor)| *processor).collect());
         println!("{name:<16} {rate:>8.2} {:>8.2} {processor:>10.3}", rate / bare_rate);

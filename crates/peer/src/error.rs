@@ -19,6 +19,8 @@ pub enum PeerError {
     Protocol(String),
     /// One side cannot prove to the other who it is, or a frame is not from who sent the others.
     Authentication(String),
+    /// No TLS comes about: one side has none, or a certificate is not taken.
+    Certificate(String),
 }
 
 /// Why a holder does not give a block.
@@ -72,6 +74,12 @@ impl fmt::Display for PeerError {
                 out,
                 "{what}. Check that all nodes have the same key file and cluster name; if they \
                  have, somebody changes packets on the network."
+            ),
+            Self::Certificate(what) => write!(
+                out,
+                "{what}. Give all nodes `peer_tls_certificate_file`, `peer_tls_private_key_file` \
+                 and `peer_tls_authority_file`, or none; each certificate is signed by that \
+                 authority, in date, and names its node."
             ),
         }
     }

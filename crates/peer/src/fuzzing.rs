@@ -7,7 +7,7 @@ use crate::{BlockRequest, Identity, SharedKey};
 
 fn identity(node: &str) -> Identity {
     let key = SharedKey::from_bytes(&[7; 32]).expect("32 bytes are enough");
-    Identity { cluster: "fuzzed".to_owned(), node: node.to_owned(), key }
+    Identity { cluster: "fuzzed".to_owned(), node: node.to_owned(), key, tls: None }
 }
 
 fn keys() -> Keys {

@@ -7,13 +7,17 @@
 //! The codes are made with the key and differ by role, so neither can be sent back. Both sides
 //! derive the keys of their frames from the key and from both messages: a message that was changed
 //! on its way, to weaken anything, makes the first code wrong.
+//!
+//! Where nodes have certificates all of it is within TLS, and the codes are of that TLS connection
+//! alone. A node has certificates and speaks TLS only, or has none and speaks none.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use crate::frame::{Keys, Opening, Sealing};
 use crate::key::{NAME_BYTES_MAX, overwrite};
-use crate::socket::{Patience, receive_exact, send_all};
+use crate::socket::Patience;
+use crate::wire::{BINDING_BYTES, Wire, begins_with_tls};
 use crate::{Identity, Integrity};
 
 /// The protocol's version: there is one, and no other is spoken.
@@ -44,6 +48,12 @@ pub(crate) enum HandshakeError {
     Name,
     /// The other side does not prove that it holds the key.
     Proof,
+    /// No TLS comes about with the other side, or not with who it says it is.
+    Tls(String),
+    /// The other side speaks TLS only.
+    TlsOnly,
+    /// The other side speaks TLS, and this one does not.
+    TlsUnknown,
 }
 
 impl From<io::Error> for HandshakeError {
@@ -60,6 +70,8 @@ enum Answer {
     Version = 1,
     Cluster = 2,
     Name = 3,
+    TlsOnly = 4,
+    Certificate = 5,
 }
 
 /// What a client says first.
@@ -173,9 +185,14 @@ impl Drop for Derived {
 }
 
 impl Derived {
-    fn new(identity: &Identity, hello: &[u8], answer: &[u8]) -> Self {
+    fn new(
+        identity: &Identity,
+        binding: &[u8; BINDING_BYTES],
+        hello: &[u8],
+        answer: &[u8],
+    ) -> Self {
         let mut transcript = blake3::Hasher::new();
-        transcript.update(hello).update(answer);
+        transcript.update(binding).update(hello).update(answer);
         let transcript = *transcript.finalize().as_bytes();
         let key = identity.key.derive("tidepool peer 1 handshake", &identity.cluster);
         let proof = |role: &str| -> [u8; PROOF_BYTES] {
@@ -200,9 +217,41 @@ impl Derived {
     }
 }
 
+/// What went wrong while TLS came about.
+fn no_tls(error: io::Error) -> HandshakeError {
+    match error.kind() {
+        io::ErrorKind::TimedOut => HandshakeError::Io(error),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            HandshakeError::Tls("it closed the connection when TLS was to begin".to_owned())
+        }
+        _ => HandshakeError::Tls(error.to_string()),
+    }
+}
+
 /// The client's side of a handshake with `peer`.
-pub(crate) fn connect(
-    socket: &impl AsFd,
+pub(crate) fn connect<S: AsFd>(
+    socket: S,
+    identity: &Identity,
+    integrity: Integrity,
+    peer: &str,
+    patience: Patience,
+) -> Result<(Wire<S>, Session), HandshakeError> {
+    let mut wire = match &identity.tls {
+        Some(tls) => Wire::client(socket, tls, peer, patience).map_err(no_tls)?,
+        None => Wire::plain(socket),
+    };
+    let session = introduce(&mut wire, identity, integrity, peer, patience).map_err(|error| {
+        match error {
+            // A server that does not take the certificate says so after its own handshake.
+            HandshakeError::Io(error) if wire.is_encrypted() => no_tls(error),
+            error => error,
+        }
+    })?;
+    Ok((wire, session))
+}
+
+fn introduce<S: AsFd>(
+    wire: &mut Wire<S>,
     identity: &Identity,
     integrity: Integrity,
     peer: &str,
@@ -217,9 +266,9 @@ pub(crate) fn connect(
         to: peer.to_owned(),
     }
     .encode();
-    send_all(socket, &hello, false, patience)?;
+    wire.send_all(&hello, false, patience)?;
     let mut message = [0; ANSWER_BYTES + PROOF_BYTES];
-    receive_exact(socket, &mut message, patience)?;
+    wire.receive_exact(&mut message, patience)?;
     let (answer, proof) = message.split_at(ANSWER_BYTES);
     if answer[..4] != SERVER_MAGIC {
         return Err(HandshakeError::Garbage);
@@ -230,9 +279,14 @@ pub(crate) fn connect(
         0 | 1 => return Err(HandshakeError::Version(version)),
         2 => return Err(HandshakeError::Cluster),
         3 => return Err(HandshakeError::Name),
+        4 => return Err(HandshakeError::TlsOnly),
+        5 => {
+            let what = "it says that this node's certificate is of another node";
+            return Err(HandshakeError::Tls(what.to_owned()));
+        }
         _ => return Err(HandshakeError::Garbage),
     }
-    let derived = Derived::new(identity, &hello, answer);
+    let derived = Derived::new(identity, &wire.binding()?, &hello, answer);
     if !same_proof(&derived.server_proof, proof) {
         return Err(HandshakeError::Proof);
     }
@@ -241,7 +295,7 @@ pub(crate) fn connect(
     if agreed < integrity {
         return Err(HandshakeError::Proof);
     }
-    send_all(socket, &derived.client_proof, false, patience)?;
+    wire.send_all(&derived.client_proof, false, patience)?;
     let (client, server) = derived.keys();
     Ok(Session {
         sealing: Sealing::new(client),
@@ -252,43 +306,57 @@ pub(crate) fn connect(
 }
 
 /// The server's side.
-pub(crate) fn accept(
-    socket: &impl AsFd,
+pub(crate) fn accept<S: AsFd>(
+    socket: S,
     identity: &Identity,
     integrity: Integrity,
     patience: Patience,
+) -> Result<(Wire<S>, Session), HandshakeError> {
+    let begins_with_tls = begins_with_tls(&socket, patience)?;
+    let (mut wire, refusal) = match &identity.tls {
+        Some(tls) if begins_with_tls => {
+            (Wire::server(socket, tls, patience).map_err(no_tls)?, None)
+        }
+        Some(_) => (Wire::plain(socket), Some((Answer::TlsOnly, HandshakeError::TlsOnly))),
+        None if begins_with_tls => return Err(HandshakeError::TlsUnknown),
+        None => (Wire::plain(socket), None),
+    };
+    let session = welcome(&mut wire, identity, integrity, refusal, patience)?;
+    Ok((wire, session))
+}
+
+/// Hears who it is, refuses for that reason if there is one, and proves both sides.
+fn welcome<S: AsFd>(
+    wire: &mut Wire<S>,
+    identity: &Identity,
+    integrity: Integrity,
+    refusal: Option<(Answer, HandshakeError)>,
+    patience: Patience,
 ) -> Result<Session, HandshakeError> {
     let mut message = [0; 2 + HELLO_BYTES_MAX];
-    receive_exact(socket, &mut message[..2], patience)?;
+    wire.receive_exact(&mut message[..2], patience)?;
     let length = usize::from(u16::from_le_bytes([message[0], message[1]]));
     if !(HELLO_FIXED_BYTES..=HELLO_BYTES_MAX).contains(&length) {
         return Err(HandshakeError::Garbage);
     }
     let message = &mut message[..2 + length];
-    receive_exact(socket, &mut message[2..], patience)?;
-    let refuse = |answer: Answer, error| {
-        let message = answer_message(answer, integrity, &[0; NONCE_BYTES]);
-        // Who does not take it does not need it.
-        let _ = send_all(socket, &[&message[..], &[0; PROOF_BYTES]].concat(), false, patience);
-        Err(error)
-    };
-    let hello = match Hello::decode(&message[2..]) {
+    wire.receive_exact(&mut message[2..], patience)?;
+    let hello = match judge(Hello::decode(&message[2..]), identity, refusal, wire) {
         Ok(hello) => hello,
-        Err(error @ HandshakeError::Version(_)) => return refuse(Answer::Version, error),
-        Err(error) => return Err(error),
+        Err((None, error)) => return Err(error),
+        Err((Some(answer), error)) => {
+            let message = answer_message(answer, integrity, &[0; NONCE_BYTES]);
+            // Who does not take it does not need it.
+            let _ = wire.send_all(&[&message[..], &[0; PROOF_BYTES]].concat(), false, patience);
+            return Err(error);
+        }
     };
-    if hello.cluster != identity.cluster {
-        return refuse(Answer::Cluster, HandshakeError::Cluster);
-    }
-    if hello.to != identity.node || hello.from == identity.node {
-        return refuse(Answer::Name, HandshakeError::Name);
-    }
     let agreed = integrity.max(hello.integrity);
     let answer = answer_message(Answer::Welcome, agreed, &random_bytes()?);
-    let derived = Derived::new(identity, message, &answer);
-    send_all(socket, &[&answer[..], &derived.server_proof].concat(), false, patience)?;
+    let derived = Derived::new(identity, &wire.binding()?, message, &answer);
+    wire.send_all(&[&answer[..], &derived.server_proof].concat(), false, patience)?;
     let mut proof = [0; PROOF_BYTES];
-    receive_exact(socket, &mut proof, patience)?;
+    wire.receive_exact(&mut proof, patience)?;
     if !same_proof(&derived.client_proof, &proof) {
         return Err(HandshakeError::Proof);
     }
@@ -299,6 +367,33 @@ pub(crate) fn accept(
         integrity: agreed,
         peer: hello.from,
     })
+}
+
+/// The hello of a client that is welcome, or what it is answered and why it is not.
+fn judge<S: AsFd>(
+    hello: Result<Hello, HandshakeError>,
+    identity: &Identity,
+    refusal: Option<(Answer, HandshakeError)>,
+    wire: &Wire<S>,
+) -> Result<Hello, (Option<Answer>, HandshakeError)> {
+    let hello = hello.map_err(|error| match error {
+        HandshakeError::Version(_) => (Some(Answer::Version), error),
+        error => (None, error),
+    })?;
+    if let Some((answer, error)) = refusal {
+        return Err((Some(answer), error));
+    }
+    if hello.cluster != identity.cluster {
+        return Err((Some(Answer::Cluster), HandshakeError::Cluster));
+    }
+    if hello.to != identity.node || hello.from == identity.node {
+        return Err((Some(Answer::Name), HandshakeError::Name));
+    }
+    if !wire.is_certified_as(&hello.from) {
+        let what = format!("its certificate is not of {}, which it says it is", hello.from);
+        return Err((Some(Answer::Certificate), HandshakeError::Tls(what)));
+    }
+    Ok(hello)
 }
 
 fn answer_message(

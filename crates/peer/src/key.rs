@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::Tls;
+
 /// Fewest bytes of a key.
 pub const KEY_BYTES_MIN: usize = 32;
 /// Most bytes of a key file.
@@ -25,6 +27,8 @@ pub struct Identity {
     pub node: String,
     /// What all nodes of the cluster know and nobody else.
     pub key: SharedKey,
+    /// What connections are encrypted with, and certificates checked by; all nodes have it or none.
+    pub tls: Option<Tls>,
 }
 
 impl Identity {
@@ -93,22 +97,7 @@ impl SharedKey {
     /// 32 to 4096 bytes.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let fail = |fault| KeyError { path: Some(path.to_owned()), fault };
-        // Without O_NONBLOCK a pipe without a writer would never open.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|error| fail(Fault::Io(error.into())))?;
-        let mut file = File::from(file);
-        let metadata = file.metadata().map_err(|error| fail(Fault::Io(error)))?;
-        if !metadata.is_file() {
-            return Err(fail(Fault::NotAFile));
-        }
-        let user = rustix::process::geteuid().as_raw();
-        if metadata.uid() != user && metadata.uid() != 0 {
-            return Err(fail(Fault::Owner(metadata.uid())));
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(fail(Fault::Mode(metadata.mode() & 0o7777)));
-        }
+        let mut file = open_secret(path).map_err(fail)?;
         // One byte more than allowed: a file that is too long is seen by it.
         let mut buffer = Secret(vec![0; KEY_BYTES_MAX + 1].into_boxed_slice());
         let length =
@@ -137,6 +126,30 @@ impl SharedKey {
     }
 }
 
+/// Opens a file with a secret.
+///
+/// # Errors
+/// It is not a regular file of this user or of root, or others may read it.
+pub(crate) fn open_secret(path: &Path) -> Result<File, Fault> {
+    // Without O_NONBLOCK a pipe without a writer would never open.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| Fault::Io(error.into()))?;
+    let file = File::from(file);
+    let metadata = file.metadata().map_err(Fault::Io)?;
+    if !metadata.is_file() {
+        return Err(Fault::NotAFile);
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user && metadata.uid() != 0 {
+        return Err(Fault::Owner(metadata.uid()));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        return Err(Fault::Mode(metadata.mode() & 0o7777));
+    }
+    Ok(file)
+}
+
 /// Fills `buffer` as far as `file` goes.
 fn read_up_to(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
@@ -158,8 +171,9 @@ pub struct KeyError {
     fault: Fault,
 }
 
+/// What is wrong with a file that has a secret.
 #[derive(Debug)]
-enum Fault {
+pub(crate) enum Fault {
     Io(io::Error),
     NotAFile,
     Owner(u32),
@@ -173,12 +187,21 @@ impl fmt::Display for KeyError {
             Some(path) => write!(out, "the key file {} ", path.display())?,
             None => write!(out, "the key ")?,
         }
+        write!(out, "{}", self.fault)?;
         match &self.fault {
-            Fault::Io(error) => write!(
+            Fault::Io(_) | Fault::Length(_) => write!(
                 out,
-                "cannot be read: {error}. Make it with `head -c 32 /dev/urandom`, mode 0600, the \
-                 same on all nodes."
+                " Make it with `head -c 32 /dev/urandom`, mode 0600, the same on all nodes."
             ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Io(error) => write!(out, "cannot be read: {error}."),
             Fault::NotAFile => write!(out, "is not a regular file. Name the file itself."),
             Fault::Owner(owner) => write!(
                 out,
@@ -191,8 +214,7 @@ impl fmt::Display for KeyError {
             ),
             Fault::Length(length) => write!(
                 out,
-                "has {}{length} bytes; it needs {KEY_BYTES_MIN} to {KEY_BYTES_MAX}. Make it with \
-                 `head -c 32 /dev/urandom`.",
+                "has {}{length} bytes; it needs {KEY_BYTES_MIN} to {KEY_BYTES_MAX}.",
                 if *length > KEY_BYTES_MAX { "at least " } else { "" }
             ),
         }

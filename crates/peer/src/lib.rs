@@ -19,6 +19,8 @@ mod request;
 mod server;
 mod service;
 mod socket;
+mod tls;
+mod wire;
 
 pub use client::{Resolve, TcpTransport};
 pub use error::{PeerError, Refusal};
@@ -26,3 +28,4 @@ pub use key::{Identity, KeyError, SharedKey};
 pub use request::{BlockRequest, Integrity, Transport};
 pub use server::{Counters, Fault, Limits, Server};
 pub use service::{Block, Bytes, Service};
+pub use tls::{Tls, TlsError, TlsFiles};

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, send, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, ipproto,
+    recv, send, sendmsg, sockopt,
 };
 
 /// Most bytes that a socket may queue, and by that pin of a segment.
@@ -143,22 +144,6 @@ pub(crate) fn receive_body(
     }
 }
 
-/// As many bytes as `into` has.
-///
-/// # Errors
-/// As [`receive_some`].
-pub(crate) fn receive_exact(
-    socket: &impl AsFd,
-    into: &mut [u8],
-    patience: Patience,
-) -> io::Result<()> {
-    let mut received = 0;
-    while received < into.len() {
-        received += receive_some(socket, &mut into[received..], patience)?;
-    }
-    Ok(())
-}
-
 /// All of `bytes`. With `more` the kernel may keep a part packet until the rest comes.
 pub(crate) fn send_all(
     socket: &impl AsFd,
@@ -223,6 +208,33 @@ pub(crate) fn send_file(
         }
     }
     Ok(length - remaining)
+}
+
+/// The first byte that has come and was not read; `None` at the end of the stream.
+pub(crate) fn peek(socket: &impl AsFd) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    let (received, _) = recv(socket, &mut byte[..], RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+    Ok((received == 1).then_some(byte[0]))
+}
+
+/// Some of the bytes of these parts, at least one.
+pub(crate) fn send_parts(
+    socket: &impl AsFd,
+    parts: &[io::IoSlice<'_>],
+    patience: Patience,
+) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        let mut control = SendAncillaryBuffer::default();
+        match sendmsg(socket, parts, &mut control, flags) {
+            // A peer that drips is not served for ever.
+            Ok(_) if Instant::now() > patience.until => return Err(timed_out()),
+            Ok(sent) => return Ok(sent),
+            Err(Errno::AGAIN) => wait_writable(socket, patience)?,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Whether the other side has closed an idle connection, or sent what nobody asked for.

@@ -209,10 +209,11 @@ fn opens(status: &Status) -> String {
 fn cluster_row(cluster: &ClusterStatus) -> String {
     let ClusterStatus { blocks_fetched, blocks_missed, blocks_served, .. } = cluster;
     format!(
-        "{} of {} in {} alive; {} from other nodes, {blocks_missed} asked for in vain, {} given",
+        "{} of {} in {} alive{}; {} from other nodes, {blocks_missed} asked for in vain, {} given",
         cluster.alive(),
         count(cluster.members.len() as u64 + 1, "node"),
         cluster.cluster,
+        if cluster.encrypted { ", encrypted" } else { "" },
         count(*blocks_fetched, "block"),
         count(*blocks_served, "block"),
     )

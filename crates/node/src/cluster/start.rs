@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tidepool_cluster::{ClusterNode, Member, NodeName, PeerSettings, Peers, Roster, Settings};
 use tidepool_peer::datagram::{Opener, Sealer};
-use tidepool_peer::{Identity, Integrity, Limits, Server, SharedKey, TcpTransport};
-use tidepool_proto::config::ClusterConfig;
+use tidepool_peer::{Identity, Integrity, Limits, Server, SharedKey, TcpTransport, Tls, TlsFiles};
+use tidepool_proto::config::{ClusterConfig, PeerTlsConfig};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::provider::Provider;
@@ -48,6 +48,20 @@ impl Addresses {
 fn invalid(option: &str, detail: impl std::fmt::Display, remedy: &str) -> Error {
     let operation = format!("reading option `{option}`");
     Error::new(ErrorKind::InvalidInput, operation, detail.to_string()).remedy(remedy)
+}
+
+/// Certificates between nodes.
+fn load_tls(config: &PeerTlsConfig, me: &NodeName) -> Result<Tls> {
+    let PeerTlsConfig { certificate_file, private_key_file, authority_file } = config.clone();
+    let files = TlsFiles {
+        certificate: certificate_file,
+        private_key: private_key_file,
+        authority: authority_file,
+    };
+    Tls::load(&files, me.as_str()).map_err(|error| {
+        Error::new(ErrorKind::InvalidInput, "reading certificates between nodes", error.to_string())
+            .remedy("docs/guide/many-nodes.md says how to make them")
+    })
 }
 
 /// The members as the option names them.
@@ -119,8 +133,9 @@ impl Cluster {
         let key = SharedKey::load(&config.key_file).map_err(|error| {
             invalid("cluster_key_file", error, "head -c 32 /dev/urandom > FILE; chmod 600 FILE")
         })?;
+        let tls = config.tls.as_ref().map(|tls| load_tls(tls, &me.name)).transpose()?;
         let identity =
-            Identity { cluster: config.cluster_name.clone(), node: me.name.to_string(), key };
+            Identity { cluster: config.cluster_name.clone(), node: me.name.to_string(), key, tls };
         let addresses = Arc::<Addresses>::default();
         let (listener, socket) = bind(&me, &addresses)?;
         let integrity = if config.is_integrity_full { Integrity::Full } else { Integrity::Headers };

@@ -41,6 +41,7 @@ impl Cluster {
         ClusterStatus {
             cluster: self.config.cluster_name.clone(),
             node: self.me.to_string(),
+            encrypted: self.config.tls.is_some(),
             members: members.map(|view| self.member(view)).collect(),
             blocks_fetched: self.counts.fetched.get(),
             blocks_missed: self.counts.missed.get(),

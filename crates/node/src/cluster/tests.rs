@@ -53,6 +53,7 @@ impl Fixture {
             peer_port: 7478,
             peer_timeout: Duration::from_millis(500),
             is_integrity_full: false,
+            tls: None,
         });
         change(&mut config);
         let node = Node::start(config).unwrap();

@@ -16,6 +16,9 @@ use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Re
 
 use super::read_all;
 
+#[path = "../../../peer/tests/support/certificates.rs"]
+pub mod certificates;
+
 pub const BLOCK: u64 = 2 << 20;
 pub const CAPACITY: u64 = 256 << 20;
 
@@ -70,6 +73,7 @@ impl Nodes {
                     peer_port: 7478,
                     peer_timeout: Duration::from_millis(500),
                     is_integrity_full: false,
+                    tls: None,
                 });
                 change(number, config);
             });

@@ -8,7 +8,8 @@ use crate::frame::{
     BadFrame, CODE_BYTES, HEADER_BYTES, Header, Kind, Opening, PAYLOAD_BYTES_MAX, Sealing,
 };
 use crate::handshake::{self, HandshakeError};
-use crate::socket::{self, Patience, limit_waits, receive_body, receive_exact, send_all};
+use crate::socket::{self, Patience, limit_waits};
+use crate::wire::Wire;
 use crate::{BlockRequest, Identity, Integrity, PeerError, Refusal};
 
 /// Bytes that are hashed at once: while they are in the processor's cache, and enough of them for
@@ -17,8 +18,8 @@ const HASH_BYTES: usize = 256 << 10;
 
 /// A connection to a peer that proved who it is.
 pub(super) struct Connection {
-    pub stream: Arc<TcpStream>,
     pub address: SocketAddr,
+    wire: Wire<Arc<TcpStream>>,
     sealing: Sealing,
     opening: Opening,
     integrity: Integrity,
@@ -42,6 +43,9 @@ impl From<io::Error> for PeerError {
                 io::ErrorKind::ConnectionReset,
                 "the peer closed the connection",
             )),
+            io::ErrorKind::InvalidData => {
+                Self::Authentication(format!("what came over TLS is not what was sent: {error}"))
+            }
             _ => Self::Unreachable(error),
         }
     }
@@ -76,6 +80,13 @@ fn no_session(error: HandshakeError, peer: &str) -> PeerError {
         HandshakeError::Proof => {
             PeerError::Authentication(format!("{peer} does not prove that it holds the key"))
         }
+        HandshakeError::Tls(what) => PeerError::Certificate(format!("no TLS with {peer}: {what}")),
+        HandshakeError::TlsOnly => {
+            PeerError::Certificate(format!("{peer} speaks TLS only, and this node has none"))
+        }
+        HandshakeError::TlsUnknown => {
+            PeerError::Certificate(format!("{peer} speaks TLS, and this node has none"))
+        }
     }
 }
 
@@ -99,11 +110,11 @@ impl Connection {
         stream: Arc<TcpStream>,
         patience: Patience,
     ) -> Result<Self, PeerError> {
-        let session = handshake::connect(&stream, identity, integrity, peer, patience)
+        let (wire, session) = handshake::connect(stream, identity, integrity, peer, patience)
             .map_err(|error| no_session(error, peer))?;
         Ok(Self {
-            stream,
             address,
+            wire,
             sealing: session.sealing,
             opening: session.opening,
             integrity: session.integrity,
@@ -162,7 +173,7 @@ impl Connection {
     fn ask(&mut self, kind: Kind, payload: &[u8], patience: Patience) -> Result<Header, Failure> {
         let unanswered = |error: PeerError| Failure { error, answered: false, reusable: false };
         let frame = self.sealing.frame(kind, payload);
-        let sent = send_all(&self.stream, &frame, false, patience);
+        let sent = self.wire.send_all(&frame, false, patience);
         // A server that does not want more may have said why before it closed.
         if let Err(error) = sent {
             return Err(unanswered(error.into()));
@@ -172,13 +183,13 @@ impl Connection {
 
     fn header(&mut self, patience: Patience) -> Result<Header, PeerError> {
         let mut bytes = [0; HEADER_BYTES];
-        receive_exact(&self.stream, &mut bytes, patience)?;
+        self.wire.receive_exact(&mut bytes, patience)?;
         Ok(self.opening.header(&bytes)?)
     }
 
-    fn payload(&self, header: &Header, patience: Patience) -> Result<Vec<u8>, PeerError> {
+    fn payload(&mut self, header: &Header, patience: Patience) -> Result<Vec<u8>, PeerError> {
         let mut followed = vec![0; header.length + CODE_BYTES];
-        receive_exact(&self.stream, &mut followed, patience)?;
+        self.wire.receive_exact(&mut followed, patience)?;
         let length = self.opening.payload(header, &followed)?.len();
         followed.truncate(length);
         Ok(followed)
@@ -190,12 +201,12 @@ impl Connection {
         into: &mut [u8],
         patience: Patience,
     ) -> Result<(), PeerError> {
-        limit_waits(&self.stream, patience.silence)?;
+        limit_waits(self.wire.socket(), patience.silence)?;
         let full = self.integrity == Integrity::Full;
         let mut hasher = self.opening.payload_hasher(header);
         let (mut received, mut hashed) = (0, 0);
         while received < into.len() {
-            received += receive_body(&self.stream, &mut into[received..], patience)?;
+            received += self.wire.receive_body(&mut into[received..], patience)?;
             if !full {
                 continue;
             }
@@ -210,14 +221,14 @@ impl Connection {
             return Ok(());
         }
         let mut code = [0; CODE_BYTES];
-        receive_exact(&self.stream, &mut code, patience)?;
+        self.wire.receive_exact(&mut code, patience)?;
         Ok(self.opening.check(&hasher, &code)?)
     }
 
     /// Asks, now that all bytes are here, whether they are still what the block is.
     fn confirmed(&mut self, patience: Patience) -> Result<bool, PeerError> {
         let confirm = self.sealing.header(Kind::Confirm, 0, 0);
-        send_all(&self.stream, &confirm, false, patience)?;
+        self.wire.send_all(&confirm, false, patience)?;
         let header = self.header(patience)?;
         match header.kind {
             Kind::Confirmed => Ok(header.detail == 1),
@@ -227,7 +238,7 @@ impl Connection {
 
     /// Whether an idle connection cannot be used any more.
     pub fn is_broken(&self) -> bool {
-        socket::is_broken(&self.stream)
+        socket::is_broken(self.wire.socket())
     }
 }
 

@@ -35,11 +35,13 @@ pub enum Fault {
     Crowded,
     /// The socket failed.
     Socket,
+    /// TLS where this node has none, none where it has, or a certificate that is not taken.
+    Tls,
 }
 
 impl Fault {
     /// All kinds, in the order of their counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Garbage,
         Self::Truncated,
         Self::Oversized,
@@ -51,6 +53,7 @@ impl Fault {
         Self::TimedOut,
         Self::Crowded,
         Self::Socket,
+        Self::Tls,
     ];
 
     /// The kind in a metric's label.
@@ -67,6 +70,7 @@ impl Fault {
             Self::TimedOut => "timed-out",
             Self::Crowded => "crowded",
             Self::Socket => "socket",
+            Self::Tls => "tls",
         }
     }
 }
@@ -85,6 +89,10 @@ impl fmt::Display for Fault {
             Self::TimedOut => "it said or took nothing for too long",
             Self::Crowded => "there are more connections than allowed",
             Self::Socket => "the connection broke",
+            Self::Tls => {
+                "no TLS came about: check that all nodes have certificates of one authority, each \
+                 of its node and in date, or none has"
+            }
         })
     }
 }

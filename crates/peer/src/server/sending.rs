@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::serving::{End, Serving};
 use crate::frame::{CODE_BYTES, HEADER_BYTES, Kind, code};
-use crate::socket::{Patience, send_all, send_file};
+use crate::socket::Patience;
 use crate::{Bytes, Integrity};
 
 /// Blocks shorter than this are copied: `sendfile` of a part of a huge page keeps all of it.
@@ -74,8 +74,8 @@ impl Serving<'_> {
             Bytes::File { file, offset } if length < SENDFILE_BYTES_MIN => {
                 self.send_short(file, *offset, length, patience)
             }
-            Bytes::File { file, offset } if full => {
-                self.send_hashed(file, *offset, length, patience)
+            Bytes::File { file, offset } if full || self.wire.is_encrypted() => {
+                self.send_copies(file, *offset, length, patience)
             }
             Bytes::File { file, offset } => self.send_pages(file, *offset, length, patience),
         }?;
@@ -93,12 +93,11 @@ impl Serving<'_> {
 
     fn send_copied(&mut self, bytes: &[u8], patience: Patience) -> io::Result<bool> {
         let header = self.session.sealing.header(Kind::Body, 0, bytes.len());
-        let stream = &self.connection.stream;
         let trailer = self.trailer(bytes);
         let more = !bytes.is_empty() || !trailer.is_empty();
-        send_all(stream, &header, more, patience)?;
-        send_all(stream, bytes, !trailer.is_empty(), patience)?;
-        send_all(stream, &trailer, false, patience)?;
+        self.wire.send_all(&header, more, patience)?;
+        self.wire.send_all(bytes, !trailer.is_empty(), patience)?;
+        self.wire.send_all(&trailer, false, patience)?;
         self.shared.counts.add(|counts| &counts.copied_bytes, bytes.len() as u64);
         Ok(true)
     }
@@ -117,31 +116,36 @@ impl Serving<'_> {
         let whole = read_at(file, offset, &mut frame[HEADER_BYTES..]);
         let trailer = self.trailer(&frame[HEADER_BYTES..]);
         frame.extend_from_slice(&trailer);
-        send_all(&self.connection.stream, &frame, false, patience)?;
+        self.wire.send_all(&frame, false, patience)?;
         self.shared.counts.add(|counts| &counts.copied_bytes, length as u64);
         Ok(whole)
     }
 
-    /// A long block by copies, so that what is hashed is what is sent.
-    fn send_hashed(
+    /// A long block by copies, so that what is hashed, or encrypted, is what is sent.
+    fn send_copies(
         &mut self,
         file: &OwnedFd,
         offset: u64,
         length: usize,
         patience: Patience,
     ) -> io::Result<bool> {
-        let stream = &self.connection.stream;
+        let full = self.session.integrity == Integrity::Full;
         let header = self.session.sealing.header(Kind::Body, 0, length);
-        send_all(stream, &header, true, patience)?;
-        let mut hasher = self.session.sealing.payload_hasher();
+        self.wire.send_all(&header, true, patience)?;
+        let mut hasher = full.then(|| self.session.sealing.payload_hasher());
         let mut whole = true;
         for at in (0..length).step_by(COPY_BYTES) {
             let part = &mut self.buffer.bytes()[..COPY_BYTES.min(length - at)];
             whole &= read_at(file, offset + at as u64, part);
-            hasher.update(part);
-            send_all(stream, part, true, patience)?;
+            if let Some(hasher) = &mut hasher {
+                hasher.update(part);
+            }
+            let more = full || at + part.len() < length;
+            self.wire.send_all(part, more, patience)?;
         }
-        send_all(stream, &code(&hasher.finalize()), false, patience)?;
+        if let Some(hasher) = hasher {
+            self.wire.send_all(&code(&hasher.finalize()), false, patience)?;
+        }
         self.shared.counts.add(|counts| &counts.copied_bytes, length as u64);
         Ok(whole)
     }
@@ -154,11 +158,10 @@ impl Serving<'_> {
         length: usize,
         patience: Patience,
     ) -> io::Result<bool> {
-        let stream = &self.connection.stream;
         let header = self.session.sealing.header(Kind::Body, 0, length);
         self.connection.file_bytes.store(length as u64, Ordering::Release);
-        send_all(stream, &header, true, patience)?;
-        let sent = send_file(stream, file, offset, length, patience)?;
+        self.wire.send_all(&header, true, patience)?;
+        let sent = self.wire.send_file(file, offset, length, patience)?;
         self.fill_up(length - sent, patience)?;
         Ok(sent == length)
     }
@@ -168,7 +171,7 @@ impl Serving<'_> {
         while missing > 0 {
             let part = &mut self.buffer.bytes()[..COPY_BYTES.min(missing)];
             part.fill(0);
-            send_all(&self.connection.stream, part, false, patience)?;
+            self.wire.send_all(part, false, patience)?;
             missing -= part.len();
         }
         Ok(())

@@ -1,10 +1,9 @@
 //! The thread of one connection: proves who it is, then answers one request after another.
 
 use std::io;
+use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-use rustix::event::PollFlags;
 
 use super::connections::{Activity, Connection};
 use super::faults::Fault;
@@ -12,10 +11,8 @@ use super::sending::CopyBuffer;
 use super::{Counts, Shared};
 use crate::frame::{BadFrame, CODE_BYTES, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES_MAX};
 use crate::handshake::{self, HandshakeError, Session};
-use crate::socket::{
-    Patience, deadline_after, has_ended, queued_bytes, ready, receive_exact, reset_on_close,
-    send_all,
-};
+use crate::socket::{Patience, deadline_after, has_ended, queued_bytes, reset_on_close};
+use crate::wire::Wire;
 use crate::{Block, BlockRequest, Refusal};
 
 /// How long an idle connection keeps its buffer.
@@ -35,6 +32,8 @@ impl From<io::Error> for End {
         Self::Fault(match error.kind() {
             io::ErrorKind::TimedOut => Fault::TimedOut,
             io::ErrorKind::UnexpectedEof => Fault::Truncated,
+            // What TLS says of bytes that were changed.
+            io::ErrorKind::InvalidData => Fault::Forged,
             _ => Fault::Socket,
         })
     }
@@ -60,6 +59,9 @@ impl From<HandshakeError> for End {
             HandshakeError::Cluster => Fault::Cluster,
             HandshakeError::Name => Fault::Name,
             HandshakeError::Proof => Fault::Forged,
+            HandshakeError::Tls(_) | HandshakeError::TlsOnly | HandshakeError::TlsUnknown => {
+                Fault::Tls
+            }
         })
     }
 }
@@ -81,13 +83,14 @@ pub(super) fn serve(shared: &Shared, connection: &Connection) {
 
 fn serve_until_end(shared: &Shared, connection: &Connection) -> End {
     let patience = Patience::within(shared.limits.handshake);
-    let session =
-        match handshake::accept(&connection.stream, &shared.identity, shared.integrity, patience) {
-            Ok(session) => session,
+    let stream = &connection.stream;
+    let (wire, session) =
+        match handshake::accept(stream, &shared.identity, shared.integrity, patience) {
+            Ok(accepted) => accepted,
             Err(error) => return error.into(),
         };
     let admitted = shared.connections.prove(connection, &session.peer, &shared.limits);
-    let mut serving = Serving { shared, connection, session, buffer: CopyBuffer::default() };
+    let mut serving = Serving { shared, connection, wire, session, buffer: CopyBuffer::default() };
     if !admitted {
         return serving.turn_away();
     }
@@ -103,6 +106,7 @@ fn serve_until_end(shared: &Shared, connection: &Connection) -> End {
 pub(super) struct Serving<'a> {
     pub shared: &'a Shared,
     pub connection: &'a Connection,
+    pub wire: Wire<&'a TcpStream>,
     pub session: Session,
     pub buffer: CopyBuffer,
 }
@@ -133,13 +137,12 @@ impl Serving<'_> {
 
     /// Waits without end for the first byte of a request.
     fn wait_idle(&mut self) -> Result<(), End> {
-        let stream = &self.connection.stream;
         let mut wait = BUFFER_KEPT;
-        while !ready(stream, PollFlags::IN, wait)? {
+        while !self.wire.is_readable(wait)? {
             self.buffer.free();
             wait = Duration::from_secs(3600);
         }
-        if has_ended(stream) { Err(End::Closed) } else { Ok(()) }
+        if has_ended(&self.connection.stream) { Err(End::Closed) } else { Ok(()) }
     }
 
     /// How long a peer may take for a small frame.
@@ -149,13 +152,15 @@ impl Serving<'_> {
 
     fn header(&mut self) -> Result<Header, End> {
         let mut bytes = [0; HEADER_BYTES];
-        receive_exact(&self.connection.stream, &mut bytes, self.patience())?;
+        let patience = self.patience();
+        self.wire.receive_exact(&mut bytes, patience)?;
         Ok(self.session.opening.header(&bytes)?)
     }
 
-    fn payload(&self, header: &Header) -> Result<Vec<u8>, End> {
+    fn payload(&mut self, header: &Header) -> Result<Vec<u8>, End> {
         let mut followed = vec![0; header.length + CODE_BYTES];
-        receive_exact(&self.connection.stream, &mut followed, self.patience())?;
+        let patience = self.patience();
+        self.wire.receive_exact(&mut followed, patience)?;
         let length = self.session.opening.payload(header, &followed)?.len();
         followed.truncate(length);
         Ok(followed)
@@ -166,9 +171,10 @@ impl Serving<'_> {
     }
 
     /// Sends the last frame of an answer.
-    fn send_last(&self, frame: &[u8]) -> Result<(), End> {
+    fn send_last(&mut self, frame: &[u8]) -> Result<(), End> {
         self.set(Activity::Finishing);
-        Ok(send_all(&self.connection.stream, frame, false, self.patience())?)
+        let patience = self.patience();
+        Ok(self.wire.send_all(frame, false, patience)?)
     }
 
     fn count(&self, counter: impl Fn(&Counts) -> &std::sync::atomic::AtomicU64, by: u64) {
@@ -220,7 +226,7 @@ impl Serving<'_> {
 
     /// Asks the service for a block, and tells the peer meanwhile that it works.
     fn find(&mut self, request: &BlockRequest) -> Result<Result<Block, Refusal>, End> {
-        let stream = &self.connection.stream;
+        let (stream, wire) = (&self.connection.stream, &mut self.wire);
         let sealing = &mut self.session.sealing;
         let drain = self.shared.limits.drain;
         let mut broken = None;
@@ -230,7 +236,7 @@ impl Serving<'_> {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             let frame = sealing.header(Kind::Working, 0, 0);
-            send_all(stream, &frame, false, Patience::within(drain)).map_err(|error| {
+            wire.send_all(&frame, false, Patience::within(drain)).map_err(|error| {
                 let kind = error.kind();
                 broken = Some(error);
                 io::Error::from(kind)
@@ -245,7 +251,7 @@ impl Serving<'_> {
         let stream = &self.connection.stream;
         loop {
             let before = queued_bytes(stream);
-            if ready(stream, PollFlags::IN, self.shared.limits.drain)? {
+            if self.wire.is_readable(self.shared.limits.drain)? {
                 break;
             }
             let takes = before > 0 && queued_bytes(stream) < before;

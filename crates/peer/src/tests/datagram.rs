@@ -5,7 +5,7 @@ use crate::SharedKey;
 
 fn identity(node: &str, cluster: &str, key: u8) -> Identity {
     let key = SharedKey::from_bytes(&[key; 32]).expect("a key");
-    Identity { cluster: cluster.to_owned(), node: node.to_owned(), key }
+    Identity { cluster: cluster.to_owned(), node: node.to_owned(), key, tls: None }
 }
 
 fn sealer(start: u64) -> Sealer {

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: identities, a holder of blocks, waiting for a condition.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod certificates;
 pub mod proxy;
 
 use std::fs::File;
@@ -26,7 +27,7 @@ pub fn identity(node: &str) -> Identity {
 
 pub fn identity_with(node: &str, cluster: &str, key: u8) -> Identity {
     let key = SharedKey::from_bytes(&[key; 32]).expect("32 bytes are enough");
-    Identity { cluster: cluster.to_owned(), node: node.to_owned(), key }
+    Identity { cluster: cluster.to_owned(), node: node.to_owned(), key, tls: None }
 }
 
 pub fn request(offset: u64, length: usize) -> BlockRequest {
@@ -149,9 +150,18 @@ pub fn serve(holder: &Arc<Holder>) -> Server {
 }
 
 pub fn serve_with(holder: &Arc<Holder>, integrity: Integrity, limits: Limits) -> Server {
+    serve_as(identity("holder"), holder, integrity, limits)
+}
+
+pub fn serve_as(
+    identity: Identity,
+    holder: &Arc<Holder>,
+    integrity: Integrity,
+    limits: Limits,
+) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let service = Arc::clone(holder) as Arc<dyn Service>;
-    Server::start(listener, identity("holder"), integrity, service, limits).expect("a server")
+    Server::start(listener, identity, integrity, service, limits).expect("a server")
 }
 
 /// The transport of a node called "reader" to peers at `address`.

@@ -9,6 +9,9 @@ pub struct ClusterStatus {
     pub cluster: String,
     /// Name of this node in it.
     pub node: String,
+    /// Whether connections between nodes are encrypted.
+    #[serde(default)]
+    pub encrypted: bool,
     /// All members of the list, this node left out.
     pub members: Vec<MemberStatus>,
     /// Blocks that came from other nodes.

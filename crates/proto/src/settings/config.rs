@@ -162,6 +162,19 @@ pub struct ClusterConfig {
     pub peer_timeout: Duration,
     /// Whether the bytes of blocks are authenticated too.
     pub is_integrity_full: bool,
+    /// Where the certificates are; `None` encrypts nothing.
+    pub tls: Option<PeerTlsConfig>,
+}
+
+/// Where what a node needs for TLS with others is, in PEM each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTlsConfig {
+    /// Certificate of the node.
+    pub certificate_file: PathBuf,
+    /// Its private key.
+    pub private_key_file: PathBuf,
+    /// Certificates of the authority that signs those of all nodes.
+    pub authority_file: PathBuf,
 }
 
 /// The guaranteed part of a store where none is set: small enough that no job misses it, and enough

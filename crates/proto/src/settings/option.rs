@@ -448,6 +448,13 @@ table! {
     peer_integrity: OptionKind::Choice(PEER_INTEGRITY), "", Some("headers"), false,
         "What the key protects between nodes: all but the bytes of blocks (headers), or these too \
          (full).";
+    peer_tls_certificate_file: OptionKind::Path, "", None, false,
+        "Certificate of this node in PEM, with its name among the alternative names; what goes \
+         between nodes is then encrypted, and all nodes need one.";
+    peer_tls_private_key_file: OptionKind::Path, "", None, false,
+        "Private key of that certificate, in PEM; nobody but the node's user may read it.";
+    peer_tls_authority_file: OptionKind::Path, "", None, false,
+        "Certificates, in PEM, of the authority that signs those of all nodes.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

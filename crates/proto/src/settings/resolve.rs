@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::{
     Backing, ClientLimits, ClusterConfig, ControlConfig, DirectoryRule, Feature, LogFormat,
-    LogLevel, NodeConfig, StripeHints, UserQuota, memory_min_default_bytes,
+    LogLevel, NodeConfig, PeerTlsConfig, StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::entry::ConfigEntry;
@@ -65,8 +65,9 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
         cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, peer_port: _,
-        peer_timeout_ms: _, peer_integrity: _, client_descriptors_max: _, user_pinned_bytes_max: _,
-        client_requests_max: _, user_connections_max: _,
+        peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
+        peer_tls_private_key_file: _, peer_tls_authority_file: _, client_descriptors_max: _,
+        user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
     let config = NodeConfig {
@@ -76,7 +77,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         memory,
         mount: path(&o, "mount", &mount, machine)?,
         socket: path(&o, "socket", &socket, machine)?.ok_or_else(|| o.missing("socket", ""))?,
-        foreground: o.required::<Switch>("foreground", &foreground)?.0,
+        foreground: o.switch("foreground", &foreground)?,
         block_bytes,
         policy: o.required("policy", &policy)?,
         read_mode: o.required("read_mode", &read_mode)?,
@@ -100,8 +101,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
         pfs_has_no_other_writers: o
-            .required::<Switch>("pfs_has_no_other_writers", &pfs_has_no_other_writers)?
-            .0,
+            .switch("pfs_has_no_other_writers", &pfs_has_no_other_writers)?,
         control,
         cluster,
         fault: o.optional("fault", &fault)?,
@@ -247,6 +247,7 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
     let cluster_name = o.required("cluster_name", &options.cluster_name)?;
     let node_name = o.optional("node_name", &options.node_name)?;
     let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
+    let tls = peer_tls_config(options, machine)?;
     let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
         return Ok(None);
     };
@@ -260,7 +261,29 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
         peer_port,
         peer_timeout: Duration::from_millis(peer_timeout_ms),
         is_integrity_full: integrity == "full",
+        tls,
     }))
+}
+
+/// All three files, or none.
+fn peer_tls_config(options: &RawOptions, machine: &Machine) -> Result<Option<PeerTlsConfig>> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let file = |name, setting| path(&o, name, setting, machine);
+    let certificate = file("peer_tls_certificate_file", &options.peer_tls_certificate_file)?;
+    let private_key = file("peer_tls_private_key_file", &options.peer_tls_private_key_file)?;
+    let authority = file("peer_tls_authority_file", &options.peer_tls_authority_file)?;
+    let missing = |name| {
+        o.missing(name, "the certificate, its private key and the authority belong together")
+    };
+    match (certificate, private_key, authority) {
+        (None, None, None) => Ok(None),
+        (Some(certificate_file), Some(private_key_file), Some(authority_file)) => {
+            Ok(Some(PeerTlsConfig { certificate_file, private_key_file, authority_file }))
+        }
+        (None, ..) => Err(missing("peer_tls_certificate_file")),
+        (_, None, _) => Err(missing("peer_tls_private_key_file")),
+        (_, _, None) => Err(missing("peer_tls_authority_file")),
+    }
 }
 
 /// The parameters of the control policies as written, each checked by its grammar.
@@ -292,6 +315,10 @@ impl Reader {
         let operation = format!("reading {} `{name}`", self.place);
         Error::new(ErrorKind::InvalidInput, operation, "it is required but not set")
             .remedy(format!("set it: {remedy}"))
+    }
+
+    fn switch(&self, name: &str, setting: &Option<Setting>) -> Result<bool> {
+        Ok(self.required::<Switch>(name, setting)?.0)
     }
 
     fn optional<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<Option<T>> {
