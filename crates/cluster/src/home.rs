@@ -58,6 +58,11 @@ impl Home {
         }
     }
 
+    /// The list has one member more.
+    pub(crate) fn add_member(&mut self) {
+        self.heard.push(Heard::default());
+    }
+
     /// A member is down or came back: what it held is forgotten.
     pub(crate) fn forget_member(&mut self, member: MemberIndex) {
         let heard = &mut self.heard[usize::from(member)];

@@ -238,6 +238,22 @@ impl Membership {
         membership
     }
 
+    /// Lets a node be a member that was not in the list. False: it is in it, or one more cannot be.
+    pub(crate) fn add(&mut self, now: Time, name: &NodeName) -> bool {
+        let id = name_hash(name);
+        let Ok(index) = MemberIndex::try_from(self.known.len()) else { return false };
+        if index == MemberIndex::MAX || self.by_id.contains_key(&id) {
+            return false;
+        }
+        let identity = Identity { id, incarnation: 0, renewal: 0, left: false };
+        let state = MemberState::NeverSeen;
+        self.known.push(Known { name: name.clone(), id, identity, state, since: now });
+        self.by_id.insert(id, index);
+        self.join_period = JOIN_PERIOD;
+        self.join_at = now;
+        true
+    }
+
     pub(crate) fn receive(&mut self, now: Time, bytes: &[u8]) {
         if self.left {
             return;

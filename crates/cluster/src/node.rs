@@ -94,6 +94,14 @@ impl ClusterNode {
         }
     }
 
+    /// Lets a node be a member that was not in the list.
+    pub fn add_member(&mut self, now: Time, name: &NodeName) {
+        if self.members.add(now, name) {
+            self.home.add_member();
+            self.told.push(false);
+        }
+    }
+
     /// A membership datagram, already authenticated as sent by a holder of the key. Garbage is
     /// counted and ignored.
     pub fn receive(&mut self, now: Time, bytes: &[u8]) {

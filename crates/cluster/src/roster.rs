@@ -87,6 +87,34 @@ impl Roster {
         self.by_name.get(name).map(|&index| &self.members[index])
     }
 
+    /// A list of one node.
+    ///
+    /// # Errors
+    /// What is given is no host name and no address.
+    pub fn alone(member: Member) -> Result<Self, RosterError> {
+        let mut roster = Self::default();
+        roster.add(member.name.as_str(), member.host, member.port)?;
+        Ok(roster)
+    }
+
+    /// Takes over what another list has: nodes that are new, and addresses that are others. Returns
+    /// the new ones. Nodes that the other list lacks stay; those beyond 65,534 are left out.
+    pub fn merge(&mut self, other: &Self) -> Vec<NodeName> {
+        let mut new = Vec::new();
+        for member in &other.members {
+            match self.by_name.get(&member.name) {
+                Some(&index) => self.members[index] = member.clone(),
+                None if self.members.len() < NODES_MAX => {
+                    self.by_name.insert(member.name.clone(), self.members.len());
+                    self.members.push(member.clone());
+                    new.push(member.name.clone());
+                }
+                None => {}
+            }
+        }
+        new
+    }
+
     fn add_entry(&mut self, entry: &str, default_port: u16) -> Result<(), RosterError> {
         let (name, address) = match entry.split_once('=') {
             Some((name, address)) => (Some(name), address),

@@ -230,6 +230,7 @@ fn a_list_without_this_node_or_a_key_for_all_to_read_is_refused() {
                 peer_timeout: Duration::from_millis(500),
                 is_integrity_full: false,
                 tls: None,
+                node_address: None,
             });
         });
         Node::start(config).map(|node| node.stop())

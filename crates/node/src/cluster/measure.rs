@@ -193,7 +193,7 @@ impl Node {
                 .remedy("start it with `cluster_nodes` and `cluster_key_file`")
         })?;
         let nodes: Vec<NodeName> =
-            cluster.roster.members().iter().map(|member| member.name.clone()).collect();
+            cluster.roster.read().members().iter().map(|member| member.name.clone()).collect();
         let shift = shift as usize;
         if shift == 0 || shift >= nodes.len() {
             let detail = format!("{shift} is not within 1 and {}", nodes.len() - 1);

@@ -5,6 +5,7 @@
 //! node's files, clocks and sockets:
 //!
 //! * `start`: assembles it; `threads`: what runs while the node runs.
+//! * `etcd`: the list of nodes, where etcd has it.
 //! * `join`: whether another node sees the same files.
 //! * `sight`: whether what another node changes on the PFS shows here.
 //! * `shared`: how a file and its version are called between nodes.
@@ -28,6 +29,7 @@
 //! 5. No lock of a file is held while another node is waited for, but the shared gate of a fill.
 //!    A node that fills for another one reads from the PFS, so no circle of nodes waits.
 
+mod etcd;
 mod fetch;
 mod holdings;
 mod join;
@@ -49,7 +51,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidepool_cluster::{ClusterNode, NodeName, Peers, Roster};
 use tidepool_peer::{Server, Transport};
 use tidepool_proto::config::ClusterConfig;
@@ -72,7 +74,7 @@ pub struct Cluster {
     node: OnceLock<Weak<Node>>,
     config: ClusterConfig,
     me: NodeName,
-    roster: Roster,
+    roster: Arc<RwLock<Roster>>,
     addresses: Arc<Addresses>,
     /// Time of the pure parts counts from here.
     started: Instant,

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidepool_cluster::{ClusterNode, Member, NodeName, PeerSettings, Peers, Roster, Settings};
 use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_peer::{Identity, Integrity, Limits, Server, SharedKey, TcpTransport, Tls, TlsFiles};
 use tidepool_proto::config::{ClusterConfig, PeerTlsConfig};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::etcd::{self, Etcd};
 use super::provider::Provider;
 use super::threads::{self, Datagrams, Signal};
 use super::{Cluster, Counts};
@@ -64,9 +65,31 @@ fn load_tls(config: &PeerTlsConfig, me: &NodeName) -> Result<Tls> {
     })
 }
 
-/// The members as the option names them.
+/// The members as the option names them, and this node among them. In etcd there may be more.
+fn read_list(config: &ClusterConfig) -> Result<(Roster, Member, Option<Etcd>)> {
+    let Some(text) = config.nodes.trim().strip_prefix(etcd::SCHEME) else {
+        let roster = read_roster(config)?;
+        let me = find_self(config, &roster)?;
+        return Ok((roster, me, None));
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let short = host.split('.').next().unwrap_or_default().to_owned();
+    let name = NodeName::new(config.node_name.as_ref().unwrap_or(&short));
+    let name = name.map_err(|error| invalid("node_name", error, "set it to a name of its own"))?;
+    let entry = format!("{name}={}", config.node_address.as_ref().unwrap_or(&host));
+    let remedy = "set it to HOST[:PORT] by which other nodes reach this one";
+    let roster = Roster::parse(&entry, config.peer_port)
+        .map_err(|error| invalid("node_address", error, remedy))?;
+    let me = roster.members().first().cloned();
+    let me = me.ok_or_else(|| invalid("node_address", "it is empty", remedy))?;
+    let etcd = Etcd::new(text, config, me.clone())
+        .map_err(|error| invalid("cluster_nodes", error, &format!("valid: {}", etcd::GRAMMAR)))?;
+    Ok((roster, me, Some(etcd)))
+}
+
 fn read_roster(config: &ClusterConfig) -> Result<Roster> {
-    let remedy = "valid: [NAME=]HOST[:PORT] separated by commas, `slurm`, or @PATH";
+    let remedy =
+        "valid: [NAME=]HOST[:PORT] separated by commas, `slurm`, @PATH, or etcd:http://...";
     let parsed = match config.nodes.trim() {
         "slurm" => match std::env::var("SLURM_JOB_NODELIST") {
             Ok(nodes) => Roster::parse(&nodes, config.peer_port),
@@ -128,8 +151,7 @@ impl Cluster {
     }
 
     fn start(core: &Arc<Core>, config: &ClusterConfig) -> Result<Arc<Cluster>> {
-        let roster = read_roster(config)?;
-        let me = find_self(config, &roster)?;
+        let (roster, me, etcd) = read_list(config)?;
         let key = SharedKey::load(&config.key_file).map_err(|error| {
             invalid("cluster_key_file", error, "head -c 32 /dev/urandom > FILE; chmod 600 FILE")
         })?;
@@ -151,10 +173,11 @@ impl Cluster {
         let (me, incarnation) = (me.name, incarnation.as_millis() as u64);
         let members =
             ClusterNode::new(settings, me.clone(), incarnation, &roster, seed, Duration::ZERO);
+        let roster = Arc::new(RwLock::new(roster));
         let resolve = {
             let (roster, addresses) = (roster.clone(), addresses.clone());
             move |name: &str| {
-                let member = roster.get(&NodeName::new(name).ok()?)?;
+                let member = roster.read().get(&NodeName::new(name).ok()?)?.clone();
                 addresses.of(&member.host, member.port)
             }
         };
@@ -184,6 +207,9 @@ impl Cluster {
             stopping: false.into(),
         });
         cluster.listen(listener, socket, &identity, integrity)?;
+        if let Some(etcd) = etcd {
+            threads::follow_list(&cluster, etcd)?;
+        }
         Ok(cluster)
     }
 

@@ -62,7 +62,7 @@ impl Cluster {
     }
 
     fn member(&self, view: MemberView) -> MemberStatus {
-        let listed = self.roster.get(&view.name);
+        let listed = self.roster.read().get(&view.name).cloned();
         let measured = self.peers.lock().view().into_iter().find(|peer| peer.name == view.name);
         MemberStatus {
             address: listed.map_or_else(String::new, |it| format!("{}:{}", it.host, it.port)),

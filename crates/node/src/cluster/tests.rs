@@ -54,6 +54,7 @@ impl Fixture {
             peer_timeout: Duration::from_millis(500),
             is_integrity_full: false,
             tls: None,
+            node_address: None,
         });
         change(&mut config);
         let node = Node::start(config).unwrap();

@@ -14,6 +14,7 @@ use tidepool_peer::PeerError;
 use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::etcd::Etcd;
 use super::{Cluster, measure, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
@@ -102,7 +103,8 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         Some((&CLOCK, [])) => measure::pong(),
         Some((&MEASURE, of)) => {
             let of = std::str::from_utf8(of).ok().and_then(|name| NodeName::new(name).ok());
-            let of = of.filter(|name| *name != cluster.me && cluster.roster.get(name).is_some());
+            let of =
+                of.filter(|name| *name != cluster.me && cluster.roster.read().get(name).is_some());
             let report = of.map(|name| cluster.measure_one(&name));
             report.and_then(|it| serde_json::to_vec(&it).ok()).unwrap_or_default()
         }
@@ -167,6 +169,13 @@ pub fn start(cluster: &Arc<Cluster>, datagrams: Datagrams) -> Result<()> {
     let for_caller = calls.clone();
     spawn(cluster, "member-calls", move |cluster| run_calls(cluster, &for_caller))?;
     spawn(cluster, "member-looks", run_looks)
+}
+
+/// Starts the thread that follows a list in etcd.
+pub fn follow_list(cluster: &Arc<Cluster>, mut etcd: Etcd) -> Result<()> {
+    let mut was_reached = None;
+    let step = move |cluster: &Cluster| cluster.follow_list(&mut etcd, &mut was_reached);
+    spawn(cluster, "member-list", step)
 }
 
 /// Runs `step` again and again until the cluster stops.
@@ -303,7 +312,7 @@ fn run_looks(cluster: &Cluster) {
 impl Cluster {
     /// The address of a member now; its host may be a name.
     pub(super) fn address(&self, node: &NodeName) -> Option<SocketAddr> {
-        let member = self.roster.get(node)?;
+        let member = self.roster.read().get(node)?.clone();
         self.addresses.of(&member.host, member.port)
     }
 }

@@ -74,6 +74,7 @@ impl Nodes {
                     peer_timeout: Duration::from_millis(500),
                     is_integrity_full: false,
                     tls: None,
+                    node_address: None,
                 });
                 change(number, config);
             });

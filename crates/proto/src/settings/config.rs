@@ -156,6 +156,8 @@ pub struct ClusterConfig {
     pub key_file: PathBuf,
     /// Name of this node among the members; `None` is its host name.
     pub node_name: Option<String>,
+    /// Host or address of this node for lists in etcd; `None` is its host name.
+    pub node_address: Option<String>,
     /// Port of members that name none.
     pub peer_port: u16,
     /// Time that a peer may keep silent.

@@ -431,7 +431,8 @@ table! {
     cluster_nodes: OptionKind::Text, "", None, false,
         "Nodes that share their memory, this one among them: names or addresses, each as \
          `[NAME=]HOST[:PORT]`, separated by commas, with ranges as in `n[01-16]`; `slurm` takes \
-         the nodes of the Slurm job, @PATH reads a file. Not set: the node stands alone.";
+         the nodes of the Slurm job, @PATH reads a file, `etcd:http://HOST:2379[,...][/PREFIX]` \
+         has nodes put themselves into etcd. Not set: the node stands alone.";
     cluster_name: OptionKind::Text, "", Some("tidepool"), false,
         "Name of the cluster; nodes of clusters with other names do not talk to each other.";
     cluster_key_file: OptionKind::Path, "", None, false,
@@ -440,6 +441,9 @@ table! {
     node_name: OptionKind::Text, "", None, false,
         "Name of this node among `cluster_nodes`; by default its host name, whole or up to the \
          first dot.";
+    node_address: OptionKind::Text, "", None, false,
+        "Host name or address by which other nodes reach this one, for lists in etcd; by default \
+         its host name.";
     peer_port: OptionKind::Count { min: 1, max: 65_535 }, "", Some("7478"), false,
         "Port, TCP and UDP, at which nodes reach each other, for entries of `cluster_nodes` that \
          name none.";

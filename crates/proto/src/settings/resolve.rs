@@ -64,8 +64,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
-        cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, peer_port: _,
-        peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
+        cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, node_address: _,
+        peer_port: _, peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
         peer_tls_private_key_file: _, peer_tls_authority_file: _, client_descriptors_max: _,
         user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
     } = options;
@@ -246,6 +246,7 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
     let peer_port = o.required("peer_port", &options.peer_port)?;
     let cluster_name = o.required("cluster_name", &options.cluster_name)?;
     let node_name = o.optional("node_name", &options.node_name)?;
+    let node_address = o.optional("node_address", &options.node_address)?;
     let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
     let tls = peer_tls_config(options, machine)?;
     let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
@@ -258,6 +259,7 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
         cluster_name,
         key_file,
         node_name,
+        node_address,
         peer_port,
         peer_timeout: Duration::from_millis(peer_timeout_ms),
         is_integrity_full: integrity == "full",
