@@ -37,8 +37,9 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let tests: [Test; 5] = [
+    let tests: [Test; 6] = [
         ("nodes_share_files_and_links_obey", PfsKind::Gluster, nodes_share_files_and_links_obey),
+        ("hidden_changes_are_found", PfsKind::GlusterSharded, hidden_changes_are_found),
         ("moosefs_is_shared", PfsKind::Moosefs, moosefs_is_shared),
         ("a_killed_up_is_undone_at_every_step", PfsKind::Gluster, a_killed_up_is_undone),
         ("an_interrupted_up_undoes_itself", PfsKind::Gluster, an_interrupted_up_undoes_itself),
@@ -60,6 +61,7 @@ fn nodes_share_files_and_links_obey() -> Tested {
     let place = Place::new("share")?;
     let mut cluster = Cluster::up(&place.plan(2, PfsKind::Gluster)?)?;
     bytes_cross(&cluster, Cluster::mount)?;
+    overwrites_are_seen(&cluster)?;
     mounts_are_private(&place)?;
     links_obey(&mut cluster)?;
     partitions_cut(&cluster)?;
@@ -92,6 +94,47 @@ fn bytes_cross(cluster: &Cluster, writer: fn(&Cluster, &str) -> anyhow::Result<P
     ensure(cluster.run("c1", &["cat", "/run/tide/file"])? == "changed", "c1 reads stale bytes")?;
     let hosts = cluster.run("c1", &["hostname"])?;
     ensure(hosts.trim() == "c1", &format!("host name {hosts}"))
+}
+
+/// Files that both nodes overwrite in turn, with bytes of the same length, through the mount and
+/// beside it: packed ones, and one of several blocks. Each read after a close has the new bytes, in
+/// spite of what GlusterFS's client keeps in the page cache.
+fn overwrites_are_seen(cluster: &Cluster) -> Tested {
+    for (name, length) in [("small", 12), ("packed", 100 << 10), ("blocks", 9 << 20)] {
+        for round in 0..8_u8 {
+            let (writer, reader) = if round % 2 == 0 { ("c1", "c2") } else { ("c2", "c1") };
+            let beside = round % 4 >= 2;
+            let place = if beside { cluster.pfs(writer)? } else { cluster.mount(writer)? };
+            let bytes = vec![b'a' + round; length];
+            fs::write(place.join(name), &bytes)?;
+            for node in [reader, writer] {
+                let read = fs::read(cluster.mount(node)?.join(name))?;
+                let at = format!("{name}, round {round}, written by {writer}, beside: {beside}");
+                ensure(read == bytes, &format!("{node} reads old bytes: {at}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// With shards, GlusterFS's clients do not see each other's changes: each node finds that out, and
+/// keeps nothing.
+fn hidden_changes_are_found() -> Tested {
+    let place = Place::new("hidden")?;
+    let cluster = Cluster::up(&place.plan(2, PfsKind::GlusterSharded)?)?;
+    for node in ["c1", "c2"] {
+        let found = || -> anyhow::Result<bool> {
+            let status = cluster.run(node, &["tidepool", "status", "--json"])?;
+            Ok(status.contains("all reads are in mode `bypass`"))
+        };
+        let deadline = Instant::now() + LIMIT;
+        while !found()? {
+            ensure(Instant::now() < deadline, &format!("{node} does not find it out"))?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    no_problems(&cluster.down()?)?;
+    place.is_clean()
 }
 
 /// This machine sees no mount and no interface of a cluster.
