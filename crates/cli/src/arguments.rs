@@ -103,6 +103,11 @@ pub struct DrainArguments {
     /// Take new opens again
     #[arg(long)]
     pub undo: bool,
+    /// Have the other nodes take over what is in memory, hot files first, for so many seconds at
+    /// most [default: 60]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60")]
+    #[arg(conflicts_with = "undo")]
+    pub hand_on: Option<u64>,
     /// The node, and how to print.
     #[command(flatten)]
     pub facts: Facts,

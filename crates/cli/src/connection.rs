@@ -6,13 +6,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, LoadReport, NodeReport,
-    ResizeReport, SpreadReport, Status,
+    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, HandOnReport, LoadReport,
+    NodeReport, ResizeReport, SpreadReport, Status,
 };
 use tidepool_proto::cluster::PairReport;
 use tidepool_proto::files::{CachedFile, FileOrder};
@@ -154,6 +155,21 @@ impl Connection {
         match self.ask_until(AdminRequest::Spread, Some(file), interrupted)? {
             None => Ok(None),
             Some(AdminReply::Spread(report)) => Ok(Some(report)),
+            Some(other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has other nodes bring in what the node holds. Waits no longer once `interrupted` is true:
+    /// `None`, and they end with the parts that they are at.
+    pub fn hand_on_until(
+        &self,
+        limit: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<HandOnReport>> {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        match self.ask_until(AdminRequest::HandOn { limit_ms }, None, interrupted)? {
+            None => Ok(None),
+            Some(AdminReply::HandedOn(report)) => Ok(Some(report)),
             Some(other) => Err(unexpected(&other)),
         }
     }

@@ -387,6 +387,15 @@ impl ClusterNode {
         self.members.name(self.best(owners, part)).clone()
     }
 
+    /// Who would own the split if this node were gone; `None` where nobody else is alive.
+    #[must_use]
+    pub fn heir(&self, file: FileKey, split: u64) -> Option<NodeName> {
+        let (me, part) = (self.members.me(), hash::part(hash::file(file), split));
+        let others = self.members.alive().iter().copied().filter(|&(_, index)| index != me);
+        let heir = self.best(others, part);
+        (heir != me).then(|| self.members.name(heir).clone())
+    }
+
     /// The member that keeps the locations of the file.
     #[must_use]
     pub fn home(&self, file: FileKey) -> NodeName {

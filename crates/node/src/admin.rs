@@ -91,6 +91,9 @@ impl AdminService for Node {
             AdminRequest::ClusterStatus => AdminReply::Cluster(self.cluster_reports()?),
             AdminRequest::MeasureNodes { shift } => AdminReply::Measured(self.measure(shift)?),
             AdminRequest::Spread => AdminReply::Spread(self.spread(file()?, user_id, go_on)?),
+            AdminRequest::HandOn { limit_ms } => {
+                AdminReply::HandedOn(self.hand_on(Duration::from_millis(limit_ms), go_on)?)
+            }
             AdminRequest::Locate(range) => AdminReply::Located(self.locate(file()?, range)?),
         })
     }

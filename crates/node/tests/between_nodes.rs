@@ -168,3 +168,41 @@ fn what_cannot_be_brought_in_is_told_by_node() {
         assert_eq!(share.error.is_some(), share.node == "n1", "{share:?}");
     }
 }
+
+#[test]
+fn a_node_that_goes_hands_on_what_it_holds() {
+    let nodes = Nodes::joined(3);
+    let files: Vec<(String, Vec<u8>)> = (0..3)
+        .map(|seed| (format!("file-{seed}"), content(seed, 5 * BLOCK as usize + 9)))
+        .collect();
+    for (name, bytes) in &files {
+        std::fs::write(nodes.pfs(name), bytes).unwrap();
+        assert!(&nodes.read(0, name).0 == bytes);
+    }
+    nodes.wait_announced(18);
+    let before: Vec<u64> = [1, 2].map(|node| nodes.pfs_read_bytes(node)).into();
+    nodes.nodes[0].admin(AdminRequest::Drain { stop: false }, None, 0).unwrap();
+    let reply = nodes.nodes[0].admin(AdminRequest::HandOn { limit_ms: 60_000 }, None, 0).unwrap();
+    let AdminReply::HandedOn(report) = reply else { panic!("{reply:?}") };
+    let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    assert_eq!((report.held_bytes, report.resident_bytes), (total, total), "{report:?}");
+    assert!(report.errors.is_empty() && report.nodes >= 1, "{report:?}");
+    let after: Vec<u64> = [1, 2].map(|node| nodes.pfs_read_bytes(node)).into();
+    assert_eq!(after, before, "all of it came from memory");
+    // Gone, and everything is still in memory.
+    nodes.nodes[0].stop();
+    until("it is seen to be gone", || nodes.cluster(1).members[0].state != "alive");
+    nodes.wait_announced(18);
+    for (name, bytes) in &files {
+        assert!(&nodes.read(1, name).0 == bytes);
+    }
+    assert_eq!(nodes.pfs_read_bytes(1), before[0], "nothing had to be read again");
+
+    // No time, or nobody to take it.
+    let reply = nodes.nodes[1].admin(AdminRequest::HandOn { limit_ms: 0 }, None, 0).unwrap();
+    let AdminReply::HandedOn(report) = reply else { panic!("{reply:?}") };
+    assert_eq!((report.asked_bytes, report.resident_bytes), (0, 0));
+    let alone = support::Fixture::new();
+    let refused = alone.node.admin(AdminRequest::HandOn { limit_ms: 1 }, None, 0).unwrap_err();
+    assert!(refused.to_string().contains("--hand-on"), "{refused}");
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
-use tidepool_proto::admin::{AdminRequest, Status};
+use tidepool_proto::admin::{AdminRequest, HandOnReport, Status};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::arguments::{DrainArguments, Facts, StopArguments};
@@ -273,6 +273,9 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
 
 #[derive(Serialize)]
 struct DrainReport {
+    /// What other nodes took over; absent where they were not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    handed_on: Option<HandOnReport>,
     draining: bool,
     dirty_bytes: u64,
     memory_only_bytes: u64,
@@ -284,17 +287,40 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
     let node = facts.socket.connect();
     if arguments.undo {
         node.order(AdminRequest::Resume, None)?;
-        return report_drain(&node.status()?, facts.json, "new opens are taken again");
+        return report_drain(&node.status()?, None, facts.json, "new opens are taken again");
     }
     let interrupted = interruption::watch()?;
     drain_unless_interrupted(false, &node, &node.status()?, &interrupted)?;
+    let handed_on = match arguments.hand_on {
+        Some(seconds) => node.hand_on_until(Duration::from_secs(seconds), &interrupted)?,
+        None => None,
+    };
     let status = node.status()?;
     let done = "drained: all data is on the PFS, new opens are refused until `node drain --undo`";
-    report_drain(&status, facts.json, done)
+    report_drain(&status, handed_on, facts.json, done)
 }
 
-fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
+/// What the others took over, in words.
+fn handed_on_words(report: &HandOnReport) -> String {
+    let HandOnReport { held_bytes, resident_bytes, nodes, errors, elapsed_ms, .. } = report;
+    let first = errors.first().map(|why| format!("; {why}")).unwrap_or_default();
+    format!(
+        "{} of {} in memory are at {} now, after {:.1} s{first}",
+        output::size(*resident_bytes),
+        output::size(*held_bytes),
+        output::count(*nodes, "other node"),
+        *elapsed_ms as f64 / 1e3
+    )
+}
+
+fn report_drain(
+    status: &Status,
+    handed_on: Option<HandOnReport>,
+    json: bool,
+    done: &str,
+) -> Result<Outcome> {
     let report = DrainReport {
+        handed_on,
         draining: status.draining,
         dirty_bytes: status.dirty_bytes,
         memory_only_bytes: status.memory_only_bytes,
@@ -305,6 +331,7 @@ fn report_drain(status: &Status, json: bool, done: &str) -> Result<Outcome> {
         output::json(&report)?;
     } else if is_done {
         output::line(done);
+        report.handed_on.iter().for_each(|it| output::line(&handed_on_words(it)));
     } else {
         output::line(&format!("{} of data are still dirty", output::size(dirty_bytes)));
     }

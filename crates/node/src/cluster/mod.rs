@@ -12,6 +12,7 @@
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
 //! * `spread`: files brought in by the owners of their splits.
+//! * `hand_on`: what a node that goes has others bring in.
 //! * `splits`: where schedulers are to have a file read.
 //! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
@@ -31,6 +32,7 @@
 
 mod etcd;
 mod fetch;
+mod hand_on;
 mod holdings;
 mod join;
 mod measure;

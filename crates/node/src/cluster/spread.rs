@@ -31,18 +31,23 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A split that another node is to bring in.
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+pub(super) struct Asked {
     /// Path below the PFS directory.
-    path: Vec<u8>,
+    pub path: Vec<u8>,
     /// See [`Shared::words`].
-    file: ([u64; 2], [i64; 3]),
-    user_id: u32,
-    offset: u64,
-    length: u64,
+    pub file: ([u64; 2], [i64; 3]),
+    /// Whose quota pays.
+    pub user_id: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Whether they come from who holds them, and not each from the PFS.
+    pub from_peers: bool,
 }
 
 /// What became of it: bytes that are resident now, or why not.
-type Answer = std::result::Result<u64, String>;
+pub(super) type Answer = std::result::Result<u64, String>;
 
 /// Answers another node.
 pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
@@ -107,7 +112,8 @@ impl Node {
         let turn = self.loads.turn(asked.user_id, go_on)?;
         let range = asked.offset..asked.offset.saturating_add(asked.length);
         // Two owners of neighbouring splits would share their reading otherwise, and both keep it.
-        open.bring_in_part((range, Origin::OwnShare), ahead, go_on)?;
+        let origin = if asked.from_peers { Origin::Servers } else { Origin::OwnShare };
+        open.bring_in_part((range, origin), ahead, go_on)?;
         drop(turn);
         Ok(self.resident_of(&open.version(), asked))
     }
@@ -160,6 +166,7 @@ impl Node {
             user_id,
             offset: split * split_bytes,
             length: split_bytes.min(version.size - split * split_bytes),
+            from_peers: false,
         };
         let ended = AtomicBool::new(false);
         let nodes = std::thread::scope(|scope| {
@@ -228,7 +235,7 @@ impl Node {
                 true => again(descriptor)
                     .and_then(|file| self.bring_in_split(file, &asked, go_on))
                     .map_err(|error| error.to_string()),
-                false => cluster.have_brought_in(&share.node, &asked),
+                false => cluster.have_brought_in(&share.node, &asked, LIMIT),
             };
             match brought {
                 Ok(bytes) => share.resident_bytes += bytes,
@@ -249,9 +256,10 @@ impl Node {
 }
 
 impl Cluster {
-    fn have_brought_in(&self, node: &str, asked: &Asked) -> Answer {
+    /// Has another node bring a part in. The bytes of it that are in its memory then.
+    pub(super) fn have_brought_in(&self, node: &str, asked: &Asked, limit: Duration) -> Answer {
         let request = postcard::to_stdvec(asked).map_err(|error| error.to_string())?;
-        let reply = self.transport.call(node, &threads::about_split(&request), LIMIT);
+        let reply = self.transport.call(node, &threads::about_split(&request), limit);
         let reply = reply.map_err(|error| error.to_string())?;
         postcard::from_bytes::<Answer>(&reply)
             .map_err(|_| "it answers what this release does not understand".to_owned())?

@@ -143,6 +143,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::ControlStatus
         | AdminRequest::ClusterStatus
         | AdminRequest::MeasureNodes { .. }
+        | AdminRequest::HandOn { .. }
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
         | AdminRequest::Resume
@@ -160,6 +161,7 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::SetControl { .. }
         // It takes the network for a second.
         | AdminRequest::MeasureNodes { .. }
+        | AdminRequest::HandOn { .. }
         | AdminRequest::Resume => true,
         AdminRequest::Status
         | AdminRequest::Explain

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod cluster;
 pub mod control;
+pub mod explanation;
 pub mod files;
 pub mod locality;
 pub mod metric;
