@@ -7,8 +7,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
-use support::{Mounted, errno, mounted};
+use support::{Mounted, errno, mounted, mounted_with};
 use tidepool_fake_node::FakeService;
+use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
 
 fn on_each_service(test: impl Fn(&Mounted)) {
@@ -42,6 +43,23 @@ fn what_is_written_is_read_on_both_sides() {
         assert_eq!(file.read_at(&mut piece, 5 << 20).unwrap(), 0, "at the end");
         assert_eq!(file.read_at(&mut piece, 1 << 40).unwrap(), 0, "far behind the end");
     });
+}
+
+#[test]
+fn requests_of_other_sizes_carry_the_same_bytes() {
+    // The largest is more than most kernels take.
+    for request_bytes_max in [64 << 10, 16 << 20] {
+        let service = FakeService::memory_without_pins();
+        let sized = |config: &mut MountConfig| config.request_bytes_max = request_bytes_max;
+        let Some(mount) = mounted_with(service, sized) else { return };
+        let (lower, upper) = mount.both("file");
+        let data = pattern((9 << 20) + 5);
+        fs::write(&upper, &data).unwrap();
+        assert!(fs::read(&lower).unwrap() == data, "on the PFS");
+        let mut read = vec![0; data.len()];
+        File::open(&upper).unwrap().read_exact_at(&mut read, 0).unwrap();
+        assert!(read == data, "{request_bytes_max} bytes a request");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Random operations of many nodes over one PFS directory: 20,000 of them on three and on four
-//! nodes that are killed, paused, stopped and cut off. More by the binary `cluster`, or by
-//! `TIDEPOOL_CLUSTER_OPERATIONS` and `TIDEPOOL_CLUSTER_SEED` here. Without root by the client
-//! library alone.
+//! Random operations of many nodes over one PFS directory: 20,000 of them on three nodes with TLS
+//! and on four without, which are killed, paused, stopped and cut off. More by the binary
+//! `cluster`, or by `TIDEPOOL_CLUSTER_OPERATIONS` and `TIDEPOOL_CLUSTER_SEED` here. Without root by
+//! the client library alone.
 
 use std::time::Duration;
 
@@ -23,8 +23,9 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
     };
     let operations = number("TIDEPOOL_CLUSTER_OPERATIONS", 20_000);
     let first = number("TIDEPOOL_CLUSTER_SEED", 20_261_126);
-    for (seed, nodes) in [(first, 3), (first + 1, 4)] {
-        let plan = Plan { seed, operations: operations / 2, nodes, pfs: None, are_mounted };
+    for (seed, nodes, is_encrypted) in [(first, 3, true), (first + 1, 4, false)] {
+        let operations = operations / 2;
+        let plan = Plan { seed, operations, nodes, pfs: None, are_mounted, is_encrypted };
         match random(&plan).expect("nodes start") {
             Ok(tally) => println!("seed {seed}, {nodes} nodes: {tally}"),
             Err(finding) => {
@@ -32,7 +33,11 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
                 let finding = shrink(&plan, *finding, Duration::from_secs(60));
                 let log = std::env::temp_dir().join(format!("cluster-failure-{seed}.jsonl"));
                 save(&finding.log, &log).expect("the log of a failure can be written");
-                let replay = format!("cluster --nodes {nodes} --replay {}", log.display());
+                let replay = format!(
+                    "cluster --nodes {nodes}{} --replay {}",
+                    if is_encrypted { " --tls" } else { "" },
+                    log.display()
+                );
                 panic!("{}\nreplay with: {replay}", finding.describe(&plan, 40));
             }
         }

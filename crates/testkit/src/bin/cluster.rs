@@ -29,6 +29,9 @@ struct Arguments {
     /// No mounts, so without root: the client library alone.
     #[arg(long)]
     without_mounts: bool,
+    /// Encrypt what goes between the nodes.
+    #[arg(long)]
+    tls: bool,
     /// Replay a log instead.
     #[arg(long, value_name = "LOG")]
     replay: Option<PathBuf>,
@@ -67,6 +70,7 @@ fn run(arguments: &Arguments) -> std::io::Result<bool> {
             nodes: arguments.nodes,
             pfs: arguments.pfs.clone(),
             are_mounted: !arguments.without_mounts,
+            is_encrypted: arguments.tls,
         };
         let started = Instant::now();
         let result = match &arguments.replay {

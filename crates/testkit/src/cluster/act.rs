@@ -241,6 +241,7 @@ impl Job {
             }
             Operation::Drain { node } => self
                 .ask(*node, AdminRequest::Drain { stop: false }, None)
+                .and_then(|()| self.ask(*node, AdminRequest::HandOn { limit_ms: 1000 }, None))
                 .and_then(|()| self.ask(*node, AdminRequest::Resume, None)),
             Operation::Pause { node, after_ms, for_ms } => {
                 pause(*after_ms);

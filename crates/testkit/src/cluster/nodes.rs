@@ -12,6 +12,7 @@ use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
 
 use super::links::RunningLink;
 use super::operation::Weather;
+use super::run::Plan;
 use crate::product::{Node, NodeSpec, end_of_log, said, signal, unmount};
 
 /// Capacity of each node in MiB.
@@ -56,6 +57,39 @@ fn link_address(from: usize, to: usize, port: u16) -> SocketAddr {
     address(16 + from * NODES_MAX + to, port)
 }
 
+/// Certificates of all nodes and of what signed them, as `certificate-N`, `private-key-N` and
+/// `authority` in a directory.
+fn write_certificates(directory: &Path, count: usize) -> io::Result<()> {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let other = io::Error::other;
+    let mut parameters = CertificateParams::new(Vec::new()).map_err(other)?;
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().map_err(other)?;
+    let authority = CertifiedIssuer::self_signed(parameters, key).map_err(other)?;
+    std::fs::write(directory.join("authority"), authority.pem())?;
+    for node in 0..count {
+        let key = KeyPair::generate().map_err(other)?;
+        let parameters = CertificateParams::new(vec![format!("n{node}")]).map_err(other)?;
+        let certificate = parameters.signed_by(&key, &authority).map_err(other)?;
+        std::fs::write(directory.join(format!("certificate-{node}")), certificate.pem())?;
+        write_secret(
+            &directory.join(format!("private-key-{node}")),
+            key.serialize_pem().as_bytes(),
+        )?;
+    }
+    Ok(())
+}
+
+/// Where these are for one node, in its configuration.
+fn certificate_lines(node: usize, directory: &Path) -> String {
+    let place = directory.display();
+    format!(
+        "peer_tls_certificate_file = \"{place}/certificate-{node}\"\n\
+         peer_tls_private_key_file = \"{place}/private-key-{node}\"\n\
+         peer_tls_authority_file = \"{place}/authority\"\n"
+    )
+}
+
 fn configuration(node: usize, count: usize, port: u16, key_file: &Path) -> String {
     let entry = |other: usize| {
         let address = match other == node {
@@ -74,8 +108,10 @@ fn configuration(node: usize, count: usize, port: u16, key_file: &Path) -> Strin
 }
 
 impl Nodes {
-    /// Starts `count` nodes over one PFS directory below the temporary directory, or `pfs`.
-    pub fn start(count: usize, pfs: Option<&Path>, are_mounted: bool) -> io::Result<Nodes> {
+    /// Starts nodes over one PFS directory below the temporary directory, or the one of the plan.
+    pub fn start(plan: &Plan) -> io::Result<Nodes> {
+        let Plan { nodes: count, are_mounted, is_encrypted, .. } = *plan;
+        let pfs = plan.pfs.as_deref();
         static NEXT: AtomicU16 = AtomicU16::new(0);
         assert!(count <= NODES_MAX, "{count} nodes");
         let port = PORT + NEXT.fetch_add(1, Ordering::Relaxed) % 1000;
@@ -84,7 +120,10 @@ impl Nodes {
             None => tempfile::Builder::new().prefix("tidepool-test-").tempdir()?,
         };
         let key_file = directory.path().join("key");
-        write_key(&key_file)?;
+        write_secret(&key_file, &KEY)?;
+        if is_encrypted {
+            write_certificates(directory.path(), count)?;
+        }
         let pfs = directory.path().join("pfs");
         std::fs::create_dir(&pfs)?;
         let mut links = Vec::new();
@@ -98,10 +137,15 @@ impl Nodes {
             };
             links.push((0..count).map(link).collect::<io::Result<_>>()?);
         }
+        let certificates = |node: usize, directory: &Path| match is_encrypted {
+            true => certificate_lines(node, directory),
+            false => String::new(),
+        };
         let member = |node: usize| {
             let spec = NodeSpec {
                 memory: format!("{MEMORY_MIB}MiB"),
-                configuration: configuration(node, count, port, &key_file),
+                configuration: configuration(node, count, port, &key_file)
+                    + &certificates(node, directory.path()),
                 pfs: Some(pfs.clone()),
                 is_mounted: are_mounted,
                 ..NodeSpec::default()
@@ -144,11 +188,14 @@ impl Nodes {
     }
 }
 
-fn write_key(path: &Path) -> io::Result<()> {
+/// The key of all nodes.
+const KEY: [u8; 32] = [7; 32];
+
+fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&[7; 32])
+    file.write_all(bytes)
 }
 
 impl Member {

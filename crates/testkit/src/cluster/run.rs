@@ -39,6 +39,8 @@ pub struct Plan {
     pub pfs: Option<PathBuf>,
     /// Whether the nodes have mounts, which needs root.
     pub are_mounted: bool,
+    /// Whether what goes between them is encrypted.
+    pub is_encrypted: bool,
 }
 
 /// What a run did.
@@ -167,7 +169,7 @@ fn struck(batch: &[Operation]) -> (Vec<usize>, Vec<usize>) {
 
 impl Driver {
     fn start(plan: &Plan) -> io::Result<Driver> {
-        let nodes = Nodes::start(plan.nodes, plan.pfs.as_deref(), plan.are_mounted)?;
+        let nodes = Nodes::start(plan)?;
         let world = World::new(FILES, plan.nodes);
         let held = world.views.iter().map(|_| None).collect();
         Ok(Driver { nodes: Arc::new(nodes), world, held, tally: Tally::default() })
