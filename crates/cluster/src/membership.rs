@@ -273,8 +273,18 @@ impl Membership {
                 let Some(body) = wire::checked(body, |id| by_id.contains_key(&id))? else {
                     return Ok(());
                 };
+                let sender = wire::get_identity(&mut &body[..])?;
                 let handled = self.foca.handle_data(&body, &mut self.said);
+                self.tell_of_later_life(&sender);
                 handled.map_err(|_| wire::Malformed)
+            }
+            Kind::LaterLife => {
+                let life = wire::get_identity(&mut body)?;
+                if !body.is_empty() || life.id != self.foca.identity().id {
+                    return Err(wire::Malformed);
+                }
+                self.outlive(&life);
+                Ok(())
             }
             Kind::Accusation => {
                 let accuser = wire::get_identity(&mut body)?;
@@ -303,6 +313,32 @@ impl Membership {
                 Ok(())
             }
         }
+    }
+
+    /// Tells a sender whose life began before one that was heard of: its clock went back while it
+    /// was down, and as it is nobody would take it for alive.
+    fn tell_of_later_life(&mut self, sender: &Identity) {
+        let Some(&index) = self.by_id.get(&sender.id) else { return };
+        let later = self.known[usize::from(index)].identity;
+        if index != self.me && later.incarnation > sender.incarnation {
+            let mut bytes = wire::prefix(self.cluster, Kind::LaterLife).to_vec();
+            wire::put_identity(&later, &mut bytes);
+            self.sends.push_back((index, bytes));
+        }
+    }
+
+    /// Begins a life after this one, if it is of this node and later than the present one.
+    fn outlive(&mut self, life: &Identity) {
+        let incarnation = life.incarnation.checked_add(1);
+        let is_later = life.incarnation > self.foca.identity().incarnation;
+        let Some(incarnation) = incarnation.filter(|_| is_later) else { return };
+        let identity = Identity { id: life.id, incarnation, renewal: 0, left: false };
+        // Errors: what could not be sent now is said again with the next message.
+        let _ = self.foca.change_identity(identity, &mut self.said);
+        self.known[usize::from(self.me)].identity = identity;
+        self.events.push_back(Event::Rejoined);
+        self.join_period = JOIN_PERIOD;
+        self.join_at = Time::ZERO;
     }
 
     /// Does what is due.

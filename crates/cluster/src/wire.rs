@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     Accusation = 2,
     /// "I leave": an identity.
     GoodBye = 3,
+    /// "You lived later than you think": the receiver's latest life that the sender heard of.
+    LaterLife = 4,
 }
 
 /// One life of a member.
@@ -220,7 +222,7 @@ pub(crate) const fn prefix(cluster: [u8; 4], kind: Kind) -> [u8; PREFIX_BYTES] {
 
 /// Takes the prefix off.
 pub(crate) fn open(cluster: [u8; 4], bytes: &[u8]) -> Result<(Kind, &[u8]), Malformed> {
-    for kind in [Kind::Gossip, Kind::Accusation, Kind::GoodBye] {
+    for kind in [Kind::Gossip, Kind::Accusation, Kind::GoodBye, Kind::LaterLife] {
         if let Some(body) = bytes.strip_prefix(&prefix(cluster, kind)[..]) {
             return Ok((kind, body));
         }

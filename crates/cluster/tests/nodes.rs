@@ -300,3 +300,31 @@ proptest! {
         prop_assert!(counters.entry_bytes <= 64 << 10);
     }
 }
+
+/// A node whose clock went back by hours while it was down is a member again, and what it held in
+/// its earlier life is forgotten.
+#[test]
+fn a_node_that_starts_with_an_earlier_clock_comes_back() {
+    for down in [Duration::from_millis(100), Duration::from_secs(10)] {
+        let mut world = cluster(3, Settings::default());
+        world.crash(1);
+        world.hosts[1].life = 1_000_000;
+        world.start(1);
+        world.run_for(Duration::from_secs(10));
+        let inode = file_at(&world, 2);
+        world.act(1, |node, now| node.hold(now, file(inode), version(5), 0, 4));
+        world.run_for(Duration::from_millis(100));
+        world.crash(1);
+        world.run_for(down);
+        world.hosts[1].life = 10;
+        world.start(1);
+        world.run_for(Duration::from_secs(20));
+        for (node, other) in [(0, 1), (2, 1), (1, 0), (1, 2)] {
+            let name = world.hosts[other].name.clone();
+            let alive = world.act(node, |node, _| node.is_alive(&name)).unwrap();
+            assert!(alive, "{node} misses {other} after {down:?}");
+        }
+        let counters = world.act(2, |node, _| node.counters()).unwrap();
+        assert_eq!(counters.entries, 0, "what it held is forgotten");
+    }
+}
