@@ -162,7 +162,8 @@ fn check_own(
         |error| {
             let needed = format!(
                 "would be refused by other nodes: {error}. It has to be signed by the authority, \
-                 in date, and name this node, `{node}`, among its alternative names (DNS)"
+                 in date, and name this node, `{node}`, among its alternative names (DNS; IP \
+                 where the name is an address)"
             );
             bad(path, needed)
         },
