@@ -123,11 +123,42 @@ impl Hadoop {
         self.java()?.light().run(main, arguments, &log)
     }
 
-    fn daemon(&self, name: &str, main: &str) -> Result<Daemon> {
+    /// A virtual machine for a server.
+    pub fn server(&self) -> Result<Java> {
         let java =
             self.java()?.light().heap(SERVER_HEAP).property("hadoop.log.dir", self.logs.display());
-        let java = java.property("yarn.log.dir", self.logs.display());
-        Daemon::start(name, &mut java.command::<&str>(main, &[]), &self.logs)
+        Ok(java.property("yarn.log.dir", self.logs.display()))
+    }
+
+    /// Where work files are.
+    pub fn work(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Makes jobs run on YARN with a resource manager on that host and node managers on several,
+    /// which tell their directories apart by a variable of their environment.
+    pub fn spread_over_nodes(&mut self, manager: &str, variable: &str) -> Result<()> {
+        containers(self)?;
+        let own = |name: &str| format!("{name}-${{env.{variable}}}");
+        let local = self.directory.path().join(own("yarn"));
+        let logs = self.logs.join(own("containers"));
+        let site = &mut self.site;
+        site.set("yarn.resourcemanager.hostname", manager);
+        site.set("yarn.nodemanager.local-dirs", local.display());
+        site.set("yarn.nodemanager.log-dirs", logs.display());
+        site.set("yarn.nodemanager.resource.memory-mb", 2 * CONTAINER_MIB);
+        site.set("yarn.nodemanager.resource.cpu-vcores", 2);
+        // It waits for the node that has the data for as many offers as there are.
+        site.set("yarn.resourcemanager.scheduler.class", CAPACITY);
+        site.set("yarn.scheduler.capacity.root.queues", "default");
+        site.set("yarn.scheduler.capacity.root.default.capacity", 100);
+        site.set("yarn.scheduler.capacity.maximum-am-resource-percent", 1);
+        site.set("yarn.scheduler.capacity.node-locality-delay", 40);
+        Ok(())
+    }
+
+    fn daemon(&self, name: &str, main: &str) -> Result<Daemon> {
+        Daemon::start(name, &mut self.server()?.command::<&str>(main, &[]), &self.logs)
     }
 }
 
@@ -323,6 +354,8 @@ fn containers(hadoop: &mut Hadoop) -> Result<()> {
     Ok(())
 }
 
+const CAPACITY: &str =
+    "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler";
 const FIFO: &str = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler";
 
 #[cfg(test)]

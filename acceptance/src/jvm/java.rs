@@ -106,19 +106,7 @@ impl Java {
         arguments: &[S],
         log: &Path,
     ) -> Result<Ran> {
-        let mut command = self.command(main, arguments);
-        let output = File::create(log).with_context(|| log.display().to_string())?;
-        let mut child =
-            command.stdout(output.try_clone()?).stderr(output).spawn().context(NEEDED)?;
-        let id = child.id();
-        let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
-        let status = child.wait()?;
-        cleanup::forget(kill);
-        let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
-        if !status.success() {
-            bail!("{main} ended with {status}; {}:\n{}", log.display(), last_lines(&text));
-        }
-        Ok(Ran { text })
+        Ran::of(&mut self.command(main, arguments), main, log)
     }
 }
 
@@ -230,6 +218,22 @@ impl Drop for Dialogue {
 }
 
 impl Ran {
+    /// Runs the command of a program to its end; what it says goes to `log` as well.
+    pub fn of(command: &mut Command, main: &str, log: &Path) -> Result<Ran> {
+        let output = File::create(log).with_context(|| log.display().to_string())?;
+        let mut child =
+            command.stdout(output.try_clone()?).stderr(output).spawn().context(NEEDED)?;
+        let id = child.id();
+        let kill = cleanup::guard(move || process::signal(id, libc::SIGKILL));
+        let status = child.wait()?;
+        cleanup::forget(kill);
+        let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
+        if !status.success() {
+            bail!("{main} ended with {status}; {}:\n{}", log.display(), last_lines(&text));
+        }
+        Ok(Ran { text })
+    }
+
     /// A counter that a MapReduce job printed, such as `Data-local map tasks`; the last one.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let lines = self.text.lines().rev();

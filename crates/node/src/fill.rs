@@ -35,7 +35,10 @@ pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
                 while let Some(strong) = weak.upgrade() {
                     let next = strong.fills.next(line, strong.block_bytes());
                     let Some(running) = next else { return };
-                    running.job.find_placement(&strong);
+                    let Job { ticket, cached, lower, .. } = &running.job;
+                    if ticket.origin != Origin::PageCache {
+                        strong.find_placement(cached, &**lower);
+                    }
                     running.job.run(&strong);
                 }
             })
@@ -186,15 +189,6 @@ impl BlockSource<'_> {
 }
 
 impl Job {
-    /// Finds out which servers have the file, where it is so long that the order of its blocks
-    /// matters.
-    fn find_placement(&self, core: &Core) {
-        let (cached, is_of_pfs) = (&self.cached, self.ticket.origin != Origin::PageCache);
-        if is_of_pfs && cached.size() > BLOCKS_IN_ORDER * core.block_bytes() {
-            cached.placement.find(&*core.pfs, &*self.lower);
-        }
-    }
-
     /// Runs the ticket unless another thread has taken it, then waits for its end.
     fn run_or_wait(&self, core: &Core) -> Filled {
         self.run(core);
@@ -330,6 +324,14 @@ impl Job {
 }
 
 impl Core {
+    /// Finds out which servers have the file, where it is so long that the order of its blocks
+    /// matters.
+    pub fn find_placement(&self, cached: &CachedVersion, lower: &dyn LowerFile) {
+        if cached.size() > BLOCKS_IN_ORDER * self.block_bytes() {
+            cached.placement.find(&*self.pfs, lower);
+        }
+    }
+
     /// Whether the file still is at the version that is cached, asked of the PFS. Names that come
     /// and go through this node keep the version; those that another program moves make another
     /// version, for its change of content could hide behind them.

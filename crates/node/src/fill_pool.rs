@@ -98,6 +98,9 @@ impl Drop for Running<'_> {
 impl Job {
     /// The data server that it reads from, where that is known.
     fn server(&self, block_bytes: u64) -> Option<ServerKey> {
+        if self.ticket.origin == Origin::PageCache {
+            return None;
+        }
         Some(self.cached.placement.get()?.server_of(self.ticket.block * block_bytes))
     }
 }

@@ -87,7 +87,7 @@ impl<S: AsFd> Wire<S> {
 
     fn shake_hands(mut self, patience: Patience) -> io::Result<Self> {
         let Some(tls) = &mut self.tls else { return Ok(self) };
-        tls.set_buffer_limit(Some(2 * CHUNK_BYTES));
+        tls.set_buffer_limit(Some(4 * CHUNK_BYTES));
         let mut raw = Raw { socket: &self.socket, patience };
         loop {
             while tls.wants_write() {

@@ -12,6 +12,7 @@ mod sharing;
 mod spark;
 mod starting;
 mod transfer;
+mod yarn;
 
 use anyhow::{Result, ensure};
 use tidepool_report::bustle::Bustle;
@@ -89,6 +90,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         opening::run,
         starting::run,
         spark::run,
+        yarn::run,
     ] {
         for row in measure(&mut rig)? {
             println!("{row}");

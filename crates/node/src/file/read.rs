@@ -361,7 +361,7 @@ impl Handle {
         }
         let block_bytes = self.core.block_bytes();
         let end = range.end.min(size);
-        cached.placement.find(&*self.core.pfs, &*self.lower);
+        self.core.find_placement(&cached, &*self.lower);
         // Several stripes ahead, so that several servers have work.
         let stripe_bytes = cached.placement.get().and_then(Placement::stripe_bytes);
         let stripe_blocks = stripe_bytes.map_or(1, |bytes| bytes.div_ceil(block_bytes));
