@@ -192,7 +192,8 @@ fn a_node_that_goes_hands_on_what_it_holds() {
     // Gone, and everything is still in memory.
     nodes.nodes[0].stop();
     until("it is seen to be gone", || nodes.cluster(1).members[0].state != "alive");
-    nodes.wait_announced(18);
+    let entries = |node: usize| nodes.cluster(node).location_entries;
+    until("those that are left know of all", || entries(1) + entries(2) == 18);
     for (name, bytes) in &files {
         assert!(&nodes.read(1, name).0 == bytes);
     }
