@@ -86,10 +86,13 @@ impl Yarn {
             let mut command = on(rig, node, &java, worker, &[])?;
             daemons.push(Daemon::start(&format!("yarn-{node}"), &mut command, &logs)?);
         }
-        let log = logs.join("yarn-manager.log");
+        let all = format!("Total Nodes:{}", NODES.len());
         wait_until("the node managers to register", LIMIT, || {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
-            Ok(text.matches("registered with capability").count() == NODES.len())
+            let main = "org.apache.hadoop.yarn.client.cli.NodeCLI";
+            let java = hadoop.java()?.light();
+            let mut command = on(rig, MANAGER, &java, main, &["-list".to_owned()])?;
+            let ran = Ran::of(&mut command, main, &logs.join("yarn-nodes.log"));
+            Ok(ran.is_ok_and(|ran| ran.text.contains(&all)))
         })?;
         Ok(Yarn { hadoop, _daemons: daemons })
     }
