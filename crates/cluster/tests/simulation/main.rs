@@ -241,7 +241,8 @@ impl Run {
                 let alive = matches!(view.state, MemberState::Alive | MemberState::Suspect);
                 assert_eq!(alive, runs, "node {node} takes {index} for {:?}", view.state);
                 if runs {
-                    let life = u64::from(self.world.hosts[index].life);
+                    let itself = self.world.hosts[index].node.as_ref().expect("running");
+                    let life = itself.members()[index].incarnation;
                     assert_eq!(view.incarnation, life, "node {node} about {index}");
                 }
             }
