@@ -1,9 +1,11 @@
 //! Opens: which cached version a new handle reads, and which files are refused.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::config::DirectoryRule;
+use tidepool_proto::stub::Mark;
 use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
 use tidepool_store::Owner;
 
@@ -16,6 +18,10 @@ use crate::file::stub::{self, Found};
 use crate::metadata_change::NotificationWait;
 use crate::node::Node;
 use crate::striping;
+
+/// How long what another node wrote back may take to show here, and how often it is looked.
+const SHOW_LIMIT: Duration = Duration::from_secs(5);
+const SHOW_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What an open needs to know before it looks at what is cached.
 struct Wish {
@@ -148,9 +154,40 @@ impl Node {
                 _ => {}
             },
             Found::Stub(_) if writes && wish.truncate => stub::clear(&**lower)?,
-            Found::Stub(mark) => return Err(stub::lost(&memory_only::name_of(&**lower), &mark)),
+            Found::Stub(mark) => return self.recalled(lower, &mark, &version),
         }
         lower.version()
+    }
+
+    /// Has the node that holds the bytes of a stub write them back; the version that the file has
+    /// then. `Lost` where there is no such node, or it does not.
+    fn recalled(
+        &self,
+        lower: &Arc<dyn LowerFile>,
+        mark: &Mark,
+        version: &Version,
+    ) -> Result<Version> {
+        let lost = |reason: &str| stub::lost_because(&memory_only::name_of(&**lower), mark, reason);
+        let is_known = version.id.device == self.core.pfs.device();
+        let cluster = self.core.cluster().filter(|_| is_known).ok_or_else(|| lost(""))?;
+        let was_written = cluster.recall(mark, version).map_err(|reason| lost(&reason))?;
+        let begun = Instant::now();
+        loop {
+            let now = lower.version()?;
+            match stub::find(&**lower, now.size)? {
+                Found::Nothing => return Ok(now),
+                Found::Remains => {
+                    // A reader may lack the right.
+                    let _ = stub::clear_remains(&**lower);
+                    return lower.version();
+                }
+                // This node's client of the PFS may show late what the other one wrote.
+                _ if was_written && begun.elapsed() < SHOW_LIMIT => {
+                    std::thread::sleep(SHOW_INTERVAL);
+                }
+                _ => return Err(lost("")),
+            }
+        }
     }
 
     /// Whether something is cached of this very version, which so was no stub. Those of the length

@@ -73,28 +73,6 @@ fn bytes_of_racy_time_stamps_stay_where_they_are() {
 }
 
 #[test]
-fn memory_only_bytes_are_not_given_away() {
-    let nodes = Nodes::joined(2);
-    let mut options = File::options();
-    let lower = options.read(true).write(true).create(true).open(nodes.pfs("file")).unwrap();
-    let request = OpenRequest {
-        access: Access::ReadWrite,
-        write_mode: Some(WriteMode::Memory),
-        created: true,
-        ..OpenRequest::to_read(lower.into(), 0)
-    };
-    let file = nodes.nodes[0].open(request).unwrap();
-    let bytes = content(4, 2 * BLOCK as usize);
-    file.write_at(0, &bytes).unwrap();
-    file.sync(false).unwrap();
-    assert_eq!(nodes.nodes[0].status().memory_only_files, 1);
-    // What is held is compared with what was announced once a second.
-    std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(nodes.announced(), 0);
-    assert!(nodes.try_open(1, "file", Access::Read).is_err(), "the stub says where it is");
-}
-
-#[test]
 fn one_node_writes_while_others_read() {
     let nodes = Nodes::joined(3);
     let blocks = 3;

@@ -13,6 +13,7 @@
 //! * `holdings`: what this node announces that it holds.
 //! * `spread`: files brought in by the owners of their splits.
 //! * `hand_on`: what a node that goes has others bring in.
+//! * `recall`: files in the memory of one node alone that are opened on another.
 //! * `splits`: where schedulers are to have a file read.
 //! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
@@ -37,6 +38,7 @@ mod holdings;
 mod join;
 mod measure;
 mod provider;
+mod recall;
 mod shared;
 mod sight;
 mod splits;
@@ -65,6 +67,7 @@ use crate::node::Node;
 use holdings::Holdings;
 use join::Proofs;
 use measure::Measuring;
+use recall::Recalls;
 use sight::Sight;
 use start::Addresses;
 use threads::Signal;
@@ -87,6 +90,7 @@ pub struct Cluster {
     proofs: Proofs,
     sight: Sight,
     measuring: Measuring,
+    recalls: Arc<Recalls>,
     /// For threads that end before it.
     myself: Weak<Cluster>,
     holdings: Holdings,

@@ -171,6 +171,7 @@ impl Cluster {
         let seed = threads::random() as u64;
         let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (me, incarnation) = (me.name, incarnation.as_millis() as u64);
+        core.memory_only.set_member(me.as_str());
         let members =
             ClusterNode::new(settings, me.clone(), incarnation, &roster, seed, Duration::ZERO);
         let roster = Arc::new(RwLock::new(roster));
@@ -199,6 +200,7 @@ impl Cluster {
             proofs: Default::default(),
             sight: Default::default(),
             measuring: Default::default(),
+            recalls: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

@@ -15,7 +15,7 @@ use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::etcd::Etcd;
-use super::{Cluster, measure, spread};
+use super::{Cluster, measure, recall, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -30,6 +30,8 @@ const CLOCK: u8 = 4;
 const MEASURE: u8 = 5;
 /// Asks to bring a split in.
 const BRING_IN: u8 = 6;
+/// Asks to write back a file that is in memory alone.
+const RECALL: u8 = 7;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -68,6 +70,11 @@ pub fn about_measurement(of: &NodeName) -> Vec<u8> {
 /// A request to bring a split in.
 pub fn about_split(request: &[u8]) -> Vec<u8> {
     [&[BRING_IN], request].concat()
+}
+
+/// A request to write back a file that is in memory alone.
+pub fn about_recall(request: &[u8]) -> Vec<u8> {
+    [&[RECALL], request].concat()
 }
 
 /// A request for facts and counters.
@@ -109,6 +116,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             report.and_then(|it| serde_json::to_vec(&it).ok()).unwrap_or_default()
         }
         Some((&BRING_IN, request)) => spread::answer(cluster, from, request),
+        Some((&RECALL, request)) => recall::answer(cluster, from, request),
         _ => Vec::new(),
     }
 }

@@ -343,6 +343,14 @@ pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
     write_back(core, &changing, &cached).is_ok().then_some(bytes)
 }
 
+/// Writes one memory-only file back because another node has it open; waits for changes of it that
+/// are under way.
+pub fn write_back_for_another(core: &Arc<Core>, file: &FileState) -> Result<WriteBackOutcome> {
+    let changing = file.close_gate();
+    let cached = file.cached().filter(|cached| cached.is_memory_only());
+    cached.map_or(Ok(WriteBackOutcome::WrittenBack), |cached| write_back(core, &changing, &cached))
+}
+
 /// Whether a file may be discarded instead of being written back.
 pub fn is_expendable(core: &Core, file: &FileState) -> bool {
     let stub = file.inner.lock().stub.clone();

@@ -2,8 +2,8 @@
 //! back.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tidepool_proto::FileId;
@@ -22,6 +22,8 @@ pub struct MemoryOnlyFiles {
     /// Names this start of a node in marks.
     node: String,
     host: String,
+    /// Its name among the nodes of a cluster.
+    member: OnceLock<String>,
 }
 
 impl Default for MemoryOnlyFiles {
@@ -35,6 +37,7 @@ impl Default for MemoryOnlyFiles {
             steps: Steps::default(),
             node: format!("{:016x}{:016x}", random(), random()),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            member: OnceLock::new(),
         }
     }
 }
@@ -60,6 +63,17 @@ impl MemoryOnlyFiles {
         &self.steps
     }
 
+    /// What names this start of a node in marks.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Has marks name it as other nodes call it. Once, before the first file.
+    pub fn set_member(&self, name: &str) {
+        let is_first = self.member.set(name.to_owned()).is_ok();
+        debug_assert!(is_first, "a node joins once");
+    }
+
     pub(super) fn insert(&self, cached: &Arc<CachedVersion>) {
         let mut cached_versions = self.cached_versions.lock();
         cached_versions.insert(cached.id(), cached.clone());
@@ -81,6 +95,7 @@ impl MemoryOnlyFiles {
             host: self.host.clone(),
             process_id: std::process::id(),
             node: self.node.clone(),
+            member: self.member.get().cloned().unwrap_or_default(),
             state: StubState::Held,
         }
     }

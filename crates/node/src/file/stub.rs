@@ -76,6 +76,11 @@ fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
 
 /// The error of a stub whose bytes are gone, or are in the memory of another node.
 pub fn lost(name: &str, mark: &Mark) -> Error {
+    lost_because(name, mark, "")
+}
+
+/// As [`lost`], with what the other node said, if anything.
+pub fn lost_because(name: &str, mark: &Mark, reason: &str) -> Error {
     let Mark { host, process_id, length, state, .. } = mark;
     let step = match state {
         StubState::Held => "kept its bytes in memory",
@@ -85,6 +90,7 @@ pub fn lost(name: &str, mark: &Mark) -> Error {
         "{name} was written in mode `memory`, and the node that {step} ({length} bytes; process \
          {process_id} on {host}) does not serve it here"
     );
+    let detail = if reason.is_empty() { detail } else { format!("{detail}: {reason}") };
     Error::new(ErrorKind::Lost, "opening a file", detail).remedy(
         "read it through that node if it still runs; else the bytes are gone: remove the file or \
          write it anew from empty; mode `through` survives the node",

@@ -41,6 +41,8 @@ pub struct Mark {
     pub process_id: u32,
     /// Which start of a node: no two have the same.
     pub node: String,
+    /// Its name among the nodes of its cluster; empty of one that stands alone.
+    pub member: String,
     /// What it does with the file.
     pub state: StubState,
 }
@@ -52,8 +54,9 @@ impl Mark {
             StubState::Held => "held",
             StubState::Writing => "writing",
         };
-        let Mark { length, host, process_id, node, .. } = self;
-        let holder = format!("node={node} pid={process_id} holder={host}");
+        let Mark { length, host, process_id, node, member, .. } = self;
+        let member = if member.is_empty() { String::new() } else { format!(" member={member}") };
+        let holder = format!("node={node} pid={process_id}{member} holder={host}");
         format!("{STUB_MAGIC} 2 length={length} state={state} {holder}")
     }
 
@@ -80,6 +83,7 @@ impl Mark {
             host: word("holder").into(),
             process_id: word("pid").parse().unwrap_or(0),
             node: word("node").into(),
+            member: word("member").into(),
             state: if word("state") == "writing" { StubState::Writing } else { StubState::Held },
         })
     }
@@ -130,7 +134,14 @@ mod tests {
     use super::*;
 
     fn mark(state: StubState) -> Mark {
-        Mark { length: 5, host: "host".into(), process_id: 7, node: "n1".into(), state }
+        Mark {
+            length: 5,
+            host: "host".into(),
+            process_id: 7,
+            node: "n1".into(),
+            member: "c1".into(),
+            state,
+        }
     }
 
     #[test]
@@ -140,6 +151,9 @@ mod tests {
             assert_eq!(Mark::parse(mark.text().as_bytes()), Some(mark.clone()));
             assert_eq!(Mark::parse(&mark.content()), Some(mark));
         }
+        let alone = Mark { member: String::new(), ..mark(StubState::Held) };
+        assert!(!alone.text().contains("member"), "{}", alone.text());
+        assert_eq!(Mark::parse(alone.text().as_bytes()), Some(alone));
         let old = Mark::parse(b"TIDEPOOL MEMORY-ONLY STUB 1 length=12345 holder=h pid=1").unwrap();
         assert_eq!((old.length, old.state, old.node.as_str()), (12_345, StubState::Held, ""));
         let long = Mark { host: "h".repeat(400), ..mark(StubState::Writing) };

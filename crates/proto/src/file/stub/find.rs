@@ -126,8 +126,8 @@ mod tests {
     use super::*;
 
     fn mark() -> Mark {
-        let (host, node) = ("host".into(), "n1".into());
-        Mark { length: 5, host, process_id: 7, node, state: StubState::Held }
+        let (host, node, member) = ("host".into(), "n1".into(), "c1".into());
+        Mark { length: 5, host, process_id: 7, node, member, state: StubState::Held }
     }
 
     /// The test of a file with this attribute, and this content in place of the bytes of a file.

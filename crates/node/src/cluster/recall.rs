@@ -1,0 +1,197 @@
+//! Files of write mode `memory` that are opened on another node than the one that holds their bytes:
+//! that one is asked to write them back to the PFS, where the other one reads them.
+//!
+//! The question is asked again and again until the file is written, so that a holder which hangs,
+//! or is cut off, is found out soon, and a large file may take its time. Only who could read the
+//! stub knows by which number this start of the holder is named in it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tidepool_cluster::NodeName;
+use tidepool_pfs::asked;
+use tidepool_proto::stub::Mark;
+use tidepool_proto::{FileId, Result, Version};
+
+use super::shared::Shared;
+use super::{Cluster, threads};
+use crate::core::Core;
+use crate::file::memory_only::{self, WriteBackOutcome};
+use crate::file::state::FileState;
+
+/// Files that are written back for other nodes at a time; the rest waits for its turn.
+const RUNNING_MAX: usize = 4;
+/// Failures that are kept to be told.
+const FAILED_MAX: usize = 64;
+/// How long a holder may not answer.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Time between two questions, at first and at last.
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+
+/// Which file another node is to write back.
+#[derive(Debug, Serialize, Deserialize)]
+struct Asked {
+    /// See [`Shared::words`].
+    file: [u64; 2],
+    /// Which start of a node its mark names.
+    node: String,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// Nothing of it is in memory alone here: written back, removed, or of another start.
+    NotHeld,
+    /// It is written back now, or about to be.
+    Working,
+    /// It stays where it is, for this reason.
+    Stays(String),
+}
+
+/// Files that are written back for other nodes.
+#[derive(Default)]
+pub struct Recalls(Mutex<HashMap<FileId, State>>);
+
+/// How far one of them is.
+enum State {
+    Running,
+    Failed(String),
+}
+
+impl Recalls {
+    /// What to answer about a file that is in memory alone, and whether to begin with it.
+    fn ask(&self, id: FileId) -> (Answer, bool) {
+        let mut files = self.0.lock();
+        match files.get(&id) {
+            Some(State::Running) => return (Answer::Working, false),
+            Some(State::Failed(_)) => {}
+            None => {
+                let is_running = |state: &&State| matches!(state, State::Running);
+                let may_begin = files.values().filter(is_running).count() < RUNNING_MAX;
+                if may_begin {
+                    files.insert(id, State::Running);
+                }
+                return (Answer::Working, may_begin);
+            }
+        }
+        match files.remove(&id) {
+            Some(State::Failed(reason)) => (Answer::Stays(reason), false),
+            _ => (Answer::Working, false),
+        }
+    }
+
+    fn end(&self, id: FileId, outcome: Result<WriteBackOutcome>) {
+        let mut files = self.0.lock();
+        files.remove(&id);
+        if let Err(error) = outcome
+            && files.len() < FAILED_MAX
+        {
+            files.insert(id, State::Failed(error.to_string()));
+        }
+    }
+}
+
+/// Answers another node.
+pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
+    let answer = match cluster.proofs.holds(from) {
+        true => answer_member(cluster, from, request),
+        // It asks again.
+        false => Answer::Working,
+    };
+    postcard::to_stdvec(&answer).unwrap_or_default()
+}
+
+fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
+    let stays = |reason: &str| Answer::Stays(reason.to_owned());
+    let Ok(asked) = postcard::from_bytes::<Asked>(request) else {
+        return stays("it is asked what its release does not understand");
+    };
+    let Some(core) = cluster.core.upgrade() else { return stays("it ends") };
+    let shared = Shared::from_words(asked.file, [0; 3]);
+    let file = core.files.get(shared.id(&core)).filter(|_| asked.node == core.memory_only.node());
+    let Some(file) = file.filter(|file| is_held(file, &shared)) else { return Answer::NotHeld };
+    if memory_only::is_expendable(&core, &file) {
+        return stays("its rule says `expendable`");
+    }
+    let (answer, begins) = cluster.recalls.ask(file.id);
+    if begins {
+        tracing::info!(inode = file.id.inode, %from, "a file in memory alone is opened elsewhere");
+        begin(&core, &cluster.recalls, file);
+    }
+    answer
+}
+
+/// Whether the bytes of this very file are in memory alone.
+fn is_held(file: &FileState, shared: &Shared) -> bool {
+    let cached = file.cached().filter(|cached| cached.is_memory_only());
+    cached.is_some_and(|cached| Shared::named(&cached.version()).file == shared.file)
+}
+
+/// Writes a file back beside the connection that asked for it.
+fn begin(core: &Arc<Core>, recalls: &Arc<Recalls>, file: Arc<FileState>) {
+    let (core, for_thread, id) = (core.clone(), recalls.clone(), file.id);
+    let run = move || {
+        let outcome = memory_only::write_back_for_another(&core, &file);
+        for_thread.end(id, outcome);
+    };
+    let started = std::thread::Builder::new().name("recall".into()).spawn(run);
+    if let Err(error) = started {
+        tracing::warn!(%error, "a file that another node opens is not written back yet");
+        recalls.end(id, Ok(WriteBackOutcome::Discarded));
+    }
+}
+
+impl Cluster {
+    /// Has the node that holds the bytes of a stub write them back. False where it has none of
+    /// them (any more); the reason where they stay in its memory.
+    pub fn recall(&self, mark: &Mark, version: &Version) -> std::result::Result<bool, String> {
+        let holder = NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me);
+        let Some(holder) = holder else { return Ok(false) };
+        let asked = Asked { file: Shared::named(version).words().0, node: mark.node.clone() };
+        let request = postcard::to_stdvec(&asked).map_err(|error| error.to_string())?;
+        let request = threads::about_recall(&request);
+        let (mut heard, mut interval, mut has_worked) = (Instant::now(), INTERVALS.0, false);
+        loop {
+            asked::check().map_err(|error| error.to_string())?;
+            if self.is_stopping() {
+                return Err("this node ends".to_owned());
+            }
+            if let Some(reason) = self.why_not_asked(&holder) {
+                return Err(reason);
+            }
+            match self.ask_to_write_back(&holder, &request) {
+                Ok(Answer::NotHeld) => return Ok(has_worked),
+                Ok(Answer::Stays(reason)) => return Err(reason),
+                Ok(Answer::Working) => (heard, has_worked) = (Instant::now(), true),
+                Err(reason) if heard.elapsed() > SILENCE => return Err(reason),
+                Err(_) => {}
+            }
+            std::thread::sleep(interval);
+            interval = (interval * 2).min(INTERVALS.1);
+        }
+    }
+
+    /// Why a holder is not worth asking, where that is known.
+    fn why_not_asked(&self, holder: &NodeName) -> Option<String> {
+        let is_alive = self.members.lock().is_alive(holder);
+        // Members are met within the first moments.
+        let is_early = self.started.elapsed() < SILENCE;
+        let is_gone = !is_alive && !is_early;
+        let refused_because = || self.proofs.refused_because(holder);
+        if is_gone { Some(format!("`{holder}` is not there")) } else { refused_because() }
+    }
+
+    fn ask_to_write_back(
+        &self,
+        holder: &NodeName,
+        request: &[u8],
+    ) -> std::result::Result<Answer, String> {
+        let reply = self.transport.call(holder.as_str(), request, self.config.peer_timeout);
+        let reply = reply.map_err(|error| error.to_string())?;
+        postcard::from_bytes(&reply)
+            .map_err(|_| "it answers what this release does not understand".to_owned())
+    }
+}
