@@ -86,6 +86,8 @@ pub struct FakeNode {
     pub files: Mutex<HashMap<FileId, Arc<FakeFile>>>,
     /// Lengths of files whose bytes it says live in memory only.
     pub memory_only: Mutex<HashMap<FileId, u64>>,
+    /// It says that it is one of several nodes.
+    pub has_other_nodes: bool,
     /// Bytes that clients said they read by themselves.
     pub mapped_bytes: AtomicU64,
     /// Blocks filled so far, or whole files.
@@ -253,6 +255,10 @@ impl FileService for FakeService {
 
     fn has_memory_only(&self) -> bool {
         !self.memory_only.lock().is_empty()
+    }
+
+    fn has_other_nodes(&self) -> bool {
+        self.has_other_nodes
     }
 
     fn removed(&self, id: FileId) {

@@ -8,9 +8,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
 use support::{Mounted, errno, mounted, mounted_with};
-use tidepool_fake_node::FakeService;
+use tidepool_fake_node::{FakeNode, FakeService};
 use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
+use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, StubState};
 
 fn on_each_service(test: impl Fn(&Mounted)) {
     let services: [Arc<dyn FileService>; 3] =
@@ -187,4 +188,31 @@ fn many_threads_read_what_one_wrote() {
             }
         });
     });
+}
+
+#[test]
+fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
+    let mark = Mark {
+        length: 12_345,
+        host: "h".into(),
+        process_id: 1,
+        node: "0123".into(),
+        member: "n1".into(),
+        state: StubState::Held,
+    };
+    for has_other_nodes in [true, false] {
+        let service = FakeService(Arc::new(FakeNode { has_other_nodes, ..FakeNode::default() }));
+        let Some(mount) = mounted(Arc::new(service)) else { return };
+        let (lower, upper) = mount.both("file");
+        let stub = File::create(&lower).unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::fsetxattr(&stub, STUB_ATTRIBUTE, mark.text().as_bytes(), flags).unwrap();
+        fs::write(mount.both("empty").0, "").unwrap();
+        let length = |path: &std::path::Path| fs::metadata(path).unwrap().len();
+        assert_eq!(length(&upper), if has_other_nodes { 12_345 } else { 0 });
+        assert_eq!(length(&mount.both("empty").1), 0);
+        // What another program writes over a stub is its file.
+        fs::write(&lower, "hello").unwrap();
+        assert_eq!(length(&upper), 5);
+    }
 }

@@ -284,6 +284,10 @@ impl FileService for Node {
         self.core.memory_only.count() > 0
     }
 
+    fn has_other_nodes(&self) -> bool {
+        self.core.cluster().is_some()
+    }
+
     fn on_change(&self, hook: ChangeHook) {
         self.core.changes.tell(hook);
     }

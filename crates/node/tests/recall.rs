@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use support::nodes::*;
 use support::{content, read_all};
 use tidepool_proto::config::{DirectoryRule, NodeConfig};
-use tidepool_proto::{
-    Access, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, WriteMode,
-};
+use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, WriteMode};
 
 /// Creates a file in the memory of a node alone; the open that writes it.
 fn create(nodes: &Nodes, node: usize, name: &str, bytes: &[u8]) -> Arc<dyn OpenFile> {

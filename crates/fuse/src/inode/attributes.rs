@@ -113,6 +113,12 @@ pub fn attributes_of(stat: &Stat) -> Attributes {
 }
 
 impl Attributes {
+    /// Takes the length of bytes that are in memory only.
+    pub fn set_size(&mut self, size: u64) {
+        self.size = size;
+        self.blocks = size.div_ceil(512);
+    }
+
     /// Takes length and modification time from `version`.
     pub fn show(&mut self, version: &Version) {
         self.size = version.size;

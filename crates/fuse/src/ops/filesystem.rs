@@ -142,8 +142,7 @@ impl Filesystem {
             && self.service.has_memory_only()
             && let Some(size) = self.service.memory_only_size(id_of(stat), attributes.size)
         {
-            attributes.size = size;
-            attributes.blocks = size.div_ceil(512);
+            attributes.set_size(size);
         }
         attributes
     }
@@ -159,7 +158,7 @@ impl Filesystem {
     }
 
     /// The entry of an inode of which a look-up was counted.
-    pub(crate) fn entry_of(&self, inode: &Inode, stat: &Stat) -> EntryOut {
+    pub(crate) fn entry_of(&self, inode: &Arc<Inode>, stat: &Stat) -> EntryOut {
         let attributes = self.attributes_shown(inode, stat, false);
         EntryOut {
             nodeid: inode.nodeid,

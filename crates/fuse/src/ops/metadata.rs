@@ -2,13 +2,15 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
+use tidepool_proto::stub::{Found, find_by_path};
 use tidepool_proto::{Access, Version};
 
-use crate::inode::attributes::{Before, version_of};
+use crate::inode::attributes::{Before, is_regular, version_of};
 use crate::inode::state::{Inode, InodeDescriptor, KernelView};
 use crate::ops::filesystem::{Disposition, Filesystem};
 use crate::protocol::abi::{
@@ -115,8 +117,18 @@ impl Filesystem {
     /// open: it must not end the file at another length, nor drop the pages for another time. If
     /// only writers have pages, they follow changes by other programs. `reads` if the kernel is
     /// about to read.
-    pub(crate) fn attributes_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> Attributes {
+    pub(crate) fn attributes_shown(
+        &self,
+        inode: &Arc<Inode>,
+        stat: &Stat,
+        reads: bool,
+    ) -> Attributes {
         let mut attributes = self.attributes(stat);
+        if attributes.size == 0
+            && let Some(size) = self.size_elsewhere(inode, stat)
+        {
+            attributes.set_size(size);
+        }
         let mut told = version_of(stat);
         if inode.has_pages.load(Ordering::Acquire) && !inode.opens.lock().shows_memory_only() {
             let writer = inode.opens.lock().writer_by_pages();
@@ -137,7 +149,21 @@ impl Filesystem {
         attributes
     }
 
-    fn attr_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> AttrOut {
+    /// Length of a file whose bytes are in the memory of another node alone, as its mark on the PFS
+    /// tells: a program that takes it for empty would not even open it.
+    fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Option<u64> {
+        if !is_regular(stat) || !self.service.has_other_nodes() {
+            return None;
+        }
+        let descriptor = self.inodes.descriptor(inode).ok()?;
+        let path = Filesystem::path_of(&descriptor);
+        match find_by_path(Path::new(&path), 0) {
+            Found::Stub(mark) => Some(mark.length),
+            Found::Nothing | Found::Remains => None,
+        }
+    }
+
+    fn attr_shown(&self, inode: &Arc<Inode>, stat: &Stat, reads: bool) -> AttrOut {
         let attributes = self.attributes_shown(inode, stat, reads);
         AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
     }

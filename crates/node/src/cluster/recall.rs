@@ -1,5 +1,5 @@
-//! Files of write mode `memory` that are opened on another node than the one that holds their bytes:
-//! that one is asked to write them back to the PFS, where the other one reads them.
+//! Files of write mode `memory` that are opened on another node than the one that holds their
+//! bytes: that one is asked to write them back to the PFS, where the other one reads them.
 //!
 //! The question is asked again and again until the file is written, so that a holder which hangs,
 //! or is cut off, is found out soon, and a large file may take its time. Only who could read the
@@ -153,14 +153,14 @@ impl Cluster {
         let asked = Asked { file: Shared::named(version).words().0, node: mark.node.clone() };
         let request = postcard::to_stdvec(&asked).map_err(|error| error.to_string())?;
         let request = threads::about_recall(&request);
+        if let Some(reason) = self.why_not_asked(&holder) {
+            return Err(reason);
+        }
         let (mut heard, mut interval, mut has_worked) = (Instant::now(), INTERVALS.0, false);
         loop {
             asked::check().map_err(|error| error.to_string())?;
             if self.is_stopping() {
                 return Err("this node ends".to_owned());
-            }
-            if let Some(reason) = self.why_not_asked(&holder) {
-                return Err(reason);
             }
             match self.ask_to_write_back(&holder, &request) {
                 Ok(Answer::NotHeld) => return Ok(has_worked),

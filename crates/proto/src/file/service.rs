@@ -322,6 +322,12 @@ pub trait FileService: Send + Sync + 'static {
     /// Whether any memory-only file exists, so that attributes can skip the question above.
     fn has_memory_only(&self) -> bool;
 
+    /// Whether the bytes of an empty file may be in the memory of another node, which its mark then
+    /// tells ([`crate::stub`]).
+    fn has_other_nodes(&self) -> bool {
+        false
+    }
+
     /// From now on tells `hook` of every change that comes through the node, for front ends that
     /// keep bytes of their own. A node without writers of its own may leave this as it is.
     fn on_change(&self, hook: ChangeHook) {
