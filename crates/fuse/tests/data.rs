@@ -211,6 +211,10 @@ fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
         let length = |path: &std::path::Path| fs::metadata(path).unwrap().len();
         assert_eq!(length(&upper), if has_other_nodes { 12_345 } else { 0 });
         assert_eq!(length(&mount.both("empty").1), 0);
+        // No file is as long as this.
+        let absurd = Mark { length: u64::MAX, ..mark.clone() };
+        rustix::fs::fsetxattr(&stub, STUB_ATTRIBUTE, absurd.text().as_bytes(), flags).unwrap();
+        assert_eq!(length(&upper), 0);
         // What another program writes over a stub is its file.
         fs::write(&lower, "hello").unwrap();
         assert_eq!(length(&upper), 5);

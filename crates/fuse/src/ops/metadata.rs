@@ -158,7 +158,7 @@ impl Filesystem {
         let descriptor = self.inodes.descriptor(inode).ok()?;
         let path = Filesystem::path_of(&descriptor);
         match find_by_path(Path::new(&path), 0) {
-            Found::Stub(mark) => Some(mark.length),
+            Found::Stub(mark) => Some(mark.length).filter(|length| i64::try_from(*length).is_ok()),
             Found::Nothing | Found::Remains => None,
         }
     }

@@ -49,6 +49,8 @@ enum Answer {
     Working,
     /// It stays where it is, for this reason.
     Stays(String),
+    /// It is not known yet whether both see the same files.
+    NotMet,
 }
 
 /// Files that are written back for other nodes.
@@ -98,8 +100,7 @@ impl Recalls {
 pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
     let answer = match cluster.proofs.holds(from) {
         true => answer_member(cluster, from, request),
-        // It asks again.
-        false => Answer::Working,
+        false => cluster.proofs.refused_because(from).map_or(Answer::NotMet, Answer::Stays),
     };
     postcard::to_stdvec(&answer).unwrap_or_default()
 }
@@ -166,6 +167,10 @@ impl Cluster {
                 Ok(Answer::NotHeld) => return Ok(has_worked),
                 Ok(Answer::Stays(reason)) => return Err(reason),
                 Ok(Answer::Working) => (heard, has_worked) = (Instant::now(), true),
+                Ok(Answer::NotMet) if heard.elapsed() > SILENCE => {
+                    return Err("it did not find out yet that both see the same files".to_owned());
+                }
+                Ok(Answer::NotMet) => {}
                 Err(reason) if heard.elapsed() > SILENCE => return Err(reason),
                 Err(_) => {}
             }
