@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::stub::Mark;
-use tidepool_proto::{Access, OpenRequest, ReadMode, Result, Version, WriteMode};
+use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version, WriteMode};
 use tidepool_store::Owner;
 
 use crate::core::Core;
@@ -174,18 +174,22 @@ impl Node {
         let begun = Instant::now();
         loop {
             let now = lower.version()?;
+            // What is no stub any more has other times, or this is what the client remembers: an
+            // empty file would be read.
+            let is_shown = mark.length == 0 || !now.agrees_with(version);
             match stub::find(&**lower, now.size)? {
-                Found::Nothing => return Ok(now),
-                Found::Remains => {
+                Found::Nothing if is_shown => return Ok(now),
+                Found::Remains if is_shown => {
                     // A reader may lack the right.
                     let _ = stub::clear_remains(&**lower);
                     return lower.version();
                 }
-                // This node's client of the PFS may show late what the other one wrote.
-                _ if was_written && begun.elapsed() < SHOW_LIMIT => {
-                    std::thread::sleep(SHOW_INTERVAL);
+                Found::Stub(_) if !was_written => return Err(lost("")),
+                _ if begun.elapsed() < SHOW_LIMIT => std::thread::sleep(SHOW_INTERVAL),
+                Found::Stub(_) => return Err(lost("")),
+                Found::Nothing | Found::Remains => {
+                    return Err(not_shown(&memory_only::name_of(&**lower)));
                 }
-                _ => return Err(lost("")),
             }
         }
     }
@@ -248,6 +252,17 @@ impl Node {
         }
         Ok(handle)
     }
+}
+
+/// The error of an open while the PFS's client tells old times of a file.
+fn not_shown(name: &str) -> Error {
+    let detail = format!(
+        "{name} was just written back by another node, and this node's client of the PFS does not \
+         show it after {} s",
+        SHOW_LIMIT.as_secs()
+    );
+    Error::new(ErrorKind::Changed, "opening a file", detail)
+        .remedy("open it again later; mount the PFS without a cache of attributes")
 }
 
 /// Whether an open at `version` may read `cached`, which is no memory-only one.

@@ -118,6 +118,21 @@ fn what_the_pfs_does_not_take_stays_in_memory_and_the_reason_is_told() {
 }
 
 #[test]
+fn a_client_of_the_pfs_that_shows_changes_late_makes_no_file_empty() {
+    for (shows_after, is_read) in [("1s", true), ("1000s", false)] {
+        let nodes = Nodes::with(2, |node: usize, config: &mut NodeConfig| {
+            config.fault = (node == 1).then(|| format!("version:stale={shows_after}"));
+        });
+        nodes.wait_joined();
+        create(&nodes, 0, "file", &content(1, 10_000));
+        match nodes.try_open(1, "file", Access::Read) {
+            Ok(open) => assert!(is_read && read_all(&*open).unwrap().0 == content(1, 10_000)),
+            Err(error) => assert!(!is_read && error.kind() == ErrorKind::Changed, "{error}"),
+        }
+    }
+}
+
+#[test]
 fn a_stub_whose_holder_is_gone_is_lost_at_once() {
     let nodes = Nodes::joined(3);
     create(&nodes, 0, "file", &content(1, 10_000));
