@@ -3,7 +3,7 @@
 mod support;
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{BLOCK, CAPACITY, Fixture};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
@@ -368,8 +368,11 @@ fn spilling_is_measured() {
     let fence = attach(&fixture, 7).unwrap().fence;
     let before = control(&fixture);
     assert_eq!((before.memory_only_bytes, before.write_back_bytes_per_s), (4 * BLOCK, 0));
-    command(&fixture, fence, 0);
-    let after = control(&fixture);
-    assert_eq!(after.memory_only_bytes, 0, "written back to make room");
-    assert!(after.write_back_bytes_per_s > 0);
+    // A slow PFS is not waited for: the controller says it again, as ever.
+    let began = Instant::now();
+    while control(&fixture).memory_only_bytes > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "written back to make room");
+        command(&fixture, fence, 0);
+    }
+    assert!(control(&fixture).write_back_bytes_per_s > 0);
 }
