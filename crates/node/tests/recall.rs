@@ -136,6 +136,8 @@ fn a_client_of_the_pfs_that_shows_changes_late_makes_no_file_empty() {
 fn a_stub_whose_holder_is_gone_is_lost_at_once() {
     let nodes = Nodes::joined(3);
     create(&nodes, 0, "file", &content(1, 10_000));
+    // Later than the moments in which members are met.
+    std::thread::sleep(Duration::from_secs(3));
     // The mark of a start that is over, by each name that it may have.
     for (member, node) in [("n2", "0123"), ("n1", "0123"), ("nobody", "0123")] {
         let text = format!("TIDEPOOL MEMORY-ONLY STUB 2 length=9 state=held node={node} pid=1");
@@ -143,7 +145,6 @@ fn a_stub_whose_holder_is_gone_is_lost_at_once() {
         let file = File::create(nodes.pfs(member)).unwrap();
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::fsetxattr(&file, "user.tidepool.memory", text.as_bytes(), flags).unwrap();
-        std::thread::sleep(Duration::from_secs(3));
         let began = Instant::now();
         error_of(&nodes, 1, member);
         assert!(began.elapsed() < Duration::from_secs(2), "nobody is waited for: {member}");
