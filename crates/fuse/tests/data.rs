@@ -4,10 +4,10 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
 
-use support::{Mounted, errno, mounted, mounted_with};
+use support::{Mounted, as_user, errno, mounted, mounted_with};
 use tidepool_fake_node::{FakeNode, FakeService};
 use tidepool_fuse::MountConfig;
 use tidepool_proto::FileService;
@@ -209,7 +209,15 @@ fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
         rustix::fs::fsetxattr(&stub, STUB_ATTRIBUTE, mark.text().as_bytes(), flags).unwrap();
         fs::write(mount.both("empty").0, "").unwrap();
         let length = |path: &std::path::Path| fs::metadata(path).unwrap().len();
-        assert_eq!(length(&upper), if has_other_nodes { 12_345 } else { 0 });
+        let told = if has_other_nodes { 12_345 } else { 0 };
+        assert_eq!(length(&upper), told);
+        // Whoever asked before: a user that may not read it is told the same, as of any file.
+        fs::set_permissions(&lower, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(lower.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+        for _ in 0..400 {
+            let seen = as_user(65_534, 65_534, &[], || fs::metadata(&upper).map(|it| it.len()));
+            assert_eq!((seen.unwrap(), length(&upper)), (told, told));
+        }
         assert_eq!(length(&mount.both("empty").1), 0);
         // No file is as long as this.
         let absurd = Mark { length: u64::MAX, ..mark.clone() };

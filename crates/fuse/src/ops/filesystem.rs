@@ -158,7 +158,7 @@ impl Filesystem {
     }
 
     /// The entry of an inode of which a look-up was counted.
-    pub(crate) fn entry_of(&self, inode: &Arc<Inode>, stat: &Stat) -> EntryOut {
+    pub(crate) fn entry_of(&self, inode: &Inode, stat: &Stat) -> EntryOut {
         let attributes = self.attributes_shown(inode, stat, false);
         EntryOut {
             nodeid: inode.nodeid,

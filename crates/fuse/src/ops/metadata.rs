@@ -38,7 +38,7 @@ impl Filesystem {
                 return Err(Errno::STALE);
             }
             let stat = rustix::fs::fstat(handle.file.lower())?;
-            return Ok(self.attr_shown(&handle.inode, &stat, true));
+            return self.attr_answered(&handle.inode, &stat);
         }
         let inode = self.inodes.get(caller.nodeid)?;
         let stat = match self.stat_inode(&inode) {
@@ -50,7 +50,19 @@ impl Filesystem {
             }
             other => other,
         };
-        Ok(self.attr_shown(&inode, &stat?, true))
+        self.attr_answered(&inode, &stat?)
+    }
+
+    /// What `GETATTR` answers. The kernel asks so before each use of a length, because it keeps none
+    /// that other replies tell.
+    fn attr_answered(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<AttrOut> {
+        let mut answer = self.attr_shown(inode, stat, true);
+        if answer.attributes.size == 0
+            && let Some(size) = self.size_elsewhere(inode, stat)?
+        {
+            answer.attributes.set_size(size);
+        }
+        Ok(answer)
     }
 
     /// Drops pages that the kernel would keep, when it asks before a read by pages. The kernel
@@ -117,18 +129,8 @@ impl Filesystem {
     /// open: it must not end the file at another length, nor drop the pages for another time. If
     /// only writers have pages, they follow changes by other programs. `reads` if the kernel is
     /// about to read.
-    pub(crate) fn attributes_shown(
-        &self,
-        inode: &Arc<Inode>,
-        stat: &Stat,
-        reads: bool,
-    ) -> Attributes {
+    pub(crate) fn attributes_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> Attributes {
         let mut attributes = self.attributes(stat);
-        if attributes.size == 0
-            && let Some(size) = self.size_elsewhere(inode, stat)
-        {
-            attributes.set_size(size);
-        }
         let mut told = version_of(stat);
         if inode.has_pages.load(Ordering::Acquire) && !inode.opens.lock().shows_memory_only() {
             let writer = inode.opens.lock().writer_by_pages();
@@ -150,20 +152,22 @@ impl Filesystem {
     }
 
     /// Length of a file whose bytes are in the memory of another node alone, as its mark on the PFS
-    /// tells: a program that takes it for empty would not even open it.
-    fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Option<u64> {
+    /// tells: a program that takes it for empty would not even open it. Lengths are for whoever may
+    /// look a file up, so it is read with the daemon's rights.
+    fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<Option<u64>> {
         if !is_regular(stat) || !self.service.has_other_nodes() {
-            return None;
+            return Ok(None);
         }
-        let descriptor = self.inodes.descriptor(inode).ok()?;
-        let path = Filesystem::path_of(&descriptor);
-        match find_by_path(Path::new(&path), 0) {
-            Found::Stub(mark) => Some(mark.length).filter(|length| i64::try_from(*length).is_ok()),
+        self.credentials.become_daemon()?;
+        let Ok(descriptor) = self.inodes.descriptor(inode) else { return Ok(None) };
+        let length = match find_by_path(Path::new(&Filesystem::path_of(&descriptor)), 0) {
+            Found::Stub(mark) => Some(mark.length),
             Found::Nothing | Found::Remains => None,
-        }
+        };
+        Ok(length.filter(|length| i64::try_from(*length).is_ok()))
     }
 
-    fn attr_shown(&self, inode: &Arc<Inode>, stat: &Stat, reads: bool) -> AttrOut {
+    fn attr_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> AttrOut {
         let attributes = self.attributes_shown(inode, stat, reads);
         AttrOut { valid_s: 0, valid_ns: 0, unused: 0, attributes }
     }
