@@ -173,6 +173,7 @@ impl Node {
         let was_written = cluster.recall(mark, version).map_err(|reason| lost(&reason))?;
         let begun = Instant::now();
         loop {
+            let is_late = begun.elapsed() >= SHOW_LIMIT;
             let now = lower.version()?;
             // What is no stub any more has other times, or this is what the client remembers: an
             // empty file would be read.
@@ -184,12 +185,9 @@ impl Node {
                     let _ = stub::clear_remains(&**lower);
                     return lower.version();
                 }
-                Found::Stub(_) if !was_written => return Err(lost("")),
-                _ if begun.elapsed() < SHOW_LIMIT => std::thread::sleep(SHOW_INTERVAL),
-                Found::Stub(_) => return Err(lost("")),
-                Found::Nothing | Found::Remains => {
-                    return Err(not_shown(&memory_only::name_of(&**lower)));
-                }
+                Found::Stub(_) if !was_written || is_late => return Err(lost("")),
+                _ if !is_late => std::thread::sleep(SHOW_INTERVAL),
+                _ => return Err(not_shown(&memory_only::name_of(&**lower))),
             }
         }
     }

@@ -5,7 +5,7 @@
 //! or is cut off, is found out soon, and a large file may take its time. Only who could read the
 //! stub knows by which number this start of the holder is named in it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use tidepool_cluster::NodeName;
 use tidepool_pfs::asked;
 use tidepool_proto::stub::Mark;
-use tidepool_proto::{FileId, Result, Version};
+use tidepool_proto::{Error, FileId, Version};
 
 use super::shared::Shared;
 use super::{Cluster, threads};
 use crate::core::Core;
-use crate::file::memory_only::{self, WriteBackOutcome};
+use crate::file::memory_only;
 use crate::file::state::FileState;
 
 /// Files that are written back for other nodes at a time; the rest waits for its turn.
@@ -55,44 +55,46 @@ enum Answer {
 
 /// Files that are written back for other nodes.
 #[derive(Default)]
-pub struct Recalls(Mutex<HashMap<FileId, State>>);
+pub struct Recalls(Mutex<Files>);
 
-/// How far one of them is.
-enum State {
-    Running,
-    Failed(String),
+#[derive(Default)]
+struct Files {
+    running: HashSet<FileId>,
+    /// Why they stay in memory, until that is told.
+    failed: HashMap<FileId, String>,
+}
+
+/// A file that is being written back for another node.
+struct Running {
+    recalls: Arc<Recalls>,
+    id: FileId,
 }
 
 impl Recalls {
     /// What to answer about a file that is in memory alone, and whether to begin with it.
-    fn ask(&self, id: FileId) -> (Answer, bool) {
+    fn ask(self: &Arc<Self>, id: FileId) -> (Answer, Option<Running>) {
         let mut files = self.0.lock();
-        match files.get(&id) {
-            Some(State::Running) => return (Answer::Working, false),
-            Some(State::Failed(_)) => {}
-            None => {
-                let is_running = |state: &&State| matches!(state, State::Running);
-                let may_begin = files.values().filter(is_running).count() < RUNNING_MAX;
-                if may_begin {
-                    files.insert(id, State::Running);
-                }
-                return (Answer::Working, may_begin);
-            }
+        if let Some(reason) = files.failed.remove(&id) {
+            return (Answer::Stays(reason), None);
         }
-        match files.remove(&id) {
-            Some(State::Failed(reason)) => (Answer::Stays(reason), false),
-            _ => (Answer::Working, false),
+        let begins = files.running.len() < RUNNING_MAX && files.running.insert(id);
+        (Answer::Working, begins.then(|| Running { recalls: self.clone(), id }))
+    }
+}
+
+impl Running {
+    fn failed(&self, error: &Error) {
+        let failed = &mut self.recalls.0.lock().failed;
+        if failed.len() < FAILED_MAX {
+            failed.insert(self.id, error.to_string());
         }
     }
+}
 
-    fn end(&self, id: FileId, outcome: Result<WriteBackOutcome>) {
-        let mut files = self.0.lock();
-        files.remove(&id);
-        if let Err(error) = outcome
-            && files.len() < FAILED_MAX
-        {
-            files.insert(id, State::Failed(error.to_string()));
-        }
+/// Also after a panic, which the node outlives: who asks begins anew.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.recalls.0.lock().running.remove(&self.id);
     }
 }
 
@@ -117,10 +119,10 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
     if memory_only::is_expendable(&core, &file) {
         return stays("its rule says `expendable`");
     }
-    let (answer, begins) = cluster.recalls.ask(file.id);
-    if begins {
+    let (answer, running) = cluster.recalls.ask(file.id);
+    if let Some(running) = running {
         tracing::info!(inode = file.id.inode, %from, "a file in memory alone is opened elsewhere");
-        begin(&core, &cluster.recalls, file);
+        begin(core, file, running);
     }
     answer
 }
@@ -132,23 +134,22 @@ fn is_held(file: &FileState, shared: &Shared) -> bool {
 }
 
 /// Writes a file back beside the connection that asked for it.
-fn begin(core: &Arc<Core>, recalls: &Arc<Recalls>, file: Arc<FileState>) {
-    let (core, for_thread, id) = (core.clone(), recalls.clone(), file.id);
+fn begin(core: Arc<Core>, file: Arc<FileState>, running: Running) {
     let run = move || {
-        let outcome = memory_only::write_back_for_another(&core, &file);
-        for_thread.end(id, outcome);
+        if let Err(error) = memory_only::write_back_for_another(&core, &file) {
+            running.failed(&error);
+        }
     };
     let started = std::thread::Builder::new().name("recall".into()).spawn(run);
     if let Err(error) = started {
         tracing::warn!(%error, "a file that another node opens is not written back yet");
-        recalls.end(id, Ok(WriteBackOutcome::Discarded));
     }
 }
 
 impl Cluster {
     /// Has the node that holds the bytes of a stub write them back. False where it has none of
     /// them (any more); the reason where they stay in its memory.
-    pub fn recall(&self, mark: &Mark, version: &Version) -> std::result::Result<bool, String> {
+    pub fn recall(&self, mark: &Mark, version: &Version) -> Result<bool, String> {
         let holder = NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me);
         let Some(holder) = holder else { return Ok(false) };
         let asked = Asked { file: Shared::named(version).words().0, node: mark.node.clone() };
@@ -189,14 +190,49 @@ impl Cluster {
         if is_gone { Some(format!("`{holder}` is not there")) } else { refused_because() }
     }
 
-    fn ask_to_write_back(
-        &self,
-        holder: &NodeName,
-        request: &[u8],
-    ) -> std::result::Result<Answer, String> {
+    fn ask_to_write_back(&self, holder: &NodeName, request: &[u8]) -> Result<Answer, String> {
         let reply = self.transport.call(holder.as_str(), request, self.config.peer_timeout);
         let reply = reply.map_err(|error| error.to_string())?;
         postcard::from_bytes(&reply)
             .map_err(|_| "it answers what this release does not understand".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_proto::ErrorKind;
+
+    use super::*;
+
+    fn id(inode: u64) -> FileId {
+        FileId { device: 1, inode }
+    }
+
+    #[test]
+    fn a_file_is_begun_once_and_a_failure_is_told_once() {
+        let recalls = Arc::<Recalls>::default();
+        let (answer, running) = recalls.ask(id(1));
+        assert!(matches!(answer, Answer::Working) && running.is_some());
+        assert!(matches!(recalls.ask(id(1)), (Answer::Working, None)), "it is under way");
+        let running = running.unwrap();
+        running.failed(&Error::new(ErrorKind::Internal, "writing", "no"));
+        drop(running);
+        assert!(matches!(recalls.ask(id(1)), (Answer::Stays(_), None)));
+        assert!(matches!(recalls.ask(id(1)), (Answer::Working, Some(_))), "who asks again");
+    }
+
+    #[test]
+    fn few_are_written_at_a_time_and_a_panic_ends_one() {
+        let recalls = Arc::<Recalls>::default();
+        let mut begun: Vec<_> = (0..RUNNING_MAX as u64).map(|it| recalls.ask(id(it)).1).collect();
+        assert!(begun.iter().all(Option::is_some));
+        assert!(matches!(recalls.ask(id(99)), (Answer::Working, None)), "it waits for its turn");
+        let last = begun.pop();
+        let ended = std::thread::spawn(move || {
+            let _last = last;
+            panic!("on purpose");
+        });
+        assert!(ended.join().is_err());
+        assert!(recalls.ask(id(99)).1.is_some());
     }
 }
