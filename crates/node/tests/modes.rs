@@ -4,7 +4,6 @@ mod support;
 
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
-use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::{Access, ErrorKind, FileService, Level, MemorySize, ReadMode, WriteMode};
 
 fn write_mode(mode: WriteMode) -> Wish {
@@ -341,16 +340,7 @@ fn an_open_that_created_its_file_takes_no_bytes_away_that_came_since() {
 #[test]
 fn expendable_memory_only_files_are_dropped() {
     let fixture = Fixture::with(|config| {
-        config.rules.push(DirectoryRule {
-            path: "scratch".into(),
-            read_mode: None,
-            write_mode: Some(WriteMode::Memory),
-            time_to_live: None,
-            quota_bytes: None,
-            admit: true,
-            expendable: true,
-            stripe: Default::default(),
-        });
+        config.rules.push(scratch_rule("scratch"));
     });
     std::fs::create_dir(fixture.path("scratch")).unwrap();
     write_in_pieces(&fixture, "scratch/f", &content(1, 5 << 20), Wish::default());

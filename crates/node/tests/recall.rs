@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::nodes::*;
-use support::{content, read_all};
-use tidepool_proto::config::{DirectoryRule, NodeConfig};
-use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, ReadMode, WriteMode};
+use support::{content, read_all, scratch_rule};
+use tidepool_proto::config::NodeConfig;
+use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
 
 /// Creates a file in the memory of a node alone; the open that writes it.
 fn create(nodes: &Nodes, node: usize, name: &str, bytes: &[u8]) -> Arc<dyn OpenFile> {
@@ -84,16 +84,7 @@ fn a_writer_on_another_node_goes_on_with_the_bytes_that_are_there() {
 #[test]
 fn an_expendable_file_stays_and_says_so() {
     let scratch = |_: usize, config: &mut NodeConfig| {
-        config.rules.push(DirectoryRule {
-            path: "scratch".into(),
-            read_mode: None::<ReadMode>,
-            write_mode: Some(WriteMode::Memory),
-            time_to_live: None,
-            quota_bytes: None,
-            admit: true,
-            expendable: true,
-            stripe: Default::default(),
-        });
+        config.rules.push(scratch_rule("scratch"));
     };
     let nodes = Nodes::with(2, scratch);
     nodes.wait_joined();

@@ -583,16 +583,7 @@ fn an_open_file_is_never_written_into_a_stub() {
 #[test]
 fn a_file_that_was_dropped_is_lost_also_to_who_has_it_open() {
     let fixture = Fixture::with(|config| {
-        config.rules.push(tidepool_proto::config::DirectoryRule {
-            path: "scratch".into(),
-            read_mode: None,
-            write_mode: Some(WriteMode::Memory),
-            time_to_live: None,
-            quota_bytes: None,
-            admit: true,
-            expendable: true,
-            stripe: Default::default(),
-        });
+        config.rules.push(scratch_rule("scratch"));
     });
     std::fs::create_dir(fixture.path("scratch")).unwrap();
     let writer = fixture.writer("scratch/f", Wish::default());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tidepool_node::Node;
 use tidepool_pfs::{FaultStore, Features, LowerStore, PosixOptions, PosixStore};
-use tidepool_proto::config::NodeConfig;
+use tidepool_proto::config::{DirectoryRule, NodeConfig};
 use tidepool_proto::{
     Access, FileService, OpenFile, OpenRequest, ReadMode, ReadOutcome, Result, WriteMode,
 };
@@ -31,6 +31,20 @@ pub struct Wish {
     pub read: Option<ReadMode>,
     pub write: Option<WriteMode>,
     pub append: bool,
+}
+
+/// A rule under which files of a directory are in memory only, and dropped where it is needed.
+pub fn scratch_rule(path: &str) -> DirectoryRule {
+    DirectoryRule {
+        path: path.into(),
+        read_mode: None,
+        write_mode: Some(WriteMode::Memory),
+        time_to_live: None,
+        quota_bytes: None,
+        admit: true,
+        expendable: true,
+        stripe: Default::default(),
+    }
 }
 
 impl Fixture {
