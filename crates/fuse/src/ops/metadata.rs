@@ -53,8 +53,8 @@ impl Filesystem {
         self.attr_answered(&inode, &stat?)
     }
 
-    /// What `GETATTR` answers. The kernel asks so before each use of a length, because it keeps none
-    /// that other replies tell.
+    /// What `GETATTR` answers. The kernel asks so before each use of a length, because it keeps
+    /// none that other replies tell.
     fn attr_answered(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<AttrOut> {
         let mut answer = self.attr_shown(inode, stat, true);
         if answer.attributes.size == 0
