@@ -45,6 +45,9 @@ pub(crate) const fn part(file: u64, part: u64) -> u64 {
     mix(file ^ mix(part.wrapping_add(0x2545_F491_4F6C_DD1D)))
 }
 
+/// The part of a file that stands for its copies; splits are counted from 0.
+pub(crate) const COPIES: u64 = u64::MAX;
+
 /// For maps whose keys are hashes already: takes them as they are, the same in each run.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Plain(u64);

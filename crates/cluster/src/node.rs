@@ -396,6 +396,17 @@ impl ClusterNode {
         (heir != me).then(|| self.members.name(heir).clone())
     }
 
+    /// The other members that are alive, those first that are to hold copies of the file: the same
+    /// order whichever node is asked.
+    #[must_use]
+    pub fn copy_holders(&self, file: FileKey) -> Vec<NodeName> {
+        let (me, part) = (self.members.me(), hash::part(hash::file(file), hash::COPIES));
+        let others = self.members.alive().iter().copied().filter(|&(_, index)| index != me);
+        let mut claims: Vec<_> = others.map(|(id, index)| (hash::claim(id, part), index)).collect();
+        claims.sort_unstable_by(|one, other| other.cmp(one));
+        claims.into_iter().map(|(_, index)| self.members.name(index).clone()).collect()
+    }
+
     /// The member that keeps the locations of the file.
     #[must_use]
     pub fn home(&self, file: FileKey) -> NodeName {

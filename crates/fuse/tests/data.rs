@@ -198,6 +198,7 @@ fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
         process_id: 1,
         node: "0123".into(),
         member: "n1".into(),
+        copies: None,
         state: StubState::Held,
     };
     for has_other_nodes in [true, false] {

@@ -350,7 +350,11 @@ impl Node {
         let mut report = self.core.capacity_lease.resize(capacity_bytes);
         loop {
             let excess = report.resident_bytes.saturating_sub(report.capacity_bytes);
-            if excess == 0 || self.core.write_back_pool.ask(excess, Wait::ToEnd) == 0 {
+            let is_over = || {
+                self.core.write_back_pool.ask(excess, Wait::ToEnd) == 0
+                    && !self.core.cluster().is_some_and(|it| it.copies_went(excess))
+            };
+            if excess == 0 || is_over() {
                 break;
             }
             let freed_bytes = report.freed_bytes;

@@ -86,8 +86,10 @@ impl Core {
     /// Counts memory-only bytes into the control page. Waits for no file.
     pub fn publish_memory_only(&self) {
         let cached_versions = self.memory_only.cached_versions();
-        let bytes = cached_versions.iter().map(|cached| cached.resident_bytes()).sum();
-        self.store.control_page().memory_only_bytes.store(bytes, Ordering::Relaxed);
+        let bytes: u64 = cached_versions.iter().map(|cached| cached.resident_bytes()).sum();
+        // Neither can be given back before a file is written.
+        let held = self.cluster().map_or(0, |cluster| cluster.copies.held().1);
+        self.store.control_page().memory_only_bytes.store(bytes + held, Ordering::Relaxed);
     }
 
     /// Counts all dirty bytes into the control page.

@@ -161,7 +161,11 @@ impl Node {
     fn drain_with(&self, effort: Effort, to_end: bool, go_on: &dyn Fn() -> bool) -> Result<()> {
         let draining = self.core.drained.begin(to_end);
         self.core.changes.gather();
-        write_back_all(&self.core, effort, &|| draining.goes_on() && go_on())?;
+        let goes_on = || draining.goes_on() && go_on();
+        write_back_all(&self.core, effort, &goes_on)?;
+        if let Some(cluster) = self.core.cluster() {
+            cluster.give_back_all(&self.core, &goes_on)?;
+        }
         draining.stay();
         Ok(())
     }
@@ -225,7 +229,10 @@ fn connect_write_back(core: &Arc<Core>) {
     let weak = Arc::downgrade(core);
     core.store.on_pressure(Box::new(move |bytes_wanted| {
         if let Some(core) = weak.upgrade() {
-            core.write_back_pool.ask(bytes_wanted, Wait::Moment);
+            let clean = core.write_back_pool.ask(bytes_wanted, Wait::Moment);
+            if let Some(cluster) = core.cluster() {
+                cluster.copies.make_room(bytes_wanted.saturating_sub(clean));
+            }
         }
     }));
 }

@@ -9,6 +9,7 @@ use tidepool_proto::stub::Mark;
 use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version, WriteMode};
 use tidepool_store::Owner;
 
+use crate::cluster::recall::Recalled;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::handle::{Handle, Opened};
@@ -170,9 +171,13 @@ impl Node {
         let lost = |reason: &str| stub::lost_because(&memory_only::name_of(&**lower), mark, reason);
         let is_known = version.id.device == self.core.pfs.device();
         let cluster = self.core.cluster().filter(|_| is_known).ok_or_else(|| lost(""))?;
-        let was_written = cluster.recall(mark, version).map_err(|reason| lost(&reason))?;
+        let recalled = cluster.recall_or_take_copy(&self.core, mark, version, &**lower);
+        let was_written = recalled.map_err(|reason| lost(&reason))? == Recalled::WrittenBack;
         let begun = Instant::now();
         loop {
+            if mark.copies.is_some() && cluster.is_replaced(&self.core, version, &**lower) {
+                return Err(replaced(&memory_only::name_of(&**lower)));
+            }
             let is_late = begun.elapsed() >= SHOW_LIMIT;
             let now = lower.version()?;
             // What is no stub any more has other times, or this is what the client remembers: an
@@ -250,6 +255,12 @@ impl Node {
         }
         Ok(handle)
     }
+}
+
+/// The error of an open whose file another one took the place of.
+fn replaced(name: &str) -> Error {
+    let detail = format!("a copy of {name} was just put in its place");
+    Error::new(ErrorKind::Changed, "opening a file", detail).remedy("open it again")
 }
 
 /// The error of an open while the PFS's client tells old times of a file.

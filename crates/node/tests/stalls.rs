@@ -128,6 +128,7 @@ fn a_name_that_is_waited_for_stops_neither_status_nor_controller_nor_housekeepin
             quota_bytes: None,
             admit: true,
             expendable: false,
+            copies: 1,
             stripe: Default::default(),
         });
     });

@@ -93,6 +93,10 @@ pub trait LowerFile: Send + Sync {
     /// Sets the extended attribute `name`.
     fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()>;
 
+    /// Sets the extended attribute `name` if the file has one of that name (`exists`), or none. The
+    /// PFS judges that and sets it in one step, whichever nodes try it at once; false: it did not.
+    fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool>;
+
     /// Removes the extended attribute `name`; `Ok` if there was none.
     fn remove_xattr(&self, name: &str) -> Result<()>;
 

@@ -148,6 +148,10 @@ impl LowerFile for TimedFile {
         cost::wait(|| self.0.set_xattr(name, value))
     }
 
+    fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool> {
+        cost::wait(|| self.0.set_xattr_if(name, value, exists))
+    }
+
     fn remove_xattr(&self, name: &str) -> Result<()> {
         cost::wait(|| self.0.remove_xattr(name))
     }

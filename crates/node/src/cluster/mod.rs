@@ -14,6 +14,7 @@
 //! * `spread`: files brought in by the owners of their splits.
 //! * `hand_on`: what a node that goes has others bring in.
 //! * `recall`: files in the memory of one node alone that are opened on another.
+//! * `copies`: files in memory alone of which other nodes hold copies.
 //! * `splits`: where schedulers are to have a file read.
 //! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
@@ -28,9 +29,11 @@
 //! 3. The receiver asks the PFS for the version after that, as after a read from the PFS.
 //! 4. No bytes go between nodes of which one did not prove to the other that both see the same
 //!    files by the same inode numbers.
-//! 5. No lock of a file is held while another node is waited for, but the shared gate of a fill.
-//!    A node that fills for another one reads from the PFS, so no circle of nodes waits.
+//! 5. No lock of a file is held while another node is waited for, but the shared gate of a fill,
+//!    and the gate of a file whose copies are brought up to date. A node that fills for another one
+//!    reads from the PFS, and one that takes a copy waits for nothing, so no circle of nodes waits.
 
+pub(crate) mod copies;
 mod etcd;
 mod fetch;
 mod hand_on;
@@ -38,7 +41,7 @@ mod holdings;
 mod join;
 mod measure;
 mod provider;
-mod recall;
+pub(crate) mod recall;
 mod shared;
 mod sight;
 mod splits;
@@ -64,6 +67,7 @@ use crate::core::Core;
 use crate::counters::Counter;
 use crate::node::Node;
 
+use copies::FileCopies;
 use holdings::Holdings;
 use join::Proofs;
 use measure::Measuring;
@@ -91,6 +95,8 @@ pub struct Cluster {
     sight: Sight,
     measuring: Measuring,
     recalls: Arc<Recalls>,
+    /// Copies of memory-only files, here and elsewhere.
+    pub(crate) copies: FileCopies,
     /// For threads that end before it.
     myself: Weak<Cluster>,
     holdings: Holdings,
@@ -146,6 +152,7 @@ impl Cluster {
         }
         self.members.lock().leave(self.now());
         self.signal.raise();
+        self.copies.stop();
         // Its connections end with what they are doing, for which they may look at it.
         let server = self.server.lock().take();
         drop(server);

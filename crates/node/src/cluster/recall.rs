@@ -6,15 +6,16 @@
 //! stub knows by which number this start of the holder is named in it.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tidepool_cluster::NodeName;
+use tidepool_cluster::{FileKey, NodeName};
 use tidepool_pfs::asked;
 use tidepool_proto::stub::Mark;
-use tidepool_proto::{Error, FileId, Version};
+use tidepool_proto::{FileId, Version};
 
 use super::shared::Shared;
 use super::{Cluster, threads};
@@ -40,11 +41,13 @@ struct Asked {
     node: String,
 }
 
-/// What became of it.
+/// What became of it, or of a copy of it.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    /// Nothing of it is in memory alone here: written back, removed, or of another start.
+pub(super) enum Answer {
+    /// Nothing of it is in memory alone here: written back, or removed.
     NotHeld,
+    /// It was in the memory of an earlier start of this node.
+    OtherStart,
     /// It is written back now, or about to be.
     Working,
     /// It stays where it is, for this reason.
@@ -53,26 +56,41 @@ enum Answer {
     NotMet,
 }
 
-/// Files that are written back for other nodes.
-#[derive(Default)]
-pub struct Recalls(Mutex<Files>);
+/// What asking the holder of a file came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recalled {
+    /// The PFS has the bytes.
+    WrittenBack,
+    /// The holder has nothing of it.
+    NotHeld,
+    /// It was in the memory of an earlier start of the holder.
+    OtherStart,
+}
 
-#[derive(Default)]
-struct Files {
-    running: HashSet<FileId>,
+/// Files that are written back for other nodes, or copies that are given back.
+pub struct Recalls<K = FileId>(Mutex<Files<K>>);
+
+struct Files<K> {
+    running: HashSet<K>,
     /// Why they stay in memory, until that is told.
-    failed: HashMap<FileId, String>,
+    failed: HashMap<K, String>,
+}
+
+impl<K> Default for Recalls<K> {
+    fn default() -> Self {
+        Recalls(Mutex::new(Files { running: HashSet::new(), failed: HashMap::new() }))
+    }
 }
 
 /// A file that is being written back for another node.
-struct Running {
-    recalls: Arc<Recalls>,
-    id: FileId,
+pub(super) struct Running<K: Copy + Eq + Hash = FileId> {
+    recalls: Arc<Recalls<K>>,
+    id: K,
 }
 
-impl Recalls {
+impl<K: Copy + Eq + Hash> Recalls<K> {
     /// What to answer about a file that is in memory alone, and whether to begin with it.
-    fn ask(self: &Arc<Self>, id: FileId) -> (Answer, Option<Running>) {
+    pub(super) fn ask(self: &Arc<Self>, id: K) -> (Answer, Option<Running<K>>) {
         let mut files = self.0.lock();
         if let Some(reason) = files.failed.remove(&id) {
             return (Answer::Stays(reason), None);
@@ -82,17 +100,25 @@ impl Recalls {
     }
 }
 
-impl Running {
-    fn failed(&self, error: &Error) {
+impl<K: Copy + Eq + Hash> Recalls<K> {
+    /// What failed is not told: it is tried in another way.
+    pub(super) fn forget_failure(&self, id: K) {
+        self.0.lock().failed.remove(&id);
+    }
+}
+
+impl<K: Copy + Eq + Hash> Running<K> {
+    /// It stays in memory, for this reason.
+    pub(super) fn failed(&self, reason: String) {
         let failed = &mut self.recalls.0.lock().failed;
         if failed.len() < FAILED_MAX {
-            failed.insert(self.id, error.to_string());
+            failed.insert(self.id, reason);
         }
     }
 }
 
 /// Also after a panic, which the node outlives: who asks begins anew.
-impl Drop for Running {
+impl<K: Copy + Eq + Hash> Drop for Running<K> {
     fn drop(&mut self) {
         self.recalls.0.lock().running.remove(&self.id);
     }
@@ -114,7 +140,10 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
     };
     let Some(core) = cluster.core.upgrade() else { return stays("it ends") };
     let shared = Shared::from_words(asked.file, [0; 3]);
-    let file = core.files.get(shared.id(&core)).filter(|_| asked.node == core.memory_only.node());
+    if asked.node != core.memory_only.node() {
+        return Answer::OtherStart;
+    }
+    let file = core.files.get(shared.id(&core));
     let Some(file) = file.filter(|file| is_held(file, &shared)) else { return Answer::NotHeld };
     if memory_only::is_expendable(&core, &file) {
         return stays("its rule says `expendable`");
@@ -137,7 +166,7 @@ fn is_held(file: &FileState, shared: &Shared) -> bool {
 fn begin(core: Arc<Core>, file: Arc<FileState>, running: Running) {
     let run = move || {
         if let Err(error) = memory_only::write_back_for_another(&core, &file) {
-            running.failed(&error);
+            running.failed(error.to_string());
         }
     };
     let started = std::thread::Builder::new().name("recall".into()).spawn(run);
@@ -147,15 +176,34 @@ fn begin(core: Arc<Core>, file: Arc<FileState>, running: Running) {
 }
 
 impl Cluster {
-    /// Has the node that holds the bytes of a stub write them back. False where it has none of
-    /// them (any more); the reason where they stay in its memory.
-    pub fn recall(&self, mark: &Mark, version: &Version) -> Result<bool, String> {
-        let holder = NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me);
-        let Some(holder) = holder else { return Ok(false) };
-        let asked = Asked { file: Shared::named(version).words().0, node: mark.node.clone() };
+    /// Has the node that holds the bytes of a stub write them back; the reason where they stay in
+    /// its memory.
+    pub fn recall(&self, mark: &Mark, version: &Version) -> Result<Recalled, String> {
+        match NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me) {
+            Some(holder) => self.recall_of(&holder, Shared::named(version).file, &mark.node),
+            None => Ok(Recalled::NotHeld),
+        }
+    }
+
+    /// As [`Cluster::recall`], of a file that this start of a node wrote.
+    pub(super) fn recall_of(
+        &self,
+        holder: &NodeName,
+        file: FileKey,
+        node: &str,
+    ) -> Result<Recalled, String> {
+        let asked = Asked { file: [file.inode, file.generation], node: node.to_owned() };
         let request = postcard::to_stdvec(&asked).map_err(|error| error.to_string())?;
-        let request = threads::about_recall(&request);
-        if let Some(reason) = self.why_not_asked(&holder) {
+        self.ask_until_done(holder, &threads::about_recall(&request))
+    }
+
+    /// Asks a node again and again until it is done, or said why it is not.
+    pub(super) fn ask_until_done(
+        &self,
+        holder: &NodeName,
+        request: &[u8],
+    ) -> Result<Recalled, String> {
+        if let Some(reason) = self.why_not_asked(holder) {
             return Err(reason);
         }
         let (mut heard, mut interval, mut has_worked) = (Instant::now(), INTERVALS.0, false);
@@ -164,8 +212,10 @@ impl Cluster {
             if self.is_stopping() {
                 return Err("this node ends".to_owned());
             }
-            match self.ask_to_write_back(&holder, &request) {
-                Ok(Answer::NotHeld) => return Ok(has_worked),
+            match self.ask_to_write_back(holder, request) {
+                Ok(Answer::NotHeld) if has_worked => return Ok(Recalled::WrittenBack),
+                Ok(Answer::NotHeld) => return Ok(Recalled::NotHeld),
+                Ok(Answer::OtherStart) => return Ok(Recalled::OtherStart),
                 Ok(Answer::Stays(reason)) => return Err(reason),
                 Ok(Answer::Working) => (heard, has_worked) = (Instant::now(), true),
                 Ok(Answer::NotMet) if heard.elapsed() > SILENCE => {
@@ -181,7 +231,7 @@ impl Cluster {
     }
 
     /// Why a holder is not worth asking, where that is known.
-    fn why_not_asked(&self, holder: &NodeName) -> Option<String> {
+    pub(super) fn why_not_asked(&self, holder: &NodeName) -> Option<String> {
         let is_alive = self.members.lock().is_alive(holder);
         // Members are met within the first moments.
         let is_early = self.started.elapsed() < SILENCE;
@@ -200,8 +250,6 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
-    use tidepool_proto::ErrorKind;
-
     use super::*;
 
     fn id(inode: u64) -> FileId {
@@ -215,7 +263,7 @@ mod tests {
         assert!(matches!(answer, Answer::Working) && running.is_some());
         assert!(matches!(recalls.ask(id(1)), (Answer::Working, None)), "it is under way");
         let running = running.unwrap();
-        running.failed(&Error::new(ErrorKind::Internal, "writing", "no"));
+        running.failed("no".into());
         drop(running);
         assert!(matches!(recalls.ask(id(1)), (Answer::Stays(_), None)));
         assert!(matches!(recalls.ask(id(1)), (Answer::Working, Some(_))), "who asks again");

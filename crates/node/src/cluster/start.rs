@@ -201,6 +201,7 @@ impl Cluster {
             sight: Default::default(),
             measuring: Default::default(),
             recalls: Default::default(),
+            copies: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

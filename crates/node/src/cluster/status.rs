@@ -52,6 +52,7 @@ impl Cluster {
             location_entries: counters.entries,
             location_bytes: counters.entry_bytes,
             queued_bytes: self.queued_bytes(),
+            copies: self.copies.status(),
             changes_shown: self.sight.last(),
         }
     }

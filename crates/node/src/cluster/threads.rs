@@ -15,7 +15,7 @@ use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::etcd::Etcd;
-use super::{Cluster, measure, recall, spread};
+use super::{Cluster, copies, measure, recall, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -32,6 +32,9 @@ const MEASURE: u8 = 5;
 const BRING_IN: u8 = 6;
 /// Asks to write back a file that is in memory alone.
 const RECALL: u8 = 7;
+
+/// About copies of files that are in memory alone.
+const COPIES: u8 = 8;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -77,6 +80,11 @@ pub fn about_recall(request: &[u8]) -> Vec<u8> {
     [&[RECALL], request].concat()
 }
 
+/// A message about copies of files, the bytes of which may follow.
+pub fn about_copies(message: &[u8]) -> Vec<u8> {
+    [&[COPIES], message].concat()
+}
+
 /// A request for facts and counters.
 pub fn about_status() -> Vec<u8> {
     vec![STATUS]
@@ -117,6 +125,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         }
         Some((&BRING_IN, request)) => spread::answer(cluster, from, request),
         Some((&RECALL, request)) => recall::answer(cluster, from, request),
+        Some((&COPIES, message)) => copies::answer(cluster, from, message),
         _ => Vec::new(),
     }
 }
@@ -176,7 +185,9 @@ pub fn start(cluster: &Arc<Cluster>, datagrams: Datagrams) -> Result<()> {
     spawn(cluster, "members", members)?;
     let for_caller = calls.clone();
     spawn(cluster, "member-calls", move |cluster| run_calls(cluster, &for_caller))?;
-    spawn(cluster, "member-looks", run_looks)
+    spawn(cluster, "member-looks", run_looks)?;
+    let mut memory = copies::Follow::default();
+    spawn(cluster, "copies", move |cluster| copies::follow(cluster, &mut memory))
 }
 
 /// Starts the thread that follows a list in etcd.

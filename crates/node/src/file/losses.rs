@@ -30,6 +30,8 @@ pub enum Cause {
     AnotherProgram,
     /// The rule of the directory says `expendable`.
     Expendable,
+    /// Another node put its copy in the place of the file.
+    CopyTaken,
 }
 
 /// Losses that an open has nothing to do with, because it began after them.
@@ -74,6 +76,11 @@ impl Loss {
                 "open the file again and write it anew; let one program write it, or use mode \
                  `through`",
             ),
+            Cause::CopyTaken => lost(format!(
+                "this node was gone to others of the cluster, and one that had a copy of {name} put \
+                 it in its place; what was written here since the last `fsync` is given up"
+            ))
+            .remedy("open the file again: it has what was synced; write the rest anew"),
             Cause::Expendable => lost(format!(
                 "the {bytes} bytes of {name}, which were in memory alone, were dropped to make \
                  room: its directory is `expendable`"

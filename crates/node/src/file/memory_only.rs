@@ -15,6 +15,7 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
 use tidepool_store::FillStart;
 
 use super::cached_version::CachedVersion;
+use super::copied::Copied;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
 use super::losses::Cause;
@@ -44,7 +45,9 @@ pub fn begin(
     cached: &Arc<CachedVersion>,
     lower: &Arc<dyn LowerFile>,
 ) -> Result<bool> {
-    let Some(stub) = Stub::make(lower, &core.memory_only.mark(0))? else { return Ok(false) };
+    let Ok(copied) = copies_for(core, cached, &**lower) else { return Ok(false) };
+    let mark = core.memory_only.mark(0);
+    let Some(stub) = Stub::make(lower, &mark, copied)? else { return Ok(false) };
     let version = lower.version()?;
     if version.size != stub.size() {
         // Another program wrote to it in this moment: its bytes stay.
@@ -57,6 +60,41 @@ pub fn begin(
     core.memory_only.insert(cached);
     file.inner.lock().stub = Some(stub);
     Ok(true)
+}
+
+/// There are too few other nodes to hold copies.
+struct TooFewNodes;
+
+/// Who is to have copies of a file that begins, if anybody.
+fn copies_for(
+    core: &Core,
+    cached: &CachedVersion,
+    lower: &dyn LowerFile,
+) -> std::result::Result<Option<Arc<Copied>>, TooFewNodes> {
+    let copies = core.rule_of(lower).map_or(1, |(_, rule)| rule.copies);
+    if copies <= 1 {
+        return Ok(None);
+    }
+    let cluster = core.cluster().ok_or(TooFewNodes)?;
+    let placed = cluster.place_copies(&cached.version(), copies - 1).ok_or(TooFewNodes)?;
+    Ok(Some(Arc::new(Copied::new(placed))))
+}
+
+/// What other nodes have of a memory-only file; `None` where they have nothing.
+fn copied_of(file: &FileState) -> Option<Arc<Copied>> {
+    file.inner.lock().stub.as_ref()?.copied().cloned()
+}
+
+/// Brings the copies of a file on other nodes up to date. False where one of them is not to be
+/// had: the file has to be written back instead.
+pub fn bring_copies_up_to_date(
+    core: &Core,
+    file: &ExclusiveGate<'_>,
+    cached: &CachedVersion,
+) -> bool {
+    let Some(stub) = file.inner.lock().stub.clone() else { return true };
+    let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster()) else { return true };
+    cluster.push(core, copied, cached, &stub)
 }
 
 /// Whether a memory-only file, seen at `now`, is still the stub of `cached`. Then that is its
@@ -186,6 +224,9 @@ pub fn write(
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
     let size = cached.size().max(end);
+    if let Some(copied) = copied_of(file) {
+        copied.note_write(offset..end);
+    }
     let segment = cached.segment_or_create(&core.store)?.clone();
     if cached.is_borrowed_by_kernel() && end > cached.size() {
         let written = Written { offset, data, size_before: cached.size() };
@@ -285,7 +326,10 @@ fn begin_block(
 }
 
 /// Sets the length of a memory-only file.
-pub fn set_size(_gate: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> Result<()> {
+pub fn set_size(file: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> Result<()> {
+    if let Some(copied) = copied_of(file) {
+        copied.note_size(size);
+    }
     match cached.segment() {
         Some(segment) if cached.is_borrowed_by_kernel() => {
             kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
@@ -411,16 +455,17 @@ fn write_back_or_discard(
                 file.losses.add(cached.size(), Cause::Expendable);
             }
         }
-        let mut inner = file.inner.lock();
-        let remains = discard(core, &mut inner);
-        inner.cached = None;
-        drop(inner);
-        remains.free();
+        discard_file(core, file);
         return Ok(WriteBackOutcome::Discarded);
     }
     let mark = core.memory_only.mark(cached.size());
     let mut changed_amid = false;
     let written = write_into_stub(core, cached, stub, &mark, &mut changed_amid);
+    if let Err(error) = &written
+        && error.kind() == ErrorKind::Lost
+    {
+        return Ok(give_up_to_copy(core, file, cached, stub));
+    }
     if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
         if let Err(error) = adopt(cached, &*lower, stub, &mark) {
@@ -430,6 +475,33 @@ fn write_back_or_discard(
     }
     become_ordinary(core, file, cached, &lower, changed_amid)?;
     written.map(|()| WriteBackOutcome::WrittenBack)
+}
+
+/// Another node puts its copy in the place of the file: what it was not promised is lost.
+fn give_up_to_copy(
+    core: &Core,
+    file: &ExclusiveGate<'_>,
+    cached: &CachedVersion,
+    stub: &Stub,
+) -> WriteBackOutcome {
+    tracing::warn!(
+        name = %name_of(&**stub.lower()),
+        "another node, to which this one was gone, put its copy of this file in its place"
+    );
+    if !stub.copied().is_some_and(|copied| copied.is_up_to_date()) {
+        file.losses.add(cached.size().max(1), Cause::CopyTaken);
+    }
+    discard_file(core, file);
+    WriteBackOutcome::Discarded
+}
+
+/// The bytes in memory are not the file's any more.
+fn discard_file(core: &Core, file: &ExclusiveGate<'_>) {
+    let mut inner = file.inner.lock();
+    let remains = discard(core, &mut inner);
+    inner.cached = None;
+    drop(inner);
+    remains.free();
 }
 
 /// The PFS has the bytes, durably: from now on they may be evicted (invariant 5).

@@ -96,6 +96,7 @@ impl MemoryOnlyFiles {
             process_id: std::process::id(),
             node: self.node.clone(),
             member: self.member.get().cloned().unwrap_or_default(),
+            copies: None,
             state: StubState::Held,
         }
     }

@@ -7,7 +7,7 @@
 //! * [`handle`]: one open; `read`, `write`, `follow`, `direct_writer` are its operations.
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
 //! * [`stub`], [`memory_only`], [`memory_only_files`], `write_back`: files whose bytes are in
-//!   memory alone, and how they are written back.
+//!   memory alone, and how they are written back; [`copied`]: what other nodes have of them.
 //! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
 //!   fast.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.
@@ -38,6 +38,7 @@
 mod behind;
 pub mod cached_version;
 pub mod capture;
+pub mod copied;
 mod direct_writer;
 pub mod drained;
 pub mod draining;

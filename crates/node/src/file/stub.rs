@@ -13,8 +13,15 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
-use tidepool_proto::stub::{Attribute, Mark, STUB_ATTRIBUTE, STUB_BYTES, StubState};
+use tidepool_proto::stub::{
+    Attribute, Mark, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute, taken_attribute,
+};
 use tidepool_proto::{Error, ErrorKind, Result, Version};
+
+use super::copied::Copied;
+
+/// Value of the attribute by which the node that wrote the file gets the right to finish it.
+pub const OWNER_TAKES: &[u8] = b"owner";
 
 fn is_unsupported(error: &Error) -> bool {
     matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
@@ -116,6 +123,26 @@ struct Progress {
     /// Of a stub whose state is not known: it was cut to its length, so another length is that of
     /// another program's file.
     is_cut: bool,
+    /// This node took the right to finish the file, and no holder of a copy has it any more.
+    is_taken: bool,
+}
+
+/// Sets an attribute of a new file; false where the PFS does not take it, or says of a second one
+/// that it set it too: several nodes would then get one right.
+fn gives_rights_once(lower: &dyn LowerFile, name: &str) -> Result<bool> {
+    let set = lower.set_xattr_if(name, b"", false).and_then(|is_first| {
+        let is_second = lower.set_xattr_if(name, b"", false)?;
+        Ok(is_first && !is_second)
+    });
+    match set {
+        Err(error) if is_unsupported(&error) || is_no_room_or_right(&error) => Ok(false),
+        other => other,
+    }
+}
+
+/// A mark with what it says of copies.
+fn with_copies(mark: &Mark, copied: Option<&Copied>) -> Mark {
+    Mark { copies: copied.map(|copied| copied.copies.clone()), ..mark.clone() }
 }
 
 /// A stub of this node.
@@ -126,14 +153,27 @@ pub struct Stub {
     progress: Arc<Mutex<Progress>>,
     /// A failing PFS left it in an unknown state.
     unsure: Arc<AtomicBool>,
+    /// What other nodes have of the file.
+    copied: Option<Arc<Copied>>,
 }
 
 /// Writes the bytes of the file behind the first `u64` bytes.
 pub type WriteBytes<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 impl Stub {
-    /// Marks an empty file. `None` where it takes no mark: then it stays an ordinary file.
-    pub fn make(lower: &Arc<dyn LowerFile>, mark: &Mark) -> Result<Option<Stub>> {
+    /// Marks an empty file, of which other nodes are to have copies or not. `None` where it takes
+    /// no mark: then it stays an ordinary file.
+    pub fn make(
+        lower: &Arc<dyn LowerFile>,
+        mark: &Mark,
+        copied: Option<Arc<Copied>>,
+    ) -> Result<Option<Stub>> {
+        let mark = &with_copies(mark, copied.as_deref());
+        if let Some(copies) = &mark.copies
+            && !gives_rights_once(&**lower, &copy_attribute(copies.epoch))?
+        {
+            return Ok(None);
+        }
         let made = |place| {
             let progress = Progress { marked_length: Some(mark.length), ..Progress::default() };
             Some(Stub {
@@ -141,6 +181,7 @@ impl Stub {
                 place,
                 progress: Arc::new(Mutex::new(progress)),
                 unsure: Arc::default(),
+                copied: copied.clone(),
             })
         };
         match lower.set_xattr(STUB_ATTRIBUTE, mark.text().as_bytes()) {
@@ -164,6 +205,11 @@ impl Stub {
         }
     }
 
+    /// What other nodes have of the file; `None` where they have nothing.
+    pub fn copied(&self) -> Option<&Arc<Copied>> {
+        self.copied.as_ref()
+    }
+
     /// The descriptor by which it was made.
     pub fn lower(&self) -> &Arc<dyn LowerFile> {
         &self.lower
@@ -178,6 +224,7 @@ impl Stub {
     }
 
     fn set_mark(&self, mark: &Mark) -> Result<()> {
+        let mark = with_copies(mark, self.copied.as_deref());
         match self.place {
             Place::Attribute => self.lower.set_xattr(STUB_ATTRIBUTE, mark.text().as_bytes()),
             Place::Head => self.lower.write_at(0, &mark.content()),
@@ -257,7 +304,9 @@ impl Stub {
                 lower.set_size(size)?;
                 rest(0)?;
                 lower.sync(false)?;
+                self.take()?;
                 lower.remove_xattr(STUB_ATTRIBUTE)?;
+                self.forget_copies()?;
             }
             Place::Head if size >= STUB_BYTES => {
                 lower.set_size(STUB_BYTES)?;
@@ -280,6 +329,39 @@ impl Stub {
         lower.sync_directory_entry()
     }
 
+    /// Takes the right to finish the file. From then on no holder of a copy puts it in its place.
+    /// `Lost` where one has the right: what other nodes were promised is what it has.
+    fn take(&self) -> Result<()> {
+        let Some(copied) = &self.copied else { return Ok(()) };
+        let name = taken_attribute(copied.copies.epoch, 1);
+        let is_ours = self.lower.set_xattr_if(&name, OWNER_TAKES, false)?
+            || self.lower.get_xattr(&name)?.as_deref() == Some(OWNER_TAKES);
+        if !is_ours {
+            let what = "writing a memory-only file back";
+            return Err(Error::new(ErrorKind::Lost, what, "another node took its copy for it"));
+        }
+        self.progress.lock().is_taken = true;
+        Ok(())
+    }
+
+    /// Removes what the copies needed. In this order: who comes late finds no right to take.
+    fn forget_copies(&self) -> Result<()> {
+        let Some(copied) = &self.copied else { return Ok(()) };
+        self.lower.remove_xattr(&copy_attribute(copied.copies.epoch))?;
+        self.lower.remove_xattr(&taken_attribute(copied.copies.epoch, 1))
+    }
+
+    /// Gives the right to finish the file back, before its bytes go from the PFS again.
+    fn give_up_taking(&self) -> Result<()> {
+        let mut progress = self.progress.lock();
+        if let Some(copied) = self.copied.as_ref().filter(|_| progress.is_taken) {
+            self.lower.set_xattr(&copy_attribute(copied.copies.epoch), b"")?;
+            self.lower.remove_xattr(&taken_attribute(copied.copies.epoch, 1))?;
+            progress.is_taken = false;
+        }
+        Ok(())
+    }
+
     /// Makes it a stub again after it could not be written back. False where it is the whole file
     /// by now, and no mark can be had any more.
     pub fn restore(&self, mark: &Mark) -> bool {
@@ -296,6 +378,7 @@ impl Stub {
     fn back(&self, mark: &Mark) -> Result<()> {
         self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
         self.progress.lock().marked_length = None;
+        self.give_up_taking()?;
         self.lower.set_size(self.size())?;
         self.progress.lock().is_cut = true;
         // A mark that says *held* makes a stub of its own length only.

@@ -496,7 +496,11 @@ impl Handle {
                     self.cached_version_for_change(&changing, self.lower.version()?)?;
                     return Ok(false);
                 }
-                return Ok(true);
+                if memory_only::bring_copies_up_to_date(&self.core, &changing, &cached) {
+                    return Ok(true);
+                }
+                memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
+                self.add_dirty(1);
             }
             None => {}
         }

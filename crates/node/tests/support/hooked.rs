@@ -217,6 +217,11 @@ impl LowerFile for HookedFile {
         self.hooks.attribute(Call::SetAttribute, || self.inner.set_xattr(name, value))
     }
 
+    fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool> {
+        let set = || self.inner.set_xattr_if(name, value, exists);
+        self.hooks.attribute(Call::SetAttribute, set)
+    }
+
     fn remove_xattr(&self, name: &str) -> Result<()> {
         self.hooks.attribute(Call::RemoveAttribute, || self.inner.remove_xattr(name))
     }

@@ -43,6 +43,7 @@ pub fn scratch_rule(path: &str) -> DirectoryRule {
         quota_bytes: None,
         admit: true,
         expendable: true,
+        copies: 1,
         stripe: Default::default(),
     }
 }

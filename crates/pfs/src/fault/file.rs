@@ -247,6 +247,10 @@ impl LowerFile for FaultFile {
         self.simple(Operation::Xattr, || self.inner.set_xattr(name, value))
     }
 
+    fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool> {
+        self.simple(Operation::Xattr, || self.inner.set_xattr_if(name, value, exists))
+    }
+
     fn remove_xattr(&self, name: &str) -> Result<()> {
         self.simple(Operation::Xattr, || self.inner.remove_xattr(name))
     }

@@ -469,6 +469,16 @@ impl LowerFile for PosixFile {
             .map_err(|error| self.fail("setting an extended attribute", error.into()))
     }
 
+    fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool> {
+        let flags = if exists { XattrFlags::REPLACE } else { XattrFlags::CREATE };
+        match rustix::fs::fsetxattr(&self.descriptor, name, value, flags) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::EXIST) if !exists => Ok(false),
+            Err(rustix::io::Errno::NODATA) if exists => Ok(false),
+            Err(errno) => Err(self.fail("setting an extended attribute", errno.into())),
+        }
+    }
+
     fn remove_xattr(&self, name: &str) -> Result<()> {
         match rustix::fs::fremovexattr(&self.descriptor, name) {
             Err(rustix::io::Errno::NODATA) => Ok(()),

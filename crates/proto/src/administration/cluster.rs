@@ -34,9 +34,29 @@ pub struct ClusterStatus {
     /// store frees meanwhile is free only after that.
     #[serde(default)]
     pub queued_bytes: u64,
+    /// Copies of memory-only files on other nodes.
+    #[serde(default)]
+    pub copies: CopiesStatus,
     /// Whether changes of another node show here, once that was looked at.
     #[serde(default)]
     pub changes_shown: Option<ChangesShown>,
+}
+
+/// Copies of memory-only files, here and elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesStatus {
+    /// Files of this node that other nodes hold copies of.
+    pub files: u64,
+    /// Copies that this node holds for others.
+    pub held: u64,
+    /// Memory of these in bytes.
+    pub held_bytes: u64,
+    /// Bytes sent to holders of copies.
+    pub pushed_bytes: u64,
+    /// Files that were written back because a copy was not to be had.
+    pub missing: u64,
+    /// Copies that were put in the place of the file, because its node was gone.
+    pub put_in_place: u64,
 }
 
 /// How soon what another node wrote to the PFS showed at this one.

@@ -191,6 +191,24 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_cluster_location_bytes" Gauge "bytes"
         |s| of_cluster(s, |cluster| cluster.location_bytes),
         "Memory of these entries.";
+    "tidepool_copies_files" Gauge ""
+        |s| of_cluster(s, |cluster| cluster.copies.files),
+        "Memory-only files of this node that other nodes hold copies of.";
+    "tidepool_copies_held" Gauge ""
+        |s| of_cluster(s, |cluster| cluster.copies.held),
+        "Copies that this node holds for others.";
+    "tidepool_copies_held_bytes" Gauge "bytes"
+        |s| of_cluster(s, |cluster| cluster.copies.held_bytes),
+        "Memory of these copies.";
+    "tidepool_copies_pushed_bytes_total" Counter "bytes"
+        |s| of_cluster(s, |cluster| cluster.copies.pushed_bytes),
+        "Bytes sent to holders of copies.";
+    "tidepool_copies_missing_total" Counter ""
+        |s| of_cluster(s, |cluster| cluster.copies.missing),
+        "Files that were written back because a copy was not to be had.";
+    "tidepool_copies_put_in_place_total" Counter ""
+        |s| of_cluster(s, |cluster| cluster.copies.put_in_place),
+        "Copies that were put in the place of the file, because its node was gone.";
     "tidepool_clients" Gauge "" |s| s.clients,
         "Connected clients.";
     "tidepool_memory_only_files" Gauge "" |s| s.memory_only_files,

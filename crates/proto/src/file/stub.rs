@@ -30,6 +30,39 @@ pub enum StubState {
     Writing,
 }
 
+/// Which other nodes hold a copy of a memory-only file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// Names this time in memory among all of this and other files: a file that was written back
+    /// and began anew has another one.
+    pub epoch: u64,
+    /// Names of the nodes among those of the cluster.
+    pub holders: Vec<String>,
+}
+
+impl Copies {
+    fn text(&self) -> String {
+        format!("{:016x}:{}", self.epoch, self.holders.join(","))
+    }
+
+    fn parse(text: &str) -> Option<Copies> {
+        let (epoch, holders) = text.split_once(':')?;
+        let epoch = u64::from_str_radix(epoch, 16).ok()?;
+        let holders: Vec<String> = holders.split(',').map(str::to_owned).collect();
+        Some(Copies { epoch, holders })
+    }
+}
+
+/// The attribute of a stub that stands for the right to put a copy in its place.
+pub fn copy_attribute(epoch: u64) -> String {
+    format!("user.tidepool.copy.{epoch:016x}")
+}
+
+/// The attribute by which one of several nodes gets that right, the first or a later one.
+pub fn taken_attribute(epoch: u64, number: u32) -> String {
+    format!("user.tidepool.taken.{epoch:016x}.{number}")
+}
+
 /// What a mark tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
@@ -43,6 +76,8 @@ pub struct Mark {
     pub node: String,
     /// Its name among the nodes of its cluster; empty of one that stands alone.
     pub member: String,
+    /// Who else has the bytes; `None` where nobody has.
+    pub copies: Option<Copies>,
     /// What it does with the file.
     pub state: StubState,
 }
@@ -56,7 +91,11 @@ impl Mark {
         };
         let Mark { length, host, process_id, node, member, .. } = self;
         let member = if member.is_empty() { String::new() } else { format!(" member={member}") };
-        let holder = format!("node={node} pid={process_id}{member} holder={host}");
+        let copies = self
+            .copies
+            .as_ref()
+            .map_or_else(String::new, |copies| format!(" copies={}", copies.text()));
+        let holder = format!("node={node} pid={process_id}{member}{copies} holder={host}");
         format!("{STUB_MAGIC} 2 length={length} state={state} {holder}")
     }
 
@@ -84,6 +123,7 @@ impl Mark {
             process_id: word("pid").parse().unwrap_or(0),
             node: word("node").into(),
             member: word("member").into(),
+            copies: Copies::parse(word("copies")),
             state: if word("state") == "writing" { StubState::Writing } else { StubState::Held },
         })
     }
@@ -140,6 +180,7 @@ mod tests {
             process_id: 7,
             node: "n1".into(),
             member: "c1".into(),
+            copies: None,
             state,
         }
     }
@@ -154,6 +195,9 @@ mod tests {
         let alone = Mark { member: String::new(), ..mark(StubState::Held) };
         assert!(!alone.text().contains("member"), "{}", alone.text());
         assert_eq!(Mark::parse(alone.text().as_bytes()), Some(alone));
+        let copies = Copies { epoch: 0xab, holders: vec!["c2".into(), "c-3".into()] };
+        let copied = Mark { copies: Some(copies), ..mark(StubState::Held) };
+        assert_eq!(Mark::parse(copied.text().as_bytes()), Some(copied));
         let old = Mark::parse(b"TIDEPOOL MEMORY-ONLY STUB 1 length=12345 holder=h pid=1").unwrap();
         assert_eq!((old.length, old.state, old.node.as_str()), (12_345, StubState::Held, ""));
         let long = Mark { host: "h".repeat(400), ..mark(StubState::Writing) };

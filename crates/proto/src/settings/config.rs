@@ -117,6 +117,8 @@ pub struct DirectoryRule {
     pub admit: bool,
     /// Under pressure, memory-only bytes are dropped instead of written back.
     pub expendable: bool,
+    /// Nodes that have the bytes of a memory-only file, this one among them.
+    pub copies: u32,
     /// Striping of files created here.
     pub stripe: StripeHints,
 }

@@ -492,6 +492,9 @@ table! {
         "Whether files of this directory may be cached.";
     expendable: OptionKind::Switch, "", Some("false"), false,
         "Under pressure and at a stop, drop memory-only bytes instead of writing them down.";
+    copies: OptionKind::Count { min: 1, max: 4 }, "", Some("1"), false,
+        "Nodes that have the bytes of a memory-only file when `fsync` or `close` returns, this one \
+         among them; needs `cluster_nodes`.";
     stripe_bytes: OptionKind::Bytes { min: 4 * KIB, max: 4 * GIB, step: 4 * KIB }, "bytes", None,
         false, "Stripe size of new files, where the PFS lets users choose.";
     stripe_count: OptionKind::Count { min: 1, max: 65_535 }, "", None, false,

@@ -72,7 +72,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
     let config = NodeConfig {
         capacity_bytes,
-        rules: resolve_rules(rules, &pfs)?,
+        rules: resolve_rules(rules, &pfs, cluster.is_some())?,
         pfs,
         memory,
         mount: path(&o, "mount", &mount, machine)?,
@@ -423,11 +423,25 @@ fn check_relations(config: &NodeConfig) -> Result<()> {
     Ok(())
 }
 
-fn resolve_rules(raw: Vec<RawRule>, pfs: &Path) -> Result<Vec<DirectoryRule>> {
+fn resolve_rules(
+    raw: Vec<RawRule>,
+    pfs: &Path,
+    has_other_nodes: bool,
+) -> Result<Vec<DirectoryRule>> {
     let mut rules: Vec<DirectoryRule> = Vec::with_capacity(raw.len());
     for rule in raw {
-        let setting = rule.path.clone();
+        let (setting, copies) = (rule.path.clone(), rule.copies.clone());
         let rule = resolve_rule(rule, pfs)?;
+        if let Some(setting) = copies.filter(|_| rule.copies > 1 && !has_other_nodes) {
+            let reader = Reader { specs: RULE_KEYS, place: "rule key" };
+            let detail = "is for nodes that have others to hold copies";
+            return Err(reader.invalid(
+                "copies",
+                &setting,
+                detail,
+                "1, or set `cluster_nodes` too",
+            ));
+        }
         if rules.iter().any(|other| other.path == rule.path)
             && let Some(setting) = setting
         {
@@ -442,12 +456,21 @@ fn resolve_rules(raw: Vec<RawRule>, pfs: &Path) -> Result<Vec<DirectoryRule>> {
 fn resolve_rule(raw: RawRule, pfs: &Path) -> Result<DirectoryRule> {
     #[rustfmt::skip]
     let RawRule {
-        path, read_mode, write_mode, time_to_live_s, quota_bytes, admit, expendable, stripe_bytes,
-        stripe_count, stripe_servers,
+        path, read_mode, write_mode, time_to_live_s, quota_bytes, admit, expendable, copies,
+        stripe_bytes, stripe_count, stripe_servers,
     } = raw;
     let r = Reader { specs: RULE_KEYS, place: "rule key" };
     let seconds: Option<u64> = r.optional("time_to_live_s", &time_to_live_s)?;
     let servers: Option<String> = r.optional("stripe_servers", &stripe_servers)?;
+    let expendable = r.optional::<Switch>("expendable", &expendable)?.is_some_and(|s| s.0);
+    let copies_wanted = r.optional("copies", &copies)?.unwrap_or(1);
+    if expendable
+        && copies_wanted > 1
+        && let Some(setting) = &copies
+    {
+        let detail = "is for bytes that are not `expendable`";
+        return Err(r.invalid("copies", setting, detail, "one of both in a rule"));
+    }
     Ok(DirectoryRule {
         path: rule_path(&r, &path, pfs)?,
         read_mode: r.optional("read_mode", &read_mode)?,
@@ -455,7 +478,8 @@ fn resolve_rule(raw: RawRule, pfs: &Path) -> Result<DirectoryRule> {
         time_to_live: seconds.map(Duration::from_secs),
         quota_bytes: r.optional::<ByteSize>("quota_bytes", &quota_bytes)?.map(|size| size.0),
         admit: r.optional::<Switch>("admit", &admit)?.is_none_or(|switch| switch.0),
-        expendable: r.optional::<Switch>("expendable", &expendable)?.is_some_and(|s| s.0),
+        expendable,
+        copies: copies_wanted,
         stripe: StripeHints {
             stripe_bytes: r.optional::<ByteSize>("stripe_bytes", &stripe_bytes)?.map(|s| s.0),
             stripe_count: r.optional("stripe_count", &stripe_count)?,

@@ -127,7 +127,7 @@ mod tests {
 
     fn mark() -> Mark {
         let (host, node, member) = ("host".into(), "n1".into(), "c1".into());
-        Mark { length: 5, host, process_id: 7, node, member, state: StubState::Held }
+        Mark { length: 5, host, process_id: 7, node, member, copies: None, state: StubState::Held }
     }
 
     /// The test of a file with this attribute, and this content in place of the bytes of a file.

@@ -1,0 +1,201 @@
+//! Both sides compare what is counted on and what is held: the node of a file writes it back where a
+//! copy is missing, and a holder frees what nobody counts on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tidepool_cluster::NodeName;
+use tidepool_proto::FileId;
+
+use super::message::{Asked, Audit, AuditAnswer};
+use crate::cluster::recall::Answer;
+use crate::cluster::{Cluster, threads};
+use crate::core::Core;
+use crate::file::copied::Copied;
+use crate::file::memory_only;
+
+/// Time between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same where there is nothing to look at.
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest time between two comparisons with a holder.
+const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
+/// Files that a holder is asked about in one message.
+const EPOCHS_MAX: usize = 100_000;
+/// A copy that is not counted on stays for this time: the message that says so may be older.
+const YOUNG: Duration = Duration::from_secs(15);
+/// A holder is compared with for this time after it was to hold anything.
+const FORGET: Duration = Duration::from_secs(60);
+/// Time after which a copy that could not be given back is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What the thread remembers.
+#[derive(Default)]
+pub struct Follow {
+    /// Holders to compare with.
+    told: HashMap<NodeName, Told>,
+    /// Copies that could not be given back, and when that was.
+    failed: HashMap<u64, Instant>,
+}
+
+/// What a holder was told last.
+struct Told {
+    epochs: Vec<u64>,
+    at: Option<Instant>,
+    /// When it last was to hold anything.
+    needed: Instant,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Told { epochs: Vec::new(), at: None, needed: Instant::now() }
+    }
+}
+
+/// One step of the thread that looks after copies.
+pub fn follow(cluster: &Cluster, memory: &mut Follow) {
+    let Some(core) = cluster.core.upgrade() else { return };
+    let counted_on = cluster.counted_on(&core);
+    cluster.audit_holders(&core, &counted_on, memory);
+    cluster.look_after_held(&core, memory);
+    let is_idle =
+        counted_on.is_empty() && memory.told.is_empty() && cluster.copies.held.count() == 0;
+    drop((core, counted_on));
+    let mut wanted = cluster.copies.wanted_bytes.lock();
+    if *wanted == 0 && !cluster.is_stopping() {
+        let interval = if is_idle { IDLE_INTERVAL } else { LOOK_INTERVAL };
+        cluster.copies.wake.wait_for(&mut wanted, interval);
+    }
+}
+
+impl Cluster {
+    /// Asks each holder whether it has what is counted on.
+    fn audit_holders(
+        &self,
+        core: &Arc<Core>,
+        counted_on: &[(Arc<Copied>, FileId)],
+        memory: &mut Follow,
+    ) {
+        for holder in std::mem::take(&mut *self.copies.pushed_to.lock()) {
+            memory.told.entry(holder).or_default().needed = Instant::now();
+        }
+        let names = memory.told.keys().cloned();
+        let mut by_holder: BTreeMap<NodeName, Vec<u64>> =
+            names.map(|holder| (holder, Vec::new())).collect();
+        for (copied, _) in counted_on {
+            for holder in copied.copies.holders.iter().filter_map(|it| NodeName::new(it).ok()) {
+                by_holder.entry(holder).or_default().push(copied.copies.epoch);
+            }
+        }
+        for (holder, mut epochs) in by_holder {
+            epochs.sort_unstable();
+            let missing = match self.why_not_asked(&holder) {
+                Some(_) => epochs.clone(),
+                None => match self.audit(core, &holder, &epochs, memory) {
+                    Some(missing) => missing,
+                    None => continue,
+                },
+            };
+            for (copied, _) in counted_on {
+                // What was never brought up to date is not there yet.
+                let is_begun = copied.lacking().is_none_or(|lacking| lacking.first > 1);
+                if is_begun && missing.binary_search(&copied.copies.epoch).is_ok() {
+                    copied.end();
+                }
+            }
+        }
+        memory.told.retain(|_, told| !told.epochs.is_empty() || told.needed.elapsed() < FORGET);
+        for (copied, id) in counted_on.iter().filter(|(copied, _)| copied.is_over()) {
+            self.write_back_without_copy(core, copied.copies.epoch, *id);
+        }
+    }
+
+    /// Which of these a holder lacks; `None` where it was not asked, or did not answer.
+    fn audit(
+        &self,
+        core: &Core,
+        holder: &NodeName,
+        epochs: &[u64],
+        memory: &mut Follow,
+    ) -> Option<Vec<u64>> {
+        let told = memory.told.entry(holder.clone()).or_default();
+        let is_recent = told.at.is_some_and(|at| at.elapsed() < AUDIT_INTERVAL);
+        let is_told = is_recent && told.epochs == epochs;
+        if is_told || epochs.len() > EPOCHS_MAX {
+            return None;
+        }
+        let node = core.memory_only.node().to_owned();
+        let is_over = |epoch: &&u64| epochs.binary_search(epoch).is_err();
+        let over = told.epochs.iter().filter(is_over).copied().collect();
+        let asked = Asked::Audit(Audit { node, epochs: epochs.to_vec(), over });
+        let request = threads::about_copies(&postcard::to_stdvec(&asked).ok()?);
+        let reply =
+            self.transport.call(holder.as_str(), &request, self.config.peer_timeout).ok()?;
+        let mut missing = postcard::from_bytes::<AuditAnswer>(&reply).ok()?.ok()?;
+        missing.sort_unstable();
+        (told.epochs, told.at) = (epochs.to_vec(), Some(Instant::now()));
+        if !epochs.is_empty() {
+            told.needed = Instant::now();
+        }
+        Some(missing)
+    }
+
+    /// Writes a file back beside this thread.
+    fn write_back_without_copy(&self, core: &Arc<Core>, epoch: u64, id: FileId) {
+        let (answer, running) = self.copies.writing.ask(epoch);
+        if let Answer::Stays(reason) = &answer {
+            tracing::debug!(inode = id.inode, reason, "it is tried again");
+        }
+        let (Some(running), Some(file)) = (running, core.files.get(id)) else { return };
+        let core = core.clone();
+        let run = move || {
+            if let Err(error) = memory_only::write_back_for_another(&core, &file) {
+                running.failed(error.to_string());
+            }
+        };
+        // Where no thread is to be had it is tried at the next look.
+        let _ = std::thread::Builder::new().name("copies-missing".into()).spawn(run);
+    }
+
+    /// Answers which copies of a node's files are not held here, and frees those that it does not
+    /// count on.
+    pub(super) fn answer_audit(&self, from: &NodeName, audit: &Audit) -> Vec<u64> {
+        let held = self.copies.held.all();
+        for copy in held.iter().filter(|copy| copy.owner == *from) {
+            if copy.node != audit.node {
+                copy.is_orphan.store(true, Ordering::Release);
+                continue;
+            }
+            let is_old = copy.since.elapsed() > YOUNG && !audit.epochs.contains(&copy.epoch);
+            if is_old || audit.over.contains(&copy.epoch) {
+                self.copies.held.drop_copy(copy);
+            }
+        }
+        let is_held =
+            |epoch: u64| held.iter().any(|copy| copy.epoch == epoch && copy.node == audit.node);
+        audit.epochs.iter().copied().filter(|epoch| !is_held(*epoch)).collect()
+    }
+
+    /// Gives copies back whose nodes are gone, and those whose memory is needed, large ones first.
+    fn look_after_held(&self, core: &Arc<Core>, memory: &mut Follow) {
+        let mut copies = self.copies.held.all();
+        memory.failed.retain(|_, at| at.elapsed() < RETRY);
+        copies.sort_by_key(|copy| std::cmp::Reverse(copy.bytes()));
+        let wanted = std::mem::take(&mut *self.copies.wanted_bytes.lock());
+        let mut coming = 0;
+        for copy in copies {
+            let is_needed = coming < wanted;
+            if !(is_needed || self.is_gone(&copy)) || memory.failed.contains_key(&copy.epoch) {
+                continue;
+            }
+            coming += copy.bytes();
+            let (epoch, path) = (copy.epoch, copy.path());
+            if let Answer::Stays(reason) = self.begin_to_give_back(core, copy) {
+                tracing::warn!(path = %path.display(), reason, "a copy stays in memory");
+                memory.failed.insert(epoch, Instant::now());
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The side of a node where a stub is opened: who has the bytes.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::Version;
+use tidepool_proto::stub::Mark;
+
+use super::message::{Asked, GiveBack};
+use super::replace::leads_elsewhere;
+use crate::cluster::recall::{Answer, Recalled};
+use crate::cluster::shared::Shared;
+use crate::cluster::{Cluster, threads};
+use crate::core::Core;
+
+impl Cluster {
+    /// Has the bytes of a stub come to the PFS, from the node that wrote them or from one that has a
+    /// copy; the reason where they stay.
+    pub fn recall_or_take_copy(
+        &self,
+        core: &Arc<Core>,
+        mark: &Mark,
+        version: &Version,
+        lower: &dyn LowerFile,
+    ) -> Result<Recalled, String> {
+        let recalled = self.recall(mark, version);
+        let Some(copies) = &mark.copies else { return recalled };
+        let Some(path) = lower.relative_path() else { return recalled };
+        let mut reason = match recalled {
+            Ok(Recalled::WrittenBack) => return recalled,
+            Ok(_) => None,
+            Err(reason) => Some(reason),
+        };
+        for holder in &copies.holders {
+            let path = path.as_os_str().as_bytes().to_vec();
+            let asked = GiveBack { epoch: copies.epoch, path };
+            let given = match holder == self.me.as_str() {
+                true => self.give_back_here(core, &asked),
+                false => self.ask_for_copy(holder, asked),
+            };
+            match given {
+                Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
+                Ok(_) => {}
+                Err(why) => reason = Some(why),
+            }
+        }
+        reason.map_or(Ok(Recalled::NotHeld), Err)
+    }
+
+    fn ask_for_copy(&self, holder: &str, asked: GiveBack) -> Result<Recalled, String> {
+        let holder = tidepool_cluster::NodeName::new(holder).map_err(|error| error.to_string())?;
+        let message = postcard::to_stdvec(&Asked::GiveBack(asked));
+        let message = message.map_err(|error| error.to_string())?;
+        self.ask_until_done(&holder, &threads::about_copies(&message))
+    }
+
+    /// As [`Self::ask_for_copy`] where this node holds it.
+    fn give_back_here(&self, core: &Arc<Core>, asked: &GiveBack) -> Result<Recalled, String> {
+        let mut has_worked = false;
+        loop {
+            tidepool_pfs::asked::check().map_err(|error| error.to_string())?;
+            match self.answer_give_back(core, asked) {
+                Answer::Working if !self.is_stopping() => has_worked = true,
+                Answer::Stays(reason) => return Err(reason),
+                _ if has_worked => return Ok(Recalled::WrittenBack),
+                _ => return Ok(Recalled::NotHeld),
+            }
+            std::thread::sleep(super::give_back::LOOK_INTERVAL);
+        }
+    }
+
+    /// Whether another file took the place of one that is open.
+    pub fn is_replaced(&self, core: &Core, version: &Version, lower: &dyn LowerFile) -> bool {
+        let file = Shared::named(version).file;
+        lower.relative_path().is_none_or(|path| leads_elsewhere(core, &path, file))
+    }
+}

@@ -1,0 +1,159 @@
+//! The side of the node that holds a copy: giving it back, because somebody opens the file, memory
+//! is needed, this node goes, or the node that had the file is gone.
+//!
+//! That node is asked to write the file back, as for any open elsewhere (`recall`). Where it is
+//! gone, the copy is put in the place of the file.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tidepool_cluster::NodeName;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use super::held::HeldCopy;
+use super::message::{Asked, GiveBack, path_of};
+use super::replace::{Replaced, Taker};
+use crate::cluster::recall::{Answer, Recalled};
+use crate::cluster::{Cluster, threads};
+use crate::core::Core;
+
+/// Time between two looks at what is being given back.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// How long the node that has a file may take to write it back when this one goes: it keeps the
+/// bytes in any case.
+const OWNER_LIMIT: Duration = Duration::from_secs(10);
+/// How long a change of the capacity waits for copies to be given back.
+const ROOM_LIMIT: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// Answers another node that needs a copy, or this one.
+    pub(in crate::cluster) fn answer_give_back(
+        &self,
+        core: &Arc<Core>,
+        asked: &GiveBack,
+    ) -> Answer {
+        let Some(copy) = self.copies.held.get(asked.epoch) else { return Answer::NotHeld };
+        if copy.set_path(path_of(&asked.path)) {
+            // What failed was tried by the old name.
+            self.copies.giving.forget_failure(copy.epoch);
+        }
+        self.begin_to_give_back(core, copy)
+    }
+
+    /// Begins to give a copy back, if that is not under way.
+    pub(super) fn begin_to_give_back(&self, core: &Arc<Core>, copy: Arc<HeldCopy>) -> Answer {
+        let (answer, running) = self.copies.giving.ask(copy.epoch);
+        let (Some(running), Some(cluster)) = (running, self.myself.upgrade()) else {
+            return answer;
+        };
+        let core = core.clone();
+        let run = move || {
+            if let Err(reason) = cluster.give_back(&core, &copy) {
+                running.failed(reason);
+            }
+        };
+        let started = std::thread::Builder::new().name("copies-back".into()).spawn(run);
+        if let Err(error) = started {
+            tracing::warn!(%error, "a copy of another node's file is not given back yet");
+        }
+        answer
+    }
+
+    /// Gives a copy back, and frees it; the reason where it stays.
+    fn give_back(&self, core: &Arc<Core>, copy: &HeldCopy) -> std::result::Result<(), String> {
+        if !self.is_gone(copy) {
+            match self.recall_of(&copy.owner, copy.file, &copy.node) {
+                Ok(Recalled::OtherStart) => copy.is_orphan.store(true, Ordering::Release),
+                Ok(_) => {
+                    self.copies.held.drop_copy(copy);
+                    return Ok(());
+                }
+                Err(reason) if !self.is_gone(copy) => return Err(reason),
+                Err(_) => {}
+            }
+        }
+        let content = copy.close();
+        let is_there =
+            |name: &str| NodeName::new(name).is_ok_and(|name| self.members.lock().is_alive(&name));
+        let me = (self.me.as_str(), core.memory_only.node());
+        let taker = Taker { me, is_there: &is_there };
+        let mut path = copy.path();
+        loop {
+            let (name, owner) = (path.display(), &copy.owner);
+            match taker.replace(core, (copy.file, copy.epoch), &content, &path)? {
+                Replaced::Done => {
+                    tracing::warn!(%name, %owner, "its node is gone: the copy is in its place");
+                    self.copies.note_put_in_place(copy.epoch);
+                    break;
+                }
+                Replaced::Over => break,
+                Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
+                Replaced::Nameless if copy.path() == path => {
+                    copy.is_nameless.store(true, Ordering::Release);
+                    return Err(format!("{name} is not the file any more"));
+                }
+                // Somebody found it by another name meanwhile.
+                Replaced::Nameless => path = copy.path(),
+            }
+        }
+        self.copies.held.drop_copy(copy);
+        Ok(())
+    }
+
+    /// Whether another holder says that its copy took the place of the file.
+    fn is_placed_elsewhere(&self, copy: &HeldCopy) -> bool {
+        let Ok(message) = postcard::to_stdvec(&Asked::WasPlaced(copy.epoch)) else { return false };
+        let request = threads::about_copies(&message);
+        let others = copy.holders.iter().filter(|holder| *holder != self.me.as_str());
+        let says_so = |holder: &String| {
+            let reply = self.transport.call(holder, &request, self.config.peer_timeout);
+            reply.is_ok_and(|reply| postcard::from_bytes(&reply).unwrap_or(false))
+        };
+        others.into_iter().any(says_so)
+    }
+
+    /// Whether the node that had the file is not there any more.
+    pub(super) fn is_gone(&self, copy: &HeldCopy) -> bool {
+        copy.is_orphan.load(Ordering::Acquire) || self.why_not_asked(&copy.owner).is_some()
+    }
+
+    /// Has copies given back until so many bytes went, for a moment; whether any went.
+    pub fn copies_went(&self, bytes: u64) -> bool {
+        let (begun, before) = (Instant::now(), self.copies.held().1);
+        let went = || before.saturating_sub(self.copies.held().1);
+        while went() < bytes.min(before) && begun.elapsed() < ROOM_LIMIT {
+            self.copies.make_room(bytes);
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        went() > 0
+    }
+
+    /// Gives all copies back, because this node goes. What the node of the file cannot write now
+    /// stays there; an error where a copy is the only one and cannot be put in its place. One of
+    /// a file that was removed, or moved, meanwhile keeps nobody.
+    pub fn give_back_all(&self, core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let (begun, mut failed) = (Instant::now(), None);
+        for copy in self.copies.held.all() {
+            while self.copies.held.get(copy.epoch).is_some() && go_on() && !self.is_stopping() {
+                let is_gone = self.is_gone(&copy);
+                match self.begin_to_give_back(core, copy.clone()) {
+                    Answer::Stays(_) if copy.is_nameless.load(Ordering::Acquire) => break,
+                    Answer::Stays(reason) if is_gone => {
+                        failed = Some((copy.path(), reason));
+                        break;
+                    }
+                    Answer::Stays(_) => break,
+                    _ if !is_gone && begun.elapsed() > OWNER_LIMIT => break,
+                    _ => std::thread::sleep(LOOK_INTERVAL),
+                }
+            }
+        }
+        let Some((path, reason)) = failed else { return Ok(()) };
+        let detail = format!("the copy of {} is the only one left: {reason}", path.display());
+        let what = "giving copies of other nodes' files back";
+        Err(Error::new(ErrorKind::Lost, what, detail).remedy(
+            "mend what is said and repeat this; where the file was moved, open it by its new name",
+        ))
+    }
+}

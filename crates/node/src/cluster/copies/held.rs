@@ -1,0 +1,257 @@
+//! [`HeldCopies`]: copies of other nodes' memory-only files in the memory of this one.
+//!
+//! Their blocks are counted as in memory alone and never evicted, so they may have no more than a
+//! share of the capacity. A push beyond it is refused, and its file written back by its node.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tidepool_cluster::{FileKey, NodeName};
+use tidepool_proto::table::BlockState;
+use tidepool_store::{FillStart, Owner, Segment};
+
+use super::message::Push;
+use crate::core::Core;
+
+/// Part of the capacity that copies may have: one in so many.
+const SHARE: u64 = 2;
+
+/// All that are held, by what their time in memory is called.
+#[derive(Default)]
+pub struct HeldCopies {
+    copies: Mutex<HashMap<u64, Arc<HeldCopy>>>,
+    bytes: AtomicU64,
+}
+
+/// One copy.
+pub struct HeldCopy {
+    /// Which file.
+    pub file: FileKey,
+    /// What its time in memory is called.
+    pub epoch: u64,
+    /// Whose file it is.
+    pub owner: NodeName,
+    /// Which start of that node.
+    pub node: String,
+    /// All who hold copies.
+    pub holders: Vec<String>,
+    /// Since when it is held.
+    pub since: Instant,
+    /// The node that had the file was started anew since.
+    pub is_orphan: AtomicBool,
+    /// No name that is known leads to the file.
+    pub is_nameless: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Where the file was when it was pushed last, or found, below the PFS directory.
+    path: PathBuf,
+    segment: Arc<Segment>,
+    /// Length that was promised.
+    length: u64,
+    /// Number of the last message that was taken.
+    number: u64,
+    /// Its bytes are not needed any more, or being put in the place of the file.
+    is_closed: bool,
+}
+
+/// What a copy is, to be put in the place of its file.
+pub struct Content {
+    /// Its bytes.
+    pub segment: Arc<Segment>,
+    /// Its length.
+    pub length: u64,
+}
+
+impl HeldCopies {
+    /// Bytes of memory that they have.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.copies.lock().len() as u64
+    }
+
+    /// All of them now.
+    pub fn all(&self) -> Vec<Arc<HeldCopy>> {
+        self.copies.lock().values().cloned().collect()
+    }
+
+    /// The copy of a time in memory.
+    pub fn get(&self, epoch: u64) -> Option<Arc<HeldCopy>> {
+        self.copies.lock().get(&epoch).cloned()
+    }
+
+    /// Begins an empty copy; the reason where it cannot be had.
+    pub fn begin(&self, core: &Core, from: &NodeName, push: &Push) -> Result<(), String> {
+        let begin = push.begin.as_ref().ok_or("it has no copy of this file")?;
+        let owner = Owner { user_id: begin.user_id, directory: None, time_to_live: None };
+        let segment = core.store.create_segment(0, owner).map_err(|error| error.to_string())?;
+        let state = State {
+            path: begin.path(),
+            segment,
+            length: 0,
+            number: push.number - 1,
+            is_closed: false,
+        };
+        let copy = HeldCopy {
+            file: push.file(),
+            epoch: push.epoch,
+            owner: from.clone(),
+            node: push.node.clone(),
+            holders: begin.holders.clone(),
+            since: Instant::now(),
+            is_orphan: AtomicBool::new(false),
+            is_nameless: AtomicBool::new(false),
+            state: Mutex::new(state),
+        };
+        self.copies.lock().entry(push.epoch).or_insert_with(|| Arc::new(copy));
+        Ok(())
+    }
+
+    /// Applies a message; the reason where that cannot be.
+    pub fn push(
+        &self,
+        core: &Core,
+        from: &NodeName,
+        push: &Push,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let copy = self.get(push.epoch).ok_or("it has no copy of this file")?;
+        if copy.owner != *from || copy.node != push.node || copy.file != push.file() {
+            return Err("its copy is of another file".to_owned());
+        }
+        let mut state = copy.state.lock();
+        if state.is_closed {
+            return Err("its copy was given back".to_owned());
+        }
+        // A message may come twice, and the first one late: nothing old is put over what is new.
+        match push.number {
+            number if number == state.number => return Ok(()),
+            number if number == state.number + 1 => {}
+            _ => return Err("messages about its copy are missing".to_owned()),
+        }
+        let before = state.segment.resident_bytes();
+        let room = (core.config.capacity_bytes.min(core.store.stats().capacity_bytes) / SHARE)
+            .saturating_sub(self.bytes() - before.min(self.bytes()));
+        let applied = state.apply(push, bytes, room);
+        let after = state.segment.resident_bytes();
+        self.bytes.fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
+        applied?;
+        state.number = push.number;
+        Ok(())
+    }
+
+    /// Frees a copy that is not needed any more. One that came meanwhile for another time of the
+    /// same file stays.
+    pub fn drop_copy(&self, copy: &HeldCopy) {
+        let removed = self.copies.lock().remove(&copy.epoch).is_some();
+        let mut state = copy.state.lock();
+        state.is_closed = true;
+        let bytes = state.segment.resident_bytes();
+        if removed {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        let segment = state.segment.clone();
+        drop(state);
+        segment.discard();
+    }
+}
+
+impl HeldCopy {
+    /// Takes no more messages, and tells what it is.
+    pub fn close(&self) -> Content {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        Content { segment: state.segment.clone(), length: state.length }
+    }
+
+    /// Bytes of memory that it has.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().segment.resident_bytes()
+    }
+
+    /// Notes where the file was found; whether that is news.
+    pub fn set_path(&self, path: PathBuf) -> bool {
+        let mut state = self.state.lock();
+        let is_news = state.path != path;
+        state.path = path;
+        is_news
+    }
+
+    /// Where the file was when it was pushed last, or found.
+    pub fn path(&self) -> PathBuf {
+        self.state.lock().path.clone()
+    }
+}
+
+impl State {
+    fn apply(&mut self, push: &Push, bytes: &[u8], room: u64) -> Result<(), String> {
+        if let Some(begin) = &push.begin {
+            self.path = begin.path();
+        }
+        if let Some(shortest) = push.cut_bytes
+            && shortest < self.segment.size()
+        {
+            self.set_size(shortest)?;
+            self.length = self.length.min(shortest);
+        }
+        self.put(push.offset, bytes, room)?;
+        if let Some(length) = push.length {
+            self.set_size(length)?;
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, bytes: u64) -> Result<(), String> {
+        self.segment.set_size(bytes).map_err(|error| error.to_string())
+    }
+
+    fn put(&self, offset: u64, bytes: &[u8], room: u64) -> Result<(), String> {
+        let end = offset + bytes.len() as u64;
+        if end > self.segment.size() {
+            self.set_size(end)?;
+        }
+        let (block_bytes, mut at) = (self.segment.block_bytes(), offset);
+        while at < end {
+            let block = at / block_bytes;
+            let upto = end.min((block + 1) * block_bytes);
+            if self.segment.state(block) == BlockState::Absent {
+                self.begin_block(block, room)?;
+            }
+            let part = &bytes[(at - offset) as usize..(upto - offset) as usize];
+            if self.segment.write_resident(at, part) < part.len() as u64 {
+                return Err("a block of its copy cannot be written".to_owned());
+            }
+            at = upto;
+        }
+        Ok(())
+    }
+
+    /// A block of zeros.
+    fn begin_block(&self, block: u64, room: u64) -> Result<(), String> {
+        let none = || "it has no memory for its copy".to_owned();
+        let held = self.segment.resident_bytes();
+        if held + self.segment.block_bytes() > room {
+            return Err(none());
+        }
+        match self.segment.begin_fill(block) {
+            FillStart::Started(mut fill) => {
+                fill.fill(0);
+                match fill.commit(BlockState::MemoryOnly) {
+                    true => Ok(()),
+                    false => Err(none()),
+                }
+            }
+            _ => Err(none()),
+        }
+    }
+}

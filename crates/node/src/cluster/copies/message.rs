@@ -1,0 +1,98 @@
+//! What nodes say to each other about copies of memory-only files.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tidepool_cluster::FileKey;
+
+/// What is asked of the holder of a copy.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Asked {
+    /// To bring it up to date. Bytes of the file follow the message.
+    Push(Push),
+    /// Whether it still holds these, and no others of the asking node.
+    Audit(Audit),
+    /// To give it back: see [`super::give_back`].
+    GiveBack(GiveBack),
+    /// Whether it put its copy of this time in memory in the place of the file.
+    WasPlaced(u64),
+}
+
+/// A change of a copy.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Push {
+    /// See [`super::super::shared::Shared::words`].
+    pub file: [u64; 2],
+    /// Which start of the node that has the file.
+    pub node: String,
+    /// What its time in memory is called.
+    pub epoch: u64,
+    /// Number of the message, from 1: each is taken once, in their order.
+    pub number: u64,
+    /// With the first message of each sync.
+    pub begin: Option<Begin>,
+    /// First the copy is cut to this length, if it is longer.
+    pub cut_bytes: Option<u64>,
+    /// Then the bytes that follow the message are put here.
+    pub offset: u64,
+    /// Then this is the length that the next program may count on.
+    pub length: Option<u64>,
+}
+
+/// Where the file is, and whose.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Begin {
+    /// Path below the PFS directory.
+    pub path: Vec<u8>,
+    /// Whom quotas charge.
+    pub user_id: u32,
+    /// All who hold copies.
+    pub holders: Vec<String>,
+}
+
+/// All copies that a node counts on at another one.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Audit {
+    /// Which start of the asking node.
+    pub node: String,
+    /// What their times in memory are called.
+    pub epochs: Vec<u64>,
+    /// Those of the last message that are over.
+    pub over: Vec<u64>,
+}
+
+/// A copy that somebody needs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GiveBack {
+    /// What its time in memory is called.
+    pub epoch: u64,
+    /// Where the one who asks found the stub, below the PFS directory.
+    pub path: Vec<u8>,
+}
+
+/// What is answered to [`Asked::Push`]: the reason where it cannot be.
+pub type PushAnswer = Result<(), String>;
+
+/// What is answered to [`Asked::Audit`]: which of them are not there.
+pub type AuditAnswer = Result<Vec<u64>, String>;
+
+impl Push {
+    /// Which file.
+    pub fn file(&self) -> FileKey {
+        FileKey { inode: self.file[0], generation: self.file[1] }
+    }
+}
+
+impl Begin {
+    /// Path below the PFS directory.
+    pub fn path(&self) -> PathBuf {
+        path_of(&self.path)
+    }
+}
+
+/// A path as it is sent.
+pub fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes.to_vec()))
+}

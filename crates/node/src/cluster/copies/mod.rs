@@ -1,0 +1,192 @@
+//! Copies of memory-only files on other nodes (rule option `copies`).
+//!
+//! * `push`: the node that has a file brings the copies up to date before a sync returns.
+//! * `held`: what this node holds of others' files.
+//! * `audit`: both sides compare what is counted on and what is held.
+//! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it is
+//!   put in the place of the file.
+//! * `find`: who has the bytes of a stub that is opened.
+//! * `message`: what is said.
+//!
+//! # Invariants
+//!
+//! 1. A sync in mode `memory` returns when each node in the mark has all bytes, or the PFS has them.
+//!    A node that missed one message takes no later one.
+//! 2. Which nodes the mark names does not change while the file is in memory alone. Where one of
+//!    them is missing the file is written back, and its sync waits for that.
+//! 3. What takes the place of a stub is settled on the PFS: see `replace`.
+
+mod audit;
+mod find;
+mod give_back;
+mod held;
+pub(super) mod message;
+mod push;
+mod replace;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use tidepool_cluster::NodeName;
+use tidepool_proto::cluster::CopiesStatus;
+
+use self::held::HeldCopies;
+use self::message::{Asked, AuditAnswer, PushAnswer};
+use super::Cluster;
+use super::recall::{Answer, Recalls};
+use crate::core::Core;
+use crate::counters::Counter;
+
+pub use self::audit::{Follow, follow};
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct FileCopies {
+    held: HeldCopies,
+    /// Copies that are being given back, by what their time in memory is called.
+    giving: Arc<Recalls<u64>>,
+    /// Files of this node that are written back for want of a copy.
+    writing: Arc<Recalls<u64>>,
+    /// Holders that were sent anything since the last comparison.
+    pushed_to: Mutex<HashSet<NodeName>>,
+    /// Bytes that the store needs of what copies hold.
+    wanted_bytes: Mutex<u64>,
+    wake: Condvar,
+    /// Files of this node with copies elsewhere, at the last look.
+    copied_files: AtomicU64,
+    /// Too few nodes were there for the last file.
+    is_short: AtomicBool,
+    pushed_bytes: Counter,
+    missing: Counter,
+    put_in_place: Counter,
+    /// Times in memory whose copies were put in place here, the oldest first.
+    placed: Mutex<VecDeque<u64>>,
+}
+
+/// Times in memory that are remembered so.
+const PLACED_MAX: usize = 16_384;
+
+impl FileCopies {
+    /// Says once, and again after it was otherwise, that there are too few nodes.
+    fn note_placed(&self, is_placed: bool, copies: u32) {
+        let was_short = self.is_short.swap(!is_placed, Ordering::Relaxed);
+        if !is_placed && !was_short {
+            tracing::warn!(
+                copies,
+                "too few other nodes are there to hold copies: files are written through"
+            );
+        }
+    }
+
+    /// Copies that are held for others, and their bytes.
+    pub fn held(&self) -> (u64, u64) {
+        (self.held.count(), self.held.bytes())
+    }
+
+    /// What there is of them, and was done.
+    pub fn status(&self) -> CopiesStatus {
+        let (held, held_bytes) = self.held();
+        CopiesStatus {
+            files: self.copied_files.load(Ordering::Relaxed),
+            held,
+            held_bytes,
+            pushed_bytes: self.pushed_bytes.get(),
+            missing: self.missing.get(),
+            put_in_place: self.put_in_place.get(),
+        }
+    }
+
+    /// Remembers that a copy of this node took the place of its file.
+    fn note_put_in_place(&self, epoch: u64) {
+        self.put_in_place.add(1);
+        let mut placed = self.placed.lock();
+        placed.push_back(epoch);
+        while placed.len() > PLACED_MAX {
+            placed.pop_front();
+        }
+    }
+
+    /// Has copies given back until so many bytes are free.
+    pub fn make_room(&self, bytes: u64) {
+        if bytes > 0 && self.held.bytes() > 0 {
+            let mut wanted = self.wanted_bytes.lock();
+            *wanted = (*wanted).max(bytes);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Lets the thread see that the node stops.
+    pub fn stop(&self) {
+        // Whoever is about to wait saw that it stops, or waits by now.
+        drop(self.wanted_bytes.lock());
+        self.wake.notify_all();
+    }
+}
+
+/// Answers another node.
+pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
+    let Ok((asked, bytes)) = postcard::take_from_bytes::<Asked>(request) else { return Vec::new() };
+    let core = cluster.core.upgrade().filter(|_| !cluster.is_stopping());
+    let is_met = cluster.proofs.holds(from);
+    let core = core.filter(|_| is_met);
+    let unmet = || match is_met {
+        true => "it ends".to_owned(),
+        false => cluster
+            .proofs
+            .refused_because(from)
+            .unwrap_or_else(|| "it did not find out yet that both see the same files".to_owned()),
+    };
+    let reply = match (asked, core) {
+        (Asked::Push(push), Some(core)) => {
+            postcard::to_stdvec(&cluster.take_push(&core, from, &push, bytes))
+        }
+        (Asked::Push(_), None) => postcard::to_stdvec(&PushAnswer::Err(unmet())),
+        (Asked::Audit(audit), Some(_)) => {
+            postcard::to_stdvec(&AuditAnswer::Ok(cluster.answer_audit(from, &audit)))
+        }
+        (Asked::Audit(_), None) => postcard::to_stdvec(&AuditAnswer::Err(unmet())),
+        (Asked::GiveBack(asked), Some(core)) => {
+            postcard::to_stdvec(&cluster.answer_give_back(&core, &asked))
+        }
+        (Asked::WasPlaced(epoch), _) => {
+            postcard::to_stdvec(&cluster.copies.placed.lock().contains(&epoch))
+        }
+        (Asked::GiveBack(_), None) => postcard::to_stdvec(&Answer::Stays(unmet())),
+    };
+    reply.unwrap_or_default()
+}
+
+impl Cluster {
+    fn take_push(
+        &self,
+        core: &Core,
+        from: &NodeName,
+        push: &message::Push,
+        bytes: &[u8],
+    ) -> PushAnswer {
+        if core.drained.is_on() {
+            return Err("it is being drained".to_owned());
+        }
+        if push.number == 1 {
+            self.check_stub_of(core, push)?;
+            self.copies.held.begin(core, from, push)?;
+        }
+        self.copies.held.push(core, from, push, bytes)
+    }
+
+    /// Whether this node finds the stub, so that it could put the copy in its place.
+    fn check_stub_of(&self, core: &Core, push: &message::Push) -> Result<(), String> {
+        let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
+        let mark = replace::mark_at(core, &path, push.file())?;
+        let copies = mark.as_ref().and_then(|mark| mark.copies.as_ref());
+        let is_named = copies.is_some_and(|copies| {
+            copies.epoch == push.epoch && copies.holders.iter().any(|it| it == self.me.as_str())
+        });
+        match is_named && mark.is_some_and(|mark| mark.node == push.node) {
+            true => Ok(()),
+            false => Err("it does not see the stub of the file as it is told of it".to_owned()),
+        }
+    }
+}

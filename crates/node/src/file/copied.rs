@@ -1,0 +1,201 @@
+//! [`Copied`]: what a node keeps of the copies that other nodes have of a memory-only file of its own:
+//! who has them, and what changed since they were brought up to date.
+//!
+//! Changes are noted, and sent, under the file's exclusive gate.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use parking_lot::Mutex;
+use tidepool_proto::stub::Copies;
+
+/// Ranges that are remembered apart; beyond it they are remembered coarser.
+const RANGES_MAX: usize = 4096;
+/// Bytes to which ranges are rounded at first.
+const GRANULE_MIN: u64 = 4096;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Copied {
+    /// Who has them, and what they are called.
+    pub copies: Copies,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    changed: Changed,
+    /// Shortest length since the copies were brought up to date.
+    shortest_bytes: u64,
+    /// Number of the next message about them.
+    next: u64,
+    /// They are what the file is.
+    is_up_to_date: bool,
+    /// They are not brought up to date any more: the file has to be written back.
+    is_over: bool,
+}
+
+/// What the copies lack.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lacking {
+    /// Number of the first message about it.
+    pub first: u64,
+    /// To be cut to this length first.
+    pub shortest_bytes: u64,
+    /// Where bytes changed; they may go beyond the end of the file.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Ranges of bytes, in order and apart from each other.
+#[derive(Debug)]
+struct Changed {
+    granule: u64,
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Changed {
+    fn new() -> Self {
+        Changed { granule: GRANULE_MIN, ranges: BTreeMap::new() }
+    }
+
+    fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.insert(range);
+        while self.ranges.len() > RANGES_MAX {
+            self.granule *= 2;
+            for (start, end) in std::mem::take(&mut self.ranges) {
+                self.insert(start..end);
+            }
+        }
+    }
+
+    /// Rounds a range and joins it with those that it meets.
+    fn insert(&mut self, range: Range<u64>) {
+        let mut start = range.start / self.granule * self.granule;
+        let mut end = range.end.next_multiple_of(self.granule);
+        while let Some((&from, &upto)) = self.ranges.range(..=end).next_back() {
+            if upto < start {
+                break;
+            }
+            (start, end) = (start.min(from), end.max(upto));
+            self.ranges.remove(&from);
+        }
+        self.ranges.insert(start, end);
+    }
+}
+
+impl Copied {
+    /// Copies of a file that begins to be in memory only; there are none of them yet.
+    pub fn new(copies: Copies) -> Self {
+        let state = State {
+            changed: Changed::new(),
+            shortest_bytes: 0,
+            next: 1,
+            is_up_to_date: false,
+            is_over: false,
+        };
+        Copied { copies, state: Mutex::new(state) }
+    }
+
+    /// Bytes are about to be written.
+    pub fn note_write(&self, range: Range<u64>) {
+        let mut state = self.state.lock();
+        state.is_up_to_date = false;
+        if !state.is_over {
+            state.changed.add(range);
+        }
+    }
+
+    /// The file is about to get another length.
+    pub fn note_size(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.is_up_to_date = false;
+        state.shortest_bytes = state.shortest_bytes.min(bytes);
+    }
+
+    /// What the copies lack; `None` where they lack nothing.
+    pub fn lacking(&self) -> Option<Lacking> {
+        let state = self.state.lock();
+        let ranges = || state.changed.ranges.iter().map(|(start, end)| *start..*end).collect();
+        (!state.is_up_to_date).then(|| Lacking {
+            first: state.next,
+            shortest_bytes: state.shortest_bytes,
+            ranges: ranges(),
+        })
+    }
+
+    /// The copies are what the file of `size` bytes is, after the message before `next`.
+    pub fn brought_up_to_date(&self, size: u64, next: u64) {
+        let mut state = self.state.lock();
+        (state.changed, state.shortest_bytes) = (Changed::new(), size);
+        (state.next, state.is_up_to_date) = (next, true);
+    }
+
+    /// Whether a sync promised all of the bytes that are here.
+    pub fn is_up_to_date(&self) -> bool {
+        self.state.lock().is_up_to_date
+    }
+
+    /// From now on the promise of a sync is kept by the PFS.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        state.changed = Changed::new();
+    }
+
+    /// Whether the file has to be written back.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied() -> Copied {
+        Copied::new(Copies { epoch: 1, holders: vec!["n1".into()] })
+    }
+
+    #[test]
+    fn what_changed_is_lacking_until_it_was_sent() {
+        let copied = copied();
+        assert_eq!(copied.lacking().unwrap().ranges, [], "an empty file is told too");
+        copied.note_write(10..20);
+        copied.note_write(4096..4097);
+        copied.note_write(100_000..100_001);
+        let lacking = copied.lacking().unwrap();
+        assert_eq!(lacking.ranges, [0..8192, 98_304..102_400]);
+        assert_eq!((lacking.first, lacking.shortest_bytes), (1, 0));
+        copied.brought_up_to_date(100_001, 5);
+        assert!(copied.lacking().is_none() && copied.is_up_to_date());
+        copied.note_size(7);
+        copied.note_size(50);
+        let lacking = copied.lacking().unwrap();
+        assert_eq!((lacking.first, lacking.shortest_bytes, lacking.ranges), (5, 7, vec![]));
+    }
+
+    #[test]
+    fn ranges_that_meet_are_one_and_many_become_coarser() {
+        let mut changed = Changed::new();
+        for start in [3u64, 1, 0, 2] {
+            changed.add(start * 8192..start * 8192 + 4096);
+        }
+        assert_eq!(changed.ranges.len(), 4);
+        changed.add(0..30_000);
+        assert_eq!(changed.ranges, BTreeMap::from([(0, 32_768)]));
+        let mut changed = Changed::new();
+        let far = 1u64 << 20;
+        for number in 0..2 * RANGES_MAX as u64 {
+            changed.add(number * far..number * far + 1);
+        }
+        assert!(changed.ranges.len() <= RANGES_MAX);
+        let is_noted = |at: u64| {
+            let before = changed.ranges.range(..=at).next_back();
+            before.is_some_and(|(_, end)| at < *end)
+        };
+        assert!((0..2 * RANGES_MAX as u64).all(|number| is_noted(number * far)));
+    }
+}
