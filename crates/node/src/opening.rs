@@ -172,7 +172,7 @@ impl Node {
         let is_known = version.id.device == self.core.pfs.device();
         let cluster = self.core.cluster().filter(|_| is_known).ok_or_else(|| lost(""))?;
         let recalled = cluster.recall_or_take_copy(&self.core, mark, version, &**lower);
-        let was_written = recalled.map_err(|reason| lost(&reason))? == Recalled::WrittenBack;
+        let was_written = recalled == Ok(Recalled::WrittenBack);
         let begun = Instant::now();
         loop {
             if mark.copies.is_some() && cluster.is_replaced(&self.core, version, &**lower) {
@@ -190,7 +190,9 @@ impl Node {
                     let _ = stub::clear_remains(&**lower);
                     return lower.version();
                 }
-                Found::Stub(_) if !was_written || is_late => return Err(lost("")),
+                // It may have come while this one asked in vain.
+                _ if !was_written => return Err(lost(&recalled.err().unwrap_or_default())),
+                Found::Stub(_) if is_late => return Err(lost("")),
                 _ if !is_late => std::thread::sleep(SHOW_INTERVAL),
                 _ => return Err(not_shown(&memory_only::name_of(&**lower))),
             }

@@ -67,6 +67,23 @@ pub enum Recalled {
     OtherStart,
 }
 
+/// Why a file stays in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotRecalled {
+    /// The node that was asked says so.
+    Stays(String),
+    /// It says nothing.
+    Silent(String),
+}
+
+impl NotRecalled {
+    /// In words.
+    pub fn reason(self) -> String {
+        let (NotRecalled::Stays(reason) | NotRecalled::Silent(reason)) = self;
+        reason
+    }
+}
+
 /// Files that are written back for other nodes, or copies that are given back.
 pub struct Recalls<K = FileId>(Mutex<Files<K>>);
 
@@ -178,7 +195,7 @@ fn begin(core: Arc<Core>, file: Arc<FileState>, running: Running) {
 impl Cluster {
     /// Has the node that holds the bytes of a stub write them back; the reason where they stay in
     /// its memory.
-    pub fn recall(&self, mark: &Mark, version: &Version) -> Result<Recalled, String> {
+    pub fn recall(&self, mark: &Mark, version: &Version) -> Result<Recalled, NotRecalled> {
         match NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me) {
             Some(holder) => self.recall_of(&holder, Shared::named(version).file, &mark.node),
             None => Ok(Recalled::NotHeld),
@@ -191,9 +208,10 @@ impl Cluster {
         holder: &NodeName,
         file: FileKey,
         node: &str,
-    ) -> Result<Recalled, String> {
+    ) -> Result<Recalled, NotRecalled> {
         let asked = Asked { file: [file.inode, file.generation], node: node.to_owned() };
-        let request = postcard::to_stdvec(&asked).map_err(|error| error.to_string())?;
+        let request =
+            postcard::to_stdvec(&asked).map_err(|error| NotRecalled::Stays(error.to_string()))?;
         self.ask_until_done(holder, &threads::about_recall(&request))
     }
 
@@ -202,27 +220,30 @@ impl Cluster {
         &self,
         holder: &NodeName,
         request: &[u8],
-    ) -> Result<Recalled, String> {
+    ) -> Result<Recalled, NotRecalled> {
         if let Some(reason) = self.why_not_asked(holder) {
-            return Err(reason);
+            return Err(NotRecalled::Silent(reason));
         }
         let (mut heard, mut interval, mut has_worked) = (Instant::now(), INTERVALS.0, false);
         loop {
-            asked::check().map_err(|error| error.to_string())?;
+            asked::check().map_err(|error| NotRecalled::Stays(error.to_string()))?;
             if self.is_stopping() {
-                return Err("this node ends".to_owned());
+                return Err(NotRecalled::Stays("this node ends".to_owned()));
             }
             match self.ask_to_write_back(holder, request) {
                 Ok(Answer::NotHeld) if has_worked => return Ok(Recalled::WrittenBack),
                 Ok(Answer::NotHeld) => return Ok(Recalled::NotHeld),
                 Ok(Answer::OtherStart) => return Ok(Recalled::OtherStart),
-                Ok(Answer::Stays(reason)) => return Err(reason),
+                Ok(Answer::Stays(reason)) => return Err(NotRecalled::Stays(reason)),
                 Ok(Answer::Working) => (heard, has_worked) = (Instant::now(), true),
                 Ok(Answer::NotMet) if heard.elapsed() > SILENCE => {
-                    return Err("it did not find out yet that both see the same files".to_owned());
+                    let reason = "it did not find out yet that both see the same files";
+                    return Err(NotRecalled::Silent(reason.to_owned()));
                 }
                 Ok(Answer::NotMet) => {}
-                Err(reason) if heard.elapsed() > SILENCE => return Err(reason),
+                Err(reason) if heard.elapsed() > SILENCE => {
+                    return Err(NotRecalled::Silent(reason));
+                }
                 Err(_) => {}
             }
             std::thread::sleep(interval);

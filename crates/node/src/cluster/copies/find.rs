@@ -9,7 +9,7 @@ use tidepool_proto::stub::Mark;
 
 use super::message::{Asked, GiveBack};
 use super::replace::leads_elsewhere;
-use crate::cluster::recall::{Answer, Recalled};
+use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -25,12 +25,13 @@ impl Cluster {
         lower: &dyn LowerFile,
     ) -> Result<Recalled, String> {
         let recalled = self.recall(mark, version);
-        let Some(copies) = &mark.copies else { return recalled };
-        let Some(path) = lower.relative_path() else { return recalled };
+        let (Some(copies), Some(path)) = (&mark.copies, lower.relative_path()) else {
+            return recalled.map_err(NotRecalled::reason);
+        };
         let mut reason = match recalled {
-            Ok(Recalled::WrittenBack) => return recalled,
+            Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
             Ok(_) => None,
-            Err(reason) => Some(reason),
+            Err(not) => Some(not.reason()),
         };
         for holder in &copies.holders {
             let path = path.as_os_str().as_bytes().to_vec();
@@ -52,7 +53,8 @@ impl Cluster {
         let holder = tidepool_cluster::NodeName::new(holder).map_err(|error| error.to_string())?;
         let message = postcard::to_stdvec(&Asked::GiveBack(asked));
         let message = message.map_err(|error| error.to_string())?;
-        self.ask_until_done(&holder, &threads::about_copies(&message))
+        let given = self.ask_until_done(&holder, &threads::about_copies(&message));
+        given.map_err(NotRecalled::reason)
     }
 
     /// As [`Self::ask_for_copy`] where this node holds it.

@@ -14,7 +14,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use super::held::HeldCopy;
 use super::message::{Asked, GiveBack, path_of};
 use super::replace::{Replaced, Taker};
-use crate::cluster::recall::{Answer, Recalled};
+use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
 
@@ -23,6 +23,8 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long the node that has a file may take to write it back when this one goes: it keeps the
 /// bytes in any case.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
+/// How long a node that says nothing may not count as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long a change of the capacity waits for copies to be given back.
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
 
@@ -62,16 +64,20 @@ impl Cluster {
 
     /// Gives a copy back, and frees it; the reason where it stays.
     fn give_back(&self, core: &Arc<Core>, copy: &HeldCopy) -> std::result::Result<(), String> {
-        if !self.is_gone(copy) {
+        let begun = Instant::now();
+        while !self.is_gone(copy) {
             match self.recall_of(&copy.owner, copy.file, &copy.node) {
                 Ok(Recalled::OtherStart) => copy.is_orphan.store(true, Ordering::Release),
                 Ok(_) => {
                     self.copies.held.drop_copy(copy);
                     return Ok(());
                 }
-                Err(reason) if !self.is_gone(copy) => return Err(reason),
-                Err(_) => {}
+                Err(NotRecalled::Stays(reason)) => return Err(reason),
+                // It is found out soon whether it is gone.
+                Err(NotRecalled::Silent(_)) if begun.elapsed() < SILENCE_MAX => {}
+                Err(NotRecalled::Silent(reason)) => return Err(reason),
             }
+            std::thread::sleep(LOOK_INTERVAL);
         }
         let content = copy.close();
         let is_there =
