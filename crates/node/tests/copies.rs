@@ -347,7 +347,6 @@ fn whenever_the_node_dies_a_reader_finds_what_was_synced_last_or_later() {
             stop.store(true, Ordering::Release);
             writer.join().unwrap();
             let acknowledged = synced.load(Ordering::Acquire);
-            until("the file is there", || !is_stub(&nodes, "d/file"));
             assert!(acknowledged > 0, "the writer came nowhere");
             let bytes = read(&nodes, 1, "d/file");
             let record = |place: u64| {
@@ -359,4 +358,25 @@ fn whenever_the_node_dies_a_reader_finds_what_was_synced_last_or_later() {
             assert!(newest >= wanted, "{newest} of {acknowledged} in round {round}");
         });
     }
+}
+
+#[test]
+fn a_file_of_which_nothing_was_synced_is_empty_to_others() {
+    let nodes = nodes(2, 2);
+    // Written through first, and begun anew in memory by a truncation: the holder was told nothing.
+    synced(&nodes, "d/file", b"old").set_size(0).unwrap();
+    assert_eq!(nodes.read(1, "d/file").0, b"", "while its node is there");
+    let file = nodes.try_open(0, "d/file", Access::ReadWrite).unwrap();
+    file.set_size(0).unwrap();
+    assert!(!marked(&nodes, "d/file").is_promised);
+    kill(&nodes, 0);
+    until("the node is known to be gone", || nodes.cluster(1).members[0].state != "alive");
+    assert_eq!(read(&nodes, 1, "d/file"), b"");
+    assert_eq!(std::fs::metadata(nodes.pfs("d/file")).unwrap().len(), 0);
+    let writer = nodes.try_open(1, "d/file", Access::ReadWrite).unwrap();
+    writer.write_at(0, b"new").unwrap();
+    writer.sync(false).unwrap();
+    // What its node wrote last is not the file any more.
+    assert!(file.write_at(0, b"late").and_then(|_| file.sync(false)).is_err());
+    assert_eq!(read(&nodes, 1, "d/file"), b"new");
 }

@@ -1,7 +1,7 @@
 //! `tidepool status`: facts and counters of the node.
 
 use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
-use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, ClusterStatus};
+use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, ClusterStatus, CopiesStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
 
@@ -52,6 +52,7 @@ fn print(status: &Status) {
     rows.push(("dirty data", dirty(status)));
     if let Some(cluster) = &status.cluster {
         rows.push(("cluster", cluster_row(cluster)));
+        rows.extend(copies_row(&cluster.copies).map(|text| ("copies", text)));
         rows.extend(strangers(cluster).map(|text| ("not of it", coloured(&text, Colour::Warning))));
         rows.extend(
             cluster.changes_shown.as_ref().map(|shown| ("changes elsewhere", sight(shown))),
@@ -217,6 +218,21 @@ fn cluster_row(cluster: &ClusterStatus) -> String {
         count(*blocks_fetched, "block"),
         count(*blocks_served, "block"),
     )
+}
+
+/// Copies of memory-only files, here and elsewhere; `None` where there are, and were, none.
+fn copies_row(copies: &CopiesStatus) -> Option<String> {
+    if *copies == CopiesStatus::default() {
+        return None;
+    }
+    let CopiesStatus { files, held, held_bytes, missing, put_in_place, .. } = copies;
+    Some(format!(
+        "others hold those of {}; {} held for others ({}); {missing} were missing, {put_in_place} \
+         took the place of their file",
+        count(*files, "file"),
+        held,
+        size(*held_bytes),
+    ))
 }
 
 /// How soon changes of another node showed here.

@@ -1,10 +1,11 @@
-//! [`Copied`]: what a node keeps of the copies that other nodes have of a memory-only file of its own:
-//! who has them, and what changed since they were brought up to date.
+//! [`Copied`]: what a node keeps of the copies that other nodes have of a memory-only file of its
+//! own: who has them, and what changed since they were brought up to date.
 //!
 //! Changes are noted, and sent, under the file's exclusive gate.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidepool_proto::stub::Copies;
@@ -17,8 +18,9 @@ const GRANULE_MIN: u64 = 4096;
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Copied {
-    /// Who has them, and what they are called.
+    /// Who has them, and what they are called, as the mark tells it.
     pub copies: Copies,
+    is_promised: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -96,7 +98,17 @@ impl Copied {
             is_up_to_date: false,
             is_over: false,
         };
-        Copied { copies, state: Mutex::new(state) }
+        Copied { copies, is_promised: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// What the mark is to tell now.
+    pub fn told(&self) -> Copies {
+        Copies { is_promised: self.is_promised.load(Ordering::Acquire), ..self.copies.clone() }
+    }
+
+    /// A sync is about to promise bytes; whether it is the first.
+    pub fn promise(&self) -> bool {
+        !self.is_promised.swap(true, Ordering::AcqRel)
     }
 
     /// Bytes are about to be written.
@@ -156,7 +168,7 @@ mod tests {
     use super::*;
 
     fn copied() -> Copied {
-        Copied::new(Copies { epoch: 1, holders: vec!["n1".into()] })
+        Copied::new(Copies { epoch: 1, holders: vec!["n1".into()], is_promised: false })
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Loss {
                  `through`",
             ),
             Cause::CopyTaken => lost(format!(
-                "this node was gone to others of the cluster, and one that had a copy of {name} put \
-                 it in its place; what was written here since the last `fsync` is given up"
+                "this node was gone to others of the cluster, and one that had a copy of {name} \
+                 put it in its place; what was written here since the last `fsync` is given up"
             ))
             .remedy("open the file again: it has what was synced; write the rest anew"),
             Cause::Expendable => lost(format!(

@@ -142,7 +142,7 @@ fn gives_rights_once(lower: &dyn LowerFile, name: &str) -> Result<bool> {
 
 /// A mark with what it says of copies.
 fn with_copies(mark: &Mark, copied: Option<&Copied>) -> Mark {
-    Mark { copies: copied.map(|copied| copied.copies.clone()), ..mark.clone() }
+    Mark { copies: copied.map(Copied::told), ..mark.clone() }
 }
 
 /// A stub of this node.
@@ -262,7 +262,9 @@ impl Stub {
     /// lost its bytes says so.
     pub fn record(&self, mark: &Mark) -> Result<()> {
         let mut progress = self.progress.lock();
-        if progress.marked_length != Some(mark.length) {
+        let is_first = self.copied.as_ref().is_some_and(|copied| copied.promise());
+        if is_first || progress.marked_length != Some(mark.length) {
+            progress.marked_length = None;
             self.set_mark(mark)?;
             progress.marked_length = Some(mark.length);
         }

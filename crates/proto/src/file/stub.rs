@@ -38,18 +38,21 @@ pub struct Copies {
     pub epoch: u64,
     /// Names of the nodes among those of the cluster.
     pub holders: Vec<String>,
+    /// A sync promised bytes of it, or is about to. Until then it is an empty file to others.
+    pub is_promised: bool,
 }
 
 impl Copies {
     fn text(&self) -> String {
-        format!("{:016x}:{}", self.epoch, self.holders.join(","))
+        let promised = if self.is_promised { ":synced" } else { "" };
+        format!("{:016x}:{}{promised}", self.epoch, self.holders.join(","))
     }
 
     fn parse(text: &str) -> Option<Copies> {
-        let (epoch, holders) = text.split_once(':')?;
-        let epoch = u64::from_str_radix(epoch, 16).ok()?;
-        let holders: Vec<String> = holders.split(',').map(str::to_owned).collect();
-        Some(Copies { epoch, holders })
+        let mut parts = text.split(':');
+        let epoch = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let holders: Vec<String> = parts.next()?.split(',').map(str::to_owned).collect();
+        Some(Copies { epoch, holders, is_promised: parts.next() == Some("synced") })
     }
 }
 
@@ -195,9 +198,12 @@ mod tests {
         let alone = Mark { member: String::new(), ..mark(StubState::Held) };
         assert!(!alone.text().contains("member"), "{}", alone.text());
         assert_eq!(Mark::parse(alone.text().as_bytes()), Some(alone));
-        let copies = Copies { epoch: 0xab, holders: vec!["c2".into(), "c-3".into()] };
-        let copied = Mark { copies: Some(copies), ..mark(StubState::Held) };
-        assert_eq!(Mark::parse(copied.text().as_bytes()), Some(copied));
+        for is_promised in [false, true] {
+            let holders = vec!["c2".into(), "c-3".into()];
+            let copies = Some(Copies { epoch: 0xab, holders, is_promised });
+            let copied = Mark { copies, ..mark(StubState::Held) };
+            assert_eq!(Mark::parse(copied.text().as_bytes()), Some(copied));
+        }
         let old = Mark::parse(b"TIDEPOOL MEMORY-ONLY STUB 1 length=12345 holder=h pid=1").unwrap();
         assert_eq!((old.length, old.state, old.node.as_str()), (12_345, StubState::Held, ""));
         let long = Mark { host: "h".repeat(400), ..mark(StubState::Writing) };

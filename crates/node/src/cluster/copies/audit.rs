@@ -1,5 +1,5 @@
-//! Both sides compare what is counted on and what is held: the node of a file writes it back where a
-//! copy is missing, and a holder frees what nobody counts on.
+//! Both sides compare what is counted on and what is held: the node of a file writes it back where
+//! a copy is missing, and a holder frees what nobody counts on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

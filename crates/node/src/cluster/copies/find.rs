@@ -2,11 +2,15 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Instant;
 
+use tidepool_cluster::NodeName;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::Version;
 use tidepool_proto::stub::Mark;
 
+use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
+use super::held::Content;
 use super::message::{Asked, GiveBack};
 use super::replace::leads_elsewhere;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
@@ -15,8 +19,8 @@ use crate::cluster::{Cluster, threads};
 use crate::core::Core;
 
 impl Cluster {
-    /// Has the bytes of a stub come to the PFS, from the node that wrote them or from one that has a
-    /// copy; the reason where they stay.
+    /// Has the bytes of a stub come to the PFS, from the node that wrote them or from one that has
+    /// a copy; the reason where they stay.
     pub fn recall_or_take_copy(
         &self,
         core: &Arc<Core>,
@@ -24,7 +28,15 @@ impl Cluster {
         version: &Version,
         lower: &dyn LowerFile,
     ) -> Result<Recalled, String> {
-        let recalled = self.recall(mark, version);
+        let recalled = self.recall_while_there(mark, version);
+        let is_gone = match &recalled {
+            Ok(Recalled::OtherStart) | Err(NotRecalled::Silent(_)) => true,
+            // An earlier start of this node wrote it.
+            Ok(Recalled::NotHeld) => {
+                mark.member == self.me.as_str() && mark.node != core.memory_only.node()
+            }
+            _ => false,
+        };
         let (Some(copies), Some(path)) = (&mark.copies, lower.relative_path()) else {
             return recalled.map_err(NotRecalled::reason);
         };
@@ -46,11 +58,36 @@ impl Cluster {
                 Err(why) => reason = Some(why),
             }
         }
+        if !copies.is_promised && is_gone {
+            // Nothing of it was promised, and nobody has it: it is empty.
+            let empty = Content { segment: None, length: 0 };
+            let of = (Shared::named(version).file, copies.epoch);
+            self.replace(core, of, &empty, &path)?;
+            return Ok(Recalled::WrittenBack);
+        }
         reason.map_or(Ok(Recalled::NotHeld), Err)
     }
 
+    /// As [`Cluster::recall`]; where there are copies it is waited for until it is known whether
+    /// the node that wrote the file is gone.
+    fn recall_while_there(&self, mark: &Mark, version: &Version) -> Result<Recalled, NotRecalled> {
+        let begun = Instant::now();
+        loop {
+            let recalled = self.recall(mark, version);
+            let is_there =
+                || NodeName::new(&mark.member).is_ok_and(|it| self.why_not_asked(&it).is_none());
+            let is_silent = matches!(recalled, Err(NotRecalled::Silent(_)));
+            if !is_silent || mark.copies.is_none() || !is_there() {
+                return recalled;
+            }
+            if begun.elapsed() > SILENCE_MAX {
+                return recalled.map_err(|not| NotRecalled::Stays(not.reason()));
+            }
+        }
+    }
+
     fn ask_for_copy(&self, holder: &str, asked: GiveBack) -> Result<Recalled, String> {
-        let holder = tidepool_cluster::NodeName::new(holder).map_err(|error| error.to_string())?;
+        let holder = NodeName::new(holder).map_err(|error| error.to_string())?;
         let message = postcard::to_stdvec(&Asked::GiveBack(asked));
         let message = message.map_err(|error| error.to_string())?;
         let given = self.ask_until_done(&holder, &threads::about_copies(&message));
@@ -68,7 +105,7 @@ impl Cluster {
                 _ if has_worked => return Ok(Recalled::WrittenBack),
                 _ => return Ok(Recalled::NotHeld),
             }
-            std::thread::sleep(super::give_back::LOOK_INTERVAL);
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 

@@ -4,14 +4,15 @@
 //! That node is asked to write the file back, as for any open elsewhere (`recall`). Where it is
 //! gone, the copy is put in the place of the file.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tidepool_cluster::NodeName;
+use tidepool_cluster::{FileKey, NodeName};
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use super::held::HeldCopy;
+use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
 use super::replace::{Replaced, Taker};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
@@ -24,7 +25,7 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// bytes in any case.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
 /// How long a node that says nothing may not count as gone.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long a change of the capacity waits for copies to be given back.
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
 
@@ -80,14 +81,11 @@ impl Cluster {
             std::thread::sleep(LOOK_INTERVAL);
         }
         let content = copy.close();
-        let is_there =
-            |name: &str| NodeName::new(name).is_ok_and(|name| self.members.lock().is_alive(&name));
-        let me = (self.me.as_str(), core.memory_only.node());
-        let taker = Taker { me, is_there: &is_there };
+        let of = (copy.file, copy.epoch);
         let mut path = copy.path();
         loop {
             let (name, owner) = (path.display(), &copy.owner);
-            match taker.replace(core, (copy.file, copy.epoch), &content, &path)? {
+            match self.replace(core, of, &content, &path)? {
                 Replaced::Done => {
                     tracing::warn!(%name, %owner, "its node is gone: the copy is in its place");
                     self.copies.note_put_in_place(copy.epoch);
@@ -105,6 +103,20 @@ impl Cluster {
         }
         self.copies.held.drop_copy(copy);
         Ok(())
+    }
+
+    /// Puts a copy in the place of a stub.
+    pub(super) fn replace(
+        &self,
+        core: &Core,
+        of: (FileKey, u64),
+        content: &Content,
+        path: &Path,
+    ) -> std::result::Result<Replaced, String> {
+        let is_there =
+            |name: &str| NodeName::new(name).is_ok_and(|name| self.members.lock().is_alive(&name));
+        let me = (self.me.as_str(), core.memory_only.node());
+        Taker { me, is_there: &is_there }.replace(core, of, content, path)
     }
 
     /// Whether another holder says that its copy took the place of the file.

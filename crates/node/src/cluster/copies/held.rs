@@ -62,8 +62,8 @@ struct State {
 
 /// What a copy is, to be put in the place of its file.
 pub struct Content {
-    /// Its bytes.
-    pub segment: Arc<Segment>,
+    /// Its bytes; `None` of an empty file.
+    pub segment: Option<Arc<Segment>>,
     /// Its length.
     pub length: u64,
 }
@@ -94,13 +94,7 @@ impl HeldCopies {
         let begin = push.begin.as_ref().ok_or("it has no copy of this file")?;
         let owner = Owner { user_id: begin.user_id, directory: None, time_to_live: None };
         let segment = core.store.create_segment(0, owner).map_err(|error| error.to_string())?;
-        let state = State {
-            path: begin.path(),
-            segment,
-            length: 0,
-            number: push.number - 1,
-            is_closed: false,
-        };
+        let state = State::new(begin.path(), segment);
         let copy = HeldCopy {
             file: push.file(),
             epoch: push.epoch,
@@ -129,24 +123,13 @@ impl HeldCopies {
             return Err("its copy is of another file".to_owned());
         }
         let mut state = copy.state.lock();
-        if state.is_closed {
-            return Err("its copy was given back".to_owned());
-        }
-        // A message may come twice, and the first one late: nothing old is put over what is new.
-        match push.number {
-            number if number == state.number => return Ok(()),
-            number if number == state.number + 1 => {}
-            _ => return Err("messages about its copy are missing".to_owned()),
-        }
         let before = state.segment.resident_bytes();
         let room = (core.config.capacity_bytes.min(core.store.stats().capacity_bytes) / SHARE)
             .saturating_sub(self.bytes() - before.min(self.bytes()));
-        let applied = state.apply(push, bytes, room);
+        let taken = state.take(push, bytes, room);
         let after = state.segment.resident_bytes();
         self.bytes.fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
-        applied?;
-        state.number = push.number;
-        Ok(())
+        taken
     }
 
     /// Frees a copy that is not needed any more. One that came meanwhile for another time of the
@@ -170,7 +153,7 @@ impl HeldCopy {
     pub fn close(&self) -> Content {
         let mut state = self.state.lock();
         state.is_closed = true;
-        Content { segment: state.segment.clone(), length: state.length }
+        Content { segment: Some(state.segment.clone()), length: state.length }
     }
 
     /// Bytes of memory that it has.
@@ -193,6 +176,27 @@ impl HeldCopy {
 }
 
 impl State {
+    /// An empty copy.
+    fn new(path: PathBuf, segment: Arc<Segment>) -> Self {
+        State { path, segment, length: 0, number: 0, is_closed: false }
+    }
+
+    /// Takes a message, if it is the next one.
+    fn take(&mut self, push: &Push, bytes: &[u8], room: u64) -> Result<(), String> {
+        if self.is_closed {
+            return Err("its copy was given back".to_owned());
+        }
+        // A message may come twice, and the first one late: nothing old is put over what is new.
+        match push.number {
+            number if number == self.number => return Ok(()),
+            number if number == self.number + 1 => {}
+            _ => return Err("messages about its copy are missing".to_owned()),
+        }
+        self.apply(push, bytes, room)?;
+        self.number = push.number;
+        Ok(())
+    }
+
     fn apply(&mut self, push: &Push, bytes: &[u8], room: u64) -> Result<(), String> {
         if let Some(begin) = &push.begin {
             self.path = begin.path();
@@ -253,5 +257,75 @@ impl State {
             }
             _ => Err(none()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_store::{Store, StoreConfig};
+
+    use super::*;
+
+    const BLOCK: u64 = 2 << 20;
+
+    fn state() -> State {
+        let store = Store::new(StoreConfig {
+            capacity_bytes: 64 << 20,
+            block_bytes: BLOCK,
+            ..StoreConfig::default()
+        });
+        let owner = Owner { user_id: 0, directory: None, time_to_live: None };
+        State::new(PathBuf::new(), store.unwrap().create_segment(0, owner).unwrap())
+    }
+
+    fn push(number: u64, cut_bytes: Option<u64>, offset: u64, length: Option<u64>) -> Push {
+        let (file, node) = ([1, 2], String::new());
+        Push { file, node, epoch: 1, number, begin: None, cut_bytes, offset, length }
+    }
+
+    fn content(state: &State) -> Vec<u8> {
+        let mut bytes = vec![0; state.length as usize];
+        for block in 0..state.segment.blocks() {
+            if let Some(pin) = state.segment.pin_block(block) {
+                let from = (block * BLOCK) as usize;
+                let upto = bytes.len().min(from + pin.len());
+                bytes[from..upto].copy_from_slice(&pin[..upto - from]);
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn each_message_is_taken_once_and_in_order() {
+        let mut state = state();
+        state.take(&push(1, Some(0), 0, Some(3)), b"one", BLOCK).unwrap();
+        state.take(&push(2, None, 0, Some(3)), b"two", BLOCK).unwrap();
+        state.take(&push(2, None, 0, Some(3)), b"two", BLOCK).unwrap();
+        assert!(state.take(&push(1, None, 0, Some(3)), b"one", BLOCK).is_err(), "it comes late");
+        assert!(state.take(&push(4, None, 0, Some(4)), b"four", BLOCK).is_err(), "one is missing");
+        assert_eq!(content(&state), b"two");
+        state.is_closed = true;
+        assert!(state.take(&push(3, None, 0, Some(5)), b"three", BLOCK).is_err());
+    }
+
+    #[test]
+    fn a_cut_comes_first_and_the_length_last() {
+        let mut state = state();
+        state.take(&push(1, Some(0), 0, Some(8)), b"12345678", BLOCK).unwrap();
+        // Cut to 2, written behind a hole, and longer than that.
+        state.take(&push(2, Some(2), 5, Some(10)), b"x", BLOCK).unwrap();
+        assert_eq!(content(&state), b"12\0\0\0x\0\0\0\0");
+        // Bytes that no sync promised are not shown.
+        state.take(&push(3, None, 10, None), b"later", BLOCK).unwrap();
+        assert_eq!(content(&state).len(), 10);
+    }
+
+    #[test]
+    fn a_copy_without_room_is_refused_and_stays_as_it_was() {
+        let mut state = state();
+        state.take(&push(1, Some(0), 0, Some(3)), b"one", BLOCK).unwrap();
+        assert!(state.take(&push(2, None, BLOCK, None), b"far", BLOCK).is_err());
+        assert_eq!(content(&state), b"one");
+        assert!(state.take(&push(2, None, BLOCK, None), b"far", 2 * BLOCK + 3).is_ok());
     }
 }

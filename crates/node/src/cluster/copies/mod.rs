@@ -3,15 +3,15 @@
 //! * `push`: the node that has a file brings the copies up to date before a sync returns.
 //! * `held`: what this node holds of others' files.
 //! * `audit`: both sides compare what is counted on and what is held.
-//! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it is
-//!   put in the place of the file.
+//! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
+//!   is put in the place of the file.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
 //! # Invariants
 //!
-//! 1. A sync in mode `memory` returns when each node in the mark has all bytes, or the PFS has them.
-//!    A node that missed one message takes no later one.
+//! 1. A sync in mode `memory` returns when each node in the mark has all bytes, or the PFS has
+//!    them. A node that missed one message takes no later one.
 //! 2. Which nodes the mark names does not change while the file is in memory alone. Where one of
 //!    them is missing the file is written back, and its sync waits for that.
 //! 3. What takes the place of a stub is settled on the PFS: see `replace`.

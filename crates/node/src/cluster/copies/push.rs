@@ -53,7 +53,8 @@ impl Cluster {
             sound.take(others as usize).map(|node| node.to_string()).collect();
         let is_placed = holders.len() == others as usize && version.id.device == core.pfs.device();
         self.copies.note_placed(is_placed, others + 1);
-        is_placed.then(|| Copies { epoch: threads::random() as u64, holders })
+        let epoch = threads::random() as u64;
+        is_placed.then_some(Copies { epoch, holders, is_promised: false })
     }
 
     /// Brings all copies of a file up to date. False where one of them is not to be had. Call under

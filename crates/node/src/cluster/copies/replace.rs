@@ -4,8 +4,8 @@
 //! That node may only be cut off, or stand still, and go on at any moment; other holders of copies
 //! may try the same. So who finishes the file is settled on the PFS, which sets an attribute once
 //! however many try: the node that had the file before it takes the mark off, a holder before it
-//! writes. A holder writes a new file beside the stub and renames it: a program, or node, that still
-//! has the stub open writes into what has no name any more.
+//! writes. A holder writes a new file beside the stub and renames it: a program, or node, that
+//! still has the stub open writes into what has no name any more.
 //!
 //! Each step, if it is the last one, leaves the stub or the whole file.
 
@@ -23,6 +23,9 @@ use tidepool_proto::Version;
 use tidepool_proto::stub::{
     Mark, STUB_ATTRIBUTE, copy_attribute, mark_of_attribute, taken_attribute,
 };
+use tidepool_proto::table::BlockState;
+
+use tidepool_store::Segment;
 
 use super::held::Content;
 use crate::core::Core;
@@ -280,22 +283,30 @@ fn write_beside(
         .map_err(failed("making a file beside the stub"))?;
     let file = std::fs::File::from(file);
     let written = |error: io::Error| format!("writing the copy: {error}");
-    let segment = &content.segment;
-    for block in 0..segment.blocks() {
-        let start = block * segment.block_bytes();
-        if start >= content.length {
-            break;
-        }
-        if let Some(pin) = segment.pin_block(block) {
-            let length = (content.length - start).min(pin.len() as u64) as usize;
-            file.write_all_at(&pin[..length], start).map_err(written)?;
-        } else if segment.state(block) != tidepool_proto::table::BlockState::Absent {
-            return Err("a block of the copy cannot be mapped".to_owned());
-        }
+    if let Some(segment) = &content.segment {
+        write_blocks(segment, content.length, &file)?;
     }
     file.set_len(content.length).map_err(written)?;
     take_attributes(stub, &file)?;
     file.sync_all().map_err(written)
+}
+
+/// Writes what was ever written of a copy; the rest is holes.
+fn write_blocks(segment: &Segment, length: u64, file: &std::fs::File) -> Result<(), String> {
+    for block in 0..segment.blocks() {
+        let start = block * segment.block_bytes();
+        if start >= length {
+            break;
+        }
+        if let Some(pin) = segment.pin_block(block) {
+            let part = (length - start).min(pin.len() as u64) as usize;
+            let written = file.write_all_at(&pin[..part], start);
+            written.map_err(|error| format!("writing the copy: {error}"))?;
+        } else if segment.state(block) != BlockState::Absent {
+            return Err("a block of the copy cannot be mapped".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Owner, mode, access list and attributes.
