@@ -10,7 +10,7 @@ use support::*;
 use tidepool_node::Node;
 use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
-use tidepool_proto::{Error, ErrorKind, OpenFile, Result};
+use tidepool_proto::{Error, ErrorKind, FileService, OpenFile, OpenRequest, Result};
 
 type Step = fn(&dyn OpenFile) -> Result<()>;
 
@@ -71,6 +71,59 @@ fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     }
     node.stop();
     came
+}
+
+/// Its bytes are on the PFS by then; nothing was lost, and nothing old is read.
+#[test]
+fn what_another_program_writes_when_a_file_was_just_written_back_is_read() {
+    let mut steps = 0;
+    for theirs in [content(3, 8000), content(4, 9000)] {
+        let mut step = 0;
+        while after_the_mark_went(&theirs, step) {
+            (step, steps) = (step + 1, steps + 1);
+        }
+    }
+    assert!(steps > 2, "steps follow the one that takes the mark off");
+}
+
+/// False where the write-back ended before so many steps.
+fn after_the_mark_went(theirs: &[u8], step: u64) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let (node, hooks) = node_over(directory.path());
+    let path = directory.path().join("f");
+    let file = open_as_created(&node, &path).unwrap();
+    file.write_at(0, &content(1, 8000)).unwrap();
+    file.flush().unwrap();
+    // A node that stands still for longer than time stamps are racy.
+    let (count, came) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+    let (written, target, theirs_too) = (came.clone(), path.clone(), theirs.to_vec());
+    hooks.set(move |call, make| {
+        make()?;
+        let is_gone = call == Call::RemoveAttribute || count.load(Ordering::SeqCst) > 0;
+        if is_gone && count.fetch_add(1, Ordering::SeqCst) == step {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            overwrite(&target, 0, &theirs_too);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            written.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    node.drain().unwrap();
+    hooks.clear();
+    node.resume();
+    let came = came.load(Ordering::SeqCst);
+    if came {
+        let open = open_to_read(&node, &path);
+        assert!(read_all(&*open).unwrap().0 == theirs, "after step {step}");
+        assert_eq!(file.flush().map_err(|error| error.kind()), Ok(()), "nothing was lost");
+    }
+    node.stop();
+    came
+}
+
+fn open_to_read(node: &Arc<Node>, path: &std::path::Path) -> Arc<dyn OpenFile> {
+    let descriptor = std::fs::File::open(path).unwrap().into();
+    node.open(OpenRequest::to_read(descriptor, 0)).unwrap()
 }
 
 /// A write-back fails and leaves a stub; the other program writes to it before the node has looked

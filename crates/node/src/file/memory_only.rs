@@ -473,7 +473,7 @@ fn write_back_or_discard(
         }
         return written.map(|()| WriteBackOutcome::WrittenBack);
     }
-    become_ordinary(core, file, cached, &lower, changed_amid)?;
+    become_ordinary(core, file, cached, stub, changed_amid)?;
     written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
@@ -509,10 +509,17 @@ fn become_ordinary(
     core: &Core,
     file: &ExclusiveGate<'_>,
     cached: &CachedVersion,
-    lower: &Arc<dyn LowerFile>,
+    stub: &Stub,
     changed_amid: bool,
 ) -> Result<()> {
-    let version = lower.version();
+    let version = stub.lower().version();
+    // Since the mark went, other nodes and programs may have written to it.
+    let is_changed = |now: &Version| {
+        stub.whole().is_some_and(|whole| {
+            whole.size == cached.size()
+                && (whole.size, whole.modified_ns) != (now.size, now.modified_ns)
+        })
+    };
     core.memory_only.remove(cached);
     file.inner.lock().stub = None;
     cached.set_memory_only(false);
@@ -520,6 +527,7 @@ fn become_ordinary(
     match &version {
         // Another program may have written to it in between: the next reader asks the PFS.
         Ok(_) if changed_amid => core.invalidate(cached),
+        Ok(version) if is_changed(version) => core.invalidate(cached),
         Ok(version) if version.size == cached.size() => {
             cached.set_version(*version);
             core.check_racy(cached, version);

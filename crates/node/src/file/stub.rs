@@ -123,6 +123,9 @@ struct Progress {
     /// Of a stub whose state is not known: it was cut to its length, so another length is that of
     /// another program's file.
     is_cut: bool,
+    /// The version that it had when all bytes were written back, and no other program knew of them;
+    /// `None` where that cannot be told.
+    whole: Option<Version>,
     /// This node took the right to finish the file, and no holder of a copy has it any more.
     is_taken: bool,
 }
@@ -293,7 +296,10 @@ impl Stub {
     pub fn write_back(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
         let (lower, size) = (&*self.lower, mark.length);
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
-        self.progress.lock().is_cut = false;
+        {
+            let mut progress = self.progress.lock();
+            (progress.is_cut, progress.whole) = (false, None);
+        }
         if size > 0 {
             self.set_mark(&writing)?;
             self.progress.lock().marked_length = None;
@@ -306,6 +312,7 @@ impl Stub {
                 lower.set_size(size)?;
                 rest(0)?;
                 lower.sync(false)?;
+                self.progress.lock().whole = Some(lower.version()?);
                 self.take()?;
                 lower.remove_xattr(STUB_ATTRIBUTE)?;
                 self.forget_copies()?;
@@ -329,6 +336,11 @@ impl Stub {
         }
         lower.sync(false)?;
         lower.sync_directory_entry()
+    }
+
+    /// The version that the file had when all bytes were written back, before its mark went.
+    pub fn whole(&self) -> Option<Version> {
+        self.progress.lock().whole
     }
 
     /// Takes the right to finish the file. From then on no holder of a copy puts it in its place.
