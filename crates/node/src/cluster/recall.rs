@@ -46,7 +46,7 @@ struct Asked {
 pub(super) enum Answer {
     /// Nothing of it is in memory alone here: written back, or removed.
     NotHeld,
-    /// It was in the memory of an earlier start of this node.
+    /// It was in the memory of an earlier start of this node, or is given up to a copy.
     OtherStart,
     /// It is written back now, or about to be.
     Working,
@@ -63,7 +63,7 @@ pub enum Recalled {
     WrittenBack,
     /// The holder has nothing of it.
     NotHeld,
-    /// It was in the memory of an earlier start of the holder.
+    /// It was in the memory of an earlier start of the holder, or is given up to a copy.
     OtherStart,
 }
 
@@ -161,7 +161,10 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
         return Answer::OtherStart;
     }
     let file = core.files.get(shared.id(&core));
-    let Some(file) = file.filter(|file| is_held(file, &shared)) else { return Answer::NotHeld };
+    let Some(file) = file.filter(|file| is_held(file, &shared)) else {
+        let is_given_up = cluster.copies.was_given_up(shared.id(&core));
+        return if is_given_up { Answer::OtherStart } else { Answer::NotHeld };
+    };
     if memory_only::is_expendable(&core, &file) {
         return stays("its rule says `expendable`");
     }

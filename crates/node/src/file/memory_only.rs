@@ -488,6 +488,9 @@ fn give_up_to_copy(
         name = %name_of(&**stub.lower()),
         "another node, to which this one was gone, put its copy of this file in its place"
     );
+    if let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster()) {
+        cluster.copies.note_given_up(copied, file.id);
+    }
     if !stub.copied().is_some_and(|copied| copied.is_up_to_date()) {
         file.losses.add(cached.size().max(1), Cause::CopyTaken);
     }

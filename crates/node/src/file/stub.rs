@@ -343,8 +343,8 @@ impl Stub {
         self.progress.lock().whole
     }
 
-    /// Takes the right to finish the file. From then on no holder of a copy puts it in its place.
-    /// `Lost` where one has the right: what other nodes were promised is what it has.
+    /// Takes the right to finish the file, for good: its bytes are durable. From then on no holder
+    /// of a copy puts it in its place, and whoever finds the mark may take it off. `Lost` where one has the right: what other nodes were promised is what it has.
     fn take(&self) -> Result<()> {
         let Some(copied) = &self.copied else { return Ok(()) };
         let name = taken_attribute(copied.copies.epoch, 1);
@@ -365,20 +365,13 @@ impl Stub {
         self.lower.remove_xattr(&taken_attribute(copied.copies.epoch, 1))
     }
 
-    /// Gives the right to finish the file back, before its bytes go from the PFS again.
-    fn give_up_taking(&self) -> Result<()> {
-        let mut progress = self.progress.lock();
-        if let Some(copied) = self.copied.as_ref().filter(|_| progress.is_taken) {
-            self.lower.set_xattr(&copy_attribute(copied.copies.epoch), b"")?;
-            self.lower.remove_xattr(&taken_attribute(copied.copies.epoch, 1))?;
-            progress.is_taken = false;
-        }
-        Ok(())
-    }
-
     /// Makes it a stub again after it could not be written back. False where it is the whole file
     /// by now, and no mark can be had any more.
     pub fn restore(&self, mark: &Mark) -> bool {
+        if self.progress.lock().is_taken {
+            // Whoever finds the mark takes it off: the bytes stay where they are.
+            return false;
+        }
         let Err(error) = self.back(mark) else { return true };
         let size = self.lower.version().map(|now| now.size);
         let found = size.and_then(|size| find(&*self.lower, size));
@@ -392,7 +385,6 @@ impl Stub {
     fn back(&self, mark: &Mark) -> Result<()> {
         self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
         self.progress.lock().marked_length = None;
-        self.give_up_taking()?;
         self.lower.set_size(self.size())?;
         self.progress.lock().is_cut = true;
         // A mark that says *held* makes a stub of its own length only.

@@ -84,7 +84,8 @@ impl Cluster {
         let names = memory.told.keys().cloned();
         let mut by_holder: BTreeMap<NodeName, Vec<u64>> =
             names.map(|holder| (holder, Vec::new())).collect();
-        for (copied, _) in counted_on {
+        let given_up = self.copies.given_up.lock().clone();
+        for (copied, _) in counted_on.iter().chain(&given_up) {
             for holder in copied.copies.holders.iter().filter_map(|it| NodeName::new(it).ok()) {
                 by_holder.entry(holder).or_default().push(copied.copies.epoch);
             }
@@ -170,7 +171,7 @@ impl Cluster {
             }
             let is_old = copy.since.elapsed() > YOUNG && !audit.epochs.contains(&copy.epoch);
             if is_old || audit.over.contains(&copy.epoch) {
-                self.copies.held.drop_copy(copy);
+                self.copies.held.drop_unneeded(copy);
             }
         }
         let is_held =

@@ -1,5 +1,6 @@
 //! The side of a node where a stub is opened: who has the bytes.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,12 +8,12 @@ use std::time::Instant;
 use tidepool_cluster::NodeName;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::Version;
-use tidepool_proto::stub::Mark;
+use tidepool_proto::stub::{Mark, StubState};
 
 use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
 use super::held::Content;
 use super::message::{Asked, GiveBack};
-use super::replace::leads_elsewhere;
+use super::replace::{finish_at, leads_elsewhere};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
@@ -28,6 +29,13 @@ impl Cluster {
         version: &Version,
         lower: &dyn LowerFile,
     ) -> Result<Recalled, String> {
+        let of = mark.copies.as_ref().map(|it| (Shared::named(version).file, it.epoch));
+        if let (Some(of), Some(path)) = (of, lower.relative_path())
+            && mark.state == StubState::Writing
+            && finish_at(core, &path, of)?
+        {
+            return Ok(Recalled::WrittenBack);
+        }
         let recalled = self.recall_while_there(mark, version);
         let is_gone = match &recalled {
             Ok(Recalled::OtherStart) | Err(NotRecalled::Silent(_)) => true,
@@ -60,7 +68,7 @@ impl Cluster {
         }
         if !copies.is_promised && is_gone {
             // Nothing of it was promised, and nobody has it: it is empty.
-            let empty = Content { segment: None, length: 0 };
+            let empty = Content { segment: None, present: BTreeSet::new(), length: 0 };
             let of = (Shared::named(version).file, copies.epoch);
             self.replace(core, of, &empty, &path)?;
             return Ok(Recalled::WrittenBack);

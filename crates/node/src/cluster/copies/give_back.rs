@@ -66,7 +66,8 @@ impl Cluster {
     /// Gives a copy back, and frees it; the reason where it stays.
     fn give_back(&self, core: &Arc<Core>, copy: &HeldCopy) -> std::result::Result<(), String> {
         let begun = Instant::now();
-        while !self.is_gone(copy) {
+        // Once it has the right to finish the file, its node may have given the bytes up to that.
+        while !(copy.is_closed() || self.is_gone(copy)) {
             match self.recall_of(&copy.owner, copy.file, &copy.node) {
                 Ok(Recalled::OtherStart) => copy.is_orphan.store(true, Ordering::Release),
                 Ok(_) => {
@@ -80,7 +81,7 @@ impl Cluster {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
-        let content = copy.close();
+        let Some(content) = copy.close() else { return Ok(()) };
         let of = (copy.file, copy.epoch);
         let mut path = copy.path();
         loop {

@@ -3,7 +3,7 @@
 //! Their blocks are counted as in memory alone and never evicted, so they may have no more than a
 //! share of the capacity. A push beyond it is refused, and its file written back by its node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,12 +58,16 @@ struct State {
     number: u64,
     /// Its bytes are not needed any more, or being put in the place of the file.
     is_closed: bool,
+    /// Its memory is freed.
+    is_dropped: bool,
 }
 
 /// What a copy is, to be put in the place of its file.
 pub struct Content {
     /// Its bytes; `None` of an empty file.
     pub segment: Option<Arc<Segment>>,
+    /// Blocks of it that were ever written; the others are holes.
+    pub present: BTreeSet<u64>,
     /// Its length.
     pub length: u64,
 }
@@ -132,12 +136,24 @@ impl HeldCopies {
         taken
     }
 
+    /// Frees a copy that nobody counts on, unless it is being put in the place of its file: the
+    /// node that had the file may have given it up to that.
+    pub fn drop_unneeded(&self, copy: &HeldCopy) {
+        let mut state = copy.state.lock();
+        if state.is_closed {
+            return;
+        }
+        (state.is_closed, state.is_dropped) = (true, true);
+        drop(state);
+        self.drop_copy(copy);
+    }
+
     /// Frees a copy that is not needed any more. One that came meanwhile for another time of the
     /// same file stays.
     pub fn drop_copy(&self, copy: &HeldCopy) {
         let removed = self.copies.lock().remove(&copy.epoch).is_some();
         let mut state = copy.state.lock();
-        state.is_closed = true;
+        (state.is_closed, state.is_dropped) = (true, true);
         let bytes = state.segment.resident_bytes();
         if removed {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -149,11 +165,20 @@ impl HeldCopies {
 }
 
 impl HeldCopy {
-    /// Takes no more messages, and tells what it is.
-    pub fn close(&self) -> Content {
+    /// Takes no more messages, and tells what it is; `None` where it was freed.
+    pub fn close(&self) -> Option<Content> {
         let mut state = self.state.lock();
+        if state.is_dropped {
+            return None;
+        }
         state.is_closed = true;
-        Content { segment: Some(state.segment.clone()), length: state.length }
+        let present = state.segment.resident_blocks().map(|(block, _)| block).collect();
+        Some(Content { segment: Some(state.segment.clone()), present, length: state.length })
+    }
+
+    /// Whether it takes no more messages.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
     }
 
     /// Bytes of memory that it has.
@@ -178,7 +203,7 @@ impl HeldCopy {
 impl State {
     /// An empty copy.
     fn new(path: PathBuf, segment: Arc<Segment>) -> Self {
-        State { path, segment, length: 0, number: 0, is_closed: false }
+        State { path, segment, length: 0, number: 0, is_closed: false, is_dropped: false }
     }
 
     /// Takes a message, if it is the next one.
@@ -306,6 +331,35 @@ mod tests {
         assert_eq!(content(&state), b"two");
         state.is_closed = true;
         assert!(state.take(&push(3, None, 0, Some(5)), b"three", BLOCK).is_err());
+    }
+
+    #[test]
+    fn a_copy_that_is_being_put_in_place_is_not_freed_by_what_its_node_says() {
+        let held = HeldCopies::default();
+        let copy = |epoch| {
+            let mut state = state();
+            state.take(&push(1, Some(0), 0, Some(3)), b"one", BLOCK).unwrap();
+            let copy = Arc::new(HeldCopy {
+                file: FileKey { inode: 1, generation: 2 },
+                epoch,
+                owner: NodeName::new("n0").unwrap(),
+                node: String::new(),
+                holders: Vec::new(),
+                since: Instant::now(),
+                is_orphan: AtomicBool::new(false),
+                is_nameless: AtomicBool::new(false),
+                state: Mutex::new(state),
+            });
+            held.copies.lock().insert(epoch, copy.clone());
+            copy
+        };
+        let (one, two) = (copy(1), copy(2));
+        let content = one.close().unwrap();
+        held.drop_unneeded(&one);
+        held.drop_unneeded(&two);
+        assert!(held.get(1).is_some() && held.get(2).is_none());
+        assert!(content.segment.unwrap().pin_block(0).is_some(), "its bytes are there");
+        assert!(two.close().is_none(), "it is not put in place any more");
     }
 
     #[test]

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_cluster::NodeName;
+use tidepool_proto::FileId;
 use tidepool_proto::cluster::CopiesStatus;
 
 use self::held::HeldCopies;
@@ -38,6 +39,7 @@ use super::Cluster;
 use super::recall::{Answer, Recalls};
 use crate::core::Core;
 use crate::counters::Counter;
+use crate::file::copied::Copied;
 
 pub use self::audit::{Follow, follow};
 
@@ -61,12 +63,16 @@ pub struct FileCopies {
     pushed_bytes: Counter,
     missing: Counter,
     put_in_place: Counter,
+    /// Files of this node that it gave up to a copy, the oldest first.
+    given_up: Mutex<VecDeque<(Arc<Copied>, FileId)>>,
     /// Times in memory whose copies were put in place here, the oldest first.
     placed: Mutex<VecDeque<u64>>,
 }
 
 /// Times in memory that are remembered so.
 const PLACED_MAX: usize = 16_384;
+/// Files that are remembered so.
+const GIVEN_UP_MAX: usize = 1024;
 
 impl FileCopies {
     /// Says once, and again after it was otherwise, that there are too few nodes.
@@ -96,6 +102,21 @@ impl FileCopies {
             missing: self.missing.get(),
             put_in_place: self.put_in_place.get(),
         }
+    }
+
+    /// Remembers that a file of this node was given up to a copy. Until that is in its place all
+    /// holders keep theirs.
+    pub fn note_given_up(&self, copied: &Arc<Copied>, id: FileId) {
+        let mut given_up = self.given_up.lock();
+        given_up.push_back((copied.clone(), id));
+        while given_up.len() > GIVEN_UP_MAX {
+            given_up.pop_front();
+        }
+    }
+
+    /// Whether a file was given up so.
+    pub fn was_given_up(&self, id: FileId) -> bool {
+        self.given_up.lock().iter().any(|(_, known)| *known == id)
     }
 
     /// Remembers that a copy of this node took the place of its file.

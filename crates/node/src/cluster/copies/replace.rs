@@ -10,6 +10,7 @@
 //! Each step, if it is the last one, leaves the stub or the whole file.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +24,6 @@ use tidepool_proto::Version;
 use tidepool_proto::stub::{
     Mark, STUB_ATTRIBUTE, copy_attribute, mark_of_attribute, taken_attribute,
 };
-use tidepool_proto::table::BlockState;
 
 use tidepool_store::Segment;
 
@@ -260,6 +260,19 @@ impl Taker<'_> {
     }
 }
 
+/// Takes the mark off a file whose node wrote all bytes back and did not get to that; whether the
+/// path leads to one.
+pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Result<bool, String> {
+    let Some(place) = Place::find(core, path)? else { return Ok(false) };
+    let Some((stub, _)) = place.open(file)? else { return Ok(false) };
+    let taken = get(&stub, taken_attribute(epoch, 1).as_bytes())?;
+    let is_whole = taken.as_deref() == Some(OWNER_TAKES);
+    if is_whole {
+        finish(&stub, epoch)?;
+    }
+    Ok(is_whole)
+}
+
 /// Ends what the node that had the file did not: all bytes are there, durably.
 fn finish(stub: &OwnedFd, epoch: u64) -> Result<(), String> {
     remove_attribute(stub, STUB_ATTRIBUTE)?;
@@ -281,10 +294,10 @@ fn write_beside(
     let mode = Mode::RUSR | Mode::WUSR;
     let file = rustix::fs::openat(&place.directory, beside, flags, mode)
         .map_err(failed("making a file beside the stub"))?;
-    let file = std::fs::File::from(file);
+    let file = File::from(file);
     let written = |error: io::Error| format!("writing the copy: {error}");
     if let Some(segment) = &content.segment {
-        write_blocks(segment, content.length, &file)?;
+        write_blocks(content, segment, &file)?;
     }
     file.set_len(content.length).map_err(written)?;
     take_attributes(stub, &file)?;
@@ -292,25 +305,26 @@ fn write_beside(
 }
 
 /// Writes what was ever written of a copy; the rest is holes.
-fn write_blocks(segment: &Segment, length: u64, file: &std::fs::File) -> Result<(), String> {
+fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(), String> {
+    let Content { present, length, .. } = content;
     for block in 0..segment.blocks() {
         let start = block * segment.block_bytes();
-        if start >= length {
+        if start >= *length {
             break;
         }
         if let Some(pin) = segment.pin_block(block) {
-            let part = (length - start).min(pin.len() as u64) as usize;
+            let part = (*length - start).min(pin.len() as u64) as usize;
             let written = file.write_all_at(&pin[..part], start);
             written.map_err(|error| format!("writing the copy: {error}"))?;
-        } else if segment.state(block) != BlockState::Absent {
-            return Err("a block of the copy cannot be mapped".to_owned());
+        } else if present.contains(&block) {
+            return Err("a block of the copy cannot be mapped, or is gone".to_owned());
         }
     }
     Ok(())
 }
 
 /// Owner, mode, access list and attributes.
-fn take_attributes(stub: &OwnedFd, file: &std::fs::File) -> Result<(), String> {
+fn take_attributes(stub: &OwnedFd, file: &File) -> Result<(), String> {
     let (from, to) = (
         rustix::fs::fstat(stub).map_err(failed("looking at the stub"))?,
         rustix::fs::fstat(file).map_err(failed("looking at the new file"))?,
