@@ -344,7 +344,8 @@ impl Stub {
     }
 
     /// Takes the right to finish the file, for good: its bytes are durable. From then on no holder
-    /// of a copy puts it in its place, and whoever finds the mark may take it off. `Lost` where one has the right: what other nodes were promised is what it has.
+    /// of a copy puts it in its place, and whoever finds the mark may take it off. `Lost` where one
+    /// has the right: what other nodes were promised is what it has.
     fn take(&self) -> Result<()> {
         let Some(copied) = &self.copied else { return Ok(()) };
         let name = taken_attribute(copied.copies.epoch, 1);
