@@ -119,7 +119,15 @@ fn a_file_that_is_opened_elsewhere_comes_from_whoever_has_it() {
     file.sync(false).unwrap();
     let names = ["d/two", "d/moved"];
     std::fs::rename(nodes.pfs(names[0]), nodes.pfs(names[1])).unwrap();
+    // A file of a user, with the mark of the other: it tells nothing of where that one is.
+    let mark = mark_of(&nodes, names[1]);
+    File::create(nodes.pfs("d/forged")).unwrap();
+    set_attribute(&nodes, "d/forged", STUB_ATTRIBUTE, mark.text().as_bytes());
     kill(&nodes, 0);
+    until("the node is known to be gone", || {
+        (1..3).all(|node| nodes.cluster(node).members[0].state != "alive")
+    });
+    assert_eq!(nodes.try_open(1, "d/forged", Access::Read).err().unwrap().kind(), ErrorKind::Lost);
     assert!(read(&nodes, 1, names[1]) == bytes, "also by a name that the holder was not told");
     assert!(read(&nodes, 2, names[1]) == bytes);
 }
@@ -179,12 +187,16 @@ fn a_node_that_was_cut_off_does_not_write_over_the_copy() {
     assert!(std::fs::read(nodes.pfs("d/file")).unwrap() == expected);
 }
 
-/// The copies that the mark of a stub names.
-fn marked(nodes: &Nodes, name: &str) -> tidepool_proto::stub::Copies {
+fn mark_of(nodes: &Nodes, name: &str) -> Mark {
     let mut value = vec![0; 4096];
     let file = File::open(nodes.pfs(name)).unwrap();
     let length = rustix::fs::fgetxattr(&file, STUB_ATTRIBUTE, &mut value).unwrap();
-    Mark::parse(&value[..length]).unwrap().copies.unwrap()
+    Mark::parse(&value[..length]).unwrap()
+}
+
+/// The copies that the mark of a stub names.
+fn marked(nodes: &Nodes, name: &str) -> tidepool_proto::stub::Copies {
+    mark_of(nodes, name).copies.unwrap()
 }
 
 fn set_attribute(nodes: &Nodes, name: &str, attribute: &str, value: &[u8]) {
@@ -235,10 +247,7 @@ fn what_the_node_itself_wrote_back_stays_where_it_died_before_it_said_so() {
     // As it dies between its two last steps: all bytes are durable, and the mark is still there.
     let newer = b"written back, and newer than the copy";
     std::fs::write(nodes.pfs("d/file"), newer).unwrap();
-    let mut value = vec![0; 4096];
-    let stub = File::options().read(true).write(true).open(nodes.pfs("d/file")).unwrap();
-    let length = rustix::fs::fgetxattr(&stub, STUB_ATTRIBUTE, &mut value).unwrap();
-    let mark = Mark::parse(&value[..length]).unwrap();
+    let mark = mark_of(&nodes, "d/file");
     let mark = Mark { state: StubState::Writing, ..mark }.text();
     set_attribute(&nodes, "d/file", STUB_ATTRIBUTE, mark.as_bytes());
     set_attribute(&nodes, "d/file", &taken_attribute(epoch, 1), b"owner");

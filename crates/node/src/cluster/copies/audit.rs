@@ -1,7 +1,7 @@
 //! Both sides compare what is counted on and what is held: the node of a file writes it back where
 //! a copy is missing, and a holder frees what nobody counts on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Follow {
     /// Holders to compare with.
     told: HashMap<NodeName, Told>,
+    /// When the nodes whose files are held were asked whether they were started anew.
+    asked: Option<Instant>,
     /// Copies that could not be given back, and when that was.
     failed: HashMap<u64, Instant>,
 }
@@ -59,6 +61,7 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
     let Some(core) = cluster.core.upgrade() else { return };
     let counted_on = cluster.counted_on(&core);
     cluster.audit_holders(&core, &counted_on, memory);
+    cluster.find_orphans(memory);
     cluster.look_after_held(&core, memory);
     let is_idle =
         counted_on.is_empty() && memory.told.is_empty() && cluster.copies.held.count() == 0;
@@ -177,6 +180,30 @@ impl Cluster {
         let is_held =
             |epoch: u64| held.iter().any(|copy| copy.epoch == epoch && copy.node == audit.node);
         audit.epochs.iter().copied().filter(|epoch| !is_held(*epoch)).collect()
+    }
+
+    /// Asks nodes whose files are held whether they were started anew: one that has no copies
+    /// since says nothing by itself.
+    fn find_orphans(&self, memory: &mut Follow) {
+        if memory.asked.is_some_and(|at| at.elapsed() < AUDIT_INTERVAL) {
+            return;
+        }
+        memory.asked = Some(Instant::now());
+        let held = self.copies.held.all();
+        let starts: BTreeSet<_> = held.iter().map(|copy| (&copy.owner, &copy.node)).collect();
+        for (owner, node) in starts {
+            let Ok(message) = postcard::to_stdvec(&Asked::IsStart(node.clone())) else { continue };
+            if self.why_not_asked(owner).is_some() {
+                continue;
+            }
+            let request = threads::about_copies(&message);
+            let reply = self.transport.call(owner.as_str(), &request, self.config.peer_timeout);
+            let is_it = reply.ok().and_then(|reply| postcard::from_bytes(&reply).ok());
+            if is_it == Some(false) {
+                let of_it = held.iter().filter(|it| &it.owner == owner && &it.node == node);
+                of_it.for_each(|copy| copy.is_orphan.store(true, Ordering::Release));
+            }
+        }
     }
 
     /// Gives copies back whose nodes are gone, and those whose memory is needed, large ones first.

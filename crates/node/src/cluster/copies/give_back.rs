@@ -14,7 +14,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
-use super::replace::{Replaced, Taker};
+use super::replace::{Replaced, Taker, leads_elsewhere};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -37,7 +37,9 @@ impl Cluster {
         asked: &GiveBack,
     ) -> Answer {
         let Some(copy) = self.copies.held.get(asked.epoch) else { return Answer::NotHeld };
-        if copy.set_path(path_of(&asked.path)) {
+        // A mark that a user made may name any copy.
+        let path = path_of(&asked.path);
+        if !leads_elsewhere(core, &path, copy.file) && copy.set_path(path) {
             // What failed was tried by the old name.
             self.copies.giving.forget_failure(copy.epoch);
         }

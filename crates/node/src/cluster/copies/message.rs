@@ -16,6 +16,8 @@ pub enum Asked {
     Audit(Audit),
     /// To give it back: see [`super::give_back`].
     GiveBack(GiveBack),
+    /// Whether it is this start of a node, which the copies that are held are of.
+    IsStart(String),
     /// Whether it put its copy of this time in memory in the place of the file.
     WasPlaced(u64),
 }

@@ -171,6 +171,9 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         (Asked::GiveBack(asked), Some(core)) => {
             postcard::to_stdvec(&cluster.answer_give_back(&core, &asked))
         }
+        (Asked::IsStart(node), core) => {
+            postcard::to_stdvec(&core.is_none_or(|core| core.memory_only.node() == node))
+        }
         (Asked::WasPlaced(epoch), _) => {
             postcard::to_stdvec(&cluster.copies.placed.lock().contains(&epoch))
         }
