@@ -363,7 +363,9 @@ fn whenever_the_node_dies_a_reader_finds_what_was_synced_last_or_later() {
                 bytes.get(at..at + 8).map_or(0, |it| u64::from_le_bytes(it.try_into().unwrap()))
             };
             let newest = (1..50).map(record).max().unwrap();
-            let wanted = if acknowledged % 50 == 0 { 0 } else { acknowledged };
+            // The next change, which nobody promised, may be the one that begins anew.
+            let is_empty = acknowledged % 50 == 0 || acknowledged % 50 == 49;
+            let wanted = if is_empty { 0 } else { acknowledged };
             assert!(newest >= wanted, "{newest} of {acknowledged} in round {round}");
         });
     }
