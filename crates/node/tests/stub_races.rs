@@ -41,11 +41,9 @@ fn what_another_program_writes_amid_a_call_is_kept_and_told() {
 /// False where the call ended before so many steps.
 fn amid(name: &str, call: Step, was_recorded: bool, step: u64) -> bool {
     let case = format!("{name}, recorded {was_recorded}, after step {step}");
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, path) = directory_of_one();
     let (node, hooks) = node_over(directory.path());
-    let path = directory.path().join("f");
-    let file = open_as_created(&node, &path).unwrap();
-    file.write_at(0, &content(1, 8000)).unwrap();
+    let file = written(&node, &path);
     if was_recorded {
         file.flush().unwrap();
         file.write_at(0, &content(2, 8000)).unwrap();
@@ -88,11 +86,9 @@ fn what_another_program_writes_when_a_file_was_just_written_back_is_read() {
 
 /// False where the write-back ended before so many steps.
 fn after_the_mark_went(theirs: &[u8], step: u64) -> bool {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, path) = directory_of_one();
     let (node, hooks) = node_over(directory.path());
-    let path = directory.path().join("f");
-    let file = open_as_created(&node, &path).unwrap();
-    file.write_at(0, &content(1, 8000)).unwrap();
+    let file = written(&node, &path);
     file.flush().unwrap();
     // A node that stands still for longer than time stamps are racy.
     let (count, came) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
@@ -130,11 +126,9 @@ fn open_to_read(node: &Arc<Node>, path: &std::path::Path) -> Arc<dyn OpenFile> {
 /// at what it left.
 #[test]
 fn what_another_program_writes_after_a_failed_write_down_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, path) = directory_of_one();
     let (node, hooks) = node_over(directory.path());
-    let path = directory.path().join("f");
-    let file = open_as_created(&node, &path).unwrap();
-    file.write_at(0, &content(1, 8000)).unwrap();
+    let file = written(&node, &path);
     file.flush().unwrap();
     let (failed, wrote) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
     let (theirs, seen) = (path.clone(), wrote.clone());
@@ -162,6 +156,19 @@ fn is_held(path: &std::path::Path) -> bool {
     let mut mark = [0; 512];
     let length = rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut mark[..]).unwrap();
     String::from_utf8_lossy(&mark[..length]).contains("state=held")
+}
+
+fn directory_of_one() -> (tempfile::TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    (directory, path)
+}
+
+/// A new file of 8000 bytes that were not synced.
+fn written(node: &Arc<Node>, path: &std::path::Path) -> Arc<dyn OpenFile> {
+    let file = open_as_created(node, path).unwrap();
+    file.write_at(0, &content(1, 8000)).unwrap();
+    file
 }
 
 fn node_over(directory: &std::path::Path) -> (Arc<Node>, Arc<Hooks>) {

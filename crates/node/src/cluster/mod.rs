@@ -9,6 +9,7 @@
 //! * `join`: whether another node sees the same files.
 //! * `sight`: whether what another node changes on the PFS shows here.
 //! * `shared`: how a file and its version are called between nodes.
+//! * `beneath`: files that another node tells the paths of.
 //! * `fetch`: a block from another node's memory; `provider`: a block for another node.
 //! * `holdings`: what this node announces that it holds.
 //! * `spread`: files brought in by the owners of their splits.
@@ -33,6 +34,7 @@
 //!    and the gate of a file whose copies are brought up to date. A node that fills for another one
 //!    reads from the PFS, and one that takes a copy waits for nothing, so no circle of nodes waits.
 
+mod beneath;
 pub(crate) mod copies;
 mod etcd;
 mod fetch;

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use tidepool_cluster::NodeName;
 use tidepool_proto::admin::{SpreadReport, SpreadShare};
@@ -21,7 +21,7 @@ use tidepool_proto::locality::{Locality, SPLITS_MAX, SplitRange};
 use tidepool_proto::{Error, ErrorKind, OpenFile, Result, Version, hadoop};
 
 use super::shared::Shared;
-use super::{Cluster, threads};
+use super::{Cluster, beneath, threads};
 use crate::core::Core;
 use crate::node::Node;
 use crate::ticket::Origin;
@@ -71,22 +71,13 @@ fn bring_in(cluster: &Cluster, request: &[u8]) -> Result<u64> {
     node.bring_in_split(file, &asked, &|| !cluster.is_stopping())
 }
 
-/// Opens a regular file by its path below the PFS directory, and nothing else: no link leads
-/// anywhere, and nothing happens to what is no regular file.
+/// Opens a regular file by its path below the PFS directory, and nothing else.
 fn open_below(core: &Core, path: &[u8]) -> Result<OwnedFd> {
     let failed = |error| Error::pfs("opening a file for another node", error);
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = core.pfs.root_descriptor();
-    let found = rustix::fs::openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), beneath)
-        .map_err(failed)?;
-    let mode = rustix::fs::fstat(&found).map_err(failed)?.st_mode;
-    if FileType::from_raw_mode(mode) != FileType::RegularFile {
-        return Err(refused("it is no regular file"));
-    }
-    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(again, flags, Mode::empty()).map_err(failed)
+    let path = Path::new(OsStr::from_bytes(path));
+    let found = beneath::regular_file(core.pfs.root_descriptor(), path).map_err(failed)?;
+    let found = found.ok_or_else(|| refused("it is no regular file"))?;
+    beneath::reopen(&found).map_err(failed)
 }
 
 /// Another descriptor of the same open.

@@ -62,6 +62,20 @@ fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
     }
 }
 
+/// Removes the mark of a whole file of which others have copies, and what those needed. In this
+/// order: who comes late finds no right to take.
+fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
+    lower.remove_xattr(STUB_ATTRIBUTE)?;
+    lower.remove_xattr(&copy_attribute(epoch))?;
+    lower.remove_xattr(&taken_attribute(epoch, 1))
+}
+
+/// Ends what a node did not that took the right to finish its file: all bytes are there, durably.
+pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
+    remove_marks(lower, epoch)?;
+    lower.sync(false)
+}
+
 /// Makes a stub, or what is left of one, an empty ordinary file.
 pub fn clear(lower: &dyn LowerFile) -> Result<()> {
     // In this order: what has a mark is no file that was emptied by its writer.
@@ -314,8 +328,10 @@ impl Stub {
                 lower.sync(false)?;
                 self.progress.lock().whole = Some(lower.version()?);
                 self.take()?;
-                lower.remove_xattr(STUB_ATTRIBUTE)?;
-                self.forget_copies()?;
+                match &self.copied {
+                    Some(copied) => remove_marks(lower, copied.copies.epoch)?,
+                    None => lower.remove_xattr(STUB_ATTRIBUTE)?,
+                }
             }
             Place::Head if size >= STUB_BYTES => {
                 lower.set_size(STUB_BYTES)?;
@@ -357,13 +373,6 @@ impl Stub {
         }
         self.progress.lock().is_taken = true;
         Ok(())
-    }
-
-    /// Removes what the copies needed. In this order: who comes late finds no right to take.
-    fn forget_copies(&self) -> Result<()> {
-        let Some(copied) = &self.copied else { return Ok(()) };
-        self.lower.remove_xattr(&copy_attribute(copied.copies.epoch))?;
-        self.lower.remove_xattr(&taken_attribute(copied.copies.epoch, 1))
     }
 
     /// Makes it a stub again after it could not be written back. False where it is the whole file

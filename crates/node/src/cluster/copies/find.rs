@@ -13,7 +13,8 @@ use tidepool_proto::stub::{Mark, StubState};
 use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
 use super::held::Content;
 use super::message::{Asked, GiveBack};
-use super::replace::{finish_at, leads_elsewhere};
+use super::place::leads_elsewhere;
+use super::replace::finish_at;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
@@ -29,11 +30,12 @@ impl Cluster {
         version: &Version,
         lower: &dyn LowerFile,
     ) -> Result<Recalled, String> {
-        let of = mark.copies.as_ref().map(|it| (Shared::named(version).file, it.epoch));
-        if let (Some(of), Some(path)) = (of, lower.relative_path())
-            && mark.state == StubState::Writing
-            && finish_at(core, &path, of)?
-        {
+        let copies = mark.copies.as_ref().and_then(|it| Some((it, lower.relative_path()?)));
+        let Some((copies, path)) = copies else {
+            return self.recall(mark, version).map_err(NotRecalled::reason);
+        };
+        let of = (Shared::named(version).file, copies.epoch);
+        if mark.state == StubState::Writing && finish_at(core, &path, of)? {
             return Ok(Recalled::WrittenBack);
         }
         let recalled = self.recall_while_there(mark, version);
@@ -44,9 +46,6 @@ impl Cluster {
                 mark.member == self.me.as_str() && mark.node != core.memory_only.node()
             }
             _ => false,
-        };
-        let (Some(copies), Some(path)) = (&mark.copies, lower.relative_path()) else {
-            return recalled.map_err(NotRecalled::reason);
         };
         let mut reason = match recalled {
             Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
@@ -69,15 +68,14 @@ impl Cluster {
         if !copies.is_promised && is_gone {
             // Nothing of it was promised, and nobody has it: it is empty.
             let empty = Content { segment: None, present: BTreeSet::new(), length: 0 };
-            let of = (Shared::named(version).file, copies.epoch);
             self.replace(core, of, &empty, &path)?;
             return Ok(Recalled::WrittenBack);
         }
         reason.map_or(Ok(Recalled::NotHeld), Err)
     }
 
-    /// As [`Cluster::recall`]; where there are copies it is waited for until it is known whether
-    /// the node that wrote the file is gone.
+    /// As [`Cluster::recall`]; it is waited for until it is known whether the node that wrote the
+    /// file is gone.
     fn recall_while_there(&self, mark: &Mark, version: &Version) -> Result<Recalled, NotRecalled> {
         let begun = Instant::now();
         loop {
@@ -85,7 +83,7 @@ impl Cluster {
             let is_there =
                 || NodeName::new(&mark.member).is_ok_and(|it| self.why_not_asked(&it).is_none());
             let is_silent = matches!(recalled, Err(NotRecalled::Silent(_)));
-            if !is_silent || mark.copies.is_none() || !is_there() {
+            if !is_silent || !is_there() {
                 return recalled;
             }
             if begun.elapsed() > SILENCE_MAX {

@@ -14,7 +14,8 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
-use super::replace::{Replaced, Taker, leads_elsewhere};
+use super::place::leads_elsewhere;
+use super::replace::{Replaced, Taker};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;

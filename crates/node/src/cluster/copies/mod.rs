@@ -4,7 +4,7 @@
 //! * `held`: what this node holds of others' files.
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
-//!   is put in the place of the file.
+//!   is put in the place of the file. `place`: that place.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -21,6 +21,7 @@ mod find;
 mod give_back;
 mod held;
 pub(super) mod message;
+mod place;
 mod push;
 mod replace;
 
@@ -203,7 +204,7 @@ impl Cluster {
     /// Whether this node finds the stub, so that it could put the copy in its place.
     fn check_stub_of(&self, core: &Core, push: &message::Push) -> Result<(), String> {
         let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
-        let mark = replace::mark_at(core, &path, push.file())?;
+        let mark = place::mark_at(core, &path, push.file())?;
         let copies = mark.as_ref().and_then(|mark| mark.copies.as_ref());
         let is_named = copies.is_some_and(|copies| {
             copies.epoch == push.epoch && copies.holders.iter().any(|it| it == self.me.as_str())

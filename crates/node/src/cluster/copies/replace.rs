@@ -12,29 +12,25 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, XattrFlags};
-use rustix::io::Errno;
+use rustix::fs::{Gid, Mode, OFlags, Uid, XattrFlags};
 use tidepool_cluster::FileKey;
-use tidepool_proto::Version;
-use tidepool_proto::stub::{
-    Mark, STUB_ATTRIBUTE, copy_attribute, mark_of_attribute, taken_attribute,
-};
-
+use tidepool_pfs::LowerFile;
+use tidepool_proto::Error;
+use tidepool_proto::stub::{copy_attribute, taken_attribute};
 use tidepool_store::Segment;
 
 use super::held::Content;
+use super::place::{Found, Place, failed};
 use crate::core::Core;
-use crate::file::stub::OWNER_TAKES;
+use crate::file::stub;
 
 /// Nodes that may have failed at it before.
 const TAKERS_MAX: u32 = 16;
 /// Names of attributes that are not taken along.
-const OURS: &[u8] = b"user.tidepool.";
+const OURS: &str = "user.tidepool.";
 
 /// What became of a stub.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,134 +51,13 @@ pub struct Taker<'a> {
     pub is_there: &'a dyn Fn(&str) -> bool,
 }
 
-/// What a file is in a directory.
-struct Place {
-    directory: OwnedFd,
-    name: OsString,
-}
-
-/// Why it cannot be done now.
-fn failed(what: &str) -> impl Fn(Errno) -> String + '_ {
-    move |errno| format!("{what}: {}", io::Error::from(errno))
-}
-
-impl Place {
-    /// Opens the directory of a path; no link leads anywhere. `None` where there is none.
-    fn find(core: &Core, path: &Path) -> Result<Option<Place>, String> {
-        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else { return Ok(None) };
-        let beneath =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = core.pfs.root_descriptor();
-        match rustix::fs::openat2(root, parent, flags, Mode::empty(), beneath) {
-            Ok(directory) => Ok(Some(Place { directory, name: name.to_owned() })),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
-            Err(errno) => Err(failed("opening its directory")(errno)),
-        }
-    }
-
-    /// Opens the stub and nothing else; with its number of names. `None` where the name leads
-    /// elsewhere.
-    fn open(&self, file: FileKey) -> Result<Option<(OwnedFd, u32)>, String> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = match rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty()) {
-            Ok(found) => found,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => return Err(failed("opening the stub")(errno)),
-        };
-        let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let statx = rustix::fs::statx(&found, "", AtFlags::EMPTY_PATH, flags)
-            .map_err(failed("looking at the stub"))?;
-        let version = Version::from(&statx);
-        let is_regular =
-            FileType::from_raw_mode(u32::from(statx.stx_mode)) == FileType::RegularFile;
-        let is_it = version.id.inode == file.inode && version.born_ns as u64 == file.generation;
-        if !is_regular || !is_it {
-            return Ok(None);
-        }
-        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let stub = rustix::fs::open(again, flags, Mode::empty()).map_err(failed("opening it"))?;
-        Ok(Some((stub, statx.stx_nlink)))
-    }
-
-    fn remove(&self, name: &OsStr) {
-        let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
-    }
-
-    /// Has nobody make, or rename, a file of this name until [`Self::unbar`].
-    fn bar(&self, name: &OsStr) -> Result<(), String> {
-        for _ in 0..TAKERS_MAX {
-            self.remove(name);
-            match rustix::fs::mkdirat(&self.directory, name, Mode::empty()) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EXIST) => {
-                    let flags = AtFlags::SYMLINK_NOFOLLOW;
-                    let there = rustix::fs::statat(&self.directory, name, flags);
-                    let is_directory = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
-                    if there.is_ok_and(|there| is_directory(there.st_mode)) {
-                        return Ok(());
-                    }
-                }
-                Err(errno) => return Err(failed("keeping another node off")(errno)),
-            }
-        }
-        Err("another node makes its file again and again".to_owned())
-    }
-
-    fn unbar(&self, name: &OsStr) {
-        let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR);
-    }
-}
-
-/// The mark of the stub of a file at a path below the PFS directory, if it is there.
-pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<Mark>, String> {
-    let Some(place) = Place::find(core, path)? else { return Ok(None) };
-    let Some((stub, _)) = place.open(file)? else { return Ok(None) };
-    let size = rustix::fs::fstat(&stub).map_err(failed("looking at the stub"))?.st_size;
-    let value = get(&stub, STUB_ATTRIBUTE.as_bytes())?;
-    Ok(value.and_then(|value| mark_of_attribute(&value, size as u64)))
-}
-
-/// Whether a path below the PFS directory leads to another file than this one, or to none.
-pub fn leads_elsewhere(core: &Core, path: &Path, file: FileKey) -> bool {
-    let place = Place::find(core, path);
-    place.is_ok_and(|place| place.is_none_or(|it| it.open(file).is_ok_and(|open| open.is_none())))
+fn said(error: Error) -> String {
+    error.to_string()
 }
 
 /// Name of the file that is written beside the stub by the taker of this number.
 fn name_beside(epoch: u64, number: u32) -> OsString {
     format!(".tidepool-copy-{epoch:016x}-{number}").into()
-}
-
-/// Sets an attribute if there is none (`exists` false) or one; whether it was set.
-fn set_if(stub: &OwnedFd, name: &str, value: &[u8], exists: bool) -> Result<bool, String> {
-    let flags = if exists { XattrFlags::REPLACE } else { XattrFlags::CREATE };
-    match rustix::fs::fsetxattr(stub, name, value, flags) {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST | Errno::NODATA) => Ok(false),
-        Err(errno) => Err(failed("setting an attribute of the stub")(errno)),
-    }
-}
-
-fn get(file: impl AsFd, name: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    let mut value = vec![0; 64 << 10];
-    match rustix::fs::fgetxattr(file, name, &mut value) {
-        Ok(length) => {
-            value.truncate(length);
-            Ok(Some(value))
-        }
-        Err(Errno::NODATA) => Ok(None),
-        Err(errno) => Err(failed("reading an attribute of the stub")(errno)),
-    }
-}
-
-fn remove_attribute(stub: &OwnedFd, name: &str) -> Result<(), String> {
-    match rustix::fs::fremovexattr(stub, name) {
-        Ok(()) | Err(Errno::NODATA) => Ok(()),
-        Err(errno) => Err(failed("removing an attribute of the stub")(errno)),
-    }
 }
 
 /// What a claim on a stub leads to.
@@ -203,20 +78,26 @@ impl Taker<'_> {
         path: &Path,
     ) -> Result<Replaced, String> {
         let Some(place) = Place::find(core, path)? else { return Ok(Replaced::Nameless) };
-        let Some((stub, names)) = place.open(file)? else { return Ok(Replaced::Nameless) };
+        let Some(Found { stub, names }) = place.open(file)? else {
+            return Ok(Replaced::Nameless);
+        };
+        let stub = &*stub;
         if names > 1 {
             return Err(format!("it has {names} names: remove all but one, then open it"));
         }
-        let number = match self.claim(&place, &stub, epoch)? {
-            Claim::Owners => return finish(&stub, epoch).map(|()| Replaced::Done),
+        let number = match self.claim(&place, stub, epoch)? {
+            Claim::Owners => {
+                return stub::finish(stub, epoch).map(|()| Replaced::Done).map_err(said);
+            }
             Claim::Ours(number) => number,
         };
-        if !set_if(&stub, &copy_attribute(epoch), self.value().as_bytes(), true)? {
-            remove_attribute(&stub, &taken_attribute(epoch, number))?;
+        let is_marked = stub.set_xattr_if(&copy_attribute(epoch), self.value().as_bytes(), true);
+        if !is_marked.map_err(said)? {
+            stub.remove_xattr(&taken_attribute(epoch, number)).map_err(said)?;
             return Ok(Replaced::Over);
         }
         let beside = name_beside(epoch, number);
-        let done = write_beside(&place, &beside, &stub, content)
+        let done = write_beside(&place, &beside, stub, content)
             .and_then(|()| rename(&place, &beside, file));
         if !matches!(done, Ok(Replaced::Done)) {
             place.remove(&beside);
@@ -232,17 +113,17 @@ impl Taker<'_> {
     }
 
     /// Gets the right to finish the file, once nobody who had it before can use it any more.
-    fn claim(&self, place: &Place, stub: &OwnedFd, epoch: u64) -> Result<Claim, String> {
+    fn claim(&self, place: &Place<'_>, stub: &dyn LowerFile, epoch: u64) -> Result<Claim, String> {
         let ours = self.value();
         for number in 1..=TAKERS_MAX {
             let name = taken_attribute(epoch, number);
-            if set_if(stub, &name, ours.as_bytes(), false)? {
+            if stub.set_xattr_if(&name, ours.as_bytes(), false).map_err(said)? {
                 return Ok(Claim::Ours(number));
             }
-            let Some(value) = get(stub, name.as_bytes())? else {
+            let Some(value) = stub.get_xattr(&name).map_err(said)? else {
                 return Err("another node just gave it up".to_owned());
             };
-            if value == OWNER_TAKES {
+            if value == stub::OWNER_TAKES {
                 return Ok(Claim::Owners);
             }
             if value == ours.as_bytes() {
@@ -264,28 +145,20 @@ impl Taker<'_> {
 /// path leads to one.
 pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Result<bool, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(false) };
-    let Some((stub, _)) = place.open(file)? else { return Ok(false) };
-    let taken = get(&stub, taken_attribute(epoch, 1).as_bytes())?;
-    let is_whole = taken.as_deref() == Some(OWNER_TAKES);
+    let Some(Found { stub, .. }) = place.open(file)? else { return Ok(false) };
+    let taken = stub.get_xattr(&taken_attribute(epoch, 1)).map_err(said)?;
+    let is_whole = taken.as_deref() == Some(stub::OWNER_TAKES);
     if is_whole {
-        finish(&stub, epoch)?;
+        stub::finish(&*stub, epoch).map_err(said)?;
     }
     Ok(is_whole)
 }
 
-/// Ends what the node that had the file did not: all bytes are there, durably.
-fn finish(stub: &OwnedFd, epoch: u64) -> Result<(), String> {
-    remove_attribute(stub, STUB_ATTRIBUTE)?;
-    remove_attribute(stub, &copy_attribute(epoch))?;
-    remove_attribute(stub, &taken_attribute(epoch, 1))?;
-    rustix::fs::fsync(stub).map_err(failed("syncing it"))
-}
-
 /// Writes the copy beside the stub, with its owner, mode and attributes, durably.
 fn write_beside(
-    place: &Place,
+    place: &Place<'_>,
     beside: &OsStr,
-    stub: &OwnedFd,
+    stub: &dyn LowerFile,
     content: &Content,
 ) -> Result<(), String> {
     // Of an earlier try; one that was barred is a directory and stays.
@@ -324,31 +197,28 @@ fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(),
 }
 
 /// Owner, mode, access list and attributes.
-fn take_attributes(stub: &OwnedFd, file: &File) -> Result<(), String> {
+fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
     let (from, to) = (
-        rustix::fs::fstat(stub).map_err(failed("looking at the stub"))?,
+        rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?,
         rustix::fs::fstat(file).map_err(failed("looking at the new file"))?,
     );
     if (from.st_uid, from.st_gid) != (to.st_uid, to.st_gid) {
-        let (owner, group) =
-            (rustix::fs::Uid::from_raw(from.st_uid), rustix::fs::Gid::from_raw(from.st_gid));
+        let (owner, group) = (Uid::from_raw(from.st_uid), Gid::from_raw(from.st_gid));
         rustix::fs::fchown(file, Some(owner), Some(group)).map_err(failed("setting its owner"))?;
     }
     rustix::fs::fchmod(file, Mode::from_raw_mode(from.st_mode & 0o7777))
         .map_err(failed("setting its mode"))?;
     let mut names = vec![0; 64 << 10];
-    let length = match rustix::fs::flistxattr(stub, &mut names) {
-        Ok(length) => length,
-        Err(errno) => return Err(failed("listing attributes")(errno)),
-    };
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    for name in names.filter(|name| !name.starts_with(OURS)) {
-        let is_list = name.starts_with(b"system.posix_acl");
-        if !(name.starts_with(b"user.") || is_list) {
+    let length = rustix::fs::flistxattr(stub.descriptor(), &mut names)
+        .map_err(failed("listing attributes"))?;
+    let names = names[..length].split(|byte| *byte == 0);
+    for name in names.filter_map(|name| std::str::from_utf8(name).ok()) {
+        let is_list = name.starts_with("system.posix_acl");
+        let is_users = name.starts_with("user.") && !name.starts_with(OURS);
+        if !is_users && !is_list {
             continue; // what the PFS keeps for itself
         }
-        if let Some(value) = get(stub, name)? {
-            let name = OsStr::from_bytes(name);
+        if let Some(value) = stub.get_xattr(name).map_err(said)? {
             rustix::fs::fsetxattr(file, name, &value, XattrFlags::empty())
                 .map_err(failed("setting an attribute"))?;
         }
@@ -356,7 +226,7 @@ fn take_attributes(stub: &OwnedFd, file: &File) -> Result<(), String> {
     Ok(())
 }
 
-fn rename(place: &Place, beside: &OsStr, file: FileKey) -> Result<Replaced, String> {
+fn rename(place: &Place<'_>, beside: &OsStr, file: FileKey) -> Result<Replaced, String> {
     // After it was made: who barred its name has renamed its own by now, or comes later.
     if place.open(file)?.is_none() {
         return Ok(Replaced::Nameless);
