@@ -12,7 +12,7 @@ use tidepool_proto::admin::{AdminReply, AdminRequest};
 use tidepool_proto::control::{Govern, Governed};
 use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{Reply, Request};
-use tidepool_proto::{ChangeBegin, ChangeTimes, Result};
+use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Result};
 
 use crate::binding::Manner;
 use crate::connection::Brief;
@@ -26,6 +26,9 @@ use crate::trace::{self, Asked, Outcome};
 
 /// Time for the node to answer what is told to it of a change of metadata, before and after.
 const NOTE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a file is opened in whose place another one came meanwhile.
+const REPLACED_MAX: usize = 16;
 
 /// A client of the node on this machine. Clones share one connection.
 #[derive(Clone, Debug)]
@@ -62,7 +65,8 @@ impl Client {
     /// the parallel file system, where that is known, is served without the node.
     ///
     /// A node that does not answer is waited for about 2 s; where it alone has the bytes, as long
-    /// as for any request.
+    /// as for any request. Where another file took the place of the one that was opened, that one
+    /// is opened.
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
         let opened = self.open_while(path, options, &mut || true)?;
         Ok(opened.expect("only who says no gives up"))
@@ -82,10 +86,20 @@ impl Client {
         };
         self.traced_open(Some(&path), || {
             let outside = self.link.pfs_root.get().is_some_and(|root| !is_below(&path, root));
-            let (descriptor, created) = lower::open(&path, &options)?;
-            let truncate = options.truncate && !created && options.access.writes();
-            let manner = Manner { created, truncate };
-            File::open(&self.link, descriptor, options, manner, outside, go_on)
+            for _ in 0..REPLACED_MAX {
+                let (descriptor, created) = lower::open(&path, &options)?;
+                let truncate = options.truncate && !created && options.access.writes();
+                let manner = Manner { created, truncate };
+                let opened = lower::known_inode(&descriptor);
+                let file = File::open(&self.link, descriptor, options, manner, outside, go_on);
+                let is_changed =
+                    file.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed);
+                if !is_changed || created || !lower::leads_elsewhere(&path, opened) {
+                    return file;
+                }
+            }
+            let detail = "other files take its place again and again";
+            Err(Error::new(ErrorKind::Changed, format!("opening {}", path.display()), detail))
         })
     }
 

@@ -115,6 +115,18 @@ pub(crate) fn version(file: impl AsFd) -> Result<Version> {
     Ok(Version::from(&status))
 }
 
+/// The inode of an open file, which its server need not be asked for.
+pub(crate) fn known_inode(file: impl AsFd) -> Option<u64> {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file, "", at, StatxFlags::INO).ok().map(|status| status.stx_ino)
+}
+
+/// Whether a path leads to another inode by now. False where that is not known.
+pub(crate) fn leads_elsewhere(path: &Path, opened: Option<u64>) -> bool {
+    let now = cost::wait(|| rustix::fs::stat(path)).ok().map(|status| status.st_ino);
+    opened.zip(now).is_some_and(|(opened, now)| opened != now)
+}
+
 /// Whether two versions are of equal content, for a reader that has no bytes of its own and reads
 /// by its descriptor. The change time is left out: it moves with names, links, modes and
 /// attributes, and no node is there that could tell that from a change of content. Device numbers

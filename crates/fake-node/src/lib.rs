@@ -44,8 +44,8 @@ pub enum Keeps {
 /// had when it was opened.
 #[derive(Clone, Copy)]
 pub struct Hooks {
-    /// A file was opened; its opener is not answered yet.
-    pub opened: fn(&FakeNode, &Version),
+    /// A file was opened; its opener is not answered yet. What it is told where it fails.
+    pub opened: fn(&FakeNode, &Version) -> Result<()>,
     /// Whether bytes that are kept of a file may be called resident.
     pub is_resident: fn(&FakeNode, u64) -> bool,
     /// A file is about to be read from an offset on; how many bytes of the length are.
@@ -57,7 +57,7 @@ pub struct Hooks {
 impl Default for Hooks {
     fn default() -> Self {
         Hooks {
-            opened: |_, _| (),
+            opened: |_, _| Ok(()),
             is_resident: |_, _| true,
             read: |_, _, _, length| length,
             flush: |_, _| Ok(()),
@@ -234,7 +234,7 @@ impl MetadataWatch for FakeNote {
 impl FileService for FakeService {
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         let file = open::open(&self.0, request)?;
-        (self.hooks.opened)(self, &file.version());
+        (self.hooks.opened)(self, &file.version())?;
         Ok(file)
     }
 

@@ -32,6 +32,7 @@ const MOODY: Hooks = Hooks {
         if version.size == STUB {
             node.memory_only.lock().insert(version.id, MEMORY_ONLY);
         }
+        Ok(())
     },
     is_resident: |_, size| {
         assert!(size != PANIC_EARLY, "a question of this file panics");

@@ -55,11 +55,9 @@ impl fmt::Display for PeerError {
                 "the peer cannot be reached: {error}. Check that its node runs and that the \
                  network lets its port through."
             ),
-            Self::TimedOut => write!(
-                out,
-                "the peer did not answer in time. Check its load and the network; reads go on \
-                 from the PFS."
-            ),
+            Self::TimedOut => {
+                write!(out, "the peer did not answer in time. Check its load and the network.")
+            }
             Self::Refused(refusal) => {
                 write!(out, "the peer refused: {refusal}. The PFS has the bytes.")
             }

@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use tidepool_client::{ClientOptions, OpenOptions};
-use tidepool_proto::{Access, BytesByLevel, ErrorKind, Level, ReadMode};
+use tidepool_proto::{Access, BytesByLevel, Error, ErrorKind, Level, ReadMode, Result, Version};
 
-use crate::fake::BLOCK_BYTES;
+use crate::fake::{BLOCK_BYTES, FakeNode, Hooks};
 use crate::scene::{Scene, eventually, pattern};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -40,6 +40,43 @@ fn the_second_read_sends_no_message() {
     });
     // It counts the bytes before the file is closed there.
     eventually("the node closes the file", || scene.handles() == 0);
+}
+
+/// Bytes of a file in whose place another one comes while it is opened.
+const REPLACED: u64 = 4321;
+
+/// A node that puts another file there, or says of a file that stays that it changed.
+fn replacing(stays: bool) -> Hooks {
+    let replace: fn(&FakeNode, &Version) -> Result<()> = |node, version| {
+        let at = |name: &str| std::path::Path::new(&node.pfs).join(name);
+        if version.size != REPLACED {
+            return Ok(());
+        }
+        std::fs::rename(at("other"), at("file")).unwrap();
+        Err(Error::new(ErrorKind::Changed, "opening a file", "another one is in its place"))
+    };
+    let refuse: fn(&FakeNode, &Version) -> Result<()> =
+        |_, _| Err(Error::new(ErrorKind::Changed, "opening a file", "it changed"));
+    Hooks { opened: if stays { refuse } else { replace }, ..Hooks::default() }
+}
+
+#[test]
+fn where_another_file_takes_the_place_of_one_that_is_opened_that_one_is_opened() {
+    for access in [OpenOptions::read(), OpenOptions { create: true, ..OpenOptions::read_write() }] {
+        let mut scene = Scene::without_node();
+        scene.start_with(replacing(false));
+        let (path, _) = scene.file("file", REPLACED as usize);
+        let (_, bytes) = scene.file("other", 777);
+        let file = scene.client().open(&path, access).unwrap();
+        let mut buffer = vec![0; 1000];
+        assert_eq!(file.read_at(0, &mut buffer).unwrap().bytes, 777);
+        assert!(buffer[..777] == bytes);
+    }
+    let mut scene = Scene::without_node();
+    scene.start_with(replacing(true));
+    let (path, _) = scene.file("file", 100);
+    let error = scene.client().open(&path, OpenOptions::read()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "the same file is not asked for again");
 }
 
 #[test]

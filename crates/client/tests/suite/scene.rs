@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_node::server::{Server, ServerLimits};
 
-use crate::fake::{FakeNode, FakeService};
+use crate::fake::{FakeNode, FakeService, Hooks};
 
 /// Longest wait of a test for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,9 +56,14 @@ impl Scene {
 
     /// Starts a node that knows nothing of an earlier one.
     pub fn start(&mut self) {
+        self.start_with(Hooks::default());
+    }
+
+    /// As [`Scene::start`]; the node does this otherwise.
+    pub fn start_with(&mut self, hooks: Hooks) {
         self.server = None;
         let pfs = self.node.pfs.clone();
-        self.node = Arc::new(FakeNode { pfs, ..FakeNode::default() });
+        self.node = Arc::new(FakeNode { pfs, hooks, ..FakeNode::default() });
         self.server = Some(start(&self.socket(), &self.node));
     }
 

@@ -266,7 +266,7 @@ impl Cluster {
 
     fn ask_to_write_back(&self, holder: &NodeName, request: &[u8]) -> Result<Answer, String> {
         let reply = self.transport.call(holder.as_str(), request, self.config.peer_timeout);
-        let reply = reply.map_err(|error| error.to_string())?;
+        let reply = reply.map_err(|error| format!("`{holder}`: {error}"))?;
         postcard::from_bytes(&reply)
             .map_err(|_| "it answers what this release does not understand".to_owned())
     }

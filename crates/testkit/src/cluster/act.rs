@@ -15,7 +15,7 @@ use tidepool_proto::size::MemorySize;
 use super::content::{Blend, Content, Wrong, encode};
 use super::held::Reader;
 use super::nodes::Nodes;
-use super::operation::{Author, Change, Operation, name};
+use super::operation::{Author, Change, Operation, is_kept, name, name_beside};
 use super::world::{Pending, View};
 use crate::model::files::Failure;
 
@@ -207,6 +207,9 @@ impl Job {
         if let Err(failure) = writer.carry_out(pending.change) {
             return self.failed("change", &failure, false);
         }
+        if is_kept(*file) && *author != Author::Behind {
+            return Outcome::Done; // it is in memory, or is not: both are right
+        }
         // What was closed is on the PFS.
         let bytes = match fs::read(self.nodes.pfs().join(name(*file))) {
             Ok(bytes) => bytes,
@@ -354,7 +357,7 @@ impl Writer<'_> {
     }
 
     fn beside(&self, directory: &Path) -> PathBuf {
-        directory.join(format!(".{}.new", name(self.file)))
+        directory.join(name_beside(self.file))
     }
 
     fn by_calls(&self, directory: &Path, change: Change) -> Done {

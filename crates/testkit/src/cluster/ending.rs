@@ -9,7 +9,7 @@ use tidepool_proto::admin::{AdminRequest, Status};
 use super::content::Wrong;
 use super::held::Reader;
 use super::nodes::{MEMORY_MIB, Member, Nodes};
-use super::operation::{Way, name};
+use super::operation::{KEPT_DIRECTORY, Way, name};
 use super::world::World;
 use crate::product::is_mounted;
 
@@ -26,9 +26,6 @@ pub fn check_files(nodes: &Nodes, world: &World) -> Result<(), (usize, Wrong)> {
         let wrong = |what: String| (file, what);
         let pages = content.pages();
         let check = |bytes: &[u8]| content.check(file, 0, pages + 1, &[pages], bytes);
-        let on_pfs = fs::read(nodes.pfs().join(name(file)))
-            .map_err(|error| wrong(format!("at the end, on the PFS: {error}")))?;
-        check(&on_pfs).map_err(|reason| wrong(format!("at the end, on the PFS: {reason}")))?;
         let ways = [Way::Library, Way::Mount];
         let ways = if nodes.are_mounted { &ways[..] } else { &ways[..1] };
         for node in 0..nodes.members.len() {
@@ -41,6 +38,10 @@ pub fn check_files(nodes: &Nodes, world: &World) -> Result<(), (usize, Wrong)> {
                 piece.map_or(Ok(()), |piece| check(&piece.bytes)).map_err(at)?;
             }
         }
+        // After that: a file in memory alone came there when another node opened it.
+        let on_pfs = fs::read(nodes.pfs().join(name(file)))
+            .map_err(|error| wrong(format!("at the end, on the PFS: {error}")))?;
+        check(&on_pfs).map_err(|reason| wrong(format!("at the end, on the PFS: {reason}")))?;
     }
     Ok(())
 }
@@ -103,12 +104,16 @@ pub fn stop_all(nodes: &Nodes) -> Result<(), Wrong> {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    let entries = fs::read_dir(nodes.pfs()).map_err(|error| error.to_string())?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    // Programs that wrote through a node that was killed left some of these.
-    let is_ours = |it: &String| it.starts_with("file") || it.ends_with(".new");
-    match names.filter(|it| !is_ours(it)).collect::<Vec<_>>() {
-        left if left.is_empty() => Ok(()),
-        left => Err(format!("left in the PFS directory: {left:?}")),
+    for directory in [nodes.pfs(), nodes.pfs().join(KEPT_DIRECTORY)] {
+        let entries = fs::read_dir(directory).map_err(|error| error.to_string())?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        // Programs that wrote through a node that was killed left some of these.
+        let is_ours =
+            |it: &String| it.starts_with("file") || it.ends_with(".new") || it == KEPT_DIRECTORY;
+        let left: Vec<String> = names.filter(|it| !is_ours(it)).collect();
+        if !left.is_empty() {
+            return Err(format!("left in the PFS directory: {left:?}"));
+        }
     }
+    Ok(())
 }

@@ -1,11 +1,9 @@
 //! Batches of operations from a seed.
 
 use super::nodes::MEMORY_MIB;
-use super::operation::{Author, Batch, Change, Manner, Operation, Way, Weather};
+use super::operation::{Author, Batch, Change, FILES, Manner, Operation, Way, Weather, is_kept};
 use super::world::{SLOTS, World};
 
-/// Files.
-pub const FILES: usize = 20;
 /// Operations of a batch at most.
 const BATCH_MAX: usize = 8;
 /// Files that most operations are about, for a while.
@@ -39,6 +37,7 @@ pub struct Generator {
 #[derive(Default)]
 struct Taken {
     changed: Vec<usize>,
+    is_one_killed: bool,
     slots: Vec<usize>,
     /// Nodes that nobody else uses.
     shaken: Vec<usize>,
@@ -59,7 +58,8 @@ impl Generator {
     pub fn first(&mut self) -> Batch {
         let create = |file: usize| {
             let change = Change::Recreate { pages: self.length() };
-            self.change_by(file, change, Author::Behind, Manner::default())
+            let author = if is_kept(file) { Author::Library(0) } else { Author::Behind };
+            self.change_by(file, change, author, Manner::default())
         };
         (0..FILES).map(create).collect()
     }
@@ -113,7 +113,7 @@ impl Generator {
         }
         if self.rng.bool() {
             let node = self.rng.usize(..world.nodes.len());
-            let author = self.author(node, world);
+            let author = self.author(node, file, world);
             let after_us = self.rng.u64(..MEETING_US);
             let change = self.change_of(world.files[file].pages());
             let manner = Manner { after_us, ..Manner::default() };
@@ -128,7 +128,8 @@ impl Generator {
         let count = world.nodes.len();
         let holder = self.rng.usize(..count);
         let taker = (holder + self.rng.usize(1..count)) % count;
-        let long = (0..FILES).filter(|file| world.files[*file].pages() >= LONG_PAGES);
+        let is_long = |file: &usize| world.files[*file].pages() >= LONG_PAGES;
+        let long = (0..FILES).filter(|file| is_long(file) && !is_kept(*file));
         let Some(file) = self.rng.choice(long.collect::<Vec<_>>()) else { return };
         let length = world.files[file].pages();
         let evict = |node: usize| Operation::Evict { node, file, after_us: 0 };
@@ -242,7 +243,8 @@ impl Generator {
     }
 
     fn change(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
-        let (file, author) = (self.file(), self.author(node, world));
+        let file = self.file();
+        let author = self.author(node, file, world);
         let is_free = author.node().is_none_or(|node| !taken.shaken.contains(&node));
         if taken.changed.contains(&file) || !is_free {
             return None;
@@ -253,9 +255,9 @@ impl Generator {
         Some(self.change_by(file, change, author, Manner::default()))
     }
 
-    fn author(&mut self, node: usize, world: &World) -> Author {
+    fn author(&mut self, node: usize, file: usize, world: &World) -> Author {
         match self.rng.u32(..10) {
-            0..5 => Author::Behind,
+            0..5 if !is_kept(file) => Author::Behind,
             5..8 if world.is_up(node) => Author::Mount(node),
             _ => Author::Library(node),
         }
@@ -356,7 +358,9 @@ impl Generator {
                 taken.struck.push(node);
                 Some(Operation::Pause { node, after_ms, for_ms })
             }
-            3..5 if up > 2 + falls => {
+            // Two copies outlive one node at a time.
+            3..5 if up > 2 + falls && !taken.is_one_killed => {
+                taken.is_one_killed = true;
                 taken.struck.push(node);
                 Some(Operation::Kill { node, after_ms })
             }

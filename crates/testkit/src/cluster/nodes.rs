@@ -11,7 +11,7 @@ use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
 
 use super::links::RunningLink;
-use super::operation::Weather;
+use super::operation::{KEPT_DIRECTORY, Weather};
 use super::run::Plan;
 use crate::product::{Node, NodeSpec, end_of_log, said, signal, unmount};
 
@@ -107,6 +107,11 @@ fn configuration(node: usize, count: usize, port: u16, key_file: &Path) -> Strin
     )
 }
 
+/// What of these files is not on the PFS is in the memory of two nodes.
+fn rule() -> String {
+    format!("[[rule]]\npath = \"{KEPT_DIRECTORY}\"\nwrite_mode = \"memory\"\ncopies = 2\n")
+}
+
 impl Nodes {
     /// Starts nodes over one PFS directory below the temporary directory, or the one of the plan.
     pub fn start(plan: &Plan) -> io::Result<Nodes> {
@@ -125,7 +130,7 @@ impl Nodes {
             write_certificates(directory.path(), count)?;
         }
         let pfs = directory.path().join("pfs");
-        std::fs::create_dir(&pfs)?;
+        std::fs::create_dir_all(pfs.join(KEPT_DIRECTORY))?;
         let mut links = Vec::new();
         for from in 0..count {
             let link = |to: usize| match from == to {
@@ -145,7 +150,8 @@ impl Nodes {
             let spec = NodeSpec {
                 memory: format!("{MEMORY_MIB}MiB"),
                 configuration: configuration(node, count, port, &key_file)
-                    + &certificates(node, directory.path()),
+                    + &certificates(node, directory.path())
+                    + &rule(),
                 pfs: Some(pfs.clone()),
                 is_mounted: are_mounted,
                 ..NodeSpec::default()

@@ -212,7 +212,36 @@ impl Operation {
     }
 }
 
-/// The name of a file.
+/// Files.
+pub const FILES: usize = 20;
+/// The first of those that are kept.
+const KEPT_FROM: usize = 15;
+/// Directory of those that are kept.
+pub const KEPT_DIRECTORY: &str = "kept";
+
+/// Whether a file that is begun empty is in memory alone, of two nodes when it was closed. A
+/// program behind the nodes has no business with it.
+pub fn is_kept(file: usize) -> bool {
+    (KEPT_FROM..FILES).contains(&file)
+}
+
+/// Files that are kept.
+pub fn kept() -> std::ops::Range<usize> {
+    KEPT_FROM..FILES
+}
+
+/// The name of a file below the PFS directory.
 pub fn name(file: usize) -> String {
-    format!("file{file}")
+    match is_kept(file) {
+        true => format!("{KEPT_DIRECTORY}/file{file}"),
+        false => format!("file{file}"),
+    }
+}
+
+/// The name of a file that is to take the place of another one.
+pub fn name_beside(file: usize) -> String {
+    match is_kept(file) {
+        true => format!("{KEPT_DIRECTORY}/.file{file}.new"),
+        false => format!(".file{file}.new"),
+    }
 }

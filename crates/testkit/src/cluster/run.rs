@@ -1,6 +1,6 @@
 //! A run: batches from a seed or a log, what is found, and a shorter log that still shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use super::act::{Job, Outcome, Report};
 use super::content::{Content, Wrong};
 use super::ending;
-use super::generator::{FILES, Generator};
+use super::generator::Generator;
 use super::held::Reader;
 use super::nodes::Nodes;
-use super::operation::{Author, Batch, Change, Manner, Operation};
+use super::operation::{
+    Author, Batch, Change, FILES, Manner, Operation, Way, Weather, is_kept, kept,
+};
 use super::world::{State, View, World};
 
 /// A batch that takes longer hangs. Nothing in it takes more than a few seconds.
@@ -58,6 +60,10 @@ pub struct Tally {
     pub filled_for_peers: u64,
     /// Blocks that changed while they were sent, and were thrown away.
     pub changed_under_way: u64,
+    /// Bytes that were sent to be kept in memory for another node.
+    pub pushed_bytes: u64,
+    /// Copies that took the place of a file whose node was gone.
+    pub put_in_place: u64,
     /// By kind of operation.
     pub kinds: BTreeMap<String, u64>,
     /// Time that operations took, by kind.
@@ -71,8 +77,10 @@ impl fmt::Display for Tally {
             f,
             "{applied} operations, {stale} stale, {lost} lost with their node; {} MiB from other \
              nodes, {filled_for_peers} blocks filled for others, {changed_under_way} changed under \
-             way",
-            self.peer_bytes >> 20
+             way; {} MiB of copies sent, {} put in place",
+            self.peer_bytes >> 20,
+            self.pushed_bytes >> 20,
+            self.put_in_place
         )?;
         for (kind, count) in &self.kinds {
             let took = self.took.get(kind).copied().unwrap_or_default();
@@ -140,6 +148,8 @@ struct Driver {
     nodes: Arc<Nodes>,
     world: World,
     held: Vec<Option<Arc<Reader>>>,
+    /// Links through which nothing comes.
+    cut: BTreeSet<(usize, usize)>,
     tally: Tally,
 }
 
@@ -172,7 +182,13 @@ impl Driver {
         let nodes = Nodes::start(plan)?;
         let world = World::new(FILES, plan.nodes);
         let held = world.views.iter().map(|_| None).collect();
-        Ok(Driver { nodes: Arc::new(nodes), world, held, tally: Tally::default() })
+        Ok(Driver {
+            nodes: Arc::new(nodes),
+            world,
+            held,
+            cut: BTreeSet::new(),
+            tally: Tally::default(),
+        })
     }
 
     /// The node that an operation goes through.
@@ -192,9 +208,9 @@ impl Driver {
     }
 
     fn job(&self, operation: &Operation, batch: &[Operation]) -> Job {
-        let (killed, _) = struck(batch);
+        let (killed, paused) = struck(batch);
         let node = self.node_of(operation);
-        let is_lost = node.is_some_and(|node| killed.contains(&node));
+        let mut is_lost = node.is_some_and(|node| killed.contains(&node));
         let held = match operation {
             Operation::ReadHeld { slot, .. } => {
                 let reader = self.held[*slot].clone();
@@ -206,6 +222,12 @@ impl Driver {
             Some((_, view)) => Some(view.file),
             None => operation.file(),
         };
+        if file.is_some_and(is_kept) {
+            // Its bytes may be where this node cannot reach them, or another one took them over.
+            let is_cut = batch.iter().any(|it| matches!(it, Operation::Link { .. }));
+            is_lost |= is_cut || !self.cut.is_empty();
+            is_lost |= node.is_some_and(|it| paused.contains(&it) || !self.world.is_up(it));
+        }
         Job {
             operation: operation.clone(),
             nodes: self.nodes.clone(),
@@ -321,7 +343,36 @@ impl Driver {
                     self.release_all(Some(*node));
                 }
                 Operation::Start { node } => self.world.nodes[*node] = State::Up,
+                Operation::Link { from, to, weather: Weather::Cut } => {
+                    self.cut.insert((*from, *to));
+                }
+                Operation::Link { from, to, .. } => {
+                    self.cut.remove(&(*from, *to));
+                }
                 _ => {}
+            }
+        }
+        if killed.is_empty() { Ok(()) } else { self.settle() }
+    }
+
+    /// Has the files of which one copy went with a node come to the PFS, before another node goes:
+    /// two copies outlive one node at a time.
+    fn settle(&mut self) -> Checked {
+        self.nodes.heal_links();
+        self.cut.clear();
+        let nodes = (0..self.world.nodes.len()).filter(|node| self.world.is_up(*node));
+        for node in nodes.take(2).collect::<Vec<_>>() {
+            let read = |file: usize| {
+                let pages = self.world.files[file].pages() + 1;
+                Operation::Read { node, way: Way::Library, file, pieces: vec![(0, pages)] }
+            };
+            let batch: Batch = kept().map(read).collect();
+            let reports = self.run(&batch)?;
+            for (operation, report) in batch.iter().zip(reports) {
+                if report.outcome != Outcome::Done {
+                    let wrong = format!("after a kill, {operation:?}: {:?}", report.outcome);
+                    return Err(Fault { wrong, file: operation.file() });
+                }
             }
         }
         Ok(())
@@ -378,6 +429,8 @@ impl Driver {
             let cluster = status.cluster.unwrap_or_default();
             self.tally.filled_for_peers += cluster.blocks_filled_for_peers;
             self.tally.changed_under_way += cluster.blocks_changed;
+            self.tally.pushed_bytes += cluster.copies.pushed_bytes;
+            self.tally.put_in_place += cluster.copies.put_in_place;
         }
     }
 
@@ -399,8 +452,9 @@ impl Driver {
         for (number, member) in self.nodes.members.iter().enumerate() {
             ending::check_bounds(number, member).map_err(general)?;
         }
-        if self.tally.applied >= PEERS_DUE_AFTER && self.tally.peer_bytes == 0 {
-            return Err(general("no node read from another one: nothing was tested".into()));
+        let Tally { applied, peer_bytes, pushed_bytes, .. } = self.tally;
+        if applied >= PEERS_DUE_AFTER && (peer_bytes == 0 || pushed_bytes == 0) {
+            return Err(general("no node read from another one, or had a copy: no test".into()));
         }
         ending::stop_all(&self.nodes).map_err(general)
     }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tidepool_cluster::NodeName;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::Version;
-use tidepool_proto::stub::{Mark, StubState};
+use tidepool_proto::stub::{Copies, Mark, StubState};
 
 use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
 use super::held::Content;
@@ -38,33 +39,34 @@ impl Cluster {
         if mark.state == StubState::Writing && finish_at(core, &path, of)? {
             return Ok(Recalled::WrittenBack);
         }
-        let recalled = self.recall_while_there(mark, version);
-        let is_gone = match &recalled {
-            Ok(Recalled::OtherStart) | Err(NotRecalled::Silent(_)) => true,
-            // An earlier start of this node wrote it.
-            Ok(Recalled::NotHeld) => {
-                mark.member == self.me.as_str() && mark.node != core.memory_only.node()
+        let begun = Instant::now();
+        let (reason, is_gone) = loop {
+            let was_there = self.is_member(&mark.member);
+            let recalled = self.recall(mark, version);
+            if recalled == Ok(Recalled::WrittenBack) {
+                return Ok(Recalled::WrittenBack);
             }
-            _ => false,
-        };
-        let mut reason = match recalled {
-            Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
-            Ok(_) => None,
-            Err(not) => Some(not.reason()),
-        };
-        for holder in &copies.holders {
-            let path = path.as_os_str().as_bytes().to_vec();
-            let asked = GiveBack { epoch: copies.epoch, path };
-            let given = match holder == self.me.as_str() {
-                true => self.give_back_here(core, &asked),
-                false => self.ask_for_copy(holder, asked),
-            };
-            match given {
+            // Also while it only says nothing: a holder may hear it.
+            let reason = match self.ask_holders(core, copies, &path) {
                 Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
-                Ok(_) => {}
-                Err(why) => reason = Some(why),
+                Ok(_) => recalled.clone().err().map(NotRecalled::reason),
+                Err(reason) => Some(reason),
+            };
+            let is_silent = matches!(recalled, Err(NotRecalled::Silent(_)));
+            if is_silent && was_there && begun.elapsed() < SILENCE_MAX {
+                continue; // it is found out soon whether it is gone
             }
-        }
+            // Of the last case: an earlier start of this node wrote it.
+            let is_gone = match recalled {
+                Ok(Recalled::OtherStart) => true,
+                Err(NotRecalled::Silent(_)) => !was_there,
+                Ok(Recalled::NotHeld) => {
+                    mark.member == self.me.as_str() && mark.node != core.memory_only.node()
+                }
+                _ => false,
+            };
+            break (reason, is_gone);
+        };
         if !copies.is_promised && is_gone {
             // Nothing of it was promised, and nobody has it: it is empty.
             let empty = Content { segment: None, present: BTreeSet::new(), length: 0 };
@@ -74,22 +76,34 @@ impl Cluster {
         reason.map_or(Ok(Recalled::NotHeld), Err)
     }
 
-    /// As [`Cluster::recall`]; it is waited for until it is known whether the node that wrote the
-    /// file is gone.
-    fn recall_while_there(&self, mark: &Mark, version: &Version) -> Result<Recalled, NotRecalled> {
-        let begun = Instant::now();
-        loop {
-            let recalled = self.recall(mark, version);
-            let is_there =
-                || NodeName::new(&mark.member).is_ok_and(|it| self.why_not_asked(&it).is_none());
-            let is_silent = matches!(recalled, Err(NotRecalled::Silent(_)));
-            if !is_silent || !is_there() {
-                return recalled;
-            }
-            if begun.elapsed() > SILENCE_MAX {
-                return recalled.map_err(|not| NotRecalled::Stays(not.reason()));
+    /// Whether a node counts as there.
+    fn is_member(&self, name: &str) -> bool {
+        NodeName::new(name).is_ok_and(|it| self.why_not_asked(&it).is_none())
+    }
+
+    /// Asks one holder of copies after the other to give it back; the reason of the last one that
+    /// keeps its own.
+    fn ask_holders(
+        &self,
+        core: &Arc<Core>,
+        copies: &Copies,
+        path: &Path,
+    ) -> Result<Recalled, String> {
+        let mut given = Ok(Recalled::NotHeld);
+        for holder in &copies.holders {
+            let path = path.as_os_str().as_bytes().to_vec();
+            let asked = GiveBack { epoch: copies.epoch, path };
+            let answer = match holder == self.me.as_str() {
+                true => self.give_back_here(core, &asked),
+                false => self.ask_for_copy(holder, asked),
+            };
+            match answer {
+                Ok(Recalled::WrittenBack) => return Ok(Recalled::WrittenBack),
+                Ok(_) => {}
+                Err(reason) => given = Err(reason),
             }
         }
+        given
     }
 
     fn ask_for_copy(&self, holder: &str, asked: GiveBack) -> Result<Recalled, String> {

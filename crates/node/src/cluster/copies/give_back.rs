@@ -25,8 +25,9 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long the node that has a file may take to write it back when this one goes: it keeps the
 /// bytes in any case.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
-/// How long a node that says nothing may not count as gone.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long a node that says nothing is asked again: by then it counts as gone, or is cut off from
+/// this one alone.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How long a change of the capacity waits for copies to be given back.
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
 
