@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use support::nodes::*;
 use support::{content, read_all, scratch_rule};
@@ -117,7 +118,8 @@ fn a_file_that_is_opened_elsewhere_comes_from_whoever_has_it() {
     let file = create(&nodes, 0, "d/two");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
-    let names = ["d/two", "d/moved"];
+    let names = ["d/two", "e/moved"];
+    std::fs::create_dir(nodes.pfs("e")).unwrap();
     std::fs::rename(nodes.pfs(names[0]), nodes.pfs(names[1])).unwrap();
     // A file of a user, with the mark of the other: it tells nothing of where that one is.
     let mark = mark_of(&nodes, names[1]);
@@ -130,6 +132,28 @@ fn a_file_that_is_opened_elsewhere_comes_from_whoever_has_it() {
     assert_eq!(nodes.try_open(1, "d/forged", Access::Read).err().unwrap().kind(), ErrorKind::Lost);
     assert!(read(&nodes, 1, names[1]) == bytes, "also by a name that the holder was not told");
     assert!(read(&nodes, 2, names[1]) == bytes);
+}
+
+/// Without anybody who opens it: programs write a file beside its place and rename it.
+#[test]
+fn a_file_that_was_renamed_is_found_by_who_has_its_copy() {
+    let nodes = nodes(2, 2);
+    std::fs::create_dir(nodes.pfs("e")).unwrap();
+    synced(&nodes, "d/.file.new", b"beside");
+    synced(&nodes, "d/part", b"elsewhere");
+    synced(&nodes, "d/removed", b"removed");
+    std::fs::rename(nodes.pfs("d/part"), nodes.pfs("e/part")).unwrap();
+    // Its node tells that within seconds.
+    std::thread::sleep(Duration::from_secs(5));
+    std::fs::rename(nodes.pfs("d/.file.new"), nodes.pfs("d/file")).unwrap();
+    std::fs::remove_file(nodes.pfs("d/removed")).unwrap();
+    kill(&nodes, 0);
+    for (name, bytes) in [("d/file", b"beside".as_slice()), ("e/part", b"elsewhere")] {
+        until("the copy is in its place", || !is_stub(&nodes, name));
+        assert_eq!(std::fs::read(nodes.pfs(name)).unwrap(), bytes);
+    }
+    assert_eq!(std::fs::read_dir(nodes.pfs("d")).unwrap().count(), 1, "nothing comes back");
+    nodes.nodes[1].drain().unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -21,6 +22,8 @@ pub struct Copied {
     /// Who has them, and what they are called, as the mark tells it.
     pub copies: Copies,
     is_promised: AtomicBool,
+    /// Where its holders believe the file, below the PFS directory.
+    told_path: Mutex<PathBuf>,
     state: Mutex<State>,
 }
 
@@ -98,7 +101,12 @@ impl Copied {
             is_up_to_date: false,
             is_over: false,
         };
-        Copied { copies, is_promised: AtomicBool::new(false), state: Mutex::new(state) }
+        Copied {
+            copies,
+            is_promised: AtomicBool::new(false),
+            told_path: Mutex::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// What the mark is to tell now.
@@ -109,6 +117,17 @@ impl Copied {
     /// A sync is about to promise bytes; whether it is the first.
     pub fn promise(&self) -> bool {
         !self.is_promised.swap(true, Ordering::AcqRel)
+    }
+
+    /// Its holders were told that the file is here.
+    pub fn note_told(&self, path: &Path) {
+        *self.told_path.lock() = path.to_owned();
+    }
+
+    /// Whether its holders believe the file elsewhere; false where they were told nothing yet.
+    pub fn is_elsewhere(&self, path: &Path) -> bool {
+        let told = self.told_path.lock();
+        !told.as_os_str().is_empty() && *told != path
     }
 
     /// Bytes are about to be written.

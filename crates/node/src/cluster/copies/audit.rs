@@ -2,6 +2,8 @@
 //! a copy is missing, and a holder frees what nobody counts on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use tidepool_cluster::NodeName;
 use tidepool_proto::FileId;
 
-use super::message::{Asked, Audit, AuditAnswer};
+use super::message::{Asked, Audit, AuditAnswer, path_of};
 use crate::cluster::recall::Answer;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -28,6 +30,8 @@ const EPOCHS_MAX: usize = 100_000;
 const YOUNG: Duration = Duration::from_secs(15);
 /// A holder is compared with for this time after it was to hold anything.
 const FORGET: Duration = Duration::from_secs(60);
+/// Time between two looks at the names of files, for each of them.
+const NAME_INTERVAL: Duration = Duration::from_micros(100);
 /// Time after which a copy that could not be given back is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -36,6 +40,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Follow {
     /// Holders to compare with.
     told: HashMap<NodeName, Told>,
+    /// Files that were looked for names last, and when that was.
+    named: Option<(usize, Instant)>,
     /// When the nodes whose files are held were asked whether they were started anew.
     asked: Option<Instant>,
     /// Copies that could not be given back, and when that was.
@@ -87,6 +93,7 @@ impl Cluster {
         let names = memory.told.keys().cloned();
         let mut by_holder: BTreeMap<NodeName, Vec<u64>> =
             names.map(|holder| (holder, Vec::new())).collect();
+        let moved = self.moved(core, counted_on, memory);
         let given_up = self.copies.given_up.lock().clone();
         for (copied, _) in counted_on.iter().chain(&given_up) {
             for holder in copied.copies.holders.iter().filter_map(|it| NodeName::new(it).ok()) {
@@ -97,7 +104,7 @@ impl Cluster {
             epochs.sort_unstable();
             let missing = match self.why_not_asked(&holder) {
                 Some(_) => epochs.clone(),
-                None => match self.audit(core, &holder, &epochs, memory) {
+                None => match self.audit(core, &holder, &epochs, &moved, memory) {
                     Some(missing) => missing,
                     None => continue,
                 },
@@ -111,9 +118,33 @@ impl Cluster {
             }
         }
         memory.told.retain(|_, told| !told.epochs.is_empty() || told.needed.elapsed() < FORGET);
+        for (copied, path) in moved {
+            copied.note_told(&path);
+        }
         for (copied, id) in counted_on.iter().filter(|(copied, _)| copied.is_over()) {
             self.write_back_without_copy(core, copied.copies.epoch, *id);
         }
+    }
+
+    /// Files that have another name than their holders know.
+    fn moved(
+        &self,
+        core: &Core,
+        counted_on: &[(Arc<Copied>, FileId)],
+        memory: &mut Follow,
+    ) -> Vec<(Arc<Copied>, PathBuf)> {
+        let is_early = |(count, at): (usize, Instant)| at.elapsed() < NAME_INTERVAL * count as u32;
+        if memory.named.is_some_and(is_early) {
+            return Vec::new();
+        }
+        memory.named = Some((counted_on.len(), Instant::now()));
+        let moved = |(copied, id): &(Arc<Copied>, FileId)| {
+            let file = core.files.get(*id)?;
+            let lower = file.inner.lock().stub.as_ref()?.lower().clone();
+            let path = lower.relative_path_known()?;
+            copied.is_elsewhere(&path).then(|| (copied.clone(), path))
+        };
+        counted_on.iter().filter_map(moved).collect()
     }
 
     /// Which of these a holder lacks; `None` where it was not asked, or did not answer.
@@ -122,18 +153,24 @@ impl Cluster {
         core: &Core,
         holder: &NodeName,
         epochs: &[u64],
+        moved: &[(Arc<Copied>, PathBuf)],
         memory: &mut Follow,
     ) -> Option<Vec<u64>> {
         let told = memory.told.entry(holder.clone()).or_default();
         let is_recent = told.at.is_some_and(|at| at.elapsed() < AUDIT_INTERVAL);
-        let is_told = is_recent && told.epochs == epochs;
+        let moved: Vec<(u64, Vec<u8>)> = moved
+            .iter()
+            .filter(|(copied, _)| epochs.binary_search(&copied.copies.epoch).is_ok())
+            .map(|(copied, path)| (copied.copies.epoch, path.as_os_str().as_bytes().to_vec()))
+            .collect();
+        let is_told = is_recent && told.epochs == epochs && moved.is_empty();
         if is_told || epochs.len() > EPOCHS_MAX {
             return None;
         }
         let node = core.memory_only.node().to_owned();
         let is_over = |epoch: &&u64| epochs.binary_search(epoch).is_err();
         let over = told.epochs.iter().filter(is_over).copied().collect();
-        let asked = Asked::Audit(Audit { node, epochs: epochs.to_vec(), over });
+        let asked = Asked::Audit(Audit { node, epochs: epochs.to_vec(), over, moved });
         let request = threads::about_copies(&postcard::to_stdvec(&asked).ok()?);
         let reply =
             self.transport.call(holder.as_str(), &request, self.config.peer_timeout).ok()?;
@@ -167,6 +204,10 @@ impl Cluster {
     /// count on.
     pub(super) fn answer_audit(&self, from: &NodeName, audit: &Audit) -> Vec<u64> {
         let held = self.copies.held.all();
+        for (epoch, path) in &audit.moved {
+            let copy = held.iter().find(|copy| copy.epoch == *epoch && copy.node == audit.node);
+            copy.map(|copy| copy.set_path(path_of(path)));
+        }
         for copy in held.iter().filter(|copy| copy.owner == *from) {
             if copy.node != audit.node {
                 copy.is_orphan.store(true, Ordering::Release);
@@ -220,8 +261,10 @@ impl Cluster {
             }
             coming += copy.bytes();
             let (epoch, path) = (copy.epoch, copy.path());
-            if let Answer::Stays(reason) = self.begin_to_give_back(core, copy) {
-                tracing::warn!(path = %path.display(), reason, "a copy stays in memory");
+            if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
+                if copy.is_reason_new(&reason) {
+                    tracing::warn!(path = %path.display(), reason, "a copy stays in memory");
+                }
                 memory.failed.insert(epoch, Instant::now());
             }
         }

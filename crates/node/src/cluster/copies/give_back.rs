@@ -14,7 +14,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
-use super::place::leads_elsewhere;
+use super::place::{found_beside, leads_elsewhere};
 use super::replace::{Replaced, Taker};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
@@ -99,6 +99,12 @@ impl Cluster {
                 Replaced::Over => break,
                 Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
                 Replaced::Nameless if copy.path() == path => {
+                    // Programs write a file beside its place and rename it.
+                    if let Some(beside) = found_beside(core, &path, copy.file) {
+                        copy.set_path(beside.clone());
+                        path = beside;
+                        continue;
+                    }
                     copy.is_nameless.store(true, Ordering::Release);
                     return Err(format!("{name} is not the file any more"));
                 }

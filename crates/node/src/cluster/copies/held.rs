@@ -51,6 +51,8 @@ pub struct HeldCopy {
 struct State {
     /// Where the file was when it was pushed last, or found, below the PFS directory.
     path: PathBuf,
+    /// Why it was said last that it stays in memory.
+    stays_because: String,
     segment: Arc<Segment>,
     /// Length that was promised.
     length: u64,
@@ -194,6 +196,14 @@ impl HeldCopy {
         is_news
     }
 
+    /// Whether another reason was said last why it stays in memory.
+    pub fn is_reason_new(&self, reason: &str) -> bool {
+        let mut state = self.state.lock();
+        let is_new = state.stays_because != reason;
+        state.stays_because = reason.to_owned();
+        is_new
+    }
+
     /// Where the file was when it was pushed last, or found.
     pub fn path(&self) -> PathBuf {
         self.state.lock().path.clone()
@@ -203,7 +213,9 @@ impl HeldCopy {
 impl State {
     /// An empty copy.
     fn new(path: PathBuf, segment: Arc<Segment>) -> Self {
-        State { path, segment, length: 0, number: 0, is_closed: false, is_dropped: false }
+        let stays_because = String::new();
+        let (is_closed, is_dropped) = (false, false);
+        State { path, stays_because, segment, length: 0, number: 0, is_closed, is_dropped }
     }
 
     /// Takes a message, if it is the next one.

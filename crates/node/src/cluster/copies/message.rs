@@ -63,6 +63,8 @@ pub struct Audit {
     pub epochs: Vec<u64>,
     /// Those of the last message that are over.
     pub over: Vec<u64>,
+    /// Those whose files were moved, with their new paths below the PFS directory.
+    pub moved: Vec<(u64, Vec<u8>)>,
 }
 
 /// A copy that somebody needs.

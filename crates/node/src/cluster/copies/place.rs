@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
@@ -18,6 +19,8 @@ use crate::core::Core;
 
 /// How often a file is taken away that another node makes again.
 const REMOVALS_MAX: u32 = 16;
+/// Entries of a directory that are looked at for a file.
+const ENTRIES_MAX: usize = 1 << 20;
 
 /// What a file is in a directory.
 pub struct Place<'a> {
@@ -101,6 +104,18 @@ impl<'a> Place<'a> {
     pub fn unbar(&self, name: &OsStr) {
         let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR);
     }
+}
+
+/// Where a file is in the directory of a path that leads to it no more; `None` where it is not
+/// there, or among too many.
+pub fn found_beside(core: &Core, path: &Path, file: FileKey) -> Option<PathBuf> {
+    let mut place = Place::find(core, path).ok()??;
+    let entries = rustix::fs::Dir::read_from(&place.directory).ok()?;
+    let is_it = |entry: &rustix::fs::DirEntry| entry.ino() == file.inode;
+    let entry = entries.take(ENTRIES_MAX).flatten().find(is_it)?;
+    place.name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+    let is_there = place.open(file).is_ok_and(|found| found.is_some());
+    is_there.then(|| path.with_file_name(&place.name))
 }
 
 /// The mark of the stub of a file at a path below the PFS directory, if it is there.

@@ -120,6 +120,7 @@ impl Cluster {
                 joined.collect::<Vec<_>>().into_iter().collect::<Result<(), String>>()
             })?,
         }
+        copied.note_told(&path);
         copied.brought_up_to_date(size, first + update.messages() as u64);
         Ok(())
     }
@@ -142,8 +143,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Times in memory of files of this node, by the holders of their copies; whether each is there
-    /// yet.
+    /// Times in memory of files of this node of which others hold copies.
     pub(super) fn counted_on(&self, core: &Core) -> Vec<(Arc<Copied>, tidepool_proto::FileId)> {
         let ids = core.memory_only.cached_versions().into_iter().map(|cached| cached.id());
         let copied = |id| {
