@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use support::certificates::{Authority, write_secret};
+use support::certificates::Authority;
 use support::{Holder, LONG, identity, patient, pattern, reach_with, request, serve_as, wait_for};
 use tidepool_peer::{
     Bytes, Fault, Identity, Integrity, Limits, PeerError, Server, TcpTransport, Tls, TlsFiles,
@@ -295,7 +295,7 @@ fn files_that_are_not_right_are_told_apart_at_the_start() {
     let swapped = TlsFiles { certificate: other.private_key.clone(), ..right.clone() };
     says(&swapped, "n0", "has no certificate");
     let no_key = TlsFiles { private_key: authority.path("no-key"), ..right.clone() };
-    write_secret(&no_key.private_key, "nothing");
+    tidepool_test_authority::write_secret(&no_key.private_key, b"nothing").expect("a file");
     says(&no_key, "n0", "is no private key in PEM");
     says(
         &TlsFiles { private_key: authority.path("absent"), ..right.clone() },

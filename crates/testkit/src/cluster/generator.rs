@@ -1,7 +1,9 @@
 //! Batches of operations from a seed.
 
 use super::nodes::MEMORY_MIB;
-use super::operation::{Author, Batch, Change, FILES, Manner, Operation, Way, Weather, is_kept};
+use super::operation::{
+    Author, Batch, Change, FILES, Manner, Operation, Way, Weather, is_kept, kept,
+};
 use super::world::{SLOTS, World};
 
 /// Operations of a batch at most.
@@ -73,9 +75,10 @@ impl Generator {
         if let Some(batch) = self.queued.pop() {
             return batch;
         }
-        match self.rng.u32(..40) {
-            0..4 => self.meet(world),
-            4..6 => self.hand_over(world),
+        match self.rng.u32(..200) {
+            0..20 => self.meet(world),
+            20..30 => self.hand_over(world),
+            30 => self.outlive(world),
             _ => {}
         }
         let count = self.rng.usize(1..=BATCH_MAX);
@@ -92,7 +95,7 @@ impl Generator {
     /// All nodes at one file at once, some of which may have it, while it is changed or gives way
     /// to something else; and once more when that is over.
     fn meet(&mut self, world: &World) {
-        let file = self.file();
+        let file = self.file(world);
         let nodes = 0..world.nodes.len();
         let again = nodes.clone().map(|node| self.read(node, file, world)).collect();
         let mut batch: Batch = nodes.clone().map(|node| self.read(node, file, world)).collect();
@@ -160,11 +163,40 @@ impl Generator {
         self.queued = vec![fair, taking, rest(), changing, rest(), before, vec![link(slow)]];
     }
 
+    /// Kept files outlive the node that wrote them, which is killed while it writes to some.
+    fn outlive(&mut self, world: &World) {
+        let up: Vec<usize> = (0..world.nodes.len()).filter(|node| world.is_up(*node)).collect();
+        if up.len() <= 2 {
+            return;
+        }
+        let node = up[self.rng.usize(..up.len())];
+        let (mut before, mut dying) = (Batch::new(), Batch::new());
+        for file in kept() {
+            let author = self.author(node, file, world);
+            let pages = self.length();
+            let begun = match self.rng.u32(..3) {
+                0 => Change::Recreate { pages },
+                1 => Change::Replace { pages },
+                _ => Change::Rewrite { pages },
+            };
+            before.push(self.change_by(file, begun, author, Manner::default()));
+            if self.rng.bool() {
+                let next = self.change_of(pages);
+                let after_us = self.rng.u64(..MEETING_US);
+                let manner = Manner { after_us, ..Manner::default() };
+                dying.push(self.change_by(file, next, author, manner));
+            }
+        }
+        let after_ms = self.rng.u64(..MEETING_US / 500);
+        dying.push(Operation::Kill { node, after_ms });
+        self.queued = vec![dying, before];
+    }
+
     fn operation(&mut self, world: &World, taken: &mut Taken) -> Option<Operation> {
         let node = self.rng.usize(..world.nodes.len());
         match self.rng.u32(..2000) {
             0..1130 => {
-                let file = self.file();
+                let file = self.file(world);
                 taken.used.push(node);
                 (!taken.shaken.contains(&node)).then(|| self.read(node, file, world))
             }
@@ -178,10 +210,15 @@ impl Generator {
         }
     }
 
-    fn file(&mut self) -> usize {
-        match self.rng.u32(..10) {
+    fn file(&mut self, world: &World) -> usize {
+        let file = match self.rng.u32(..10) {
             0..7 => self.hot[self.rng.usize(..HOT)],
             _ => self.rng.usize(..FILES),
+        };
+        // Opens of a kept file whose node is out of reach take seconds.
+        match is_kept(file) && !world.cut.is_empty() && self.rng.u32(..20) > 0 {
+            true => file - kept().start,
+            false => file,
         }
     }
 
@@ -214,7 +251,7 @@ impl Generator {
     }
 
     fn hold(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
-        let (slot, file, way) = (self.rng.usize(..SLOTS), self.file(), self.way());
+        let (slot, file, way) = (self.rng.usize(..SLOTS), self.file(world), self.way());
         let is_free = !taken.slots.contains(&slot) && !taken.changed.contains(&file);
         if !is_free || !world.is_up(node) || taken.shaken.contains(&node) {
             return None;
@@ -243,7 +280,7 @@ impl Generator {
     }
 
     fn change(&mut self, node: usize, world: &World, taken: &mut Taken) -> Option<Operation> {
-        let file = self.file();
+        let file = self.file(world);
         let author = self.author(node, file, world);
         let is_free = author.node().is_none_or(|node| !taken.shaken.contains(&node));
         if taken.changed.contains(&file) || !is_free {
@@ -307,8 +344,8 @@ impl Generator {
         }
         let capacity = MEMORY_MIB << 20;
         let operation = match self.rng.u32(..20) {
-            0..6 => Operation::Evict { node, file: self.file(), after_us: 0 },
-            6..10 => Operation::Load { node, file: self.file() },
+            0..6 => Operation::Evict { node, file: self.file(world), after_us: 0 },
+            6..10 => Operation::Load { node, file: self.file(world) },
             10..13 => Operation::EvictAll { node, after_us: 0 },
             13 => Operation::Resize { node, bytes: 0 },
             14..16 => Operation::Resize { node, bytes: self.rng.u64(BLOCK_BYTES..capacity) },

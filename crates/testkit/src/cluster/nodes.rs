@@ -10,6 +10,8 @@ use std::time::Duration;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::admin::{AdminReply, AdminRequest, Status};
 
+use tidepool_test_authority::{Authority, write_secret};
+
 use super::links::RunningLink;
 use super::operation::{KEPT_DIRECTORY, Weather};
 use super::run::Plan;
@@ -57,37 +59,11 @@ fn link_address(from: usize, to: usize, port: u16) -> SocketAddr {
     address(16 + from * NODES_MAX + to, port)
 }
 
-/// Certificates of all nodes and of what signed them, as `certificate-N`, `private-key-N` and
-/// `authority` in a directory.
-fn write_certificates(directory: &Path, count: usize) -> io::Result<()> {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-    let other = io::Error::other;
-    let mut parameters = CertificateParams::new(Vec::new()).map_err(other)?;
-    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().map_err(other)?;
-    let authority = CertifiedIssuer::self_signed(parameters, key).map_err(other)?;
-    std::fs::write(directory.join("authority"), authority.pem())?;
-    for node in 0..count {
-        let key = KeyPair::generate().map_err(other)?;
-        let parameters = CertificateParams::new(vec![format!("n{node}")]).map_err(other)?;
-        let certificate = parameters.signed_by(&key, &authority).map_err(other)?;
-        std::fs::write(directory.join(format!("certificate-{node}")), certificate.pem())?;
-        write_secret(
-            &directory.join(format!("private-key-{node}")),
-            key.serialize_pem().as_bytes(),
-        )?;
-    }
-    Ok(())
-}
-
-/// Where these are for one node, in its configuration.
-fn certificate_lines(node: usize, directory: &Path) -> String {
-    let place = directory.display();
-    format!(
-        "peer_tls_certificate_file = \"{place}/certificate-{node}\"\n\
-         peer_tls_private_key_file = \"{place}/private-key-{node}\"\n\
-         peer_tls_authority_file = \"{place}/authority\"\n"
-    )
+/// Where a node finds its certificates, in its configuration.
+fn certificate_lines(authority: &Authority, node: usize) -> io::Result<String> {
+    let files = authority.issue(&format!("n{node}"))?;
+    let line = |(name, path): (&str, &Path)| format!("{name} = \"{}\"\n", path.display());
+    Ok(files.options().map(line).concat())
 }
 
 fn configuration(node: usize, count: usize, port: u16, key_file: &Path) -> String {
@@ -126,9 +102,7 @@ impl Nodes {
         };
         let key_file = directory.path().join("key");
         write_secret(&key_file, &KEY)?;
-        if is_encrypted {
-            write_certificates(directory.path(), count)?;
-        }
+        let authority = is_encrypted.then(|| Authority::new(directory.path())).transpose()?;
         let pfs = directory.path().join("pfs");
         std::fs::create_dir_all(pfs.join(KEPT_DIRECTORY))?;
         let mut links = Vec::new();
@@ -142,15 +116,12 @@ impl Nodes {
             };
             links.push((0..count).map(link).collect::<io::Result<_>>()?);
         }
-        let certificates = |node: usize, directory: &Path| match is_encrypted {
-            true => certificate_lines(node, directory),
-            false => String::new(),
-        };
         let member = |node: usize| {
+            let certificates = authority.as_ref().map(|it| certificate_lines(it, node));
             let spec = NodeSpec {
                 memory: format!("{MEMORY_MIB}MiB"),
                 configuration: configuration(node, count, port, &key_file)
-                    + &certificates(node, directory.path())
+                    + &certificates.transpose()?.unwrap_or_default()
                     + &rule(),
                 pfs: Some(pfs.clone()),
                 is_mounted: are_mounted,
@@ -196,13 +167,6 @@ impl Nodes {
 
 /// The key of all nodes.
 const KEY: [u8; 32] = [7; 32];
-
-fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)
-}
 
 impl Member {
     fn start(spec: NodeSpec) -> io::Result<Member> {

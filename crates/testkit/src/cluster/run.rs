@@ -1,6 +1,6 @@
 //! A run: batches from a seed or a log, what is found, and a shorter log that still shows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -148,8 +148,6 @@ struct Driver {
     nodes: Arc<Nodes>,
     world: World,
     held: Vec<Option<Arc<Reader>>>,
-    /// Links through which nothing comes.
-    cut: BTreeSet<(usize, usize)>,
     tally: Tally,
 }
 
@@ -182,13 +180,7 @@ impl Driver {
         let nodes = Nodes::start(plan)?;
         let world = World::new(FILES, plan.nodes);
         let held = world.views.iter().map(|_| None).collect();
-        Ok(Driver {
-            nodes: Arc::new(nodes),
-            world,
-            held,
-            cut: BTreeSet::new(),
-            tally: Tally::default(),
-        })
+        Ok(Driver { nodes: Arc::new(nodes), world, held, tally: Tally::default() })
     }
 
     /// The node that an operation goes through.
@@ -225,7 +217,7 @@ impl Driver {
         if file.is_some_and(is_kept) {
             // Its bytes may be where this node cannot reach them, or another one took them over.
             let is_cut = batch.iter().any(|it| matches!(it, Operation::Link { .. }));
-            is_lost |= is_cut || !self.cut.is_empty();
+            is_lost |= is_cut || !self.world.cut.is_empty();
             is_lost |= node.is_some_and(|it| paused.contains(&it) || !self.world.is_up(it));
         }
         Job {
@@ -344,10 +336,10 @@ impl Driver {
                 }
                 Operation::Start { node } => self.world.nodes[*node] = State::Up,
                 Operation::Link { from, to, weather: Weather::Cut } => {
-                    self.cut.insert((*from, *to));
+                    self.world.cut.insert((*from, *to));
                 }
                 Operation::Link { from, to, .. } => {
-                    self.cut.remove(&(*from, *to));
+                    self.world.cut.remove(&(*from, *to));
                 }
                 _ => {}
             }
@@ -359,7 +351,7 @@ impl Driver {
     /// two copies outlive one node at a time.
     fn settle(&mut self) -> Checked {
         self.nodes.heal_links();
-        self.cut.clear();
+        self.world.cut.clear();
         let nodes = (0..self.world.nodes.len()).filter(|node| self.world.is_up(*node));
         for node in nodes.take(2).collect::<Vec<_>>() {
             let read = |file: usize| {

@@ -1,5 +1,7 @@
 //! What is known between two batches: the content of each file, which nodes run, what is open.
 
+use std::collections::BTreeSet;
+
 use super::content::Content;
 use super::operation::{Author, Change, Operation, Way};
 
@@ -74,6 +76,8 @@ pub struct World {
     pub files: Vec<Content>,
     /// State by node.
     pub nodes: Vec<State>,
+    /// Links through which nothing comes.
+    pub cut: BTreeSet<(usize, usize)>,
     /// Kept opens by slot.
     pub views: Vec<Option<View>>,
 }
@@ -95,6 +99,7 @@ impl World {
         World {
             files: vec![Content::default(); files],
             nodes: vec![State::Up; nodes],
+            cut: BTreeSet::new(),
             views: vec![None; SLOTS],
         }
     }
