@@ -222,6 +222,12 @@ pub struct ClusterUpOptions {
     /// The parallel file system.
     #[arg(long, value_enum, default_value = "gluster")]
     pub pfs: PfsKind,
+    /// What else runs, with commas between them.
+    #[arg(long, value_enum, value_name = "SERVICES", value_delimiter = ',')]
+    pub with: Vec<ClusterService>,
+    /// Encrypt what daemons say to each other, with a certificate for each.
+    #[arg(long)]
+    pub tls: bool,
     /// Leave every daemon alone, with no list of the others.
     #[arg(long)]
     pub single: bool,
@@ -237,6 +243,22 @@ pub struct ClusterUpOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Rate(pub Option<u64>);
+
+/// What runs on a test cluster beside its file system and daemons; heads are on a node `mgr`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClusterService {
+    /// etcd, in which daemons find each other.
+    Etcd,
+    /// HDFS, with a data node on each disk.
+    Hdfs,
+    /// YARN, with a node manager on each compute node.
+    Yarn,
+    /// Spark's own master, with a worker on each compute node.
+    Spark,
+}
 
 /// The parallel file system of a test cluster.
 #[derive(

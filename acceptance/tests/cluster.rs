@@ -46,7 +46,7 @@ fn main() {
         ("a_second_up_takes_over", PfsKind::Gluster, a_second_up_takes_over),
     ];
     let trial = |(name, kind, test): Test| {
-        Trial::test(name, move || match missing(kind) {
+        Trial::test(name, move || match missing(kind, &[]) {
             Some(reason) => {
                 eprintln!("SKIPPED {name}: {reason}");
                 Ok(())
@@ -328,6 +328,8 @@ fn plan(name: &str, directory: &Path, compute: u8, pfs: PfsKind) -> Result<Plan,
         disk_size: 1 << 30,
         memory: "64MiB".into(),
         pfs,
+        with: Vec::new(),
+        tls: false,
         single: false,
         node_option: Vec::new(),
         directory: directory.to_path_buf(),

@@ -4,7 +4,9 @@
 use anyhow::{Result, bail};
 
 use super::plan::{Node, Role};
-use super::{Cluster, at_once, daemon, disk, network, pfs, processes, space, state, wait_until};
+use super::{
+    Cluster, at_once, daemon, disk, network, pfs, processes, services, space, state, wait_until,
+};
 use crate::arguments::Rate;
 use crate::process;
 
@@ -86,11 +88,20 @@ impl Cluster {
         // Compute nodes need the servers of data nodes.
         let (compute, servers): (Vec<&Node>, Vec<&Node>) =
             self.plan.select(nodes)?.into_iter().partition(|node| node.role == Role::Compute);
-        at_once(&servers, |node| pfs::start_server(&self.plan, node))?;
+        at_once(&servers, |node| {
+            pfs::start_server(&self.plan, node)?;
+            self.start_services_on(node)
+        })?;
         at_once(&compute, |node| {
             pfs::start_client(&self.plan, node)?;
-            daemon::start(&self.plan, node)
+            daemon::start(&self.plan, node)?;
+            self.start_services_on(node)
         })
+    }
+
+    fn start_services_on(&self, node: &Node) -> Result<()> {
+        let mut services = self.plan.services.iter();
+        services.try_for_each(|service| services::start_on(&self.plan, node, *service))
     }
 
     /// Stops the service of nodes, or all that runs on them, without ending it. Returns when it

@@ -8,13 +8,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tidepool_test_authority::{Authority, Files};
 
 use super::plan::{Node, Plan, Role};
-use super::{processes, space};
+use super::{processes, services, space};
+use crate::arguments::ClusterService;
 use crate::process;
 
 /// Port on which daemons reach each other.
 const PEER_PORT: u16 = 7478;
+/// Directory of certificates.
+const CERTIFICATES: &str = "certificates";
 /// Bytes of the key that daemons prove to each other.
 const KEY_BYTES: usize = 32;
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -35,6 +39,19 @@ pub fn write_key(plan: &Plan) -> Result<()> {
     Ok(file.write_all(text.as_bytes())?)
 }
 
+/// Issues a certificate for each daemon.
+pub fn write_certificates(plan: &Plan) -> Result<()> {
+    let directory = plan.directory.join(CERTIFICATES);
+    fs::create_dir(&directory)?;
+    let authority = Authority::new(&directory)?;
+    plan.of(Role::Compute).try_for_each(|node| Ok(authority.issue(&node.name).map(drop)?))
+}
+
+/// The files of a daemon's certificate.
+fn certificates(plan: &Plan, node: &Node) -> Files {
+    Files::in_directory(&plan.directory.join(CERTIFICATES), &node.name)
+}
+
 /// Configuration of a node's daemon.
 fn configuration(plan: &Plan, node: &Node) -> Result<String> {
     let mut table = toml::Table::new();
@@ -49,7 +66,16 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
     if !plan.single {
         let member = |node: &Node| format!("{}={}", node.name, node.address());
         let members: Vec<String> = plan.of(Role::Compute).map(member).collect();
-        set("cluster_nodes", &members.join(","));
+        let nodes = match plan.services.contains(&ClusterService::Etcd) {
+            true => services::list_in_etcd(plan)?,
+            false => members.join(","),
+        };
+        set("cluster_nodes", &nodes);
+        if plan.is_encrypted {
+            for (name, path) in certificates(plan, node).options() {
+                set(name, &path.display().to_string());
+            }
+        }
         set("node_name", &node.name);
         set("cluster_name", &plan.name);
         set("cluster_key_file", &plan.directory.join("key").display().to_string());

@@ -14,12 +14,14 @@ mod actions;
 mod daemon;
 mod disk;
 mod gluster;
+mod hadoop;
 mod journal;
 mod moosefs;
 mod network;
 mod pfs;
 mod plan;
 mod processes;
+mod services;
 mod space;
 mod state;
 mod status;
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::arguments::PfsKind;
+use crate::arguments::{ClusterService, PfsKind};
 use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
@@ -68,7 +70,7 @@ pub struct Cluster {
 }
 
 /// What this machine lacks for a cluster, with the remedy, in one line.
-pub fn missing(kind: PfsKind) -> Option<String> {
+pub fn missing(kind: PfsKind, services: &[ClusterService]) -> Option<String> {
     if !environment::is_root() {
         return Some("a test cluster needs root: run it as root or with sudo".into());
     }
@@ -76,9 +78,11 @@ pub fn missing(kind: PfsKind) -> Option<String> {
         .map(|path| std::env::split_paths(&path).collect())
         .unwrap_or_default();
     let lacks = |program: &str| !directories.iter().any(|path| path.join(program).is_file());
-    let programs = PROGRAMS.iter().chain(pfs::programs(kind));
+    let services = services::programs(services);
+    let programs = PROGRAMS.iter().chain(pfs::programs(kind)).chain(&services);
     let mut packages: Vec<&str> =
         programs.filter(|(program, _)| lacks(program)).map(|(_, package)| *package).collect();
+    packages.sort_unstable();
     packages.dedup();
     if !packages.is_empty() {
         return Some(format!("a test cluster needs packages: install {}", packages.join(" ")));
@@ -103,7 +107,7 @@ impl Cluster {
     /// Those of [`Cluster::up`].
     pub fn up_until(plan: &Plan, death: Option<Death>) -> Result<Self> {
         check_name(&plan.name)?;
-        if let Some(missing) = missing(plan.pfs) {
+        if let Some(missing) = missing(plan.pfs, &plan.services) {
             bail!("{missing}");
         }
         let state = State::claim(&plan.name)?;
@@ -215,6 +219,24 @@ impl Cluster {
         fs::File::open(format!("/proc/{holder}/ns/net")).context("opening a node's network")
     }
 
+    /// Starts a service that was not asked for when the cluster was made, and waits until it has
+    /// all its workers. It ends with [`Cluster::stop_service`], or with the cluster.
+    ///
+    /// # Errors
+    /// A program that does not start.
+    pub fn start_service(&self, service: ClusterService) -> Result<()> {
+        hadoop::prepare(&self.plan, &[service])?;
+        services::start(&self.plan, service)
+    }
+
+    /// Ends a service on all nodes.
+    ///
+    /// # Errors
+    /// A process that does not end.
+    pub fn stop_service(&self, service: ClusterService) -> Result<()> {
+        services::stop(&self.plan, service)
+    }
+
     /// Writes everything back and empties the page cache of this machine, which all nodes share.
     ///
     /// # Errors
@@ -285,13 +307,28 @@ fn make(plan: &mut Plan, state: &State, death: Option<Death>) -> Result<()> {
     say(plan, "parallel file system");
     pfs::make(plan, &mut journal)?;
     together(plan, Role::Compute, "client", &mut journal, |node| pfs::start_client(plan, node))?;
+    start_services(plan, &mut journal)?;
     say(plan, "daemons");
     if !plan.single && !daemon::knows_others(&plan.binary)? {
         say(plan, "this tidepool has no option cluster_nodes: every daemon is alone");
         plan.single = true;
     }
     daemon::write_key(plan)?;
+    if plan.is_encrypted {
+        daemon::write_certificates(plan)?;
+    }
     together(plan, Role::Compute, "daemon", &mut journal, |node| daemon::start(plan, node))
+}
+
+fn start_services(plan: &Plan, journal: &mut Journal) -> Result<()> {
+    hadoop::prepare(plan, &plan.services)?;
+    for service in &plan.services {
+        say(plan, &format!("{service:?}"));
+        let steps: Vec<Step> =
+            plan.nodes.iter().map(|node| step_of(plan, node, "services")).collect();
+        journal.perform_all(&steps, || services::start(plan, *service))?;
+    }
+    Ok(())
 }
 
 /// The directory of images and logs, with what all nodes read.
@@ -317,6 +354,7 @@ fn make_directory(plan: &mut Plan, journal: &mut Journal) -> Result<()> {
         fs::create_dir(plan.files(node))?;
         hosts.push_str(&format!("{} {}\n", node.address(), node.name));
     }
+    fs::create_dir(services::scripts(plan))?;
     Ok(fs::write(plan.directory.join("hosts"), hosts)?)
 }
 

@@ -40,6 +40,8 @@ pub fn start_server(plan: &Plan, node: &Node) -> Result<()> {
         return Ok(());
     }
     match plan.pfs {
+        // It has no managers.
+        PfsKind::Gluster | PfsKind::GlusterSharded if node.role == Role::Manager => Ok(()),
         PfsKind::Gluster | PfsKind::GlusterSharded => gluster::start_server(plan, node),
         PfsKind::Moosefs => moosefs::start_server(plan, node),
     }?;
@@ -48,7 +50,7 @@ pub fn start_server(plan: &Plan, node: &Node) -> Result<()> {
 
 /// Puts servers where the limit of their disk is, if that is a group of their own. What they start
 /// later is born in it.
-fn confine(plan: &Plan, node: &Node) -> Result<()> {
+pub fn confine(plan: &Plan, node: &Node) -> Result<()> {
     let group = disk::group(plan, node);
     if node.role != Role::Data || !group.is_dir() {
         return Ok(());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{ClusterUpOptions, PfsKind, Rate};
+use crate::arguments::{ClusterService, ClusterUpOptions, PfsKind, Rate};
 
 /// The network of every cluster. Each has a bridge in a namespace of its own, so that several
 /// clusters use the same addresses and none is an address of this machine.
@@ -15,7 +15,7 @@ const NETWORK: &str = "10.77.0";
 const FIRST_COMPUTE: u8 = 11;
 /// Last part of the first data node's address.
 const FIRST_DATA: u8 = 101;
-/// Last part of the address of MooseFS's master.
+/// Last part of the address of MooseFS's master, and of the heads of services.
 const MANAGER: u8 = 2;
 /// Longest name, so that paths of sockets stay below their limit.
 const NAME_LENGTH_MAX: usize = 20;
@@ -33,6 +33,12 @@ pub struct Plan {
     pub memory: String,
     /// The parallel file system.
     pub pfs: PfsKind,
+    /// What else runs.
+    #[serde(default)]
+    pub services: Vec<ClusterService>,
+    /// Whether daemons have certificates.
+    #[serde(default)]
+    pub is_encrypted: bool,
     /// Whether daemons know nothing of each other.
     pub single: bool,
     /// Options of the daemons, `name=value`.
@@ -66,7 +72,7 @@ pub enum Role {
     Compute,
     /// A disk and a server of the file system.
     Data,
-    /// Metadata of a file system that keeps it apart; its link is not shaped.
+    /// Metadata of a file system that keeps it apart, and heads of services; its link is not shaped.
     Manager,
 }
 
@@ -88,7 +94,8 @@ impl Plan {
         };
         let data = (0..options.data).map(|at| node("d", Role::Data, FIRST_DATA, at));
         let compute = (0..options.compute).map(|at| node("c", Role::Compute, FIRST_COMPUTE, at));
-        let manager = (options.pfs == PfsKind::Moosefs).then(|| Node {
+        let needs_manager = options.pfs == PfsKind::Moosefs || !options.with.is_empty();
+        let manager = needs_manager.then(|| Node {
             name: "mgr".into(),
             link: Rate(None),
             ..node("", Role::Manager, MANAGER, 0)
@@ -99,6 +106,8 @@ impl Plan {
             disk_bytes: options.disk_size,
             memory: options.memory.clone(),
             pfs: options.pfs,
+            services: options.with.clone(),
+            is_encrypted: options.tls,
             single: options.single,
             node_options: options.node_option.clone(),
             directory: options.directory.join(name),

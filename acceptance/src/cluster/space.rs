@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::plan::{Node, Plan, Role};
-use super::{disk, processes, wait_until};
+use super::{disk, processes, services, wait_until};
 use crate::process::{self, command};
 
 /// The parallel file system, as compute nodes see it without Tidepool.
@@ -80,7 +80,8 @@ pub fn command_on(plan: &Plan, node: &Node, program: &str) -> Result<Command> {
     command.arg(program).env(processes::MARK, plan.mark(node));
     let programs = plan.binary.parent().unwrap_or(Path::new("/")).to_path_buf();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)))?;
+    let own = [programs, services::scripts(plan)].into_iter();
+    let path = std::env::join_paths(own.chain(std::env::split_paths(&path)))?;
     command.env("PATH", path);
     // Settings of whoever calls are not the cluster's.
     let settings = std::env::vars_os().map(|(name, _)| name);

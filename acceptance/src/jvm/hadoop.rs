@@ -33,18 +33,27 @@ pub struct Hadoop {
     /// Further jars, before all others: a file system.
     jars: String,
     runs: std::cell::Cell<u32>,
-    directory: Scratch,
+    directory: PathBuf,
+    /// Where the directory goes with this.
+    _scratch: Option<Scratch>,
 }
 
 impl Hadoop {
     /// Builds what is needed. Work files go below `base`; logs to `logs`.
     pub fn new(base: &Path, logs: &Path) -> Result<Self> {
+        let scratch = Scratch::below(base)?;
+        let hadoop = Hadoop::at(scratch.path(), logs)?;
+        Ok(Hadoop { _scratch: Some(scratch), ..hadoop })
+    }
+
+    /// The same with work files in a directory that stays.
+    pub fn at(directory: &Path, logs: &Path) -> Result<Self> {
         let project = artifacts::project("hadoop")?;
         std::fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
-        let directory = Scratch::below(base)?;
+        let directory = directory.to_path_buf();
         // The servers of HDFS want directories for their pages, and work without pages.
         for pages in ["hdfs", "datanode", "static"] {
-            std::fs::create_dir_all(directory.path().join("conf/webapps").join(pages))?;
+            std::fs::create_dir_all(directory.join("conf/webapps").join(pages))?;
         }
         let mut hadoop = Hadoop {
             site: Site::default(),
@@ -54,13 +63,14 @@ impl Hadoop {
             jars: String::new(),
             runs: std::cell::Cell::new(0),
             directory,
+            _scratch: None,
         };
         hadoop.defaults();
         Ok(hadoop)
     }
 
     fn defaults(&mut self) {
-        let directory = self.directory.path().to_path_buf();
+        let directory = self.directory.clone();
         let temporary = directory.join("tmp");
         self.site.set("hadoop.tmp.dir", temporary.display());
         self.site.set("io.file.buffer.size", 131_072);
@@ -85,7 +95,7 @@ impl Hadoop {
 
     /// The directory with the configuration files.
     pub fn configuration(&self) -> PathBuf {
-        self.directory.path().join("conf")
+        self.directory.join("conf")
     }
 
     /// Where Hadoop's native library is, for this processor.
@@ -132,7 +142,7 @@ impl Hadoop {
 
     /// Where work files are.
     pub fn work(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// Makes jobs run on YARN with a resource manager on that host and node managers on several,
@@ -140,7 +150,7 @@ impl Hadoop {
     pub fn spread_over_nodes(&mut self, manager: &str, variable: &str) -> Result<()> {
         containers(self)?;
         let own = |name: &str| format!("{name}-${{env.{variable}}}");
-        let local = self.directory.path().join(own("yarn"));
+        let local = self.directory.join(own("yarn"));
         let logs = self.logs.join(own("containers"));
         let site = &mut self.site;
         site.set("yarn.resourcemanager.hostname", manager);
@@ -225,7 +235,7 @@ impl Hdfs {
     pub fn start(hadoop: &mut Hadoop, data: &Path) -> Result<Self> {
         let [rpc, http, stream, stream_http, stream_ipc] = free_ports()?;
         let host = "127.0.0.1";
-        let directory = hadoop.directory.path().to_path_buf();
+        let directory = hadoop.directory.clone();
         let sockets = socket_directory(&directory)?;
         std::fs::create_dir_all(data)?;
         let site = &mut hadoop.site;
@@ -313,7 +323,7 @@ fn addresses(hadoop: &mut Hadoop, ports: &[u16; 9]) {
 }
 
 fn containers(hadoop: &mut Hadoop) -> Result<()> {
-    let directory = hadoop.directory.path().to_path_buf();
+    let directory = hadoop.directory.clone();
     let class_path = hadoop.class_path().replace(':', ",");
     let native = hadoop.native_library();
     let opens: Vec<String> = java::opens().collect();

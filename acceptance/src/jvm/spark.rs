@@ -1,7 +1,7 @@
 //! What Spark's daemons and drivers are started with: the jars of a release made from artifacts, a
 //! home that has them, and the environment that names both.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -16,24 +16,34 @@ pub struct SparkHome {
     class_path: String,
     project: Project,
     environment: Vec<(String, String)>,
-    _home: Scratch,
+    /// Where the home goes with this.
+    _scratch: Option<Scratch>,
 }
 
 impl SparkHome {
     /// Makes a home whose programs know the file systems of `hadoop`, and writes its configuration.
     pub fn new(hadoop: &Hadoop) -> Result<Self> {
+        let scratch = Scratch::short()?;
+        let home = SparkHome::at(scratch.path(), hadoop)?;
+        Ok(SparkHome { _scratch: Some(scratch), ..home })
+    }
+
+    /// The same in a directory that stays.
+    pub fn at(home: &Path, hadoop: &Hadoop) -> Result<Self> {
         let project = artifacts::project("spark")?;
-        let home = Scratch::short()?;
         // Workers start executors with what lies in `jars`.
-        let jars = home.path().join("jars");
-        std::fs::create_dir(&jars)?;
+        let jars = home.join("jars");
+        std::fs::create_dir_all(&jars)?;
         let jar = project.jar.display().to_string();
         let lists = [jar.as_str(), hadoop.jars(), &project.dependencies];
         let all = lists.into_iter().flat_map(|list| list.split(':')).filter(|jar| !jar.is_empty());
         for (index, jar) in all.enumerate() {
             let name = PathBuf::from(jar);
             let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            std::os::unix::fs::symlink(jar, jars.join(format!("{index:03}-{name}")))?;
+            let link = jars.join(format!("{index:03}-{name}"));
+            if !link.exists() {
+                std::os::unix::fs::symlink(jar, link)?;
+            }
         }
         hadoop.site.write(&hadoop.configuration())?;
         let configuration = hadoop.configuration().display().to_string();
@@ -41,13 +51,13 @@ impl SparkHome {
         let work = hadoop.logs.join("spark-work");
         let class_path = java::class_path(&[&configuration, &format!("{}/*", jars.display())]);
         let environment = vec![
-            ("SPARK_HOME".into(), home.path().display().to_string()),
+            ("SPARK_HOME".into(), home.display().to_string()),
             ("HADOOP_CONF_DIR".into(), configuration),
             ("SPARK_WORKER_DIR".into(), work.display().to_string()),
             ("JAVA_HOME".into(), java::home()?.display().to_string()),
             ("SPARK_SCALA_VERSION".into(), "2.13".into()),
         ];
-        Ok(SparkHome { class_path, project, environment, _home: home })
+        Ok(SparkHome { class_path, project, environment, _scratch: None })
     }
 
     /// For a master or a worker.

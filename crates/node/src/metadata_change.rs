@@ -85,6 +85,12 @@ impl Core {
             && ours.size == after.size
             && !cached.is_invalidated();
         let is_sure = is_known && alone == Alone::Sure;
+        if of_stub
+            && inner.stub.as_ref().is_some_and(|stub| stub.copied().is_some())
+            && let Some(cluster) = self.cluster()
+        {
+            cluster.copies.note_renamed();
+        }
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
             cached.set_version(*after);
             self.check_racy(&cached, after);

@@ -154,10 +154,34 @@ impl Node {
                 Err(error) if writes => return Err(error),
                 _ => {}
             },
-            Found::Stub(_) if writes && wish.truncate => stub::clear(&**lower)?,
+            // Its bytes come to the PFS first where they can, though nobody wants them: whoever has
+            // them must not write them over what comes next.
+            Found::Stub(mark) if writes && wish.truncate => {
+                match self.recalled(lower, &mark, &version) {
+                    Err(error) if error.kind() == ErrorKind::Lost => {}
+                    other => return other,
+                }
+                if !self.empty(lower, &mark, &version)? {
+                    return self.check_stub(file, lower, wish, lower.version()?);
+                }
+            }
             Found::Stub(mark) => return self.recalled(lower, &mark, &version),
         }
         lower.version()
+    }
+
+    /// Makes a stub an empty file. False where it is not this stub any more.
+    fn empty(&self, lower: &Arc<dyn LowerFile>, mark: &Mark, version: &Version) -> Result<bool> {
+        let cluster = self.core.cluster();
+        let (Some(copies), Some(cluster)) = (&mark.copies, cluster) else {
+            return stub::clear(&**lower).map(|()| true);
+        };
+        let name = || memory_only::name_of(&**lower);
+        let emptied = cluster.empty_stub(&self.core, copies, version, &**lower);
+        emptied.map_err(|reason| match cluster.is_replaced(&self.core, version, &**lower) {
+            true => replaced(&name()),
+            false => stub::lost_because(&name(), mark, &reason),
+        })
     }
 
     /// Has the node that holds the bytes of a stub write them back; the version that the file has

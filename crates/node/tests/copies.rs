@@ -245,9 +245,10 @@ fn of_two_copies_one_takes_the_place_also_after_another_died_at_it() {
     assert!((1..3).all(|node| copies(&nodes, node).held == 2));
     let epoch = marked(&nodes, "d/two").epoch;
     // A holder that is gone had the right, and wrote a part of it.
-    set_attribute(&nodes, "d/two", &taken_attribute(epoch, 1), b"nobody:0123");
-    let beside = format!("d/.tidepool-copy-{epoch:016x}-1");
-    std::fs::write(nodes.pfs(&beside), b"half").unwrap();
+    let beside = format!(".tidepool-copy-{epoch:016x}-1234");
+    let claim = format!("nobody:0123:{beside}");
+    set_attribute(&nodes, "d/two", &taken_attribute(epoch, 1), claim.as_bytes());
+    std::fs::write(nodes.pfs(&format!("d/{beside}")), b"half").unwrap();
     kill(&nodes, 0);
     until("both are there", || !is_stub(&nodes, "d/one") && !is_stub(&nodes, "d/two"));
     until("all copies are freed", || (1..3).all(|node| copies(&nodes, node).held == 0));

@@ -61,11 +61,7 @@ impl Authority {
         change(&mut parameters);
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = parameters.signed_by(&key, &self.issuer).map_err(io::Error::other)?;
-        let files = Files {
-            certificate: self.directory.join(format!("{name}.certificate")),
-            private_key: self.directory.join(format!("{name}.key")),
-            authority: self.directory.join("authority"),
-        };
+        let files = Files::in_directory(&self.directory, name);
         std::fs::write(&files.certificate, certificate.pem())?;
         write_secret(&files.private_key, key.serialize_pem().as_bytes())?;
         Ok(files)
@@ -73,6 +69,15 @@ impl Authority {
 }
 
 impl Files {
+    /// Those of a name that an authority issued in a directory.
+    pub fn in_directory(directory: &Path, name: &str) -> Self {
+        Files {
+            certificate: directory.join(format!("{name}.certificate")),
+            private_key: directory.join(format!("{name}.key")),
+            authority: directory.join("authority"),
+        }
+    }
+
     /// The options of a node that name them.
     pub fn options(&self) -> [(&'static str, &Path); 3] {
         [

@@ -73,7 +73,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     let mut scale = if options.quick { QUICK } else { FULL };
     scale.rounds = options.rounds.unwrap_or(scale.rounds).max(1);
     ensure!(options.pfs.is_none(), "a test cluster makes its own PFS: leave --pfs out");
-    if let Some(missing) = crate::cluster::missing(crate::arguments::PfsKind::Gluster) {
+    if let Some(missing) = crate::cluster::missing(crate::arguments::PfsKind::Gluster, &[]) {
         anyhow::bail!("{missing}");
     }
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);

@@ -88,6 +88,8 @@ impl Rig {
             disk_size: 24 << 30,
             memory: scale.memory_bytes.to_string(),
             pfs: PfsKind::Gluster,
+            with: Vec::new(),
+            tls: false,
             single: false,
             node_option: Vec::new(),
             directory: "/var/tmp/tidepool-cluster".into(),

@@ -5,7 +5,7 @@
 //! or is cut off, is found out soon, and a large file may take its time. Only who could read the
 //! stub knows by which number this start of the holder is named in it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ use crate::file::state::FileState;
 
 /// Files that are written back for other nodes at a time; the rest waits for its turn.
 const RUNNING_MAX: usize = 4;
+/// One that takes longer than this is not counted so; but there are no more than so many at all.
+const HELD_UP: Duration = Duration::from_secs(10);
+const HELD_UP_MAX: usize = 64;
 /// Failures that are kept to be told.
 const FAILED_MAX: usize = 64;
 /// How long a holder may not answer.
@@ -88,14 +91,15 @@ impl NotRecalled {
 pub struct Recalls<K = FileId>(Mutex<Files<K>>);
 
 struct Files<K> {
-    running: HashSet<K>,
+    /// Since when.
+    running: HashMap<K, Instant>,
     /// Why they stay in memory, until that is told.
     failed: HashMap<K, String>,
 }
 
 impl<K> Default for Recalls<K> {
     fn default() -> Self {
-        Recalls(Mutex::new(Files { running: HashSet::new(), failed: HashMap::new() }))
+        Recalls(Mutex::new(Files { running: HashMap::new(), failed: HashMap::new() }))
     }
 }
 
@@ -112,7 +116,14 @@ impl<K: Copy + Eq + Hash> Recalls<K> {
         if let Some(reason) = files.failed.remove(&id) {
             return (Answer::Stays(reason), None);
         }
-        let begins = files.running.len() < RUNNING_MAX && files.running.insert(id);
+        // What a PFS holds up that does not answer holds up no other file.
+        let is_short = |since: &&Instant| since.elapsed() < HELD_UP;
+        let short = files.running.values().filter(is_short).count();
+        let has_turn = short < RUNNING_MAX && files.running.len() < HELD_UP_MAX;
+        let begins = has_turn && !files.running.contains_key(&id);
+        if begins {
+            files.running.insert(id, Instant::now());
+        }
         (Answer::Working, begins.then(|| Running { recalls: self.clone(), id }))
     }
 }

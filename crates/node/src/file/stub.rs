@@ -23,6 +23,9 @@ use super::copied::Copied;
 /// Value of the attribute by which the node that wrote the file gets the right to finish it.
 pub const OWNER_TAKES: &[u8] = b"owner";
 
+/// Nodes that may get the right to finish a file, one after the other failed at it.
+pub const TAKERS_MAX: u32 = 64;
+
 fn is_unsupported(error: &Error) -> bool {
     matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
 }
@@ -62,30 +65,87 @@ fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Removes the mark of a whole file of which others have copies, and what those needed. In this
-/// order: who comes late finds no right to take.
+/// Removes the mark of a whole file of which others have copies, and what those needed. A mark of
+/// another time in memory stays.
 fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
-    lower.remove_xattr(STUB_ATTRIBUTE)?;
-    lower.remove_xattr(&copy_attribute(epoch))?;
-    lower.remove_xattr(&taken_attribute(epoch, 1))
+    if epoch_of(lower) == Some(epoch) {
+        lower.remove_xattr(STUB_ATTRIBUTE)?;
+    }
+    forget_epoch(lower, epoch)
 }
 
-/// Ends what a node did not that took the right to finish its file: all bytes are there, durably.
+/// Removes what copies of a time in memory needed. In this order: who comes late finds no right to
+/// take.
+pub fn forget_epoch(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
+    lower.remove_xattr(&copy_attribute(epoch))?;
+    for number in 1..=TAKERS_MAX {
+        let name = taken_attribute(epoch, number);
+        if lower.get_xattr(&name)?.is_none() {
+            break;
+        }
+        lower.remove_xattr(&name)?;
+    }
+    Ok(())
+}
+
+/// Whether the node that had the file took the right to finish it, after others failed or not: all
+/// bytes are there, durably.
+pub fn is_whole(lower: &dyn LowerFile, epoch: u64) -> Result<bool> {
+    for number in 1..=TAKERS_MAX {
+        match lower.get_xattr(&taken_attribute(epoch, number))? {
+            Some(value) if value == OWNER_TAKES => return Ok(true),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    Ok(false)
+}
+
+/// Ends what a node did not that took the right to finish its file.
 pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
     remove_marks(lower, epoch)?;
     lower.sync(false)
 }
 
-/// Makes a stub, or what is left of one, an empty ordinary file.
+/// Makes a stub, or what is left of one, an empty ordinary file. Where others have copies nobody
+/// else may have the right to put one in its place.
 pub fn clear(lower: &dyn LowerFile) -> Result<()> {
     // In this order: what has a mark is no file that was emptied by its writer.
     lower.set_size(0)?;
-    remove_attribute(lower)
+    clear_remains(lower)
 }
 
-/// Takes the mark off an ordinary file that another program wrote in the place of a stub.
+/// Takes the mark off an ordinary file that another program wrote in the place of a stub, with what
+/// copies needed.
 pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
-    remove_attribute(lower)
+    let epoch = epoch_of(lower);
+    remove_attribute(lower)?;
+    epoch.map_or(Ok(()), |epoch| forget_epoch(lower, epoch))
+}
+
+/// The same where the file is one, and else nothing.
+pub fn clear_if_remains(lower: &dyn LowerFile) -> Result<()> {
+    match find(lower, lower.version()?.size)? {
+        Found::Remains => clear_remains(lower),
+        Found::Nothing | Found::Stub(_) => Ok(()),
+    }
+}
+
+/// What the time in memory is called of which there are copies.
+fn epoch_of(lower: &dyn LowerFile) -> Option<u64> {
+    let value = lower.get_xattr(STUB_ATTRIBUTE).ok()??;
+    Some(Mark::parse(&value)?.copies?.epoch)
+}
+
+/// Whether a file is still the stub of this time in memory: nobody wrote to it, or emptied it.
+pub fn is_of_epoch(lower: &dyn LowerFile, epoch: u64) -> Result<bool> {
+    let size = lower.version()?.size;
+    let Found::Stub(mark) = find(lower, size)? else { return Ok(false) };
+    if lower.version()?.size != size {
+        return Ok(false); // in this moment
+    }
+    let is_its_own = mark.state == StubState::Held || size == 0 || size == mark.length;
+    Ok(is_its_own && mark.copies.is_some_and(|copies| copies.epoch == epoch))
 }
 
 fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
@@ -93,6 +153,11 @@ fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
         Err(error) if is_unsupported(&error) => Ok(()),
         other => other,
     }
+}
+
+/// The error where another program, or node, wrote to a stub while it was written back.
+fn changed() -> Error {
+    Error::new(ErrorKind::Changed, "writing a memory-only file back", "another program changed it")
 }
 
 /// The error of a stub whose bytes are gone, or are in the memory of another node.
@@ -140,6 +205,9 @@ struct Progress {
     /// The version that it had when all bytes were written back, and no other program knew of them;
     /// `None` where that cannot be told.
     whole: Option<Version>,
+    /// It was seen that nobody took the right to finish the file since the mark says that bytes are
+    /// promised: whoever gets it later knows.
+    is_promised: bool,
     /// This node took the right to finish the file, and no holder of a copy has it any more.
     is_taken: bool,
 }
@@ -176,6 +244,13 @@ pub struct Stub {
 
 /// Writes the bytes of the file behind the first `u64` bytes.
 pub type WriteBytes<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// What is to be done once the mark is off.
+pub type Afterwards<'a> = Box<dyn FnOnce() + 'a>;
+
+/// Gets the right to finish a file of which there are copies: see `cluster::copies::claim`. `Lost`
+/// where a copy took its place.
+pub type TakeRight<'a> = dyn Fn(&Copied) -> Result<Afterwards<'a>> + 'a;
 
 impl Stub {
     /// Marks an empty file, of which other nodes are to have copies or not. `None` where it takes
@@ -285,6 +360,17 @@ impl Stub {
             self.set_mark(mark)?;
             progress.marked_length = Some(mark.length);
         }
+        if let Some(copied) = &self.copied
+            && !progress.is_promised
+        {
+            let taken = self.lower.get_xattr(&taken_attribute(copied.copies.epoch, 1))?;
+            if taken.is_some_and(|taken| taken != OWNER_TAKES) {
+                let what = "syncing a memory-only file";
+                return Err(Error::new(ErrorKind::Changed, what, "another node finishes it")
+                    .remedy("sync it again; if that fails, open it again"));
+            }
+            progress.is_promised = true;
+        }
         if !progress.durable {
             self.lower.sync(false)?;
             self.lower.sync_directory_entry()?;
@@ -307,7 +393,13 @@ impl Stub {
 
     /// Turns the stub into the file of `mark.length` bytes whose first bytes are `head`; `rest`
     /// writes those behind them. After an error [`Stub::restore`] says what became of it.
-    pub fn write_back(&self, mark: &Mark, head: &[u8], rest: &mut WriteBytes<'_>) -> Result<()> {
+    pub fn write_back(
+        &self,
+        mark: &Mark,
+        head: &[u8],
+        rest: &mut WriteBytes<'_>,
+        take: &TakeRight<'_>,
+    ) -> Result<()> {
         let (lower, size) = (&*self.lower, mark.length);
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
         {
@@ -326,12 +418,7 @@ impl Stub {
                 lower.set_size(size)?;
                 rest(0)?;
                 lower.sync(false)?;
-                self.progress.lock().whole = Some(lower.version()?);
-                self.take()?;
-                match &self.copied {
-                    Some(copied) => remove_marks(lower, copied.copies.epoch)?,
-                    None => lower.remove_xattr(STUB_ATTRIBUTE)?,
-                }
+                self.finish_own(&writing, take)?;
             }
             Place::Head if size >= STUB_BYTES => {
                 lower.set_size(STUB_BYTES)?;
@@ -359,19 +446,22 @@ impl Stub {
         self.progress.lock().whole
     }
 
-    /// Takes the right to finish the file, for good: its bytes are durable. From then on no holder
-    /// of a copy puts it in its place, and whoever finds the mark may take it off. `Lost` where one
-    /// has the right: what other nodes were promised is what it has.
-    fn take(&self) -> Result<()> {
-        let Some(copied) = &self.copied else { return Ok(()) };
-        let name = taken_attribute(copied.copies.epoch, 1);
-        let is_ours = self.lower.set_xattr_if(&name, OWNER_TAKES, false)?
-            || self.lower.get_xattr(&name)?.as_deref() == Some(OWNER_TAKES);
-        if !is_ours {
-            let what = "writing a memory-only file back";
-            return Err(Error::new(ErrorKind::Lost, what, "another node took its copy for it"));
+    /// Takes the mark off: its bytes are durable. Where there are copies, with the right to do so,
+    /// for good: from then on no holder puts one in its place, and whoever finds the mark may take
+    /// it off.
+    fn finish_own(&self, writing: &Mark, take: &TakeRight<'_>) -> Result<()> {
+        let lower = &*self.lower;
+        let whole = lower.version()?;
+        let Found::Stub(found) = find(lower, whole.size)? else { return Err(changed()) };
+        if found.node != writing.node || whole.size != writing.length {
+            return Err(changed());
         }
+        self.progress.lock().whole = Some(whole);
+        let Some(copied) = &self.copied else { return lower.remove_xattr(STUB_ATTRIBUTE) };
+        let afterwards = take(copied)?;
         self.progress.lock().is_taken = true;
+        remove_marks(lower, copied.copies.epoch)?;
+        afterwards();
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::{BlockPin, Segment};
 
 use super::cached_version::CachedVersion;
-use super::stub::Stub;
+use super::copied::Copied;
+use super::stub::{Afterwards, Stub, WriteBytes};
 use crate::core::Core;
 
 /// Turns the stub into the whole file. `changed_amid`: whether another program was seen to change
@@ -27,7 +28,7 @@ pub fn write_into_stub(
         let length = head.len().min(pin.len());
         head[..length].copy_from_slice(&pin[..length]);
     }
-    stub.write_back(mark, head, &mut |from| {
+    let rest: &mut WriteBytes<'_> = &mut |from| {
         let Some(segment) = cached.segment() else { return Ok(()) };
         let lower = &**stub.lower();
         let mut written = WrittenBack { lower, last: None };
@@ -47,7 +48,12 @@ pub fn write_into_stub(
             core.memory_only.steps().moved(cached.id());
         }
         written.end()
-    })
+    };
+    let take = |copied: &Copied| match core.cluster() {
+        Some(cluster) => cluster.take_as_owner(core, copied, stub.lower()),
+        None => Ok(Box::new(|| ()) as Afterwards<'_>),
+    };
+    stub.write_back(mark, head, rest, &take)
 }
 
 /// Keeps the page cache from filling with what is written back: it is charged to the control group

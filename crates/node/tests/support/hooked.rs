@@ -1,6 +1,7 @@
 //! A store that tells a test of each call before it is made, so that the test can wait, change the
 //! file, or have the call fail right there.
 
+use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,16 @@ pub enum Call {
     GetAttribute,
     SetAttribute,
     RemoveAttribute,
+}
+
+thread_local! {
+    /// The inode of the file that this thread calls.
+    static INODE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The inode of the file that a hook is asked about.
+pub fn inode() -> u64 {
+    INODE.get()
 }
 
 type Hook = dyn Fn(Call, &mut dyn FnMut() -> Result<()>) -> Result<()> + Send + Sync;
@@ -149,52 +160,64 @@ impl LowerStore for HookedStore {
     }
 }
 
+impl HookedFile {
+    fn around<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        INODE.set(self.inner.id().inode);
+        self.hooks.around(call, make)
+    }
+
+    fn attribute<T>(&self, call: Call, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        INODE.set(self.inner.id().inode);
+        self.hooks.attribute(call, make)
+    }
+}
+
 impl LowerFile for HookedFile {
     fn id(&self) -> FileId {
         self.inner.id()
     }
 
     fn version(&self) -> Result<Version> {
-        self.hooks.around(Call::Version, || self.inner.version())
+        self.around(Call::Version, || self.inner.version())
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.hooks.around(Call::Read, || self.inner.read_at(offset, buffer))
+        self.around(Call::Read, || self.inner.read_at(offset, buffer))
     }
 
     fn read_block(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let hook = self.hooks.before_reads.lock().unwrap().clone();
         hook.into_iter().for_each(|hook| hook(offset));
-        self.hooks.around(Call::Read, || self.inner.read_block(offset, buffer))
+        self.around(Call::Read, || self.inner.read_block(offset, buffer))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.hooks.check_quota(&*self.inner)?;
-        self.hooks.around(Call::Write, || self.inner.write_at(offset, data))
+        self.around(Call::Write, || self.inner.write_at(offset, data))
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
-        self.hooks.around(Call::Write, || self.inner.append(data))
+        self.around(Call::Write, || self.inner.append(data))
     }
 
     fn write_part(&self, offset: Option<u64>, data: &[u8]) -> Result<(u64, usize)> {
-        self.hooks.around(Call::Write, || self.inner.write_part(offset, data))
+        self.around(Call::Write, || self.inner.write_part(offset, data))
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        self.hooks.around(Call::SetSize, || self.inner.set_size(size))
+        self.around(Call::SetSize, || self.inner.set_size(size))
     }
 
     fn allocate(&self, mode_bits: i32, offset: u64, length: u64) -> Result<()> {
-        self.hooks.around(Call::SetSize, || self.inner.allocate(mode_bits, offset, length))
+        self.around(Call::SetSize, || self.inner.allocate(mode_bits, offset, length))
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.hooks.around(Call::Sync, || self.inner.sync(data_only))
+        self.around(Call::Sync, || self.inner.sync(data_only))
     }
 
     fn sync_directory_entry(&self) -> Result<()> {
-        self.hooks.around(Call::SyncEntry, || self.inner.sync_directory_entry())
+        self.around(Call::SyncEntry, || self.inner.sync_directory_entry())
     }
 
     fn start_writeback(&self, offset: u64, length: u64) {
@@ -210,24 +233,24 @@ impl LowerFile for HookedFile {
     }
 
     fn get_xattr(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.hooks.attribute(Call::GetAttribute, || self.inner.get_xattr(name))
+        self.attribute(Call::GetAttribute, || self.inner.get_xattr(name))
     }
 
     fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
-        self.hooks.attribute(Call::SetAttribute, || self.inner.set_xattr(name, value))
+        self.attribute(Call::SetAttribute, || self.inner.set_xattr(name, value))
     }
 
     fn set_xattr_if(&self, name: &str, value: &[u8], exists: bool) -> Result<bool> {
         let set = || self.inner.set_xattr_if(name, value, exists);
-        self.hooks.attribute(Call::SetAttribute, set)
+        self.attribute(Call::SetAttribute, set)
     }
 
     fn remove_xattr(&self, name: &str) -> Result<()> {
-        self.hooks.attribute(Call::RemoveAttribute, || self.inner.remove_xattr(name))
+        self.attribute(Call::RemoveAttribute, || self.inner.remove_xattr(name))
     }
 
     fn relative_path(&self) -> Option<PathBuf> {
-        self.hooks.around(Call::Name, || Ok(self.inner.relative_path())).ok().flatten()
+        self.around(Call::Name, || Ok(self.inner.relative_path())).ok().flatten()
     }
 
     fn relative_path_known(&self) -> Option<PathBuf> {

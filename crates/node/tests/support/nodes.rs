@@ -14,6 +14,9 @@ use tidepool_proto::config::{ClusterConfig, NodeConfig};
 use tidepool_proto::locality::{Locality, SplitRange};
 use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result};
 
+use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
+
+use super::hooked::{HookedStore, Hooks};
 use super::read_all;
 
 #[path = "../../../peer/tests/support/certificates.rs"]
@@ -54,6 +57,28 @@ impl Nodes {
 
     /// Nodes whose configuration `change` changes, by number.
     pub fn with(count: usize, change: impl Fn(usize, &mut NodeConfig)) -> Self {
+        Self::started(count, change, |_, config| Node::start(config).unwrap())
+    }
+
+    /// The same, of which all but the first tell `hooks` what they call.
+    pub fn hooked(count: usize, hooks: &Arc<Hooks>, change: impl Fn(&mut NodeConfig)) -> Self {
+        let start = |number: usize, config: NodeConfig| {
+            if number == 0 {
+                return Node::start(config).unwrap();
+            }
+            let inner = PosixStore::open(&config.pfs, PosixOptions::default()).unwrap();
+            let features = inner.features().clone();
+            let store = HookedStore { inner, features, hooks: hooks.clone() };
+            Node::start_over(config, Arc::new(store)).unwrap()
+        };
+        Self::started(count, |_, config| change(config), start)
+    }
+
+    fn started(
+        count: usize,
+        change: impl Fn(usize, &mut NodeConfig),
+        start_one: impl Fn(usize, NodeConfig) -> Arc<Node>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let pfs = directory.path().join("pfs");
         std::fs::create_dir(&pfs).unwrap();
@@ -78,7 +103,7 @@ impl Nodes {
                 });
                 change(number, config);
             });
-            Node::start(config).unwrap()
+            start_one(number, config)
         };
         let nodes = (0..count).map(start).collect();
         Nodes { directory, nodes }

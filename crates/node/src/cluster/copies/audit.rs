@@ -1,13 +1,14 @@
 //! Both sides compare what is counted on and what is held: the node of a file writes it back where
 //! a copy is missing, and a holder frees what nobody counts on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tidepool_cluster::NodeName;
 use tidepool_proto::FileId;
 
@@ -32,6 +33,10 @@ const YOUNG: Duration = Duration::from_secs(15);
 const FORGET: Duration = Duration::from_secs(60);
 /// Time between two looks at the names of files, for each of them.
 const NAME_INTERVAL: Duration = Duration::from_micros(100);
+/// Copies that are given back at a time; one fewer than may be, so that opens need not wait.
+const WORKERS: usize = 3;
+/// How long copies are given back before something else is looked at.
+const BATCH_LIMIT: Duration = Duration::from_secs(2);
 /// Time after which a copy that could not be given back is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -68,12 +73,12 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
     let counted_on = cluster.counted_on(&core);
     cluster.audit_holders(&core, &counted_on, memory);
     cluster.find_orphans(memory);
-    cluster.look_after_held(&core, memory);
+    let is_more = cluster.look_after_held(&core, memory);
     let is_idle =
         counted_on.is_empty() && memory.told.is_empty() && cluster.copies.held.count() == 0;
     drop((core, counted_on));
     let mut wanted = cluster.copies.wanted_bytes.lock();
-    if *wanted == 0 && !cluster.is_stopping() {
+    if *wanted == 0 && !is_more && !cluster.is_stopping() {
         let interval = if is_idle { IDLE_INTERVAL } else { LOOK_INTERVAL };
         cluster.copies.wake.wait_for(&mut wanted, interval);
     }
@@ -134,7 +139,8 @@ impl Cluster {
         memory: &mut Follow,
     ) -> Vec<(Arc<Copied>, PathBuf)> {
         let is_early = |(count, at): (usize, Instant)| at.elapsed() < NAME_INTERVAL * count as u32;
-        if memory.named.is_some_and(is_early) {
+        let is_asked = self.copies.are_names_new.swap(false, Ordering::AcqRel);
+        if !is_asked && memory.named.is_some_and(is_early) {
             return Vec::new();
         }
         memory.named = Some((counted_on.len(), Instant::now()));
@@ -248,25 +254,44 @@ impl Cluster {
     }
 
     /// Gives copies back whose nodes are gone, and those whose memory is needed, large ones first.
-    fn look_after_held(&self, core: &Arc<Core>, memory: &mut Follow) {
+    /// Whether some are left because there was no time.
+    fn look_after_held(&self, core: &Arc<Core>, memory: &mut Follow) -> bool {
         let mut copies = self.copies.held.all();
         memory.failed.retain(|_, at| at.elapsed() < RETRY);
         copies.sort_by_key(|copy| std::cmp::Reverse(copy.bytes()));
         let wanted = std::mem::take(&mut *self.copies.wanted_bytes.lock());
-        let mut coming = 0;
+        let (mut coming, mut due) = (0, VecDeque::new());
         for copy in copies {
             let is_needed = coming < wanted;
-            if !(is_needed || self.is_gone(&copy)) || memory.failed.contains_key(&copy.epoch) {
-                continue;
-            }
-            coming += copy.bytes();
-            let (epoch, path) = (copy.epoch, copy.path());
-            if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
-                if copy.is_reason_new(&reason) {
-                    tracing::warn!(path = %path.display(), reason, "a copy stays in memory");
-                }
-                memory.failed.insert(epoch, Instant::now());
+            if (is_needed || self.is_gone(&copy)) && !memory.failed.contains_key(&copy.epoch) {
+                coming += copy.bytes();
+                due.push_back(copy);
             }
         }
+        let (due, failed) = (Mutex::new(due), Mutex::new(Vec::new()));
+        let begun = Instant::now();
+        let work = || {
+            while begun.elapsed() < BATCH_LIMIT && !self.is_stopping() {
+                let Some(copy) = due.lock().pop_front() else { return };
+                if let Err(reason) = self.give_back_now(core, &copy) {
+                    failed.lock().push((copy, reason));
+                }
+            }
+        };
+        let helpers = due.lock().len().min(WORKERS).saturating_sub(1);
+        std::thread::scope(|scope| {
+            for _ in 0..helpers {
+                // Where no thread is to be had this one does it all.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        for (copy, reason) in failed.into_inner() {
+            if copy.is_reason_new(&reason) {
+                tracing::warn!(path = %copy.path().display(), reason, "a copy stays in memory");
+            }
+            memory.failed.insert(copy.epoch, Instant::now());
+        }
+        !due.into_inner().is_empty()
     }
 }

@@ -15,7 +15,7 @@ use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
 use super::held::Content;
 use super::message::{Asked, GiveBack};
 use super::place::leads_elsewhere;
-use super::replace::finish_at;
+use super::replace::{Replaced, finish_at};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
@@ -69,9 +69,14 @@ impl Cluster {
         };
         if !copies.is_promised && is_gone {
             // Nothing of it was promised, and nobody has it: it is empty.
-            let empty = Content { segment: None, present: BTreeSet::new(), length: 0 };
-            self.replace(core, of, &empty, &path)?;
-            return Ok(Recalled::WrittenBack);
+            let present = BTreeSet::new();
+            let empty = Content { segment: None, present, length: 0, is_unpromised: true };
+            let (_, running) = self.copies.giving.ask(copies.epoch);
+            let _running = running.ok_or("another program opens it")?;
+            return match self.replace(core, of, &empty, &path)? {
+                Replaced::Promised => Err("its node goes on: open it again".to_owned()),
+                _ => Ok(Recalled::WrittenBack),
+            };
         }
         reason.map_or(Ok(Recalled::NotHeld), Err)
     }
@@ -126,6 +131,43 @@ impl Cluster {
                 _ => return Ok(Recalled::NotHeld),
             }
             std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Makes a stub of which there are copies an empty ordinary file, because an open empties it;
+    /// false where it is not that stub any more. The reason where it stays; it may be because
+    /// another file takes its place.
+    pub fn empty_stub(
+        &self,
+        core: &Arc<Core>,
+        copies: &Copies,
+        version: &Version,
+        lower: &dyn LowerFile,
+    ) -> Result<bool, String> {
+        let of = (Shared::named(version).file, copies.epoch);
+        let begun = Instant::now();
+        loop {
+            tidepool_pfs::asked::check().map_err(|error| error.to_string())?;
+            // Nobody else on this node has the right that this node gets.
+            let (_, running) = self.copies.giving.ask(copies.epoch);
+            let path = lower.relative_path().ok_or("it has no name any more")?;
+            let emptied = match &running {
+                Some(_) => self.as_taker(core, |taker| taker.empty(core, of, &path, lower)),
+                None => Err("this node gives its copy back".to_owned()),
+            };
+            match emptied {
+                Ok(is_emptied) => {
+                    if let Some(copy) = self.copies.held.get(copies.epoch) {
+                        self.copies.held.drop_copy(&copy);
+                    }
+                    return Ok(is_emptied);
+                }
+                Err(reason) if begun.elapsed() > SILENCE_MAX || self.is_stopping() => {
+                    return Err(reason);
+                }
+                Err(reason) if self.is_replaced(core, version, lower) => return Err(reason),
+                Err(_) => std::thread::sleep(LOOK_INTERVAL),
+            }
         }
     }
 

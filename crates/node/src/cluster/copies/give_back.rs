@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use tidepool_cluster::{FileKey, NodeName};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::claim::Taker;
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
-use super::place::{found_beside, leads_elsewhere};
-use super::replace::{Replaced, Taker};
+use super::place::{Whereabouts, found_beside, leads_elsewhere, whereabouts};
+use super::replace::Replaced;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -67,6 +68,19 @@ impl Cluster {
         answer
     }
 
+    /// Gives a copy back, if that is not under way; the reason where it stays.
+    pub(super) fn give_back_now(
+        &self,
+        core: &Arc<Core>,
+        copy: &HeldCopy,
+    ) -> std::result::Result<(), String> {
+        match self.copies.giving.ask(copy.epoch) {
+            (_, Some(_running)) => self.give_back(core, copy),
+            (Answer::Stays(reason), None) => Err(reason),
+            (_, None) => Ok(()),
+        }
+    }
+
     /// Gives a copy back, and frees it; the reason where it stays.
     fn give_back(&self, core: &Arc<Core>, copy: &HeldCopy) -> std::result::Result<(), String> {
         let begun = Instant::now();
@@ -96,7 +110,7 @@ impl Cluster {
                     self.copies.note_put_in_place(copy.epoch);
                     break;
                 }
-                Replaced::Over => break,
+                Replaced::Over | Replaced::Promised => break,
                 Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
                 Replaced::Nameless if copy.path() == path => {
                     // Programs write a file beside its place and rename it.
@@ -105,8 +119,20 @@ impl Cluster {
                         path = beside;
                         continue;
                     }
-                    copy.is_nameless.store(true, Ordering::Release);
-                    return Err(format!("{name} is not the file any more"));
+                    match copy.handle.as_ref().map(|it| whereabouts(core, it, copy.file)) {
+                        Some(Whereabouts::Removed) => break,
+                        Some(Whereabouts::At(elsewhere)) => {
+                            copy.set_path(elsewhere.clone());
+                            path = elsewhere;
+                        }
+                        Some(Whereabouts::Moved) => {
+                            return Err(format!("{name} was moved, and is not found"));
+                        }
+                        Some(Whereabouts::Unknown) | None => {
+                            copy.is_nameless.store(true, Ordering::Release);
+                            return Err(format!("{name} was moved or removed"));
+                        }
+                    }
                 }
                 // Somebody found it by another name meanwhile.
                 Replaced::Nameless => path = copy.path(),
@@ -124,10 +150,14 @@ impl Cluster {
         content: &Content,
         path: &Path,
     ) -> std::result::Result<Replaced, String> {
+        self.as_taker(core, |taker| taker.replace(core, of, content, path))
+    }
+
+    /// This node as one that gets the right to finish a file.
+    pub(super) fn as_taker<T>(&self, core: &Core, act: impl FnOnce(&Taker<'_>) -> T) -> T {
         let is_there =
             |name: &str| NodeName::new(name).is_ok_and(|name| self.members.lock().is_alive(&name));
-        let me = (self.me.as_str(), core.memory_only.node());
-        Taker { me, is_there: &is_there }.replace(core, of, content, path)
+        act(&Taker { me: (self.me.as_str(), core.memory_only.node()), is_there: &is_there })
     }
 
     /// Whether another holder says that its copy took the place of the file.
@@ -159,15 +189,18 @@ impl Cluster {
     }
 
     /// Gives all copies back, because this node goes. What the node of the file cannot write now
-    /// stays there; an error where a copy is the only one and cannot be put in its place. One of
-    /// a file that was removed, or moved, meanwhile keeps nobody.
+    /// stays there; an error where a copy is the only one and cannot be put in its place. Where the
+    /// PFS cannot tell whether a file was moved or removed its copy keeps nobody.
     pub fn give_back_all(&self, core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<()> {
         let (begun, mut failed) = (Instant::now(), None);
         for copy in self.copies.held.all() {
             while self.copies.held.get(copy.epoch).is_some() && go_on() && !self.is_stopping() {
                 let is_gone = self.is_gone(&copy);
                 match self.begin_to_give_back(core, copy.clone()) {
-                    Answer::Stays(_) if copy.is_nameless.load(Ordering::Acquire) => break,
+                    Answer::Stays(reason) if copy.is_nameless.load(Ordering::Acquire) => {
+                        tracing::warn!(reason, "a copy of another node's file is given up");
+                        break;
+                    }
                     Answer::Stays(reason) if is_gone => {
                         failed = Some((copy.path(), reason));
                         break;

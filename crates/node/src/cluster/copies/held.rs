@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tidepool_cluster::{FileKey, NodeName};
+use tidepool_pfs::FileHandle;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Owner, Segment};
 
@@ -39,6 +40,8 @@ pub struct HeldCopy {
     pub node: String,
     /// All who hold copies.
     pub holders: Vec<String>,
+    /// How the PFS itself finds the file, where it can.
+    pub handle: Option<FileHandle>,
     /// Since when it is held.
     pub since: Instant,
     /// The node that had the file was started anew since.
@@ -72,6 +75,8 @@ pub struct Content {
     pub present: BTreeSet<u64>,
     /// Its length.
     pub length: u64,
+    /// Nothing of it was to be promised to anybody.
+    pub is_unpromised: bool,
 }
 
 impl HeldCopies {
@@ -96,7 +101,13 @@ impl HeldCopies {
     }
 
     /// Begins an empty copy; the reason where it cannot be had.
-    pub fn begin(&self, core: &Core, from: &NodeName, push: &Push) -> Result<(), String> {
+    pub fn begin(
+        &self,
+        core: &Core,
+        from: &NodeName,
+        push: &Push,
+        handle: Option<FileHandle>,
+    ) -> Result<(), String> {
         let begin = push.begin.as_ref().ok_or("it has no copy of this file")?;
         let owner = Owner { user_id: begin.user_id, directory: None, time_to_live: None };
         let segment = core.store.create_segment(0, owner).map_err(|error| error.to_string())?;
@@ -107,6 +118,7 @@ impl HeldCopies {
             owner: from.clone(),
             node: push.node.clone(),
             holders: begin.holders.clone(),
+            handle,
             since: Instant::now(),
             is_orphan: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
@@ -175,7 +187,8 @@ impl HeldCopy {
         }
         state.is_closed = true;
         let present = state.segment.resident_blocks().map(|(block, _)| block).collect();
-        Some(Content { segment: Some(state.segment.clone()), present, length: state.length })
+        let (segment, length) = (Some(state.segment.clone()), state.length);
+        Some(Content { segment, present, length, is_unpromised: false })
     }
 
     /// Whether it takes no more messages.
@@ -356,6 +369,7 @@ mod tests {
                 epoch,
                 owner: NodeName::new("n0").unwrap(),
                 node: String::new(),
+                handle: None,
                 holders: Vec::new(),
                 since: Instant::now(),
                 is_orphan: AtomicBool::new(false),

@@ -4,7 +4,7 @@
 //! * `held`: what this node holds of others' files.
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
-//!   is put in the place of the file. `place`: that place.
+//!   is put in the place of the file. `claim`: the right to it. `place`: that place.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -17,6 +17,7 @@
 //! 3. What takes the place of a stub is settled on the PFS: see `replace`.
 
 mod audit;
+mod claim;
 mod find;
 mod give_back;
 mod held;
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_cluster::NodeName;
+use tidepool_pfs::FileHandle;
 use tidepool_proto::FileId;
 use tidepool_proto::cluster::CopiesStatus;
 
@@ -57,6 +59,8 @@ pub struct FileCopies {
     /// Bytes that the store needs of what copies hold.
     wanted_bytes: Mutex<u64>,
     wake: Condvar,
+    /// A file of this node was renamed since its holders were told of names.
+    are_names_new: AtomicBool,
     /// Files of this node with copies elsewhere, at the last look.
     copied_files: AtomicU64,
     /// Too few nodes were there for the last file.
@@ -139,6 +143,13 @@ impl FileCopies {
         }
     }
 
+    /// Has holders be told where files of this node are now.
+    pub fn note_renamed(&self) {
+        self.are_names_new.store(true, Ordering::Release);
+        drop(self.wanted_bytes.lock());
+        self.wake.notify_all();
+    }
+
     /// Lets the thread see that the node stops.
     pub fn stop(&self) {
         // Whoever is about to wait saw that it stops, or waits by now.
@@ -178,7 +189,10 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         (Asked::WasPlaced(epoch), _) => {
             postcard::to_stdvec(&cluster.copies.placed.lock().contains(&epoch))
         }
-        (Asked::GiveBack(_), None) => postcard::to_stdvec(&Answer::Stays(unmet())),
+        (Asked::GiveBack(_), None) => postcard::to_stdvec(&match is_met {
+            true => Answer::Stays(unmet()),
+            false => cluster.proofs.refused_because(from).map_or(Answer::NotMet, Answer::Stays),
+        }),
     };
     reply.unwrap_or_default()
 }
@@ -195,22 +209,27 @@ impl Cluster {
             return Err("it is being drained".to_owned());
         }
         if push.number == 1 {
-            self.check_stub_of(core, push)?;
-            self.copies.held.begin(core, from, push)?;
+            let handle = self.check_stub_of(core, push)?;
+            self.copies.held.begin(core, from, push, handle)?;
         }
         self.copies.held.push(core, from, push, bytes)
     }
 
-    /// Whether this node finds the stub, so that it could put the copy in its place.
-    fn check_stub_of(&self, core: &Core, push: &message::Push) -> Result<(), String> {
+    /// Whether this node finds the stub, so that it could put the copy in its place; how it finds
+    /// it again.
+    fn check_stub_of(
+        &self,
+        core: &Core,
+        push: &message::Push,
+    ) -> Result<Option<FileHandle>, String> {
         let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
-        let mark = place::mark_at(core, &path, push.file())?;
+        let (mark, handle) = place::mark_at(core, &path, push.file())?.unzip();
         let copies = mark.as_ref().and_then(|mark| mark.copies.as_ref());
         let is_named = copies.is_some_and(|copies| {
             copies.epoch == push.epoch && copies.holders.iter().any(|it| it == self.me.as_str())
         });
         match is_named && mark.is_some_and(|mark| mark.node == push.node) {
-            true => Ok(()),
+            true => Ok(handle.flatten()),
             false => Err("it does not see the stub of the file as it is told of it".to_owned()),
         }
     }

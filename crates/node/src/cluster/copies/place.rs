@@ -1,16 +1,17 @@
 //! The place of a file in a directory: where its stub is, and a copy is written beside it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{FileHandle, LowerFile};
 use tidepool_proto::Version;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, mark_of_attribute};
 
@@ -56,6 +57,12 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Another name in the same directory.
+    pub fn beside(&self, name: &OsStr) -> Result<Self, String> {
+        let directory = self.directory.try_clone().map_err(|error| error.to_string())?;
+        Ok(Place { core: self.core, directory, name: name.to_owned() })
+    }
+
     /// Opens the stub of `file` and nothing else. `None` where the name leads elsewhere.
     pub fn open(&self, file: FileKey) -> Result<Option<Found>, String> {
         let found = match beneath::regular_file(&self.directory, Path::new(&self.name)) {
@@ -75,13 +82,26 @@ impl<'a> Place<'a> {
         Ok(Some(Found { stub, names: statx.stx_nlink }))
     }
 
+    /// Makes a new file, of this node alone.
+    pub fn create(&self, name: &OsStr) -> Result<File, String> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&self.directory, name, flags, mode);
+        file.map(File::from).map_err(failed("making a file beside the stub"))
+    }
+
     /// Removes a file, if it is there; a directory stays.
     pub fn remove(&self, name: &OsStr) {
         let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
     }
 
-    /// Has nobody make, or rename, a file of this name until [`Self::unbar`].
+    /// Has nobody make, or rename, a file of this name until [`Self::remove_all`]. An empty name is
+    /// of who makes none.
     pub fn bar(&self, name: &OsStr) -> Result<(), String> {
+        if name.is_empty() {
+            return Ok(());
+        }
         for _ in 0..REMOVALS_MAX {
             self.remove(name);
             match rustix::fs::mkdirat(&self.directory, name, Mode::empty()) {
@@ -100,9 +120,15 @@ impl<'a> Place<'a> {
         Err("another node makes its file again and again".to_owned())
     }
 
-    /// Ends what [`Self::bar`] began.
-    pub fn unbar(&self, name: &OsStr) {
-        let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR);
+    /// Removes files and empty directories whose names begin so.
+    pub fn remove_all(&self, prefix: &str) {
+        let Ok(entries) = rustix::fs::Dir::read_from(&self.directory) else { return };
+        let names = entries.take(ENTRIES_MAX).flatten().map(|entry| entry.file_name().to_owned());
+        for name in names.filter(|name| name.to_bytes().starts_with(prefix.as_bytes())) {
+            let name = OsStr::from_bytes(name.to_bytes());
+            self.remove(name);
+            let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR);
+        }
     }
 }
 
@@ -118,13 +144,51 @@ pub fn found_beside(core: &Core, path: &Path, file: FileKey) -> Option<PathBuf> 
     is_there.then(|| path.with_file_name(&place.name))
 }
 
-/// The mark of the stub of a file at a path below the PFS directory, if it is there.
-pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<Mark>, String> {
+/// What became of a file that is not where it was.
+pub enum Whereabouts {
+    /// It was removed.
+    Removed,
+    /// It is here, below the PFS directory.
+    At(PathBuf),
+    /// It was moved, and this node does not find it.
+    Moved,
+    /// The PFS does not tell.
+    Unknown,
+}
+
+/// Asks the PFS for a file by its handle.
+pub fn whereabouts(core: &Core, handle: &FileHandle, file: FileKey) -> Whereabouts {
+    let root = core.pfs.root_descriptor();
+    // One that knows its own directory no more tells nothing of files.
+    let knows = FileHandle::of(root).and_then(|own| own.open(root).ok()).flatten().is_some();
+    let found = match handle.open(root) {
+        Ok(Some(found)) => found,
+        Ok(None) if knows => return Whereabouts::Removed,
+        _ => return Whereabouts::Unknown,
+    };
+    if rustix::fs::fstat(&found).is_ok_and(|facts| facts.st_nlink == 0) {
+        return Whereabouts::Removed;
+    }
+    let lower = beneath::reopen(&found).ok().and_then(|again| core.pfs.file(again).ok());
+    match lower.and_then(|lower| lower.relative_path()) {
+        Some(path) if !leads_elsewhere(core, &path, file) => Whereabouts::At(path),
+        _ => Whereabouts::Moved,
+    }
+}
+
+/// The mark of the stub of a file at a path below the PFS directory, if it is there, and how it is
+/// found again.
+pub fn mark_at(
+    core: &Core,
+    path: &Path,
+    file: FileKey,
+) -> Result<Option<(Mark, Option<FileHandle>)>, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(None) };
     let Some(Found { stub, .. }) = place.open(file)? else { return Ok(None) };
     let read = stub.version().and_then(|now| Ok((now.size, stub.get_xattr(STUB_ATTRIBUTE)?)));
     let (size, value) = read.map_err(|error| error.to_string())?;
-    Ok(value.and_then(|value| mark_of_attribute(&value, size)))
+    let mark = value.and_then(|value| mark_of_attribute(&value, size));
+    Ok(mark.map(|mark| (mark, FileHandle::of(stub.descriptor()))))
 }
 
 /// Whether a path below the PFS directory leads to another file than this one, or to none.

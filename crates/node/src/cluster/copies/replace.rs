@@ -2,35 +2,40 @@
 //! is gone.
 //!
 //! That node may only be cut off, or stand still, and go on at any moment; other holders of copies
-//! may try the same. So who finishes the file is settled on the PFS, which sets an attribute once
-//! however many try: the node that had the file before it takes the mark off, a holder before it
-//! writes. A holder writes a new file beside the stub and renames it: a program, or node, that
-//! still has the stub open writes into what has no name any more.
+//! may try the same. So a holder needs the right to it (see `claim`), as that node does before it
+//! takes the mark off. It writes a new file beside the stub and renames it: a program, or node,
+//! that still has the stub open writes into what has no name any more.
 //!
 //! Each step, if it is the last one, leaves the stub or the whole file.
+//!
+//! An open that empties the file needs the same right: no copy comes back over what it writes then.
+//! A program beside Tidepool asks for none; what it wrote to the stub is looked for again before
+//! the copy is renamed.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, renameat_with,
+};
+use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::Error;
-use tidepool_proto::stub::{copy_attribute, taken_attribute};
+use tidepool_proto::stub::copy_attribute;
 use tidepool_store::Segment;
 
+use super::claim::{Claim, Taker, finish, said};
 use super::held::Content;
 use super::place::{Found, Place, failed};
 use crate::core::Core;
 use crate::file::stub;
 
-/// Nodes that may have failed at it before.
-const TAKERS_MAX: u32 = 16;
 /// Names of attributes that are not taken along.
 const OURS: &str = "user.tidepool.";
+const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// What became of a stub.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,31 +46,8 @@ pub enum Replaced {
     Over,
     /// The path does not lead to the stub.
     Nameless,
-}
-
-/// Who puts a copy in the place of a stub.
-pub struct Taker<'a> {
-    /// Name of this node among those of the cluster, and which start of it.
-    pub me: (&'a str, &'a str),
-    /// Whether another node is there.
-    pub is_there: &'a dyn Fn(&str) -> bool,
-}
-
-fn said(error: Error) -> String {
-    error.to_string()
-}
-
-/// Name of the file that is written beside the stub by the taker of this number.
-fn name_beside(epoch: u64, number: u32) -> OsString {
-    format!(".tidepool-copy-{epoch:016x}-{number}").into()
-}
-
-/// What a claim on a stub leads to.
-enum Claim {
-    /// This node has the right, as the taker of this number.
-    Ours(u32),
-    /// The node that had the file had it: all bytes are on the PFS.
-    Owners,
+    /// Of a file of which nothing was to be promised: its node promised bytes meanwhile.
+    Promised,
 }
 
 impl Taker<'_> {
@@ -85,59 +67,35 @@ impl Taker<'_> {
         if names > 1 {
             return Err(format!("it has {names} names: remove all but one, then open it"));
         }
-        let number = match self.claim(&place, stub, epoch)? {
-            Claim::Owners => {
-                return stub::finish(stub, epoch).map(|()| Replaced::Done).map_err(said);
+        let right = match self.claim(&place, stub, epoch)? {
+            Claim::Owners(number) => {
+                return finish(&place, stub, epoch, number).map(|()| Replaced::Done);
             }
-            Claim::Ours(number) => number,
+            Claim::Ours(right) => right,
         };
-        let is_marked = stub.set_xattr_if(&copy_attribute(epoch), self.value().as_bytes(), true);
-        if !is_marked.map_err(said)? {
-            stub.remove_xattr(&taken_attribute(epoch, number)).map_err(said)?;
-            return Ok(Replaced::Over);
+        let Some((name, beside)) = &right.beside else { return Ok(Replaced::Over) };
+        if content.is_unpromised && promises(stub)? {
+            place.remove(name);
+            right.pass_on(stub, epoch)?;
+            return Ok(Replaced::Promised);
         }
-        let beside = name_beside(epoch, number);
-        let done = write_beside(&place, &beside, stub, content)
-            .and_then(|()| rename(&place, &beside, file));
+        let is_marked = stub.set_xattr_if(&copy_attribute(epoch), self.me.0.as_bytes(), true);
+        let done = if is_marked.map_err(said)? && stub::is_of_epoch(stub, epoch).map_err(said)? {
+            write_beside(beside, stub, content)
+                .and_then(|()| exchange(&place, (name, beside), (file, epoch)))
+        } else {
+            Ok(Replaced::Over)
+        };
         if !matches!(done, Ok(Replaced::Done)) {
-            place.remove(&beside);
+            place.remove(name);
+        }
+        if done == Ok(Replaced::Over) {
+            right.give_up(stub, epoch)?;
         }
         if done.is_ok() {
-            (1..number).for_each(|number| place.unbar(&name_beside(epoch, number)));
+            right.tidy(&place, epoch);
         }
         done
-    }
-
-    fn value(&self) -> String {
-        format!("{}:{}", self.me.0, self.me.1)
-    }
-
-    /// Gets the right to finish the file, once nobody who had it before can use it any more.
-    fn claim(&self, place: &Place<'_>, stub: &dyn LowerFile, epoch: u64) -> Result<Claim, String> {
-        let ours = self.value();
-        for number in 1..=TAKERS_MAX {
-            let name = taken_attribute(epoch, number);
-            if stub.set_xattr_if(&name, ours.as_bytes(), false).map_err(said)? {
-                return Ok(Claim::Ours(number));
-            }
-            let Some(value) = stub.get_xattr(&name).map_err(said)? else {
-                return Err("another node just gave it up".to_owned());
-            };
-            if value == stub::OWNER_TAKES {
-                return Ok(Claim::Owners);
-            }
-            if value == ours.as_bytes() {
-                // An earlier try failed.
-                return Ok(Claim::Ours(number));
-            }
-            let value = String::from_utf8_lossy(&value);
-            let taker = value.split(':').next().unwrap_or_default();
-            if taker != self.me.0 && (self.is_there)(taker) {
-                return Err(format!("`{taker}` puts its copy in its place"));
-            }
-            place.bar(&name_beside(epoch, number))?;
-        }
-        Err("many nodes failed at it".to_owned())
     }
 }
 
@@ -146,34 +104,29 @@ impl Taker<'_> {
 pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Result<bool, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(false) };
     let Some(Found { stub, .. }) = place.open(file)? else { return Ok(false) };
-    let taken = stub.get_xattr(&taken_attribute(epoch, 1)).map_err(said)?;
-    let is_whole = taken.as_deref() == Some(stub::OWNER_TAKES);
+    let is_whole = stub::is_whole(&*stub, epoch).map_err(said)?;
     if is_whole {
         stub::finish(&*stub, epoch).map_err(said)?;
     }
     Ok(is_whole)
 }
 
-/// Writes the copy beside the stub, with its owner, mode and attributes, durably.
-fn write_beside(
-    place: &Place<'_>,
-    beside: &OsStr,
-    stub: &dyn LowerFile,
-    content: &Content,
-) -> Result<(), String> {
-    // Of an earlier try; one that was barred is a directory and stays.
-    place.remove(beside);
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let file = rustix::fs::openat(&place.directory, beside, flags, mode)
-        .map_err(failed("making a file beside the stub"))?;
-    let file = File::from(file);
+/// Whether the mark says by now that bytes were promised.
+fn promises(stub: &dyn LowerFile) -> Result<bool, String> {
+    let size = stub.version().map_err(said)?.size;
+    let mark = stub::find(stub, size).map_err(said)?;
+    let stub::Found::Stub(mark) = mark else { return Ok(false) };
+    Ok(mark.copies.is_some_and(|it| it.is_promised))
+}
+
+/// Writes the copy into the file beside the stub, with owner, mode and attributes, durably.
+fn write_beside(file: &File, stub: &dyn LowerFile, content: &Content) -> Result<(), String> {
     let written = |error: io::Error| format!("writing the copy: {error}");
     if let Some(segment) = &content.segment {
-        write_blocks(content, segment, &file)?;
+        write_blocks(content, segment, file)?;
     }
     file.set_len(content.length).map_err(written)?;
-    take_attributes(stub, &file)?;
+    take_attributes(stub, file)?;
     file.sync_all().map_err(written)
 }
 
@@ -196,6 +149,22 @@ fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(),
     Ok(())
 }
 
+/// Times that a program set, as `cp -p` does: those from before the file was made, or to come.
+/// Others are of the moment when the bytes reach the PFS, as after every write-back.
+fn keep_set_times(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
+    let version = stub.version().map_err(said)?;
+    if (version.born_ns..=version.changed_ns).contains(&version.modified_ns) {
+        return Ok(());
+    }
+    let facts = rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?;
+    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
+    let times = Timestamps {
+        last_access: time(facts.st_atime, facts.st_atime_nsec),
+        last_modification: time(facts.st_mtime, facts.st_mtime_nsec),
+    };
+    rustix::fs::futimens(file, &times).map_err(failed("setting its times"))
+}
+
 /// Owner, mode, access list and attributes.
 fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
     let (from, to) = (
@@ -206,14 +175,17 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
         let (owner, group) = (Uid::from_raw(from.st_uid), Gid::from_raw(from.st_gid));
         rustix::fs::fchown(file, Some(owner), Some(group)).map_err(failed("setting its owner"))?;
     }
-    rustix::fs::fchmod(file, Mode::from_raw_mode(from.st_mode & 0o7777))
-        .map_err(failed("setting its mode"))?;
+    // What the directory hands on is not of this file.
+    match rustix::fs::fremovexattr(file, ACCESS_LIST) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        Err(errno) => return Err(failed("removing an access list")(errno)),
+    }
     let mut names = vec![0; 64 << 10];
     let length = rustix::fs::flistxattr(stub.descriptor(), &mut names)
         .map_err(failed("listing attributes"))?;
     let names = names[..length].split(|byte| *byte == 0);
     for name in names.filter_map(|name| std::str::from_utf8(name).ok()) {
-        let is_list = name.starts_with("system.posix_acl");
+        let is_list = name == ACCESS_LIST;
         let is_users = name.starts_with("user.") && !name.starts_with(OURS);
         if !is_users && !is_list {
             continue; // what the PFS keeps for itself
@@ -223,16 +195,64 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
                 .map_err(failed("setting an attribute"))?;
         }
     }
-    Ok(())
+    // Until here nobody but this node gets at it.
+    rustix::fs::fchmod(file, Mode::from_raw_mode(from.st_mode & 0o7777))
+        .map_err(failed("setting its mode"))?;
+    keep_set_times(stub, file)
 }
 
-fn rename(place: &Place<'_>, beside: &OsStr, file: FileKey) -> Result<Replaced, String> {
-    // After it was made: who barred its name has renamed its own by now, or comes later.
-    if place.open(file)?.is_none() {
-        return Ok(Replaced::Nameless);
+/// Puts the file beside in the place of the stub. What comes out of that place is looked at: where
+/// it is another program's file, or another program wrote to the stub, it goes back.
+fn exchange(
+    place: &Place<'_>,
+    (beside, copy): (&OsStr, &File),
+    (file, epoch): (FileKey, u64),
+) -> Result<Replaced, String> {
+    let look = |place: &Place<'_>| -> Result<Replaced, String> {
+        let Some(Found { stub, .. }) = place.open(file)? else { return Ok(Replaced::Nameless) };
+        let is_it = stub::is_of_epoch(&*stub, epoch).map_err(said)?;
+        Ok(if is_it { Replaced::Done } else { Replaced::Over })
+    };
+    // After the copy was made: who barred its name has put its own there by now, or comes later.
+    let before = look(place)?;
+    if before != Replaced::Done {
+        return Ok(before);
     }
-    rustix::fs::renameat(&place.directory, beside, &place.directory, &place.name)
-        .map_err(failed("renaming the copy"))?;
-    rustix::fs::fsync(&place.directory).map_err(failed("syncing its directory"))?;
-    Ok(Replaced::Done)
+    let swap = || {
+        let (directory, name) = (&place.directory, &place.name);
+        renameat_with(directory, beside, directory, name, RenameFlags::EXCHANGE)
+    };
+    match swap() {
+        Ok(()) => {}
+        Err(Errno::NOENT) if place.open(file)?.is_none() => return Ok(Replaced::Nameless),
+        // Not on every PFS: there what came in this moment is not seen.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::renameat(&place.directory, beside, &place.directory, &place.name)
+                .map_err(failed("renaming the copy"))?;
+            sync(place)?;
+            return Ok(Replaced::Done);
+        }
+        Err(errno) => return Err(failed("renaming the copy")(errno)),
+    }
+    let came_out = look(&place.beside(beside)?)?;
+    if came_out == Replaced::Done {
+        place.remove(beside);
+        sync(place)?;
+        return Ok(Replaced::Done);
+    }
+    let _ = swap();
+    let is_ours = |name: &OsStr| {
+        let there = rustix::fs::statat(&place.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let own = rustix::fs::fstat(copy);
+        there.is_ok_and(|there| own.is_ok_and(|own| own.st_ino == there.st_ino))
+    };
+    if !is_ours(beside) && !is_ours(&place.name) {
+        // A third one came there in between: it is the newest.
+        let _ = swap();
+    }
+    Ok(came_out)
+}
+
+fn sync(place: &Place<'_>) -> Result<(), String> {
+    rustix::fs::fsync(&place.directory).map_err(failed("syncing its directory"))
 }

@@ -1,0 +1,185 @@
+//! The node that wrote a file in memory alone is gone, and other programs write to what it left,
+//! before its copy takes the place and between any two steps of that: what they were told is
+//! durable stays.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use support::hooked::{Hooks, inode};
+use support::nodes::*;
+use support::{content, scratch_rule};
+use tidepool_node::Node;
+use tidepool_proto::config::NodeConfig;
+use tidepool_proto::{Access, ErrorKind, FileService, OpenRequest, WriteMode};
+
+/// Longer than a taking over has steps.
+const STEPS: u64 = 16;
+const OLD: &[u8] = b"what the node wrote that is gone";
+const NEW: &[u8] = b"what was written later";
+
+fn nodes(hooks: &Arc<Hooks>) -> Nodes {
+    let nodes = Nodes::hooked(3, hooks, |config: &mut NodeConfig| {
+        let mut rule = scratch_rule("d");
+        (rule.expendable, rule.copies) = (false, 2);
+        config.rules.push(rule);
+    });
+    nodes.wait_joined();
+    std::fs::create_dir(nodes.pfs("d")).unwrap();
+    nodes
+}
+
+fn synced(nodes: &Nodes, name: &str, bytes: &[u8]) {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    let request = OpenRequest {
+        access: Access::ReadWrite,
+        write_mode: Some(WriteMode::Memory),
+        created: true,
+        ..OpenRequest::to_read(options.open(nodes.pfs(name)).unwrap().into(), 0)
+    };
+    let file = nodes.nodes[0].open(request).unwrap();
+    file.write_at(0, bytes).unwrap();
+    file.sync(false).unwrap();
+}
+
+/// A program at a node opens a file, which empties it, and writes it.
+fn rewrite(node: &Node, path: &std::path::Path, mode: WriteMode) {
+    loop {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let (access, write_mode) = (Access::ReadWrite, Some(mode));
+        let plain = OpenRequest::to_read(file.into(), 0);
+        let opened = node.open(OpenRequest { access, truncate: true, write_mode, ..plain });
+        match opened {
+            Ok(file) => {
+                file.set_size(0).unwrap();
+                file.write_at(0, NEW).unwrap();
+                return file.sync(false).unwrap();
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{error}"),
+        }
+    }
+}
+
+/// A program that knows nothing of Tidepool.
+fn overwrite(path: &std::path::Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(NEW, 0).unwrap();
+}
+
+fn held(nodes: &Nodes) -> u64 {
+    (1..3).map(|node| nodes.cluster(node).copies.held).sum()
+}
+
+fn on_pfs(nodes: &Nodes, name: &str) -> Vec<u8> {
+    std::fs::read(nodes.pfs(name)).unwrap()
+}
+
+/// Waits until all that is in memory is on the PFS, and looks for what is left beside it.
+fn settle(nodes: &Nodes) {
+    (1..3).for_each(|node| nodes.nodes[node].drain().unwrap());
+    assert_eq!(held(nodes), 0, "copies are given back");
+    for entry in std::fs::read_dir(nodes.pfs("d")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(!name.contains("tidepool"), "{name}");
+        let mut names = vec![0; 4096];
+        let length = rustix::fs::listxattr(&path, &mut names).unwrap();
+        let names = String::from_utf8_lossy(&names[..length]).into_owned();
+        assert!(!names.contains("tidepool"), "{path:?}: {names}");
+    }
+}
+
+#[test]
+fn no_copy_comes_back_over_what_was_written_after_it() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = nodes(&hooks);
+    let names = ["d/by-another", "d/emptied", "d/emptied-2", "d/late", "d/late-emptied", "d/left"];
+    names.iter().for_each(|name| synced(&nodes, name, OLD));
+    // The node of the files is there, and does not look at them.
+    overwrite(&nodes.pfs("d/by-another"));
+    rewrite(&nodes.nodes[1], &nodes.pfs("d/emptied"), WriteMode::Through);
+    rewrite(&nodes.nodes[2], &nodes.pfs("d/emptied-2"), WriteMode::Memory);
+    nodes.nodes[0].stop();
+    overwrite(&nodes.pfs("d/late"));
+    rewrite(&nodes.nodes[1], &nodes.pfs("d/late-emptied"), WriteMode::Through);
+    until("all but the copy of a later time are freed", || held(&nodes) <= 1);
+    settle(&nodes);
+    for name in &names[..5] {
+        let there = on_pfs(&nodes, name);
+        assert!(there == NEW, "{name}: {}", there.escape_ascii());
+    }
+    assert_eq!(on_pfs(&nodes, "d/left"), OLD);
+}
+
+/// Which step of the taking over of a file is another program's moment, and how many came.
+type Moments = Arc<Mutex<HashMap<u64, (u64, Arc<AtomicU64>, String)>>>;
+
+#[test]
+fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = nodes(&hooks);
+    let moments = Moments::default();
+    for step in 0..STEPS {
+        for kind in ["overwritten", "emptied-1", "emptied-2"] {
+            let name = format!("d/{kind}-{step}");
+            synced(&nodes, &name, &content(1, 5000));
+            let inode = std::fs::metadata(nodes.pfs(&name)).unwrap().ino();
+            moments.lock().unwrap().insert(inode, (step, Arc::default(), name));
+        }
+    }
+    let programs = Arc::<Mutex<Vec<(String, JoinHandle<()>)>>>::default();
+    let (theirs, started) = (moments.clone(), programs.clone());
+    let others = [nodes.nodes[1].clone(), nodes.nodes[2].clone()];
+    let pfs = nodes.pfs("");
+    nodes.nodes[0].stop();
+    hooks.set(move |_, make| {
+        make()?;
+        let moment = theirs.lock().unwrap().get(&inode()).cloned();
+        let Some((step, count, name)) = moment else { return Ok(()) };
+        if count.fetch_add(1, Ordering::SeqCst) != step {
+            return Ok(());
+        }
+        let (path, mut programs) = (pfs.join(&name), started.lock().unwrap());
+        let other = match name.contains("emptied-1") {
+            _ if name.contains("overwritten") => {
+                overwrite(&path);
+                None
+            }
+            true => Some(others[0].clone()),
+            false => Some(others[1].clone()),
+        };
+        // It waits for the taker, which waits for the end of this.
+        let begin =
+            |node: Arc<Node>| std::thread::spawn(move || rewrite(&node, &path, WriteMode::Through));
+        let begun = other.map(begin).unwrap_or_else(|| std::thread::spawn(|| ()));
+        programs.push((name, begun));
+        drop(programs);
+        std::thread::sleep(Duration::from_millis(30));
+        Ok(())
+    });
+    until("all copies are freed", || held(&nodes) == 0);
+    hooks.clear();
+    let programs = std::mem::take(&mut *programs.lock().unwrap());
+    assert!(programs.len() > 3 * 5, "{} programs came in between", programs.len());
+    let mut came = Vec::new();
+    for (name, program) in programs {
+        program.join().unwrap();
+        came.push(name);
+    }
+    settle(&nodes);
+    for (_, _, name) in moments.lock().unwrap().values() {
+        let there = on_pfs(&nodes, name);
+        let is_right = match came.contains(name) {
+            true => there.starts_with(NEW),
+            false => there == content(1, 5000),
+        };
+        assert!(is_right, "{name}: {}", there[..there.len().min(60)].escape_ascii());
+    }
+}
