@@ -209,6 +209,10 @@ impl Node {
             let is_shown = mark.length == 0 || !now.agrees_with(version);
             match stub::find(&**lower, now.size)? {
                 Found::Nothing if is_shown => return Ok(now),
+                // It was emptied meanwhile, and began anew in memory.
+                Found::Stub(other) if other.node != mark.node => {
+                    return self.recalled(lower, &other, &now);
+                }
                 Found::Remains if is_shown => {
                     // A reader may lack the right.
                     let _ = stub::clear_remains(&**lower);

@@ -6,17 +6,18 @@ mod support;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use support::hooked::{Hooks, inode};
+use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::{content, scratch_rule};
 use tidepool_node::Node;
 use tidepool_proto::config::NodeConfig;
+use tidepool_proto::stub::{Copies, Mark, STUB_ATTRIBUTE, taken_attribute};
 use tidepool_proto::{Access, ErrorKind, FileService, OpenRequest, WriteMode};
 
 /// Longer than a taking over has steps.
@@ -36,6 +37,10 @@ fn nodes(hooks: &Arc<Hooks>) -> Nodes {
 }
 
 fn synced(nodes: &Nodes, name: &str, bytes: &[u8]) {
+    synced_by(nodes, 0, name, bytes);
+}
+
+fn synced_by(nodes: &Nodes, node: usize, name: &str, bytes: &[u8]) {
     let mut options = File::options();
     options.read(true).write(true).create_new(true);
     let request = OpenRequest {
@@ -44,7 +49,7 @@ fn synced(nodes: &Nodes, name: &str, bytes: &[u8]) {
         created: true,
         ..OpenRequest::to_read(options.open(nodes.pfs(name)).unwrap().into(), 0)
     };
-    let file = nodes.nodes[0].open(request).unwrap();
+    let file = nodes.nodes[node].open(request).unwrap();
     file.write_at(0, bytes).unwrap();
     file.sync(false).unwrap();
 }
@@ -127,7 +132,7 @@ fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
     let nodes = nodes(&hooks);
     let moments = Moments::default();
     for step in 0..STEPS {
-        for kind in ["overwritten", "emptied-1", "emptied-2"] {
+        for kind in ["overwritten", "emptied-1", "emptied-2", "chmod", "barred"] {
             let name = format!("d/{kind}-{step}");
             synced(&nodes, &name, &content(1, 5000));
             let inode = std::fs::metadata(nodes.pfs(&name)).unwrap().ino();
@@ -150,6 +155,23 @@ fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
         let other = match name.contains("emptied-1") {
             _ if name.contains("overwritten") => {
                 overwrite(&path);
+                None
+            }
+            // As another node does to which this one is gone.
+            _ if name.contains("barred") => {
+                let Some(mark) = mark_at(&path) else { return Ok(()) };
+                let epoch = format!("{:016x}", mark.copies.unwrap().epoch);
+                for entry in std::fs::read_dir(path.parent().unwrap()).unwrap() {
+                    let beside = entry.unwrap().path();
+                    if beside.to_string_lossy().contains(&epoch) && beside.is_file() {
+                        std::fs::remove_file(&beside).unwrap();
+                        std::fs::create_dir(&beside).unwrap();
+                    }
+                }
+                None
+            }
+            _ if name.contains("chmod") => {
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
                 None
             }
             true => Some(others[0].clone()),
@@ -176,10 +198,125 @@ fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
     settle(&nodes);
     for (_, _, name) in moments.lock().unwrap().values() {
         let there = on_pfs(&nodes, name);
-        let is_right = match came.contains(name) {
+        if name.contains("chmod") && came.contains(name) {
+            let mode = std::fs::metadata(nodes.pfs(name)).unwrap().mode();
+            assert_eq!(mode & 0o7777, 0o604, "{name}");
+        }
+        let is_changed = !name.contains("chmod") && !name.contains("barred");
+        let is_right = match came.contains(name) && is_changed {
             true => there.starts_with(NEW),
             false => there == content(1, 5000),
         };
         assert!(is_right, "{name}: {}", there[..there.len().min(60)].escape_ascii());
     }
+}
+
+fn set(path: &std::path::Path, name: &str, value: &[u8]) {
+    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+/// The copies that the mark of a stub names.
+fn marked(nodes: &Nodes, name: &str) -> Copies {
+    mark_at(&nodes.pfs(name)).unwrap().copies.unwrap()
+}
+
+fn mark_at(path: &std::path::Path) -> Option<Mark> {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut value).ok()?;
+    Mark::parse(&value[..length])
+}
+
+#[test]
+fn who_had_the_right_and_died_keeps_nobody_from_it() {
+    let nodes = nodes(&Arc::default());
+    for name in ["d/own", "d/others", "d/barred"] {
+        synced(&nodes, name, OLD);
+        let copies = marked(&nodes, name);
+        let epoch = copies.epoch;
+        let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{number}");
+        std::fs::write(nodes.pfs(&format!("d/{}", beside(7))), b"half").unwrap();
+        let dead = format!("nobody:0:{}", beside(7));
+        if name == "d/barred" {
+            // A holder that stood still was barred by another one, which died.
+            let claim = format!("{}:0:{}", copies.holders[0], beside(8));
+            set(&nodes.pfs(name), &taken_attribute(epoch, 1), claim.as_bytes());
+            std::fs::create_dir(nodes.pfs(&format!("d/{}", beside(8)))).unwrap();
+            set(&nodes.pfs(name), &taken_attribute(epoch, 2), dead.as_bytes());
+        } else {
+            set(&nodes.pfs(name), &taken_attribute(epoch, 1), dead.as_bytes());
+        }
+    }
+    // The node of the file goes on from there.
+    assert_eq!(nodes.read(1, "d/own").0, OLD);
+    nodes.nodes[0].stop();
+    for name in ["d/others", "d/barred"] {
+        until("the copy is in its place", || on_pfs(&nodes, name) == OLD);
+    }
+    settle(&nodes);
+    assert_eq!(on_pfs(&nodes, "d/own"), OLD);
+}
+
+#[test]
+fn a_file_that_is_emptied_while_it_is_written_back_has_what_was_written_then() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = nodes(&hooks);
+    for name in ["d/file", "plain"] {
+        synced_by(&nodes, 1, name, &content(2, 5 * BLOCK as usize));
+        hooks.set(move |call, make| {
+            if call == Call::Write {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            make()
+        });
+        std::thread::scope(|scope| {
+            let path = nodes.pfs(name);
+            let reader = scope.spawn(|| nodes.try_open(2, name, Access::Read).map(drop));
+            std::thread::sleep(Duration::from_millis(250));
+            rewrite(&nodes.nodes[0], &path, WriteMode::Through);
+            let _ = reader.join().unwrap();
+        });
+        hooks.clear();
+        assert!(on_pfs(&nodes, name) == NEW, "{name}");
+        for node in 0..3 {
+            assert_eq!(nodes.read(node, name).0, NEW, "{name} on node {node}");
+        }
+    }
+}
+
+/// An access list as the kernel takes it.
+fn default_list() -> Vec<u8> {
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries = [
+        entry(1, 7, none),
+        entry(2, 7, 1001),
+        entry(4, 5, none),
+        entry(0x10, 7, none),
+        entry(0x20, 0, none),
+    ];
+    [2_u32.to_le_bytes().to_vec(), entries.concat()].concat()
+}
+
+#[test]
+fn what_a_directory_hands_on_is_not_given_to_a_copy() {
+    let nodes = nodes(&Arc::default());
+    synced(&nodes, "d/secret", OLD);
+    std::fs::set_permissions(nodes.pfs("d/secret"), PermissionsExt::from_mode(0o640)).unwrap();
+    // As `cp -p` does.
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let times = std::fs::FileTimes::new().set_modified(long_ago);
+    let file = File::options().write(true).open(nodes.pfs("d/secret")).unwrap();
+    file.set_times(times).unwrap();
+    drop(file);
+    set(&nodes.pfs("d"), "system.posix_acl_default", &default_list());
+    nodes.nodes[0].stop();
+    until("the copy is in its place", || on_pfs(&nodes, "d/secret") == OLD);
+    let mut value = [0; 256];
+    let list = rustix::fs::getxattr(nodes.pfs("d/secret"), "system.posix_acl_access", &mut value);
+    assert_eq!(list, Err(rustix::io::Errno::NODATA));
+    let there = std::fs::metadata(nodes.pfs("d/secret")).unwrap();
+    assert_eq!(there.mode() & 0o7777, 0o640);
+    assert_eq!(there.modified().unwrap(), long_ago);
 }

@@ -14,7 +14,6 @@ pub mod cost;
 pub mod fault;
 pub mod features;
 mod filesystem;
-mod handle;
 pub mod identity;
 pub mod layout;
 mod lower;
@@ -25,7 +24,6 @@ mod walk;
 
 pub use fault::{FaultRules, FaultStore};
 pub use features::{DirectIo, Features, FsyncReach};
-pub use handle::FileHandle;
 pub use layout::placement::{Placement, ServerKey};
 pub use layout::{Layout, LayoutHints, LayoutOutcome, StripePart};
 pub use lower::{LowerFile, LowerStore};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
 use tidepool_proto::stub::{
@@ -105,6 +105,23 @@ pub fn is_whole(lower: &dyn LowerFile, epoch: u64) -> Result<bool> {
 pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
     remove_marks(lower, epoch)?;
     lower.sync(false)
+}
+
+/// Times that a program set, as `cp -p` does: those from before the file was made, or to come.
+/// Others are of the moment when the bytes reach the PFS.
+pub fn times_that_were_set(lower: &dyn LowerFile) -> Result<Option<Timestamps>> {
+    let version = lower.version()?;
+    if version.born_ns == 0 || (version.born_ns..=version.changed_ns).contains(&version.modified_ns)
+    {
+        return Ok(None);
+    }
+    let facts = rustix::fs::fstat(lower.descriptor());
+    let facts = facts.map_err(|errno| Error::pfs("asking for times", errno))?;
+    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
+    Ok(Some(Timestamps {
+        last_access: time(facts.st_atime, facts.st_atime_nsec),
+        last_modification: time(facts.st_mtime, facts.st_mtime_nsec),
+    }))
 }
 
 /// Makes a stub, or what is left of one, an empty ordinary file. Where others have copies nobody
@@ -406,6 +423,7 @@ impl Stub {
             let mut progress = self.progress.lock();
             (progress.is_cut, progress.whole) = (false, None);
         }
+        let times = times_that_were_set(lower)?;
         if size > 0 {
             self.set_mark(&writing)?;
             self.progress.lock().marked_length = None;
@@ -417,6 +435,10 @@ impl Stub {
                 lower.set_size(0)?;
                 lower.set_size(size)?;
                 rest(0)?;
+                if let Some(times) = times {
+                    // Not every user may; the bytes are what counts.
+                    let _ = rustix::fs::futimens(lower.descriptor(), &times);
+                }
                 lower.sync(false)?;
                 self.finish_own(&writing, take)?;
             }

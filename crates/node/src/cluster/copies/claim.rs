@@ -18,7 +18,7 @@ use tidepool_proto::stub::taken_attribute;
 use tidepool_proto::{Error, ErrorKind};
 
 use super::give_back::LOOK_INTERVAL;
-use super::place::{Found, Place, leads_elsewhere};
+use super::place::{Place, leads_elsewhere};
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -169,7 +169,7 @@ impl Taker<'_> {
     ) -> Result<bool, String> {
         let place = Place::find(core, path)?;
         let found = place.as_ref().map(|place| place.open(file)).transpose()?.flatten();
-        let (Some(place), Some(Found { stub, .. })) = (place, found) else {
+        let (Some(place), Some(stub)) = (place, found) else {
             return Err("it was moved".to_owned());
         };
         let stub = &*stub;

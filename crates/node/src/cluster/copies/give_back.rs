@@ -119,7 +119,7 @@ impl Cluster {
                         path = beside;
                         continue;
                     }
-                    match copy.handle.as_ref().map(|it| whereabouts(core, it, copy.file)) {
+                    match copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)) {
                         Some(Whereabouts::Removed) => break,
                         Some(Whereabouts::At(elsewhere)) => {
                             copy.set_path(elsewhere.clone());

@@ -4,6 +4,7 @@
 //! share of the capacity. A push beyond it is refused, and its file written back by its node.
 
 use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,6 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tidepool_cluster::{FileKey, NodeName};
-use tidepool_pfs::FileHandle;
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Owner, Segment};
 
@@ -20,6 +20,9 @@ use crate::core::Core;
 
 /// Part of the capacity that copies may have: one in so many.
 const SHARE: u64 = 2;
+
+/// Stubs that are kept open.
+const STUBS_MAX: u64 = 4096;
 
 /// All that are held, by what their time in memory is called.
 #[derive(Default)]
@@ -40,8 +43,8 @@ pub struct HeldCopy {
     pub node: String,
     /// All who hold copies.
     pub holders: Vec<String>,
-    /// How the PFS itself finds the file, where it can.
-    pub handle: Option<FileHandle>,
+    /// The stub, by which it is found after it was moved; of the first ones.
+    pub stub: Option<OwnedFd>,
     /// Since when it is held.
     pub since: Instant,
     /// The node that had the file was started anew since.
@@ -106,7 +109,7 @@ impl HeldCopies {
         core: &Core,
         from: &NodeName,
         push: &Push,
-        handle: Option<FileHandle>,
+        stub: OwnedFd,
     ) -> Result<(), String> {
         let begin = push.begin.as_ref().ok_or("it has no copy of this file")?;
         let owner = Owner { user_id: begin.user_id, directory: None, time_to_live: None };
@@ -118,7 +121,7 @@ impl HeldCopies {
             owner: from.clone(),
             node: push.node.clone(),
             holders: begin.holders.clone(),
-            handle,
+            stub: (self.count() < STUBS_MAX).then_some(stub),
             since: Instant::now(),
             is_orphan: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
@@ -369,7 +372,7 @@ mod tests {
                 epoch,
                 owner: NodeName::new("n0").unwrap(),
                 node: String::new(),
-                handle: None,
+                stub: None,
                 holders: Vec::new(),
                 since: Instant::now(),
                 is_orphan: AtomicBool::new(false),

@@ -27,12 +27,12 @@ mod push;
 mod replace;
 
 use std::collections::{HashSet, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_cluster::NodeName;
-use tidepool_pfs::FileHandle;
 use tidepool_proto::FileId;
 use tidepool_proto::cluster::CopiesStatus;
 
@@ -209,28 +209,22 @@ impl Cluster {
             return Err("it is being drained".to_owned());
         }
         if push.number == 1 {
-            let handle = self.check_stub_of(core, push)?;
-            self.copies.held.begin(core, from, push, handle)?;
+            let stub = self.check_stub_of(core, push)?;
+            self.copies.held.begin(core, from, push, stub)?;
         }
         self.copies.held.push(core, from, push, bytes)
     }
 
     /// Whether this node finds the stub, so that it could put the copy in its place; how it finds
     /// it again.
-    fn check_stub_of(
-        &self,
-        core: &Core,
-        push: &message::Push,
-    ) -> Result<Option<FileHandle>, String> {
+    fn check_stub_of(&self, core: &Core, push: &message::Push) -> Result<OwnedFd, String> {
         let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
-        let (mark, handle) = place::mark_at(core, &path, push.file())?.unzip();
-        let copies = mark.as_ref().and_then(|mark| mark.copies.as_ref());
+        let unseen = || "it does not see the stub of the file as it is told of it".to_owned();
+        let (mark, stub) = place::mark_at(core, &path, push.file())?.ok_or_else(unseen)?;
+        let copies = mark.copies.as_ref();
         let is_named = copies.is_some_and(|copies| {
             copies.epoch == push.epoch && copies.holders.iter().any(|it| it == self.me.as_str())
         });
-        match is_named && mark.is_some_and(|mark| mark.node == push.node) {
-            true => Ok(handle.flatten()),
-            false => Err("it does not see the stub of the file as it is told of it".to_owned()),
-        }
+        if is_named && mark.node == push.node { Ok(stub) } else { Err(unseen()) }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
-use tidepool_pfs::{FileHandle, LowerFile};
+use tidepool_pfs::LowerFile;
 use tidepool_proto::Version;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, mark_of_attribute};
 
@@ -30,14 +30,6 @@ pub struct Place<'a> {
     pub directory: OwnedFd,
     /// Name of the file there.
     pub name: OsString,
-}
-
-/// A stub that was found in its place.
-pub struct Found {
-    /// The stub, to read and to set attributes.
-    pub stub: Arc<dyn LowerFile>,
-    /// How many names it has.
-    pub names: u32,
 }
 
 /// Why it cannot be done now.
@@ -64,7 +56,7 @@ impl<'a> Place<'a> {
     }
 
     /// Opens the stub of `file` and nothing else. `None` where the name leads elsewhere.
-    pub fn open(&self, file: FileKey) -> Result<Option<Found>, String> {
+    pub fn open(&self, file: FileKey) -> Result<Option<Arc<dyn LowerFile>>, String> {
         let found = match beneath::regular_file(&self.directory, Path::new(&self.name)) {
             Ok(Some(found)) => found,
             Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
@@ -78,8 +70,7 @@ impl<'a> Place<'a> {
             return Ok(None);
         }
         let descriptor = beneath::reopen(&found).map_err(failed("opening the stub"))?;
-        let stub = self.core.pfs.file(descriptor).map_err(|error| error.to_string())?;
-        Ok(Some(Found { stub, names: statx.stx_nlink }))
+        self.core.pfs.file(descriptor).map(Some).map_err(|error| error.to_string())
     }
 
     /// Makes a new file, of this node alone.
@@ -107,10 +98,7 @@ impl<'a> Place<'a> {
             match rustix::fs::mkdirat(&self.directory, name, Mode::empty()) {
                 Ok(()) => return Ok(()),
                 Err(Errno::EXIST) => {
-                    let flags = AtFlags::SYMLINK_NOFOLLOW;
-                    let there = rustix::fs::statat(&self.directory, name, flags);
-                    let is_directory = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
-                    if there.is_ok_and(|there| is_directory(there.st_mode)) {
+                    if self.is_directory(name) {
                         return Ok(());
                     }
                 }
@@ -118,6 +106,13 @@ impl<'a> Place<'a> {
             }
         }
         Err("another node makes its file again and again".to_owned())
+    }
+
+    /// Whether a name leads to a directory.
+    pub fn is_directory(&self, name: &OsStr) -> bool {
+        let there = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_directory = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
+        there.is_ok_and(|there| is_directory(there.st_mode))
     }
 
     /// Removes files and empty directories whose names begin so.
@@ -156,20 +151,20 @@ pub enum Whereabouts {
     Unknown,
 }
 
-/// Asks the PFS for a file by its handle.
-pub fn whereabouts(core: &Core, handle: &FileHandle, file: FileKey) -> Whereabouts {
-    let root = core.pfs.root_descriptor();
-    // One that knows its own directory no more tells nothing of files.
-    let knows = FileHandle::of(root).and_then(|own| own.open(root).ok()).flatten().is_some();
-    let found = match handle.open(root) {
-        Ok(Some(found)) => found,
-        Ok(None) if knows => return Whereabouts::Removed,
-        _ => return Whereabouts::Unknown,
-    };
-    if rustix::fs::fstat(&found).is_ok_and(|facts| facts.st_nlink == 0) {
-        return Whereabouts::Removed;
+/// Looks for a file that was found once.
+pub fn whereabouts(core: &Core, found: &OwnedFd, file: FileKey) -> Whereabouts {
+    match rustix::fs::fstat(found) {
+        Ok(facts) if facts.st_nlink == 0 => return Whereabouts::Removed,
+        Ok(_) => {}
+        // A mount that is gone tells nothing of its files.
+        Err(Errno::STALE | Errno::NOENT)
+            if rustix::fs::fstat(core.pfs.root_descriptor()).is_ok() =>
+        {
+            return Whereabouts::Removed;
+        }
+        Err(_) => return Whereabouts::Unknown,
     }
-    let lower = beneath::reopen(&found).ok().and_then(|again| core.pfs.file(again).ok());
+    let lower = beneath::reopen(found).ok().and_then(|again| core.pfs.file(again).ok());
     match lower.and_then(|lower| lower.relative_path()) {
         Some(path) if !leads_elsewhere(core, &path, file) => Whereabouts::At(path),
         _ => Whereabouts::Moved,
@@ -178,17 +173,14 @@ pub fn whereabouts(core: &Core, handle: &FileHandle, file: FileKey) -> Whereabou
 
 /// The mark of the stub of a file at a path below the PFS directory, if it is there, and how it is
 /// found again.
-pub fn mark_at(
-    core: &Core,
-    path: &Path,
-    file: FileKey,
-) -> Result<Option<(Mark, Option<FileHandle>)>, String> {
+pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<(Mark, OwnedFd)>, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(None) };
-    let Some(Found { stub, .. }) = place.open(file)? else { return Ok(None) };
+    let Some(stub) = place.open(file)? else { return Ok(None) };
     let read = stub.version().and_then(|now| Ok((now.size, stub.get_xattr(STUB_ATTRIBUTE)?)));
     let (size, value) = read.map_err(|error| error.to_string())?;
     let mark = value.and_then(|value| mark_of_attribute(&value, size));
-    Ok(mark.map(|mark| (mark, FileHandle::of(stub.descriptor()))))
+    let found = beneath::regular_file(&place.directory, Path::new(&place.name));
+    Ok(mark.zip(found.map_err(failed("looking at the stub"))?))
 }
 
 /// Whether a path below the PFS directory leads to another file than this one, or to none.

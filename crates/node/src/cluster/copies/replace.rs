@@ -17,10 +17,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use rustix::fs::{
-    AtFlags, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, renameat_with,
-};
+use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid, XattrFlags, renameat_with};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
@@ -29,13 +28,15 @@ use tidepool_store::Segment;
 
 use super::claim::{Claim, Taker, finish, said};
 use super::held::Content;
-use super::place::{Found, Place, failed};
+use super::place::{Place, failed};
 use crate::core::Core;
 use crate::file::stub;
 
 /// Names of attributes that are not taken along.
 const OURS: &str = "user.tidepool.";
 const ACCESS_LIST: &str = "system.posix_acl_access";
+
+const BARRED: &str = "another node, to which this one was gone, keeps it from that";
 
 /// What became of a stub.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,13 +61,9 @@ impl Taker<'_> {
         path: &Path,
     ) -> Result<Replaced, String> {
         let Some(place) = Place::find(core, path)? else { return Ok(Replaced::Nameless) };
-        let Some(Found { stub, names }) = place.open(file)? else {
-            return Ok(Replaced::Nameless);
-        };
+        let Some(stub) = place.open(file)? else { return Ok(Replaced::Nameless) };
         let stub = &*stub;
-        if names > 1 {
-            return Err(format!("it has {names} names: remove all but one, then open it"));
-        }
+        check_names(Facts::of(stub)?.names)?;
         let right = match self.claim(&place, stub, epoch)? {
             Claim::Owners(number) => {
                 return finish(&place, stub, epoch, number).map(|()| Replaced::Done);
@@ -82,7 +79,7 @@ impl Taker<'_> {
         let is_marked = stub.set_xattr_if(&copy_attribute(epoch), self.me.0.as_bytes(), true);
         let done = if is_marked.map_err(said)? && stub::is_of_epoch(stub, epoch).map_err(said)? {
             write_beside(beside, stub, content)
-                .and_then(|()| exchange(&place, (name, beside), (file, epoch)))
+                .and_then(|facts| exchange(&place, (name, beside), (file, epoch), facts))
         } else {
             Ok(Replaced::Over)
         };
@@ -103,7 +100,7 @@ impl Taker<'_> {
 /// path leads to one.
 pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Result<bool, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(false) };
-    let Some(Found { stub, .. }) = place.open(file)? else { return Ok(false) };
+    let Some(stub) = place.open(file)? else { return Ok(false) };
     let is_whole = stub::is_whole(&*stub, epoch).map_err(said)?;
     if is_whole {
         stub::finish(&*stub, epoch).map_err(said)?;
@@ -120,14 +117,57 @@ fn promises(stub: &dyn LowerFile) -> Result<bool, String> {
 }
 
 /// Writes the copy into the file beside the stub, with owner, mode and attributes, durably.
-fn write_beside(file: &File, stub: &dyn LowerFile, content: &Content) -> Result<(), String> {
+fn write_beside(file: &File, stub: &dyn LowerFile, content: &Content) -> Result<Facts, String> {
     let written = |error: io::Error| format!("writing the copy: {error}");
     if let Some(segment) = &content.segment {
         write_blocks(content, segment, file)?;
     }
     file.set_len(content.length).map_err(written)?;
-    take_attributes(stub, file)?;
-    file.sync_all().map_err(written)
+    file.sync_all().map_err(written)?;
+    take_attributes(stub, file)
+}
+
+/// What a program may change of a stub while its copy is being written.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    names: u64,
+    owner: (u32, u32),
+    mode: u32,
+    /// Of any of its attributes.
+    changed: (i64, i64),
+}
+
+impl Facts {
+    fn of(stub: &dyn LowerFile) -> Result<Self, String> {
+        let facts = rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?;
+        Ok(Facts {
+            names: facts.st_nlink as u64,
+            owner: (facts.st_uid, facts.st_gid),
+            mode: facts.st_mode,
+            changed: (facts.st_ctime, facts.st_ctime_nsec as i64),
+        })
+    }
+
+    /// Whether the same can be said of it after it was renamed, which some file systems note as a
+    /// change.
+    fn is_as(&self, later: &Facts) -> bool {
+        (self.names, self.owner, self.mode) == (later.names, later.owner, later.mode)
+    }
+}
+
+/// What is under a name.
+enum Seen {
+    /// The stub of this time in memory.
+    Stub(Arc<dyn LowerFile>, Facts),
+    /// Not that any more.
+    Other(Replaced),
+}
+
+fn check_names(names: u64) -> Result<(), String> {
+    match names {
+        0 | 1 => Ok(()),
+        _ => Err(format!("it has {names} names: remove all but one, then open it")),
+    }
 }
 
 /// Writes what was ever written of a copy; the rest is holes.
@@ -149,24 +189,9 @@ fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(),
     Ok(())
 }
 
-/// Times that a program set, as `cp -p` does: those from before the file was made, or to come.
-/// Others are of the moment when the bytes reach the PFS, as after every write-back.
-fn keep_set_times(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
-    let version = stub.version().map_err(said)?;
-    if (version.born_ns..=version.changed_ns).contains(&version.modified_ns) {
-        return Ok(());
-    }
-    let facts = rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?;
-    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
-    let times = Timestamps {
-        last_access: time(facts.st_atime, facts.st_atime_nsec),
-        last_modification: time(facts.st_mtime, facts.st_mtime_nsec),
-    };
-    rustix::fs::futimens(file, &times).map_err(failed("setting its times"))
-}
-
-/// Owner, mode, access list and attributes.
-fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
+/// Owner, mode, access list and attributes, durably; the facts that they are of.
+fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<Facts, String> {
+    let facts = Facts::of(stub)?;
     let (from, to) = (
         rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?,
         rustix::fs::fstat(file).map_err(failed("looking at the new file"))?,
@@ -198,7 +223,11 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<(), String> {
     // Until here nobody but this node gets at it.
     rustix::fs::fchmod(file, Mode::from_raw_mode(from.st_mode & 0o7777))
         .map_err(failed("setting its mode"))?;
-    keep_set_times(stub, file)
+    if let Some(times) = stub::times_that_were_set(stub).map_err(said)? {
+        rustix::fs::futimens(file, &times).map_err(failed("setting its times"))?;
+    }
+    file.sync_all().map_err(|error| format!("writing the copy: {error}"))?;
+    Ok(facts)
 }
 
 /// Puts the file beside in the place of the stub. What comes out of that place is looked at: where
@@ -207,16 +236,32 @@ fn exchange(
     place: &Place<'_>,
     (beside, copy): (&OsStr, &File),
     (file, epoch): (FileKey, u64),
+    mut taken: Facts,
 ) -> Result<Replaced, String> {
-    let look = |place: &Place<'_>| -> Result<Replaced, String> {
-        let Some(Found { stub, .. }) = place.open(file)? else { return Ok(Replaced::Nameless) };
+    let look = |place: &Place<'_>| -> Result<Seen, String> {
+        let Some(stub) = place.open(file)? else { return Ok(Seen::Other(Replaced::Nameless)) };
+        let facts = Facts::of(&*stub)?;
         let is_it = stub::is_of_epoch(&*stub, epoch).map_err(said)?;
-        Ok(if is_it { Replaced::Done } else { Replaced::Over })
+        Ok(if is_it { Seen::Stub(stub, facts) } else { Seen::Other(Replaced::Over) })
     };
     // After the copy was made: who barred its name has put its own there by now, or comes later.
-    let before = look(place)?;
-    if before != Replaced::Done {
-        return Ok(before);
+    loop {
+        match look(place)? {
+            Seen::Other(other) => return Ok(other),
+            Seen::Stub(_, facts) if facts == taken => break,
+            Seen::Stub(stub, facts) => {
+                check_names(facts.names)?;
+                taken = take_attributes(&*stub, copy)?;
+            }
+        }
+    }
+    let is_ours = |name: &OsStr| {
+        let there = rustix::fs::statat(&place.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let own = rustix::fs::fstat(copy);
+        there.is_ok_and(|there| own.is_ok_and(|own| own.st_ino == there.st_ino))
+    };
+    if !is_ours(beside) {
+        return Err(BARRED.to_owned());
     }
     let swap = || {
         let (directory, name) = (&place.directory, &place.name);
@@ -234,23 +279,28 @@ fn exchange(
         }
         Err(errno) => return Err(failed("renaming the copy")(errno)),
     }
-    let came_out = look(&place.beside(beside)?)?;
-    if came_out == Replaced::Done {
-        place.remove(beside);
-        sync(place)?;
-        return Ok(Replaced::Done);
+    if place.is_directory(&place.name) {
+        let _ = swap();
+        return Err(BARRED.to_owned());
     }
-    let _ = swap();
-    let is_ours = |name: &OsStr| {
-        let there = rustix::fs::statat(&place.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let own = rustix::fs::fstat(copy);
-        there.is_ok_and(|there| own.is_ok_and(|own| own.st_ino == there.st_ino))
+    let came_out = match look(&place.beside(beside)?)? {
+        Seen::Stub(stub, facts) if facts.names <= 1 => {
+            if !facts.is_as(&taken) {
+                take_attributes(&*stub, copy)?;
+            }
+            place.remove(beside);
+            sync(place)?;
+            return Ok(Replaced::Done);
+        }
+        Seen::Stub(_, facts) => check_names(facts.names).map(|()| Replaced::Over),
+        Seen::Other(other) => Ok(other),
     };
+    let _ = swap();
     if !is_ours(beside) && !is_ours(&place.name) {
         // A third one came there in between: it is the newest.
         let _ = swap();
     }
-    Ok(came_out)
+    came_out
 }
 
 fn sync(place: &Place<'_>) -> Result<(), String> {
