@@ -142,17 +142,21 @@ fn a_file_that_was_renamed_is_found_by_who_has_its_copy() {
     synced(&nodes, "d/.file.new", b"beside");
     synced(&nodes, "d/part", b"elsewhere");
     synced(&nodes, "d/removed", b"removed");
+    synced(&nodes, "d/late", b"late");
     std::fs::rename(nodes.pfs("d/part"), nodes.pfs("e/part")).unwrap();
     // Its node tells that within seconds.
     std::thread::sleep(Duration::from_secs(5));
     std::fs::rename(nodes.pfs("d/.file.new"), nodes.pfs("d/file")).unwrap();
+    std::fs::rename(nodes.pfs("d/late"), nodes.pfs("e/late")).unwrap();
     std::fs::remove_file(nodes.pfs("d/removed")).unwrap();
     kill(&nodes, 0);
-    for (name, bytes) in [("d/file", b"beside".as_slice()), ("e/part", b"elsewhere")] {
+    let there = [("d/file", b"beside".as_slice()), ("e/part", b"elsewhere"), ("e/late", b"late")];
+    for (name, bytes) in there {
         until("the copy is in its place", || !is_stub(&nodes, name));
         assert_eq!(std::fs::read(nodes.pfs(name)).unwrap(), bytes);
     }
     assert_eq!(std::fs::read_dir(nodes.pfs("d")).unwrap().count(), 1, "nothing comes back");
+    until("the copy of what was removed is freed", || copies(&nodes, 1).held == 0);
     nodes.nodes[1].drain().unwrap();
 }
 

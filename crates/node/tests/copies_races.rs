@@ -228,7 +228,9 @@ fn mark_at(path: &std::path::Path) -> Option<Mark> {
 
 #[test]
 fn who_had_the_right_and_died_keeps_nobody_from_it() {
-    let nodes = nodes(&Arc::default());
+    let hooks = Arc::<Hooks>::default();
+    let nodes = nodes(&hooks);
+    let mut barred = Vec::new();
     for name in ["d/own", "d/others", "d/barred"] {
         synced(&nodes, name, OLD);
         let copies = marked(&nodes, name);
@@ -236,6 +238,7 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
         let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{number}");
         std::fs::write(nodes.pfs(&format!("d/{}", beside(7))), b"half").unwrap();
         let dead = format!("nobody:0:{}", beside(7));
+        barred.push(nodes.pfs(&format!("d/{}", beside(7))));
         if name == "d/barred" {
             // A holder that stood still was barred by another one, which died.
             let claim = format!("{}:0:{}", copies.holders[0], beside(8));
@@ -246,6 +249,15 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
             set(&nodes.pfs(name), &taken_attribute(epoch, 1), dead.as_bytes());
         }
     }
+    // Who died may only have been cut off: it finds a directory in the place of its copy.
+    let seen = Arc::new(Mutex::new(vec![false; barred.len()]));
+    let noted = seen.clone();
+    hooks.set(move |_, make| {
+        let mut noted = noted.lock().unwrap();
+        barred.iter().zip(noted.iter_mut()).for_each(|(path, seen)| *seen |= path.is_dir());
+        drop(noted);
+        make()
+    });
     // The node of the file goes on from there.
     assert_eq!(nodes.read(1, "d/own").0, OLD);
     nodes.nodes[0].stop();
@@ -254,6 +266,7 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
     }
     settle(&nodes);
     assert_eq!(on_pfs(&nodes, "d/own"), OLD);
+    assert_eq!(seen.lock().unwrap()[1..], [true, true], "both holders keep the dead one off");
 }
 
 #[test]
