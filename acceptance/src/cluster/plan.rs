@@ -72,7 +72,8 @@ pub enum Role {
     Compute,
     /// A disk and a server of the file system.
     Data,
-    /// Metadata of a file system that keeps it apart, and heads of services; its link is not shaped.
+    /// Metadata of a file system that keeps it apart, and heads of services; its link is not
+    /// shaped.
     Manager,
 }
 

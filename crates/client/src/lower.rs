@@ -153,6 +153,10 @@ pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
 pub(crate) fn clear_stub(file: impl AsFd) -> Result<()> {
     // In this order: half of a file that was being written back must not lose its mark.
     rustix::fs::ftruncate(&file, 0).map_err(|error| Error::pfs("emptying a stub", error))?;
+    if let Some(copies) = stub::any_mark(&file).and_then(|mark| mark.copies) {
+        // No copy comes back over what is written now.
+        let _ = rustix::fs::fremovexattr(&file, stub::copy_attribute(copies.epoch));
+    }
     match rustix::fs::fremovexattr(&file, STUB_ATTRIBUTE) {
         Ok(()) | Err(Errno::NODATA) => Ok(()),
         Err(error) if stub::is_without_attributes(error) => Ok(()),

@@ -28,6 +28,7 @@ fn gated(without_pins: bool) -> Arc<FakeService> {
         if version.size == SLOW {
             node.gate.pass();
         }
+        Ok(())
     };
     FakeService::of(FakeNode {
         keeps: Keeps::Files,

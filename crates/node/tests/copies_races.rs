@@ -126,6 +126,34 @@ fn no_copy_comes_back_over_what_was_written_after_it() {
 /// Which step of the taking over of a file is another program's moment, and how many came.
 type Moments = Arc<Mutex<HashMap<u64, (u64, Arc<AtomicU64>, String)>>>;
 
+/// Another program, or node, does what the name of the file says.
+fn come_in_between(
+    node: Arc<Node>,
+    name: &str,
+    path: std::path::PathBuf,
+) -> Option<JoinHandle<()>> {
+    if name.contains("emptied") {
+        // It waits for the taker, which waits for the end of this.
+        return Some(std::thread::spawn(move || rewrite(&node, &path, WriteMode::Through)));
+    }
+    if name.contains("overwritten") {
+        overwrite(&path);
+    } else if name.contains("chmod") {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
+    } else {
+        // As another node does to which this one is gone.
+        let epoch = format!("{:016x}", mark_at(&path)?.copies?.epoch);
+        for entry in std::fs::read_dir(path.parent()?).unwrap() {
+            let beside = entry.unwrap().path();
+            if beside.to_string_lossy().contains(&epoch) && beside.is_file() {
+                std::fs::remove_file(&beside).unwrap();
+                std::fs::create_dir(&beside).unwrap();
+            }
+        }
+    }
+    Some(std::thread::spawn(|| ()))
+}
+
 #[test]
 fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
     let hooks = Arc::<Hooks>::default();
@@ -151,38 +179,9 @@ fn between_any_two_steps_of_a_taking_over_what_others_write_stays() {
         if count.fetch_add(1, Ordering::SeqCst) != step {
             return Ok(());
         }
-        let (path, mut programs) = (pfs.join(&name), started.lock().unwrap());
-        let other = match name.contains("emptied-1") {
-            _ if name.contains("overwritten") => {
-                overwrite(&path);
-                None
-            }
-            // As another node does to which this one is gone.
-            _ if name.contains("barred") => {
-                let Some(mark) = mark_at(&path) else { return Ok(()) };
-                let epoch = format!("{:016x}", mark.copies.unwrap().epoch);
-                for entry in std::fs::read_dir(path.parent().unwrap()).unwrap() {
-                    let beside = entry.unwrap().path();
-                    if beside.to_string_lossy().contains(&epoch) && beside.is_file() {
-                        std::fs::remove_file(&beside).unwrap();
-                        std::fs::create_dir(&beside).unwrap();
-                    }
-                }
-                None
-            }
-            _ if name.contains("chmod") => {
-                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
-                None
-            }
-            true => Some(others[0].clone()),
-            false => Some(others[1].clone()),
-        };
-        // It waits for the taker, which waits for the end of this.
-        let begin =
-            |node: Arc<Node>| std::thread::spawn(move || rewrite(&node, &path, WriteMode::Through));
-        let begun = other.map(begin).unwrap_or_else(|| std::thread::spawn(|| ()));
-        programs.push((name, begun));
-        drop(programs);
+        let node = others[usize::from(!name.contains("emptied-1"))].clone();
+        let begun = come_in_between(node, &name, pfs.join(&name));
+        started.lock().unwrap().extend(begun.map(|begun| (name, begun)));
         std::thread::sleep(Duration::from_millis(30));
         Ok(())
     });

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
@@ -71,6 +71,19 @@ impl<'a> Place<'a> {
         }
         let descriptor = beneath::reopen(&found).map_err(failed("opening the stub"))?;
         self.core.pfs.file(descriptor).map(Some).map_err(|error| error.to_string())
+    }
+
+    /// Whether this node could put another file in the place of a stub, with its owner.
+    fn check_rights(&self, stub: &dyn LowerFile) -> Result<(), String> {
+        let wanted = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&self.directory, ".", wanted, AtFlags::EACCESS)
+            .map_err(failed("it may not write to the directory of the file"))?;
+        let facts = rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?;
+        let own = rustix::process::geteuid();
+        match own.is_root() || own.as_raw() == facts.st_uid {
+            true => Ok(()),
+            false => Err("it may not make a file of that owner".to_owned()),
+        }
     }
 
     /// Makes a new file, of this node alone.
@@ -179,6 +192,7 @@ pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<(Mark, 
     let read = stub.version().and_then(|now| Ok((now.size, stub.get_xattr(STUB_ATTRIBUTE)?)));
     let (size, value) = read.map_err(|error| error.to_string())?;
     let mark = value.and_then(|value| mark_of_attribute(&value, size));
+    place.check_rights(&*stub)?;
     let found = beneath::regular_file(&place.directory, Path::new(&place.name));
     Ok(mark.zip(found.map_err(failed("looking at the stub"))?))
 }
