@@ -96,11 +96,22 @@ fn directory(plan: &Plan) -> PathBuf {
     plan.directory.join("hadoop")
 }
 
+/// The jar of `tide://`, the cluster's own: what is built later does not change it under programs
+/// that run. It is there after [`prepare`].
+fn tide_jar(plan: &Plan) -> Result<PathBuf> {
+    let own = directory(plan).join("tidepool-hadoop.jar");
+    if !own.exists() {
+        fs::create_dir_all(directory(plan))?;
+        fs::copy(artifacts::tide_jar()?, &own)?;
+    }
+    Ok(own)
+}
+
 /// Hadoop with the configuration that all nodes share.
 pub fn installation(plan: &Plan) -> Result<Hadoop> {
     let directory = directory(plan);
     let mut hadoop = Hadoop::at(&directory, &directory.join("logs"))?;
-    hadoop.add_jar(&artifacts::tide_jar()?);
+    hadoop.add_jar(&tide_jar(plan)?);
     let head = head(plan)?;
     hadoop.spread_over_nodes(&head.name, processes::MARK)?;
     let site = &mut hadoop.site;
@@ -201,7 +212,7 @@ fn format_name_node(plan: &Plan, node: &Node) -> Result<()> {
     let java = installation(plan)?.server()?;
     let words = ["-format", "-force", "-nonInteractive"];
     let mut format = on(plan, node, &java, NAME_NODE, &words)?;
-    services::said(&mut format).map(drop).context("formatting the name node of HDFS")
+    process::read(&mut format).map(drop).context("formatting the name node of HDFS")
 }
 
 fn spark_url(plan: &Plan) -> Result<String> {

@@ -13,7 +13,6 @@ use super::plan::{Node, Plan, Role};
 use super::{at_once, hadoop, pfs, processes, space, wait_until};
 use crate::arguments::ClusterService;
 use crate::jvm::daemon::last_lines;
-use crate::process;
 
 /// Port on which etcd answers clients, and the one that members of it would use.
 const ETCD_PORTS: (u16, u16) = (2379, 2380);
@@ -173,9 +172,4 @@ fn find(plan: &Plan, node: &Node, mark: &str) -> Vec<u32> {
 /// Where programs that are made for the cluster are, which nodes have in their search path.
 pub fn scripts(plan: &Plan) -> PathBuf {
     plan.directory.join("bin")
-}
-
-/// What a program says that is to be read to its end.
-pub fn said(command: &mut Command) -> Result<String> {
-    process::read(command)
 }

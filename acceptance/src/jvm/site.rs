@@ -53,10 +53,17 @@ impl Site {
                 ));
             }
             text.push_str("</configuration>\n");
-            std::fs::write(directory.join(format!("{file}-site.xml")), text)?;
+            write_changed(&directory.join(format!("{file}-site.xml")), &text)?;
         }
-        std::fs::write(directory.join("log4j.properties"), LOGGING)?;
-        Ok(())
+        write_changed(&directory.join("log4j.properties"), LOGGING)
+    }
+}
+
+/// Leaves a file alone that has the text: a program that starts may be reading it.
+fn write_changed(path: &Path, text: &str) -> Result<()> {
+    match std::fs::read_to_string(path) {
+        Ok(there) if there == text => Ok(()),
+        _ => Ok(std::fs::write(path, text)?),
     }
 }
 

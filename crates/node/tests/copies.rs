@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs::File;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tidepool_proto::cluster::CopiesStatus;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::size::MemorySize;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, StubState, taken_attribute};
-use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
+use tidepool_proto::{Access, ErrorKind, OpenFile};
 
 /// Nodes that keep `copies` of each file in directory `d`.
 fn nodes_with(count: usize, copies: u32, change: impl Fn(usize, &mut NodeConfig)) -> Nodes {
@@ -32,18 +32,6 @@ fn nodes_with(count: usize, copies: u32, change: impl Fn(usize, &mut NodeConfig)
 
 fn nodes(count: usize, copies: u32) -> Nodes {
     nodes_with(count, copies, |_, _| ())
-}
-
-fn create(nodes: &Nodes, node: usize, name: &str) -> Arc<dyn OpenFile> {
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true).mode(0o640);
-    let request = OpenRequest {
-        access: Access::ReadWrite,
-        write_mode: Some(WriteMode::Memory),
-        created: true,
-        ..OpenRequest::to_read(options.open(nodes.pfs(name)).unwrap().into(), 0)
-    };
-    nodes.nodes[node].open(request).unwrap()
 }
 
 fn copies(nodes: &Nodes, node: usize) -> CopiesStatus {
@@ -74,7 +62,7 @@ fn read(nodes: &Nodes, node: usize, name: &str) -> Vec<u8> {
 fn what_was_synced_survives_the_node_that_wrote_it() {
     let nodes = nodes(3, 2);
     let mut bytes = content(3, 3 * BLOCK as usize + 5);
-    let file = create(&nodes, 0, "d/file");
+    let file = nodes.create_in_memory(0, "d/file");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     // A hole, an overwrite, and a cut with new bytes behind it.
@@ -108,14 +96,14 @@ fn a_file_that_is_opened_elsewhere_comes_from_whoever_has_it() {
     let nodes = nodes(3, 2);
     let bytes = content(4, 100_000);
     // From the node that wrote it, while it is there.
-    let file = create(&nodes, 0, "d/one");
+    let file = nodes.create_in_memory(0, "d/one");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     assert!(nodes.read(1, "d/one").0 == bytes && nodes.read(2, "d/one").0 == bytes);
     until("its copy is freed", || (0..3).all(|node| copies(&nodes, node).held == 0));
     assert_eq!(copies(&nodes, 0).missing, 0);
     // From who has the copy.
-    let file = create(&nodes, 0, "d/two");
+    let file = nodes.create_in_memory(0, "d/two");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     let names = ["d/two", "e/moved"];
@@ -164,7 +152,7 @@ fn a_file_that_was_renamed_is_found_by_who_has_its_copy() {
 fn where_a_copy_is_not_to_be_had_the_pfs_has_the_bytes() {
     let nodes = nodes(2, 2);
     let bytes = content(5, 100_000);
-    let file = create(&nodes, 0, "d/file");
+    let file = nodes.create_in_memory(0, "d/file");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     assert!(is_stub(&nodes, "d/file") && copies(&nodes, 1).held == 1);
@@ -175,7 +163,7 @@ fn where_a_copy_is_not_to_be_had_the_pfs_has_the_bytes() {
     assert!(std::fs::read(nodes.pfs("d/file")).unwrap() == expected);
     // The next one has nobody to hold it.
     until("the other one is known to be gone", || nodes.cluster(0).members[0].state != "alive");
-    let file = create(&nodes, 0, "d/next");
+    let file = nodes.create_in_memory(0, "d/next");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     assert!(std::fs::read(nodes.pfs("d/next")).unwrap() == bytes);
@@ -185,7 +173,7 @@ fn where_a_copy_is_not_to_be_had_the_pfs_has_the_bytes() {
 fn a_file_whose_copy_went_is_written_back_without_a_sync() {
     let nodes = nodes(2, 2);
     let bytes = content(6, 100_000);
-    let file = create(&nodes, 0, "d/file");
+    let file = nodes.create_in_memory(0, "d/file");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     kill(&nodes, 1);
@@ -197,7 +185,7 @@ fn a_file_whose_copy_went_is_written_back_without_a_sync() {
 fn a_node_that_was_cut_off_does_not_write_over_the_copy() {
     let nodes = nodes(2, 2);
     let bytes = content(7, 100_000);
-    let file = create(&nodes, 0, "d/file");
+    let file = nodes.create_in_memory(0, "d/file");
     file.write_at(0, &bytes).unwrap();
     file.sync(false).unwrap();
     let inode = std::fs::metadata(nodes.pfs("d/file")).unwrap().ino();
@@ -233,7 +221,7 @@ fn set_attribute(nodes: &Nodes, name: &str, attribute: &str, value: &[u8]) {
 }
 
 fn synced(nodes: &Nodes, name: &str, bytes: &[u8]) -> Arc<dyn OpenFile> {
-    let file = create(nodes, 0, name);
+    let file = nodes.create_in_memory(0, name);
     file.write_at(0, bytes).unwrap();
     file.sync(false).unwrap();
     file
@@ -362,7 +350,7 @@ fn a_copy_takes_owner_mode_and_attributes_along_and_refuses_a_file_of_two_names(
 fn whenever_the_node_dies_a_reader_finds_what_was_synced_last_or_later() {
     for round in 0..6u64 {
         let nodes = nodes(2, 2);
-        let file = create(&nodes, 0, "d/file");
+        let file = nodes.create_in_memory(0, "d/file");
         let (synced, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {

@@ -41,15 +41,7 @@ fn synced(nodes: &Nodes, name: &str, bytes: &[u8]) {
 }
 
 fn synced_by(nodes: &Nodes, node: usize, name: &str, bytes: &[u8]) {
-    let mut options = File::options();
-    options.read(true).write(true).create_new(true);
-    let request = OpenRequest {
-        access: Access::ReadWrite,
-        write_mode: Some(WriteMode::Memory),
-        created: true,
-        ..OpenRequest::to_read(options.open(nodes.pfs(name)).unwrap().into(), 0)
-    };
-    let file = nodes.nodes[node].open(request).unwrap();
+    let file = nodes.create_in_memory(node, name);
     file.write_at(0, bytes).unwrap();
     file.sync(false).unwrap();
 }

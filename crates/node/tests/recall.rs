@@ -4,26 +4,17 @@
 mod support;
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::nodes::*;
 use support::{content, read_all, scratch_rule};
 use tidepool_proto::config::NodeConfig;
-use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
+use tidepool_proto::{Access, ErrorKind, OpenFile};
 
 /// Creates a file in the memory of a node alone; the open that writes it.
 fn create(nodes: &Nodes, node: usize, name: &str, bytes: &[u8]) -> Arc<dyn OpenFile> {
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true).mode(0o644);
-    let request = OpenRequest {
-        access: Access::ReadWrite,
-        write_mode: Some(WriteMode::Memory),
-        created: true,
-        ..OpenRequest::to_read(options.open(nodes.pfs(name)).unwrap().into(), 0)
-    };
-    let file = nodes.nodes[node].open(request).unwrap();
+    let file = nodes.create_in_memory(node, name);
     file.write_at(0, bytes).unwrap();
     file.sync(false).unwrap();
     assert_eq!(std::fs::metadata(nodes.pfs(name)).unwrap().len(), 0, "it is a stub");

@@ -1,7 +1,7 @@
 //! Opens what lies below the PFS directory for another node, by a path that it tells: no link leads
 //! anywhere, and nothing happens to what is no regular file.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -26,7 +26,15 @@ pub fn regular_file(root: impl AsFd, path: &Path) -> Result<Option<OwnedFd>, Err
 
 /// Opens for reading what was found.
 pub fn reopen(found: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(again, flags, Mode::empty())
+    again(found.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)
+}
+
+/// The very file that is open, to look at alone.
+pub fn to_look_at(open: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    again(open, OFlags::PATH)
+}
+
+fn again(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }

@@ -88,17 +88,17 @@ pub fn forget_epoch(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether the node that had the file took the right to finish it, after others failed or not: all
-/// bytes are there, durably.
-pub fn is_whole(lower: &dyn LowerFile, epoch: u64) -> Result<bool> {
+/// By which number the node that had the file took the right to finish it, if it did: all bytes are
+/// there then, durably.
+pub fn number_of_owner(lower: &dyn LowerFile, epoch: u64) -> Result<Option<u32>> {
     for number in 1..=TAKERS_MAX {
         match lower.get_xattr(&taken_attribute(epoch, number))? {
-            Some(value) if value == OWNER_TAKES => return Ok(true),
+            Some(value) if value == OWNER_TAKES => return Ok(Some(number)),
             Some(_) => {}
             None => break,
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Ends what a node did not that took the right to finish its file.

@@ -12,7 +12,7 @@ use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, Explanation}
 use tidepool_proto::cluster::ClusterStatus;
 use tidepool_proto::config::{ClusterConfig, NodeConfig};
 use tidepool_proto::locality::{Locality, SplitRange};
-use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result};
+use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode};
 
 use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 
@@ -141,6 +141,19 @@ impl Nodes {
         let file = options.read(true).write(access.writes()).open(self.pfs(name)).unwrap();
         let request = OpenRequest { access, ..OpenRequest::to_read(file.into(), 0) };
         self.nodes[node].open(request)
+    }
+
+    /// Makes a file that is in the memory of a node alone; the open that writes it.
+    pub fn create_in_memory(&self, node: usize, name: &str) -> Arc<dyn OpenFile> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).mode(0o640);
+        let request = OpenRequest {
+            access: Access::ReadWrite,
+            write_mode: Some(WriteMode::Memory),
+            created: true,
+            ..OpenRequest::to_read(options.open(self.pfs(name)).unwrap().into(), 0)
+        };
+        self.nodes[node].open(request).unwrap()
     }
 
     pub fn read(&self, node: usize, name: &str) -> (Vec<u8>, ReadOutcome) {

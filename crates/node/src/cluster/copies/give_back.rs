@@ -84,6 +84,8 @@ impl Cluster {
     /// Gives a copy back, and frees it; the reason where it stays.
     fn give_back(&self, core: &Arc<Core>, copy: &HeldCopy) -> std::result::Result<(), String> {
         let begun = Instant::now();
+        // It may be found this time, and fail for another reason.
+        copy.is_nameless.store(false, Ordering::Release);
         // Once it has the right to finish the file, its node may have given the bytes up to that.
         while !(copy.is_closed() || self.is_gone(copy)) {
             match self.recall_of(&copy.owner, copy.file, &copy.node) {

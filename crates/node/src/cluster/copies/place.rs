@@ -193,8 +193,8 @@ pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<(Mark, 
     let (size, value) = read.map_err(|error| error.to_string())?;
     let mark = value.and_then(|value| mark_of_attribute(&value, size));
     place.check_rights(&*stub)?;
-    let found = beneath::regular_file(&place.directory, Path::new(&place.name));
-    Ok(mark.zip(found.map_err(failed("looking at the stub"))?))
+    let found = beneath::to_look_at(stub.descriptor()).map_err(failed("looking at the stub"))?;
+    Ok(mark.map(|mark| (mark, found)))
 }
 
 /// Whether a path below the PFS directory leads to another file than this one, or to none.

@@ -101,11 +101,9 @@ impl Taker<'_> {
 pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Result<bool, String> {
     let Some(place) = Place::find(core, path)? else { return Ok(false) };
     let Some(stub) = place.open(file)? else { return Ok(false) };
-    let is_whole = stub::is_whole(&*stub, epoch).map_err(said)?;
-    if is_whole {
-        stub::finish(&*stub, epoch).map_err(said)?;
-    }
-    Ok(is_whole)
+    let number = stub::number_of_owner(&*stub, epoch).map_err(said)?;
+    let Some(number) = number else { return Ok(false) };
+    finish(&place, &*stub, epoch, number).map(|()| true)
 }
 
 /// Whether the mark says by now that bytes were promised.
@@ -192,12 +190,9 @@ fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(),
 /// Owner, mode, access list and attributes, durably; the facts that they are of.
 fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<Facts, String> {
     let facts = Facts::of(stub)?;
-    let (from, to) = (
-        rustix::fs::fstat(stub.descriptor()).map_err(failed("looking at the stub"))?,
-        rustix::fs::fstat(file).map_err(failed("looking at the new file"))?,
-    );
-    if (from.st_uid, from.st_gid) != (to.st_uid, to.st_gid) {
-        let (owner, group) = (Uid::from_raw(from.st_uid), Gid::from_raw(from.st_gid));
+    let new = rustix::fs::fstat(file).map_err(failed("looking at the new file"))?;
+    if facts.owner != (new.st_uid, new.st_gid) {
+        let (owner, group) = (Uid::from_raw(facts.owner.0), Gid::from_raw(facts.owner.1));
         rustix::fs::fchown(file, Some(owner), Some(group)).map_err(failed("setting its owner"))?;
     }
     // What the directory hands on is not of this file.
@@ -221,7 +216,7 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<Facts, String> {
         }
     }
     // Until here nobody but this node gets at it.
-    rustix::fs::fchmod(file, Mode::from_raw_mode(from.st_mode & 0o7777))
+    rustix::fs::fchmod(file, Mode::from_raw_mode(facts.mode & 0o7777))
         .map_err(failed("setting its mode"))?;
     if let Some(times) = stub::times_that_were_set(stub).map_err(said)? {
         rustix::fs::futimens(file, &times).map_err(failed("setting its times"))?;
