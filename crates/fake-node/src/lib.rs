@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, LoadReport, Status};
@@ -144,6 +145,20 @@ impl Gate {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.opened.wait_while(&mut closed, |closed| *closed);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// As [`Gate::pass`], until it is refused to wait on.
+    pub fn pass_unless<E>(&self, refused: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+        let mut closed = self.closed.lock();
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut outcome = Ok(());
+        while *closed && outcome.is_ok() {
+            self.opened.wait_for(&mut closed, LOOK_INTERVAL);
+            outcome = refused();
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        outcome
     }
 
     /// How many wait.

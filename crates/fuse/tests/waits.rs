@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::{STRANGER, as_user, mounted, mounted_with};
 use tidepool_fake_node::{FakeNode, FakeService, Gate, Hooks, Keeps};
+use tidepool_pfs::asked;
 use tidepool_proto::Version;
 
 /// Long enough on any machine; what goes on ends much earlier.
@@ -33,6 +34,20 @@ fn gated(without_pins: bool) -> Arc<FakeService> {
     FakeService::of(FakeNode {
         keeps: Keeps::Files,
         without_pins,
+        hooks: Hooks { opened, ..Hooks::default() },
+        gate: Gate::closed(),
+        ..FakeNode::default()
+    })
+}
+
+/// A node that waits for another one, which does not answer, for some files.
+fn waiting_for_another_node() -> Arc<FakeService> {
+    let opened = |node: &FakeNode, version: &Version| match version.size {
+        SLOW => asked::while_another_node_works(|| node.gate.pass_unless(asked::check)),
+        _ => Ok(()),
+    };
+    FakeService::of(FakeNode {
+        keeps: Keeps::Files,
         hooks: Hooks { opened, ..Hooks::default() },
         gate: Gate::closed(),
         ..FakeNode::default()
@@ -232,4 +247,43 @@ fn an_open_that_waits_for_a_lease_can_be_killed_or_refused() {
     assert!(ended);
     assert_eq!(at_once, Err(rustix::io::Errno::WOULDBLOCK));
     assert_eq!(fs::read(&path).unwrap(), b"leased");
+}
+
+#[test]
+fn opens_that_wait_for_another_node_hold_up_nobody() {
+    let service = waiting_for_another_node();
+    let Some(mount) = mounted(service.clone()) else { return };
+    let (slow_below, slow) = mount.both("slow");
+    fs::write(slow_below, [1; SLOW as usize]).unwrap();
+    let (below, other) = mount.both("other");
+    fs::write(below, b"other bytes").unwrap();
+    std::thread::scope(|scope| {
+        let mut openers = Vec::new();
+        for _ in 0..MANY {
+            openers.push(scope.spawn(|| fs::read(&slow).unwrap().len()));
+        }
+        let all_wait = comes_true(|| service.gate.waiting() == MANY);
+        let the_same_user_goes_on = ends(scope, || {
+            assert_eq!(fs::read(&other).unwrap(), b"other bytes");
+            assert_eq!(fs::read_dir(&mount.upper).unwrap().count(), 2);
+        });
+        service.gate.set(false);
+        assert_eq!((all_wait, the_same_user_goes_on), (true, true));
+        for opener in openers {
+            assert_eq!(opener.join().unwrap(), SLOW as usize);
+        }
+    });
+}
+
+#[test]
+fn an_open_that_waits_for_another_node_can_be_killed() {
+    let service = waiting_for_another_node();
+    let Some(mount) = mounted(service.clone()) else { return };
+    let (slow_below, slow) = mount.both("slow");
+    fs::write(slow_below, [1; SLOW as usize]).unwrap();
+    let ended = ends_when_killed(&slow);
+    let is_over = comes_true(|| service.gate.waiting() == 0);
+    service.gate.set(false);
+    assert!(ended && is_over, "{ended} {is_over}");
+    assert_eq!(fs::read(&slow).unwrap().len(), SLOW as usize);
 }

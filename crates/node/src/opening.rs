@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidepool_pfs::LowerFile;
+use tidepool_pfs::{LowerFile, asked};
 use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::stub::Mark;
 use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version, WriteMode};
@@ -177,7 +177,9 @@ impl Node {
             return stub::clear(&**lower).map(|()| true);
         };
         let name = || memory_only::name_of(&**lower);
-        let emptied = cluster.empty_stub(&self.core, copies, version, &**lower);
+        let emptied = asked::while_another_node_works(|| {
+            cluster.empty_stub(&self.core, copies, version, &**lower)
+        });
         emptied.map_err(|reason| match cluster.is_replaced(&self.core, version, &**lower) {
             true => replaced(&name()),
             false => stub::lost_because(&name(), mark, &reason),
@@ -195,7 +197,9 @@ impl Node {
         let lost = |reason: &str| stub::lost_because(&memory_only::name_of(&**lower), mark, reason);
         let is_known = version.id.device == self.core.pfs.device();
         let cluster = self.core.cluster().filter(|_| is_known).ok_or_else(|| lost(""))?;
-        let recalled = cluster.recall_or_take_copy(&self.core, mark, version, &**lower);
+        let recalled = asked::while_another_node_works(|| {
+            cluster.recall_or_take_copy(&self.core, mark, version, &**lower)
+        });
         let was_written = recalled == Ok(Recalled::WrittenBack);
         let begun = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! [`Asker`]: whether the caller that asked for a change of a file still waits for it.
+//! [`Asker`]: whether the caller that asked for a change of a file, or for an open that another node
+//! has to help with, still waits for it.
 //!
 //! A change may wait long before it is made: for another change of its file, or for a slow parallel
 //! file system. The caller may be gone by then, and another program may have written the file. So a
@@ -14,6 +15,13 @@ use tidepool_proto::{Error, ErrorKind, Result};
 pub trait Asker {
     /// Whether the caller still waits for what it asked for.
     fn still_asks(&self) -> bool;
+
+    /// The thread waits for another node from now on: other requests of the caller need not wait
+    /// for it, as far as there is room.
+    fn begin_wait(self: Arc<Self>) {}
+
+    /// That wait is over.
+    fn end_wait(self: Arc<Self>) {}
 }
 
 thread_local! {
@@ -37,8 +45,27 @@ pub fn on_behalf_of<T>(asker: Arc<dyn Asker>, work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Waits for another node, by `work`, beside other requests of the asker.
+pub fn while_another_node_works<T>(work: impl FnOnce() -> T) -> T {
+    /// Ends the wait, also after a panic.
+    struct Waiting(Option<Arc<dyn Asker>>);
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            if let Some(asker) = self.0.take() {
+                asker.end_wait();
+            }
+        }
+    }
+    let asker = ASKER.with_borrow(Clone::clone);
+    if let Some(asker) = asker.clone() {
+        asker.begin_wait();
+    }
+    let _waiting = Waiting(asker);
+    work()
+}
+
 /// Refuses a change that nobody waits for any more. Changes that no asker is known of, such as the
-/// mount's, are waited for: the kernel does not let go of their callers.
+/// mount's writes, are waited for: the kernel does not let go of their callers.
 pub fn check() -> Result<()> {
     let waits = ASKER.with_borrow(|asker| asker.as_ref().is_none_or(|asker| asker.still_asks()));
     if waits {
@@ -94,6 +121,37 @@ mod tests {
             assert!(check().is_err());
         });
         assert!(check().is_ok());
+    }
+
+    #[test]
+    fn a_wait_for_another_node_begins_and_ends_once_also_with_a_panic() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        #[derive(Default)]
+        struct Counts(AtomicUsize, AtomicUsize);
+        impl Counts {
+            fn seen(&self) -> (usize, usize) {
+                (self.0.load(Ordering::Relaxed), self.1.load(Ordering::Relaxed))
+            }
+        }
+        impl Asker for Counts {
+            fn still_asks(&self) -> bool {
+                true
+            }
+            fn begin_wait(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            fn end_wait(self: Arc<Self>) {
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let counts = Arc::new(Counts::default());
+        on_behalf_of(counts.clone(), || {
+            while_another_node_works(|| assert_eq!(counts.seen(), (1, 0)));
+            let wait = || while_another_node_works(|| panic!("as meant"));
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).is_err());
+        });
+        assert_eq!(counts.seen(), (2, 2));
+        while_another_node_works(|| ());
     }
 
     #[test]

@@ -5,18 +5,25 @@
 //! however many requests wait. A user may have half of the turns that others leave, so neither one
 //! slow file nor one user with slow files stops the rest. Requests without a turn wait in a queue
 //! of their user. A thread that releases a turn continues with the next queued request, users in
-//! order. A request that would block on a lease releases its turn and is tried again later.
+//! order. A request that would block on a lease releases its turn and is tried again later. One that
+//! waits for another node gives its turn away meanwhile, as long as not too many do.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tidepool_pfs::asked::Asker;
 
+use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{InHeader, op};
 use crate::protocol::reply::Reply;
 
 /// Bytes of requests that may wait for one user.
 const QUEUED_BYTES_MAX: usize = 512 << 20;
+/// Requests of all users that wait for other nodes without a turn.
+pub const AWAY_MAX: usize = 512;
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_LAST: Duration = Duration::from_millis(200);
 
@@ -64,6 +71,45 @@ fn pid_of(request: &[u8]) -> u32 {
     request.get(at..at + 4).map_or(0, |pid| u32::from_ne_bytes(pid.try_into().unwrap_or_default()))
 }
 
+/// A request that is handled now: what the node may ask about its caller.
+pub struct Handled {
+    filesystem: Arc<Filesystem>,
+    user: u32,
+    pid: u32,
+    unique: u64,
+    /// It gave its turn away.
+    is_away: AtomicBool,
+}
+
+impl Handled {
+    /// The request with this header, which has a turn of `user`.
+    pub fn new(filesystem: Arc<Filesystem>, user: u32, header: &InHeader) -> Self {
+        let (pid, unique) = (header.pid, header.unique);
+        Handled { filesystem, user, pid, unique, is_away: AtomicBool::new(false) }
+    }
+}
+
+impl Asker for Handled {
+    fn still_asks(&self) -> bool {
+        !(self.filesystem.locks.is_interrupted(self.unique) && is_dying(self.pid))
+    }
+
+    fn begin_wait(self: Arc<Self>) {
+        let Some(next) = self.filesystem.turns.give_away(self.user) else { return };
+        self.is_away.store(true, Ordering::Relaxed);
+        if next.is_some() {
+            let filesystem = self.filesystem.clone();
+            self.filesystem.threads.run(move || filesystem.run_queued(next));
+        }
+    }
+
+    fn end_wait(self: Arc<Self>) {
+        if self.is_away.swap(false, Ordering::Relaxed) {
+            self.filesystem.turns.take_back(self.user);
+        }
+    }
+}
+
 /// Whether a thread is being killed, or is not visible here. The kernel gives every thread of a
 /// program that ends its own `SIGKILL`.
 fn is_dying(pid: u32) -> bool {
@@ -96,6 +142,8 @@ struct User {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    /// Requests that gave their turn away, until they take it back.
+    away: usize,
     users: HashMap<u32, User>,
     /// Users for whom requests wait, the next one first.
     order: VecDeque<u32>,
@@ -123,6 +171,18 @@ impl State {
     fn take(&mut self, user: u32) {
         self.taken += 1;
         self.users.entry(user).or_default().taken += 1;
+    }
+
+    /// Ends a turn of `user`, and takes out the request that has the next one.
+    fn release(&mut self, user: u32, turns_max: usize) -> Option<QueuedRequest> {
+        self.taken -= 1;
+        if let Some(own) = self.users.get_mut(&user) {
+            own.taken -= 1;
+            if own.taken == 0 && own.queue.is_empty() {
+                self.users.remove(&user);
+            }
+        }
+        if self.order.is_empty() { None } else { self.next(turns_max) }
     }
 
     fn enqueue(&mut self, waiting: QueuedRequest) {
@@ -217,15 +277,26 @@ impl Turns {
     /// of its own.
     #[must_use]
     pub fn release(&self, user: u32) -> Option<QueuedRequest> {
+        self.state.lock().release(user, self.turns_max)
+    }
+
+    /// Gives a turn of `user` away while its request waits for another node; `None` if too many
+    /// did. The caller sees to the request that is returned, which has a turn of its own.
+    pub fn give_away(&self, user: u32) -> Option<Option<QueuedRequest>> {
         let mut state = self.state.lock();
-        state.taken -= 1;
-        if let Some(own) = state.users.get_mut(&user) {
-            own.taken -= 1;
-            if own.taken == 0 && own.queue.is_empty() {
-                state.users.remove(&user);
-            }
+        if state.away == AWAY_MAX {
+            return None;
         }
-        if state.order.is_empty() { None } else { state.next(self.turns_max) }
+        state.away += 1;
+        Some(state.release(user, self.turns_max))
+    }
+
+    /// Takes back a turn that was given away, at once: there may be more than the limit for a
+    /// moment.
+    pub fn take_back(&self, user: u32) {
+        let mut state = self.state.lock();
+        state.away -= 1;
+        state.take(user);
     }
 
     /// Takes out the request `unique` if it waits and an interrupt ends it. `otherwise` runs if it
@@ -342,5 +413,24 @@ mod tests {
             assert!(turns.release(1).is_none());
         }
         assert_eq!(turns_of(&turns, 5), 18, "half of what users 2 to 4 left");
+    }
+
+    #[test]
+    fn turns_that_are_given_away_are_few_and_come_back() {
+        let turns = Turns::new(8);
+        assert_eq!(turns_of(&turns, 1), 4);
+        for _ in 0..AWAY_MAX {
+            assert!(matches!(turns.give_away(1), Some(None)));
+            assert_eq!(turns_of(&turns, 1), 1, "another request goes on");
+        }
+        assert!(turns.give_away(1).is_none(), "too many wait");
+        for _ in 0..AWAY_MAX {
+            turns.take_back(1);
+        }
+        assert_eq!(turns_of(&turns, 2), 0, "those that came back are more than the limit");
+        for _ in 0..AWAY_MAX + 4 {
+            assert!(turns.release(1).is_none());
+        }
+        assert_eq!(turns_of(&turns, 2), 4);
     }
 }

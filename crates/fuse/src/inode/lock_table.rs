@@ -251,6 +251,11 @@ impl LockTable {
         self.state.lock().take_early(unique)
     }
 
+    /// As [`Self::was_interrupted`] for a request that is handled now; tells it each time.
+    pub fn is_interrupted(&self, unique: u64) -> bool {
+        self.state.lock().early_interrupts.contains(&unique)
+    }
+
     /// Ends the wait of request `unique`. Does not wait itself: no other thread may be left to read
     /// requests.
     pub fn interrupt(&self, unique: u64) {

@@ -14,7 +14,7 @@ use tidepool_proto::{Access, FileService, OpenFile, OpenRequest};
 use crate::callers::credentials::Credentials;
 use crate::callers::shares::Shares;
 use crate::callers::thread_pool::ThreadPool;
-use crate::callers::turns::Turns;
+use crate::callers::turns::{AWAY_MAX, Turns};
 use crate::inode::attributes::{Before, attributes_of, id_of, is_regular, version_of};
 use crate::inode::directory_handle::DirectoryHandle;
 use crate::inode::file_handle::FileHandle;
@@ -81,8 +81,8 @@ impl Filesystem {
             lookups: Lookups::default(),
             shares: Arc::new(shares),
             turns: Turns::new(turns_max),
-            // Only requests that have a turn come here.
-            threads: ThreadPool::new(turns_max),
+            // Only requests that have a turn, or gave it away, are here.
+            threads: ThreadPool::new(turns_max + AWAY_MAX),
             pages: Pages::new(),
             passthrough: AtomicBool::new(false),
             direct_io: AtomicBool::new(true),

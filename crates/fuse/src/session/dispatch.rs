@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::callers::turns::{Later, QueuedRequest, TurnOutcome};
+use tidepool_pfs::asked;
+
+use crate::callers::turns::{Handled, Later, QueuedRequest, TurnOutcome};
 use crate::inode::file_handle::FileHandle;
 use crate::inode::pages::Serving;
 use crate::ops::filesystem::Filesystem;
@@ -144,7 +146,7 @@ impl Filesystem {
     }
 
     /// Handles a request that has a turn, then those that were queued for it.
-    fn run_queued(self: &Arc<Self>, waiting: Option<QueuedRequest>) {
+    pub(crate) fn run_queued(self: &Arc<Self>, waiting: Option<QueuedRequest>) {
         let mut next = waiting;
         while let Some(QueuedRequest { user, request, reply, pause, .. }) = next {
             self.handle_in_turn(user, &request, reply, pause);
@@ -166,7 +168,7 @@ impl Filesystem {
                     }
                     Err(errno) => reply.error(errno),
                 },
-                _ => match self.respond(&header, arguments, reply.device()) {
+                _ => match self.respond_to(&header, user, arguments, reply.device()) {
                     Err(Errno::BLOCKED) => {
                         let waiting = QueuedRequest::new(user, header.opcode, request, reply);
                         self.try_later(waiting.again(pause));
@@ -220,6 +222,24 @@ impl Filesystem {
                 self.forget(created.entry.nodeid, 1);
             }
             _ => {}
+        }
+    }
+
+    /// As [`Self::respond`]. What opens a file may wait for another node.
+    fn respond_to(
+        self: &Arc<Self>,
+        header: &InHeader,
+        user: u32,
+        arguments: Arguments<'_>,
+        device: &Arc<Device>,
+    ) -> Answer<Response> {
+        let respond = || self.respond(header, arguments, device);
+        match header.opcode {
+            op::OPEN | op::CREATE | op::SETATTR => {
+                let handled = Handled::new(self.clone(), user, header);
+                asked::on_behalf_of(Arc::new(handled), respond)
+            }
+            _ => respond(),
         }
     }
 

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_proto::{Error, ErrorKind, Result};
 use zerocopy::IntoBytes;
 
+use crate::callers::turns::AWAY_MAX;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{self, InHeader, InitIn, InitOut, init, op};
 use crate::protocol::device::Device;
@@ -28,7 +29,7 @@ const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
 const BACKGROUND_REQUESTS_MAX: u16 = 1024;
 /// Listening threads beyond the configured number; more end.
 const SPARE_THREADS_MAX: usize = 6;
-/// Threads beyond those that may wait for the PFS.
+/// Threads beyond those that may wait for the PFS or for other nodes.
 const THREADS_BESIDE_TURNS: usize = 8;
 /// How often a thread that waits for the end looks by itself.
 const END_CHECK: Duration = Duration::from_secs(2);
@@ -51,7 +52,7 @@ impl MountSession {
     pub fn new(filesystem: Arc<Filesystem>, descriptor: OwnedFd, config: &MountConfig) -> Self {
         let device = Arc::new(Device::new(descriptor));
         filesystem.subscribe_to_changes(&device);
-        let threads_max = config.turns_max + THREADS_BESIDE_TURNS;
+        let threads_max = config.turns_max + AWAY_MAX + THREADS_BESIDE_TURNS;
         MountSession {
             filesystem,
             device,

@@ -33,6 +33,8 @@ use super::session::{Answer, Session};
 /// Threads that may stand by for the next request: one waits for it, one takes over from that one.
 const WAITING_MAX: usize = 2;
 /// Buffers that are kept for further writes; each is as long as the longest write.
+/// Requests that wait for other nodes and do not count as in flight.
+const AWAY_MAX: usize = 64;
 const SCRATCH_BUFFERS_MAX: usize = 16;
 
 /// What all connections of a server share.
@@ -141,6 +143,8 @@ pub(super) struct Connection {
     sending: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
+    /// Requests that wait for other nodes.
+    away: AtomicUsize,
     /// It was ended from this side.
     cut_off: AtomicBool,
     /// It does not take replies.
@@ -175,6 +179,7 @@ impl Connection {
             sending: Mutex::new(()),
             threads: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            away: AtomicUsize::new(0),
             cut_off: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -324,7 +329,8 @@ impl Connection {
     /// Sees to it that a thread waits for the next request. Without a further thread, requests
     /// wait for this one to be done, which is slower and still right.
     fn stand_by(self: &Arc<Self>) {
-        let limit = self.shared.quotas.limits().requests_in_flight_max;
+        let away = self.away.load(Ordering::Acquire).min(AWAY_MAX);
+        let limit = self.shared.quotas.limits().requests_in_flight_max + away;
         if self.waiting.load(Ordering::Acquire) == 0 && self.threads.load(Ordering::Acquire) < limit
         {
             let _ = self.spawn(Connection::serve);
@@ -376,7 +382,7 @@ impl Connection {
             let detail = "they did not arrive; the node may have no room for more";
             let error = Error::new(ErrorKind::LimitReached, "taking descriptors", detail);
             Reply::Failed((&error).into()).into()
-        } else if changes {
+        } else if changes || matches!(request, Request::Open(_)) {
             asked::on_behalf_of(Arc::clone(self) as _, || self.answer(request, frame))
         } else {
             self.answer(request, frame)
@@ -472,6 +478,15 @@ impl Asker for Connection {
             self.shared.quotas.abandoned.fetch_add(1, Ordering::Relaxed);
         }
         !is_abandoned
+    }
+
+    fn begin_wait(self: Arc<Self>) {
+        self.away.fetch_add(1, Ordering::AcqRel);
+        self.stand_by();
+    }
+
+    fn end_wait(self: Arc<Self>) {
+        self.away.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
