@@ -10,6 +10,7 @@ use tidepool_proto::admin::{
 };
 use tidepool_proto::control::{ControlStatus, PfsFull};
 use tidepool_proto::residency::{RESIDENCY_RUNS_MAX, ResidencyRun, ResidencyState, residency_runs};
+use tidepool_proto::stub::Mark;
 use tidepool_proto::{
     ByteSize, Error, ErrorKind, FileService, MemorySize, OpenFile, OpenRequest, ReadMode, Result,
 };
@@ -411,12 +412,8 @@ impl Node {
         }
         let memory_only = self.memory_only_size(version.id, version.size).is_some();
         if !memory_only && let Ok(Found::Stub(mark)) = stub::find(&*lower, version.size) {
-            answer.cached_as = "lost".into();
-            answer.why_not.push(format!(
-                "it was written in mode `memory` ({} bytes) by process {} on {}, which does not \
-                 serve it here: opening it answers EIO until it is removed or written anew",
-                mark.length, mark.process_id, mark.host
-            ));
+            let holders = core.cluster().map_or_else(Vec::new, |it| it.who_has(&mark));
+            explain_stub(&mut answer, &mark, holders);
         }
         if let Some(file) = core.files.get(version.id) {
             explain_file(&mut answer, &file, &version);
@@ -444,6 +441,26 @@ fn resident_bytes(node: &Node, cached: &CachedVersion) -> u64 {
         Some(segment) => segment.resident_bytes(),
         None => node.core.store.small_state(cached.id()).map_or(0, |(_, bytes)| bytes),
     }
+}
+
+/// Of a file that is in memory alone, of `holders` or of nobody.
+fn explain_stub(answer: &mut Explanation, mark: &Mark, holders: Vec<String>) {
+    if holders.is_empty() {
+        answer.cached_as = "lost".into();
+        answer.why_not.push(format!(
+            "it was written in mode `memory` ({} bytes) by process {} on {}, which does not \
+             serve it here: opening it answers EIO until it is removed or written anew",
+            mark.length, mark.process_id, mark.host
+        ));
+        return;
+    }
+    answer.cached_as = "elsewhere".into();
+    answer.size_bytes = mark.length;
+    answer.why_not.push(format!(
+        "its bytes are in the memory of {}, which writes them to the PFS when it is opened here",
+        holders.join(" and ")
+    ));
+    answer.holders = holders;
 }
 
 fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_proto::Version) {
@@ -490,7 +507,9 @@ fn conclude(answer: &mut Explanation) {
         answer.why_not.push("some blocks are absent: never read, evicted, or not admitted".into());
         "store and pfs"
     } else {
-        if answer.cached_as == "none" {
+        if answer.cached_as == "elsewhere" {
+            // It was said.
+        } else if answer.cached_as == "none" {
             answer
                 .why_not
                 .push("nothing of it was read through this node, or it was evicted".into());

@@ -113,6 +113,12 @@ fn a_file_that_is_opened_elsewhere_comes_from_whoever_has_it() {
     let mark = mark_of(&nodes, names[1]);
     File::create(nodes.pfs("d/forged")).unwrap();
     set_attribute(&nodes, "d/forged", STUB_ATTRIBUTE, mark.text().as_bytes());
+    let explained = || {
+        let answer = nodes.explain(1, names[1]);
+        (answer.cached_as, answer.size_bytes, answer.holders)
+    };
+    let is_elsewhere = |name: &str| ("elsewhere".to_owned(), 100_000, vec![name.to_owned()]);
+    assert_eq!(explained(), is_elsewhere(&mark.member));
     kill(&nodes, 0);
     until("the node is known to be gone", || {
         (1..3).all(|node| nodes.cluster(node).members[0].state != "alive")

@@ -172,6 +172,12 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
         return Answer::OtherStart;
     }
     let file = core.files.get(shared.id(&core));
+    if let Some(file) = &file
+        && !is_held(file, &shared)
+        && file.try_close_gate().is_none()
+    {
+        return Answer::Working; // it may be just being put in memory
+    }
     let Some(file) = file.filter(|file| is_held(file, &shared)) else {
         let is_given_up = cluster.copies.was_given_up(shared.id(&core));
         return if is_given_up { Answer::OtherStart } else { Answer::NotHeld };

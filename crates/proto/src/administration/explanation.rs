@@ -21,7 +21,8 @@ pub struct Explanation {
     pub modified_ns: String,
     /// See `modified_ns`.
     pub changed_ns: String,
-    /// `none`, `segment`, `packed` or `memory-only`.
+    /// `none`, `segment`, `packed` or `memory-only`; `elsewhere` where the bytes are in the memory
+    /// of other nodes alone, and `lost` where they are nowhere.
     pub cached_as: String,
     /// Whether what is cached is of the file's present version.
     pub current: bool,

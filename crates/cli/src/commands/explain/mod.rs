@@ -119,6 +119,8 @@ fn print(file: &Explanation) {
     );
     let resident = match file.cached_as.as_str() {
         "none" => "not cached".to_owned(),
+        "elsewhere" => "in the memory of other nodes alone".to_owned(),
+        "lost" => "lost".to_owned(),
         kind if usable_bytes == 0 && file.resident_bytes > 0 => {
             format!("{usable}; {} as {kind} of a version that is gone", size(file.resident_bytes))
         }

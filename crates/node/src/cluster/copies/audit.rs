@@ -239,14 +239,10 @@ impl Cluster {
         let held = self.copies.held.all();
         let starts: BTreeSet<_> = held.iter().map(|copy| (&copy.owner, &copy.node)).collect();
         for (owner, node) in starts {
-            let Ok(message) = postcard::to_stdvec(&Asked::IsStart(node.clone())) else { continue };
             if self.why_not_asked(owner).is_some() {
                 continue;
             }
-            let request = threads::about_copies(&message);
-            let reply = self.transport.call(owner.as_str(), &request, self.config.peer_timeout);
-            let is_it = reply.ok().and_then(|reply| postcard::from_bytes(&reply).ok());
-            if is_it == Some(false) {
+            if self.is_start(owner.as_str(), node) == Some(false) {
                 let of_it = held.iter().filter(|it| &it.owner == owner && &it.node == node);
                 of_it.for_each(|copy| copy.is_orphan.store(true, Ordering::Release));
             }

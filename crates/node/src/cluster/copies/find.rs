@@ -86,6 +86,26 @@ impl Cluster {
         NodeName::new(name).is_ok_and(|it| self.why_not_asked(&it).is_none())
     }
 
+    /// The other nodes that have the bytes of a stub as far as is known: the one that wrote them,
+    /// or where that is gone those that have copies.
+    pub fn who_has(&self, mark: &Mark) -> Vec<String> {
+        let is_member = |name: &String| *name != self.me.as_str() && self.is_member(name);
+        if is_member(&mark.member) && self.is_start(&mark.member, &mark.node) != Some(false) {
+            return vec![mark.member.clone()];
+        }
+        let copies = mark.copies.iter().filter(|copies| copies.is_promised);
+        let holders = copies.flat_map(|copies| copies.holders.iter().cloned());
+        holders.filter(|name| name == self.me.as_str() || is_member(name)).collect()
+    }
+
+    /// Whether a member is still this start of a node, if it answers.
+    pub(super) fn is_start(&self, member: &str, node: &str) -> Option<bool> {
+        let message = postcard::to_stdvec(&Asked::IsStart(node.to_owned())).ok()?;
+        let request = threads::about_copies(&message);
+        let reply = self.transport.call(member, &request, self.config.peer_timeout);
+        postcard::from_bytes(&reply.ok()?).ok()
+    }
+
     /// Asks one holder of copies after the other to give it back; the reason of the last one that
     /// keeps its own.
     fn ask_holders(
