@@ -7,9 +7,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use support::hooked::{Call, Hooks};
 use support::nodes::*;
 use support::{content, read_all, scratch_rule};
 use tidepool_proto::config::NodeConfig;
+use tidepool_proto::stub::STUB_ATTRIBUTE;
 use tidepool_proto::{Access, ErrorKind, OpenFile};
 
 /// Creates a file in the memory of a node alone; the open that writes it.
@@ -134,4 +136,41 @@ fn a_stub_whose_holder_is_gone_is_lost_at_once() {
     nodes.nodes[0].stop();
     let error = error_of(&nodes, 1, "file");
     assert!(error.contains("`n0` is not there"), "{error}");
+}
+
+/// Its mark is on the PFS a moment before the node knows that the bytes are in its memory.
+#[test]
+fn a_file_that_is_opened_elsewhere_in_the_moment_it_begins_is_read() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = Nodes::hooked(2, &hooks, |config: &mut NodeConfig| {
+        let mut rule = scratch_rule("d");
+        rule.expendable = false;
+        config.rules.push(rule);
+    });
+    nodes.wait_joined();
+    std::fs::create_dir(nodes.pfs("d")).unwrap();
+    hooks.set(|call, make| {
+        make()?;
+        if call == Call::SetAttribute {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(())
+    });
+    let is_marked = || {
+        let mut mark = [0; 4096];
+        rustix::fs::getxattr(nodes.pfs("d/file"), STUB_ATTRIBUTE, &mut mark[..]).is_ok()
+    };
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            until("it is marked", is_marked);
+            nodes.read(0, "d/file").0
+        });
+        let file = nodes.create_in_memory(1, "d/file");
+        file.write_at(0, b"bytes").unwrap();
+        let read = reads.join().unwrap();
+        assert!(read.is_empty() || read == b"bytes", "{read:?}");
+        hooks.clear();
+        file.sync(false).unwrap();
+    });
+    assert_eq!(nodes.read(0, "d/file").0, b"bytes");
 }
