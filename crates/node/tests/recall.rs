@@ -174,3 +174,17 @@ fn a_file_that_is_opened_elsewhere_in_the_moment_it_begins_is_read() {
     });
     assert_eq!(nodes.read(0, "d/file").0, b"bytes");
 }
+
+#[test]
+fn memory_of_a_file_that_was_removed_elsewhere_is_freed_once_nobody_has_it_open() {
+    let nodes = Nodes::joined(2);
+    drop(create(&nodes, 0, "closed", b"bytes"));
+    let open = create(&nodes, 0, "open", b"its writer goes on");
+    drop(create(&nodes, 0, "kept", b"kept"));
+    ["closed", "open"].iter().for_each(|name| std::fs::remove_file(nodes.pfs(name)).unwrap());
+    until("it is freed", || memory_only_files(&nodes, 0) == 2);
+    assert!(read_all(&*open).unwrap().0 == b"its writer goes on");
+    drop(open);
+    until("that one as well", || memory_only_files(&nodes, 0) == 1);
+    assert_eq!(nodes.read(1, "kept").0, b"kept");
+}

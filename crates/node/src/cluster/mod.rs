@@ -44,6 +44,7 @@ mod join;
 mod measure;
 mod provider;
 pub(crate) mod recall;
+mod removed;
 mod shared;
 mod sight;
 mod splits;

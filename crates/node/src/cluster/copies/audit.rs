@@ -14,6 +14,7 @@ use tidepool_proto::FileId;
 
 use super::message::{Asked, Audit, AuditAnswer, path_of};
 use crate::cluster::recall::Answer;
+use crate::cluster::removed::Removed;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
 use crate::file::copied::Copied;
@@ -51,6 +52,7 @@ pub struct Follow {
     asked: Option<Instant>,
     /// Copies that could not be given back, and when that was.
     failed: HashMap<u64, Instant>,
+    removed: Removed,
 }
 
 /// What a holder was told last.
@@ -73,6 +75,7 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
     let counted_on = cluster.counted_on(&core);
     cluster.audit_holders(&core, &counted_on, memory);
     cluster.find_orphans(memory);
+    memory.removed.free(&core);
     let is_more = cluster.look_after_held(&core, memory);
     let is_idle =
         counted_on.is_empty() && memory.told.is_empty() && cluster.copies.held.count() == 0;
