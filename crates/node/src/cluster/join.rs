@@ -45,8 +45,24 @@ pub struct Proofs {
     proven: AtomicUsize,
 }
 
+/// Why a node is not known to see the same files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// What it said did not come, or is not known yet: it may be proven at the next look.
+    NotYet(String),
+    /// What it sees is something else.
+    Differs(String),
+}
+
+impl Refused {
+    fn because(&self) -> &String {
+        let (Refused::NotYet(because) | Refused::Differs(because)) = self;
+        because
+    }
+}
+
 struct Proof {
-    refused_because: Option<String>,
+    refused: Option<Refused>,
     next_look: Duration,
     pause: Duration,
 }
@@ -59,17 +75,25 @@ impl Proofs {
 
     /// Whether this node does.
     pub fn holds(&self, node: &NodeName) -> bool {
-        self.known.lock().get(node).is_some_and(|proof| proof.refused_because.is_none())
+        self.known.lock().get(node).is_some_and(|proof| proof.refused.is_none())
     }
 
     /// Why it is not known to.
     pub fn refused_because(&self, node: &NodeName) -> Option<String> {
-        self.known.lock().get(node)?.refused_because.clone()
+        self.known.lock().get(node)?.refused.as_ref().map(|it| it.because().clone())
+    }
+
+    /// Why it sees other files, where that was seen: it is not worth to wait for it.
+    pub fn differs_because(&self, node: &NodeName) -> Option<String> {
+        match self.known.lock().get(node)?.refused.as_ref()? {
+            Refused::NotYet(_) => None,
+            Refused::Differs(because) => Some(because.clone()),
+        }
     }
 
     /// Asks this node nothing before it was looked at again.
     pub fn doubt(&self, node: &NodeName, because: &str) {
-        self.note(node, Some(because.to_owned()), Duration::ZERO);
+        self.note(node, Some(Refused::NotYet(because.to_owned())), Duration::ZERO);
     }
 
     /// Forgets a node that went away: it may come back with another PFS.
@@ -79,22 +103,22 @@ impl Proofs {
         self.count(&known);
     }
 
-    pub(super) fn note(&self, node: &NodeName, refused_because: Option<String>, now: Duration) {
+    pub(super) fn note(&self, node: &NodeName, refused: Option<Refused>, now: Duration) {
         let mut known = self.known.lock();
         let pause = known.get(node).map_or(PAUSES.0, |proof| (proof.pause * 2).min(PAUSES.1));
-        let pause = if refused_because.is_none() { PAUSES.0 } else { pause };
-        known.insert(node.clone(), Proof { refused_because, next_look: now + pause, pause });
+        let pause = if refused.is_none() { PAUSES.0 } else { pause };
+        known.insert(node.clone(), Proof { refused, next_look: now + pause, pause });
         self.count(&known);
     }
 
     fn count(&self, known: &HashMap<NodeName, Proof>) {
-        let proven = known.values().filter(|proof| proof.refused_because.is_none()).count();
+        let proven = known.values().filter(|proof| proof.refused.is_none()).count();
         self.proven.store(proven, Ordering::Release);
     }
 
     fn is_due(&self, node: &NodeName, now: Duration) -> bool {
         let known = self.known.lock();
-        let is_due = |proof: &Proof| proof.refused_because.is_some() && proof.next_look <= now;
+        let is_due = |proof: &Proof| proof.refused.is_some() && proof.next_look <= now;
         known.get(node).is_none_or(is_due)
     }
 
@@ -239,7 +263,7 @@ impl Cluster {
             }
             let refused = self.prove(core, &node).err();
             let before = self.proofs.refused_because(&node);
-            match &refused {
+            match refused.as_ref().map(Refused::because) {
                 None => {
                     tracing::info!(%node, "joined: it sees the same files");
                     self.watch_changes_of(&node);
@@ -253,9 +277,9 @@ impl Cluster {
         }
     }
 
-    fn prove(&self, core: &Core, node: &NodeName) -> Result<(), String> {
-        let file = self.join_file(node)?;
-        file.compare(core).map_or(Ok(()), Err)
+    fn prove(&self, core: &Core, node: &NodeName) -> Result<(), Refused> {
+        let file = self.join_file(node).map_err(Refused::NotYet)?;
+        file.compare(core).map_or(Ok(()), |because| Err(Refused::Differs(because)))
     }
 
     /// What a node says of its file.

@@ -156,7 +156,7 @@ impl<K: Copy + Eq + Hash> Drop for Running<K> {
 pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
     let answer = match cluster.proofs.holds(from) {
         true => answer_member(cluster, from, request),
-        false => cluster.proofs.refused_because(from).map_or(Answer::NotMet, Answer::Stays),
+        false => cluster.proofs.differs_because(from).map_or(Answer::NotMet, Answer::Stays),
     };
     postcard::to_stdvec(&answer).unwrap_or_default()
 }
@@ -277,11 +277,14 @@ impl Cluster {
         // Members are met within the first moments.
         let is_early = self.started.elapsed() < SILENCE;
         let is_gone = !is_alive && !is_early;
-        let refused_because = || self.proofs.refused_because(holder);
-        if is_gone { Some(format!("`{holder}` is not there")) } else { refused_because() }
+        let differs_because = || self.proofs.differs_because(holder);
+        if is_gone { Some(format!("`{holder}` is not there")) } else { differs_because() }
     }
 
     fn ask_to_write_back(&self, holder: &NodeName, request: &[u8]) -> Result<Answer, String> {
+        if !self.proofs.holds(holder) {
+            return Ok(Answer::NotMet);
+        }
         let reply = self.transport.call(holder.as_str(), request, self.config.peer_timeout);
         let reply = reply.map_err(|error| format!("`{holder}`: {error}"))?;
         postcard::from_bytes(&reply)

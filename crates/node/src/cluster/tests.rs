@@ -267,3 +267,20 @@ fn a_block_is_filled_for_a_peer_by_the_descriptor_of_an_open_alone() {
     fixture.node.core.store.evict_all();
     assert_eq!(refusal(fixture.ask(&version, true)), Refusal::NotHeld);
 }
+
+/// Who opens a file waits for a node that does not know it yet, and for one that sees other files
+/// it does not.
+#[test]
+fn who_is_not_known_yet_is_not_refused() {
+    let fixture = Fixture::new();
+    let cluster = fixture.node.core.cluster().unwrap();
+    let answer = || {
+        let reply = super::recall::answer(cluster, &fixture.peer, b"");
+        postcard::from_bytes::<super::recall::Answer>(&reply).unwrap()
+    };
+    cluster.proofs.doubt(&fixture.peer, "for this test");
+    assert!(matches!(answer(), super::recall::Answer::NotMet));
+    let differs = super::join::Refused::Differs("another PFS".into());
+    cluster.proofs.note(&fixture.peer, Some(differs), Duration::ZERO);
+    assert!(matches!(answer(), super::recall::Answer::Stays(reason) if reason == "another PFS"));
+}

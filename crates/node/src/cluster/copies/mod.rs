@@ -191,7 +191,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         }
         (Asked::GiveBack(_), None) => postcard::to_stdvec(&match is_met {
             true => Answer::Stays(unmet()),
-            false => cluster.proofs.refused_because(from).map_or(Answer::NotMet, Answer::Stays),
+            false => cluster.proofs.differs_because(from).map_or(Answer::NotMet, Answer::Stays),
         }),
     };
     reply.unwrap_or_default()
