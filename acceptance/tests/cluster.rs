@@ -6,6 +6,7 @@
 //! This program is also the process that makes a cluster and is killed meanwhile.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -66,6 +67,7 @@ fn nodes_share_files_and_links_obey() -> Tested {
     links_obey(&mut cluster)?;
     partitions_cut(&cluster)?;
     services_end_and_start(&cluster)?;
+    copies_outlive_their_node(&cluster)?;
     no_problems(&cluster.down()?)?;
     place.is_clean()
 }
@@ -123,15 +125,10 @@ fn hidden_changes_are_found() -> Tested {
     let place = Place::new("hidden")?;
     let cluster = Cluster::up(&place.plan(2, PfsKind::GlusterSharded)?)?;
     for node in ["c1", "c2"] {
-        let found = || -> anyhow::Result<bool> {
+        wait_until(&format!("{node} finds it out"), || {
             let status = cluster.run(node, &["tidepool", "status", "--json"])?;
             Ok(status.contains("all reads are in mode `bypass`"))
-        };
-        let deadline = Instant::now() + LIMIT;
-        while !found()? {
-            ensure(Instant::now() < deadline, &format!("{node} does not find it out"))?;
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        })?;
     }
     no_problems(&cluster.down()?)?;
     place.is_clean()
@@ -205,6 +202,49 @@ fn services_end_and_start(cluster: &Cluster) -> Tested {
     cluster.kill("c1", true)?;
     cluster.start("c1")?;
     ensure(fs::read(cluster.mount("c1")?.join("file"))? == b"changed", "c1 mounts again")
+}
+
+/// What is in memory alone on one node is read on the other: as that one writes it back, and where
+/// it is killed as the copy takes its place.
+fn copies_outlive_their_node(cluster: &Cluster) -> Tested {
+    let joined = || -> anyhow::Result<bool> {
+        let status = cluster.run("c1", &["tidepool", "status", "--json"])?;
+        Ok(status.replace(' ', "").contains("\"sees_same_pfs\":true"))
+    };
+    wait_until("the nodes know each other", || Ok(joined()?))?;
+    fs::create_dir(cluster.pfs("c1")?.join("copies"))?;
+    let stub = |name: &str| -> anyhow::Result<u64> {
+        Ok(cluster.pfs("c2")?.join("copies").join(name).metadata()?.len())
+    };
+    let bytes = |seed: u8| (0..5 << 20).map(|at: u32| (at / 4096 + at) as u8 ^ seed).collect();
+    let contents: [Vec<u8>; 3] = [bytes(1), bytes(2), bytes(3)];
+    for (number, bytes) in contents.iter().enumerate() {
+        let mut file =
+            fs::File::create(cluster.mount("c1")?.join("copies").join(number.to_string()))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        ensure(stub(&number.to_string())? == 0, "it is in memory alone")?;
+    }
+    let read = |number: usize| -> Tested {
+        let path = cluster.mount("c2")?.join("copies").join(number.to_string());
+        ensure(fs::read(path)? == contents[number], &format!("other bytes of file {number}"))
+    };
+    read(0)?;
+    cluster.kill("c1", false)?;
+    read(1)?;
+    wait_until("the last copy is in its place", || Ok(stub("2")? > 0))?;
+    ensure(fs::read(cluster.pfs("c2")?.join("copies/2"))? == contents[2], "other bytes there")?;
+    cluster.start("c1")?;
+    Ok(())
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> Result<bool, Failed>) -> Tested {
+    let deadline = Instant::now() + LIMIT;
+    while !holds()? {
+        ensure(Instant::now() < deadline, &format!("in vain: {what}"))?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 fn node<'a>(status: &'a Status, name: &str) -> Result<&'a acceptance::cluster::NodeStatus, Failed> {

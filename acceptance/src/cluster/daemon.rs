@@ -80,6 +80,14 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
         set("cluster_name", &plan.name);
         set("cluster_key_file", &plan.directory.join("key").display().to_string());
         table.insert("peer_port".into(), i64::from(PEER_PORT).into());
+        if plan.of(Role::Compute).nth(1).is_some() {
+            let rule = toml::toml! {
+                path = "copies"
+                write_mode = "memory"
+                copies = 2
+            };
+            table.insert("rule".into(), vec![rule].into());
+        }
     }
     Ok(toml::to_string(&table)?)
 }

@@ -3,6 +3,7 @@
 //! compared with what was written.
 
 mod bare;
+mod copying;
 mod failing;
 mod opening;
 mod residency;
@@ -88,6 +89,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         residency::run,
         failing::run,
         opening::run,
+        copying::run,
         starting::run,
         spark::run,
         yarn::run,
