@@ -9,6 +9,8 @@ use std::fmt;
 
 /// Most bytes of a packet: memcached takes no larger values by default.
 pub const PACKET_BYTES_MAX: usize = 1 << 20;
+/// Most packets of a block.
+pub const PACKETS_MAX: u32 = 1 << 16;
 /// Most bytes of a key, of memcached.
 pub const KEY_BYTES_MAX: usize = 250;
 /// Start of the names of blocks.

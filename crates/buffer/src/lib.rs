@@ -13,3 +13,5 @@
 pub mod key;
 pub mod memory;
 pub mod placement;
+pub mod protocol;
+pub mod server;

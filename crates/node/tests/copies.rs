@@ -414,3 +414,22 @@ fn a_file_of_which_nothing_was_synced_is_empty_to_others() {
     assert!(file.write_at(0, b"late").and_then(|_| file.sync(false)).is_err());
     assert_eq!(read(&nodes, 1, "d/file"), b"new");
 }
+
+/// A holder that did not hear yet that a file was written back leaves it alone when its node goes:
+/// its readers are not told that it changed.
+#[test]
+fn a_copy_of_a_time_that_is_over_does_not_touch_the_file() {
+    let nodes = nodes(3, 2);
+    let names: Vec<String> = (0..4).map(|number| format!("d/{number}")).collect();
+    names.iter().for_each(|name| drop(synced(&nodes, name, b"bytes")));
+    names.iter().for_each(|name| assert_eq!(read(&nodes, 1, name), b"bytes"));
+    kill(&nodes, 0);
+    let changed = |name: &String| {
+        let facts = std::fs::metadata(nodes.pfs(name)).unwrap();
+        (facts.ctime(), facts.ctime_nsec(), facts.ino())
+    };
+    let before: Vec<_> = names.iter().map(changed).collect();
+    until("copies are freed", || (1..3).all(|node| copies(&nodes, node).held == 0));
+    let after: Vec<_> = names.iter().map(changed).collect();
+    assert_eq!(before, after);
+}

@@ -196,13 +196,13 @@ impl Slot<'_> {
         removed
     }
 
-    /// The PFS has the item by now: it may be evicted.
-    pub fn settle(&mut self) {
-        if self.shard.owed.contains_key(self.key)
-            && let Some(item) = self.remove()
-        {
+    /// The PFS has the item by now: it may be evicted. Whether it was owed.
+    pub fn settle(&mut self) -> bool {
+        let is_owed = self.shard.owed.contains_key(self.key);
+        if is_owed && let Some(item) = self.remove() {
             self.put(Item { is_owed: false, ..item });
         }
+        is_owed
     }
 
     /// What is owed does not expire.

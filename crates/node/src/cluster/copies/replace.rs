@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid, XattrFlags, renameat_with
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::copy_attribute;
+use tidepool_proto::stub::{copy_attribute, taken_attribute};
 use tidepool_store::Segment;
 
 use super::claim::{Claim, Taker, finish, said};
@@ -64,6 +64,9 @@ impl Taker<'_> {
         let Some(stub) = place.open(file)? else { return Ok(Replaced::Nameless) };
         let stub = &*stub;
         check_names(Facts::of(stub)?.names)?;
+        if is_over(stub, epoch)? {
+            return Ok(Replaced::Over);
+        }
         let right = match self.claim(&place, stub, epoch)? {
             Claim::Owners(number) => {
                 return finish(&place, stub, epoch, number).map(|()| Replaced::Done);
@@ -104,6 +107,17 @@ pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Res
     let number = stub::number_of_owner(&*stub, epoch).map_err(said)?;
     let Some(number) = number else { return Ok(false) };
     finish(&place, &*stub, epoch, number).map(|()| true)
+}
+
+/// Whether nothing of a time in memory is left at a file. Then it is left alone: each attribute that
+/// is set, or removed, would tell its readers that it changed.
+fn is_over(stub: &dyn LowerFile, epoch: u64) -> Result<bool, String> {
+    for name in [copy_attribute(epoch), taken_attribute(epoch, 1)] {
+        if stub.get_xattr(&name).map_err(said)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether the mark says by now that bytes were promised.
