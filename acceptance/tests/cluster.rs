@@ -207,11 +207,14 @@ fn services_end_and_start(cluster: &Cluster) -> Tested {
 /// What is in memory alone on one node is read on the other: as that one writes it back, and where
 /// it is killed as the copy takes its place.
 fn copies_outlive_their_node(cluster: &Cluster) -> Tested {
-    let joined = || -> anyhow::Result<bool> {
-        let status = cluster.run("c1", &["tidepool", "status", "--json"])?;
+    let knows_the_other = |node: &str| -> anyhow::Result<bool> {
+        let status = cluster.run(node, &["tidepool", "status", "--json"])?;
         Ok(status.replace(' ', "").contains("\"sees_same_pfs\":true"))
     };
-    wait_until("the nodes know each other", || Ok(joined()?))?;
+    // A node refuses copies from one that it does not know yet.
+    wait_until("the nodes know each other", || {
+        Ok(knows_the_other("c1")? && knows_the_other("c2")?)
+    })?;
     fs::create_dir(cluster.pfs("c1")?.join("copies"))?;
     let stub = |name: &str| -> anyhow::Result<u64> {
         Ok(cluster.pfs("c2")?.join("copies").join(name).metadata()?.len())
@@ -219,11 +222,16 @@ fn copies_outlive_their_node(cluster: &Cluster) -> Tested {
     let bytes = |seed: u8| (0..5 << 20).map(|at: u32| (at / 4096 + at) as u8 ^ seed).collect();
     let contents: [Vec<u8>; 3] = [bytes(1), bytes(2), bytes(3)];
     for (number, bytes) in contents.iter().enumerate() {
-        let mut file =
-            fs::File::create(cluster.mount("c1")?.join("copies").join(number.to_string()))?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        ensure(stub(&number.to_string())? == 0, "it is in memory alone")?;
+        let name = number.to_string();
+        let path = cluster.mount("c1")?.join("copies").join(&name);
+        // A copy that is late, as on a machine with much else to do, has the file written back.
+        wait_until("it is in memory alone", || {
+            let _ = fs::remove_file(&path);
+            let mut file = fs::File::create(&path)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            Ok(stub(&name)? == 0)
+        })?;
     }
     let read = |number: usize| -> Tested {
         let path = cluster.mount("c2")?.join("copies").join(number.to_string());

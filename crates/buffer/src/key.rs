@@ -100,7 +100,9 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_read_is_written_so(key in "tidepool:[0-9a-fA-F]{15,17}:[0-9+]{1,3}:[0-9]{1,3}") {
+        fn whatever_is_read_is_written_so(
+            key in "tidepool:[0-9a-fA-F]{15,17}:[0-9+]{1,3}:[0-9]{1,3}",
+        ) {
             if let Some(read) = PacketKey::parse(key.as_bytes()) {
                 prop_assert_eq!(read.to_string(), key);
             }

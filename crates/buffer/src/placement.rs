@@ -1,8 +1,8 @@
 //! Which server has a block: weighted rendezvous hashing over stable names.
 //!
 //! Each server gets a score for each key, and the highest one has it. A server that goes takes with
-//! it what it had; one that comes takes its share from all others, and nothing else moves. The share
-//! of a server is its weight's (Thaler and Ravishankar 1998; weights by the logarithmic method).
+//! it what it had; one that comes takes its share from all others, and nothing else moves. The
+//! share of a server is its weight's (Thaler and Ravishankar 1998; weights by the logarithmic method).
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! [`Asker`]: whether the caller that asked for a change of a file, or for an open that another node
-//! has to help with, still waits for it.
+//! [`Asker`]: whether the caller that asked for a change of a file, or for an open that another
+//! node has to help with, still waits for it.
 //!
 //! A change may wait long before it is made: for another change of its file, or for a slow parallel
 //! file system. The caller may be gone by then, and another program may have written the file. So a

@@ -1,5 +1,5 @@
-//! Benchmark of writes that are on two nodes when `fsync` returns, beside those that are on the file
-//! system.
+//! Benchmark of writes that are on two nodes when `fsync` returns, beside those that are on the
+//! file system.
 
 use std::fs::File;
 use std::io::Write;

@@ -371,7 +371,11 @@ mod tests {
         }
 
         #[test]
-        fn nor_do_words(line in "(get|set|cas|ms|mg|ma|md|me|gat|incr|touch|delete)( [a-zA-Z0-9=+-]{0,9}){0,8}") {
+        fn nor_do_words(
+            command in "get|set|cas|ms|mg|ma|md|me|gat|incr|touch|delete",
+            words in "( [a-zA-Z0-9=+-]{0,9}){0,8}",
+        ) {
+            let line = command + &words;
             let _ = parse(line.as_bytes());
         }
     }

@@ -5,8 +5,8 @@
 //! however many requests wait. A user may have half of the turns that others leave, so neither one
 //! slow file nor one user with slow files stops the rest. Requests without a turn wait in a queue
 //! of their user. A thread that releases a turn continues with the next queued request, users in
-//! order. A request that would block on a lease releases its turn and is tried again later. One that
-//! waits for another node gives its turn away meanwhile, as long as not too many do.
+//! order. A request that would block on a lease releases its turn and is tried again later. One
+//! that waits for another node gives its turn away meanwhile, as long as not too many do.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -109,8 +109,8 @@ pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Res
     finish(&place, &*stub, epoch, number).map(|()| true)
 }
 
-/// Whether nothing of a time in memory is left at a file. Then it is left alone: each attribute that
-/// is set, or removed, would tell its readers that it changed.
+/// Whether nothing of a time in memory is left at a file. Then it is left alone: each attribute
+/// that is set, or removed, would tell its readers that it changed.
 fn is_over(stub: &dyn LowerFile, epoch: u64) -> Result<bool, String> {
     for name in [copy_attribute(epoch), taken_attribute(epoch, 1)] {
         if stub.get_xattr(&name).map_err(said)?.is_some() {
