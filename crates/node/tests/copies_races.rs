@@ -137,9 +137,8 @@ fn come_in_between(
         let epoch = format!("{:016x}", mark_at(&path)?.copies?.epoch);
         for entry in std::fs::read_dir(path.parent()?).unwrap() {
             let beside = entry.unwrap().path();
-            if beside.to_string_lossy().contains(&epoch) && beside.is_file() {
+            if beside.to_string_lossy().contains(&epoch) {
                 std::fs::remove_file(&beside).unwrap();
-                std::fs::create_dir(&beside).unwrap();
             }
         }
     }
@@ -234,18 +233,17 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
             // A holder that stood still was barred by another one, which died.
             let claim = format!("{}:0:{}", copies.holders[0], beside(8));
             set(&nodes.pfs(name), &taken_attribute(epoch, 1), claim.as_bytes());
-            std::fs::create_dir(nodes.pfs(&format!("d/{}", beside(8)))).unwrap();
             set(&nodes.pfs(name), &taken_attribute(epoch, 2), dead.as_bytes());
         } else {
             set(&nodes.pfs(name), &taken_attribute(epoch, 1), dead.as_bytes());
         }
     }
-    // Who died may only have been cut off: it finds a directory in the place of its copy.
+    // Who died may only have been cut off: its copy is taken out of its hands.
     let seen = Arc::new(Mutex::new(vec![false; barred.len()]));
     let noted = seen.clone();
     hooks.set(move |_, make| {
         let mut noted = noted.lock().unwrap();
-        barred.iter().zip(noted.iter_mut()).for_each(|(path, seen)| *seen |= path.is_dir());
+        barred.iter().zip(noted.iter_mut()).for_each(|(path, seen)| *seen |= !path.exists());
         drop(noted);
         make()
     });

@@ -26,6 +26,8 @@ const PREFIX: &str = ".tidepool-join-";
 pub const UNKNOWN_THERE: &str = "it has not yet found out that this node sees the same files";
 /// Time between two looks at a node that could not be proven, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// How long another sight of a file may be that of an earlier moment.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// What a node says of its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +65,8 @@ impl Refused {
 
 struct Proof {
     refused: Option<Refused>,
+    /// Since when it is refused; 0 before it was looked at.
+    since: Duration,
     next_look: Duration,
     pause: Duration,
 }
@@ -105,9 +109,19 @@ impl Proofs {
 
     pub(super) fn note(&self, node: &NodeName, refused: Option<Refused>, now: Duration) {
         let mut known = self.known.lock();
-        let pause = known.get(node).map_or(PAUSES.0, |proof| (proof.pause * 2).min(PAUSES.1));
+        let before = known.get(node);
+        let pause = before.map_or(PAUSES.0, |proof| (proof.pause * 2).min(PAUSES.1));
         let pause = if refused.is_none() { PAUSES.0 } else { pause };
-        known.insert(node.clone(), Proof { refused, next_look: now + pause, pause });
+        let since = before.filter(|it| it.refused.is_some() && !it.since.is_zero());
+        let since = since.map_or(now, |it| it.since);
+        let refused = refused.map(|refused| match refused {
+            // A client of the PFS may show for a while what was there before the node started.
+            Refused::Differs(because) if now.saturating_sub(since) < SETTLED => {
+                Refused::NotYet(because)
+            }
+            other => other,
+        });
+        known.insert(node.clone(), Proof { refused, since, next_look: now + pause, pause });
         self.count(&known);
     }
 
@@ -145,6 +159,8 @@ impl JoinFile {
     fn make(core: &Core, cluster: &Cluster) -> std::io::Result<JoinFile> {
         let root = core.pfs.root_descriptor();
         let name = format!("{PREFIX}{}-{}", cluster.config.cluster_name, cluster.me);
+        // Another file than the one of an earlier start, which clients of the PFS may remember.
+        let _ = rustix::fs::unlinkat(root, &name, AtFlags::empty());
         let content = format!("{:032x}\n", threads::random());
         let flags =
             OFlags::CREATE | OFlags::RDWR | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;

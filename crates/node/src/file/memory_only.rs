@@ -413,7 +413,14 @@ pub fn write_back(
     };
     let begun = Instant::now();
     let step = core.memory_only.steps().begin(file);
-    let outcome = write_back_or_discard(core, file, cached, &stub);
+    let outcome = match write_back_or_discard(core, file, cached, &stub) {
+        Err(error) if is_removed(file, &**stub.lower(), &error) => {
+            cached.set_lost();
+            discard_file(core, file);
+            Ok(WriteBackOutcome::Discarded)
+        }
+        other => other,
+    };
     drop(step);
     let (write_back_state, lower) = (core.memory_only.write_back_state(), &**stub.lower());
     match &outcome {
@@ -430,6 +437,14 @@ pub fn write_back(
         Err(error) => write_back_state.failing().failed(file.id, error, begun),
     }
     outcome
+}
+
+/// Whether nobody has a file, or can get at it, that failed so: some file systems (GlusterFS) take
+/// nothing for a file that was removed.
+fn is_removed(file: &FileState, lower: &dyn LowerFile, error: &Error) -> bool {
+    let is_forgotten = matches!(error.errno(), libc::ESTALE | libc::ENOENT);
+    let names = rustix::fs::fstat(lower.descriptor()).map(|facts| facts.st_nlink);
+    is_forgotten && names == Ok(0) && file.inner.lock().handles == 0
 }
 
 fn write_back_or_discard(

@@ -2,25 +2,27 @@
 //! attribute once however many nodes try it.
 //!
 //! Claims are numbered. Who finds one of a node that is gone keeps that node from using it any
-//! more, and makes the next one: the name under which its copy would come is made a directory. A
-//! claim tells that name, which nobody knows before; its file is there by then, so no other user
-//! can put something in its way.
+//! more (`pass`), and makes the next one. A claim tells the name of the file that its copy is
+//! written to, which nobody knows before; it is there by then, so no other user can put something
+//! in its way.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::taken_attribute;
 use tidepool_proto::{Error, ErrorKind};
 
 use super::give_back::LOOK_INTERVAL;
-use super::place::{Place, leads_elsewhere};
+use super::pass::{Claimed, Passed, claim, fresh_name, is_beside, pass, prefix};
+use super::place::{Place, failed, leads_elsewhere};
+use crate::cluster::Cluster;
 use crate::cluster::shared::Shared;
-use crate::cluster::{Cluster, threads};
 use crate::core::Core;
 use crate::file::copied::Copied;
 use crate::file::stub::{self, Afterwards};
@@ -29,12 +31,16 @@ use crate::file::stub::{self, Afterwards};
 /// wait for the file meanwhile.
 const OWNER_PATIENCE: Duration = Duration::from_secs(3);
 
+const REPLACED: &str = "another file took its place";
+/// How often a file has to be found elsewhere than where it was: a program may be renaming it.
+const LOOKS: u32 = 3;
+
 /// Who gets the right. On one node nobody else tries it for the same file meanwhile.
 pub struct Taker<'a> {
     /// Name of this node among those of the cluster, and which start of it.
     pub me: (&'a str, &'a str),
-    /// Whether another node is there.
-    pub is_there: &'a dyn Fn(&str) -> bool,
+    /// Whether another node is there, as the start of it that is told second.
+    pub is_there: &'a dyn Fn(&str, &str) -> bool,
 }
 
 /// What a claim on a stub leads to.
@@ -43,6 +49,8 @@ pub enum Claim {
     Ours(Right),
     /// The node that had the file had it, as the first or a later one: all bytes are on the PFS.
     Owners(u32),
+    /// Another node had it, and its copy is in the place of the stub.
+    Replaced,
 }
 
 /// The right to finish a file.
@@ -56,103 +64,79 @@ pub fn said(error: Error) -> String {
     error.to_string()
 }
 
-/// Start of the names of files beside the stub.
-fn prefix(epoch: u64) -> String {
-    format!(".tidepool-copy-{epoch:016x}-")
-}
-
-/// A claim that was made: of which node, which start of it, and the name of its file.
-struct Claimed {
-    member: String,
-    start: String,
-    beside: OsString,
-}
-
-impl Claimed {
-    fn parse(value: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(value);
-        let mut words = text.split(':').map(str::to_owned);
-        let mut word = || words.next().unwrap_or_default();
-        let (member, start, beside) = (word(), word(), word());
-        // What a user writes there leads to no other name.
-        let is_ours = beside.starts_with(".tidepool-copy-") && !beside.contains('/');
-        Claimed { member, start, beside: if is_ours { beside } else { String::new() }.into() }
-    }
-}
+/// What is claimed by an attribute that is set: its value, and the file that goes with it.
+type Value = (Vec<u8>, Option<(OsString, File)>);
 
 impl Taker<'_> {
-    fn value(&self, beside: &OsStr) -> String {
-        format!("{}:{}:{}", self.me.0, self.me.1, beside.to_string_lossy())
-    }
-
     /// Gets the right to put a copy in the place of a stub.
     pub fn claim(
         &self,
         place: &Place<'_>,
         stub: &dyn LowerFile,
-        epoch: u64,
+        of: (FileKey, u64),
     ) -> Result<Claim, String> {
-        let name = OsString::from(format!("{}{:016x}", prefix(epoch), threads::random() as u64));
+        let name = fresh_name(of.1);
         let file = place.create(&name)?;
-        let claimed = self.claim_with(place, stub, epoch, Some((name.clone(), file)));
-        let is_used = matches!(&claimed, Ok(Claim::Ours(right)) if right.is_beside(&name));
-        if !is_used {
+        let inode = rustix::fs::fstat(&file).map_err(failed("looking at the new file"))?.st_ino;
+        let value = claim(self.me, Some((&name, inode)), &place.name);
+        let claimed = self.claim_as(place, stub, of, (value, Some((name.clone(), file))));
+        if !matches!(claimed, Ok(Claim::Ours(_))) {
             place.remove(&name);
         }
         claimed
-    }
-
-    fn claim_with(
-        &self,
-        place: &Place<'_>,
-        stub: &dyn LowerFile,
-        epoch: u64,
-        beside: Option<(OsString, File)>,
-    ) -> Result<Claim, String> {
-        let name = beside.as_ref().map(|(name, _)| name.as_os_str()).unwrap_or_default();
-        self.claim_as(place, stub, epoch, (self.value(name).into_bytes(), beside))
     }
 
     fn claim_as(
         &self,
         place: &Place<'_>,
         stub: &dyn LowerFile,
-        epoch: u64,
-        (value, beside): (Vec<u8>, Option<(OsString, File)>),
+        of: (FileKey, u64),
+        (value, beside): Value,
     ) -> Result<Claim, String> {
-        let read = |number| stub.get_xattr(&taken_attribute(epoch, number)).map_err(said);
+        let attribute = |number| taken_attribute(of.1, number);
+        let read = |number| stub.get_xattr(&attribute(number)).map_err(said);
+        let set = |number, is_there| {
+            stub.set_xattr_if(&attribute(number), &value, is_there).map_err(said)
+        };
+        let mut before: Option<Vec<u8>> = None;
         for number in 1..=stub::TAKERS_MAX {
             let found = match read(number)? {
                 Some(found) => found,
-                None => {
-                    let attribute = taken_attribute(epoch, number);
-                    let set = stub.set_xattr_if(&attribute, &value, false);
-                    if set.map_err(said)? {
-                        return Ok(Claim::Ours(Right { number, beside }));
+                None if set(number, false)? => {
+                    // It may have begun anew meanwhile, and looks for this claim after that.
+                    let again = if number > 1 { read(number - 1)? } else { None };
+                    if again.as_deref() == Some(stub::OWNER_TAKES) {
+                        return Ok(Claim::Owners(number - 1));
                     }
-                    read(number)?.ok_or("another node just gave it up")?
+                    let anew = again.filter(|again| before.as_ref() != Some(again));
+                    if let Some(anew) = anew.map(|anew| Claimed::parse(&anew))
+                        && pass(place, stub, of, &anew)? == Passed::Replaced
+                    {
+                        return Ok(Claim::Replaced);
+                    }
+                    return Ok(Claim::Ours(Right { number, beside }));
                 }
+                None => read(number)?.ok_or("another node just gave it up")?,
             };
             if found == stub::OWNER_TAKES {
                 return Ok(Claim::Owners(number));
             }
             let claimed = Claimed::parse(&found);
-            if claimed.member != self.me.0 {
-                if (self.is_there)(&claimed.member) {
-                    return Err(format!("`{}` puts its copy in its place", claimed.member));
+            let is_own = claimed.member == self.me.0;
+            if !is_own && (self.is_there)(&claimed.member, &claimed.start) {
+                return Err(format!("`{}` puts its copy in its place", claimed.member));
+            }
+            if pass(place, stub, of, &claimed)? == Passed::Replaced {
+                return Ok(Claim::Replaced);
+            }
+            // An earlier try failed: this one follows, unless another node went on from there.
+            if is_own && claimed.start == self.me.1 && read(number + 1)?.is_none() {
+                let is_set = set(number, true)?;
+                if is_set && read(number + 1)?.is_none() {
+                    return Ok(Claim::Ours(Right { number, beside }));
                 }
-                place.bar(&claimed.beside)?;
-                continue;
             }
-            // An earlier try failed. It is this one's, unless another node went on from there.
-            place.remove(&claimed.beside);
-            let is_last = claimed.start == self.me.1 && read(number + 1)?.is_none();
-            if is_last && beside.is_none() {
-                return Ok(Claim::Ours(Right { number, beside: None }));
-            }
-            if is_last && let Ok(file) = place.create(&claimed.beside) {
-                return Ok(Claim::Ours(Right { number, beside: Some((claimed.beside, file)) }));
-            }
+            before = Some(found);
         }
         Err("many nodes failed at it".to_owned())
     }
@@ -172,28 +156,31 @@ impl Taker<'_> {
         let (Some(place), Some(stub)) = (place, found) else {
             return Err("it was moved".to_owned());
         };
-        let stub = &*stub;
-        match self.claim_with(&place, stub, epoch, None)? {
-            Claim::Owners(number) => finish(&place, stub, epoch, number)?,
-            Claim::Ours(right) => {
-                let is_it = stub::is_of_epoch(stub, epoch).map_err(said)?;
-                match is_it {
-                    true => stub::clear(lower).map_err(said)?,
-                    false => right.give_up(stub, epoch)?,
-                }
-                right.tidy(&place, epoch);
-                return Ok(is_it);
-            }
+        if is_beside(path) {
+            return Err(REPLACED.to_owned());
         }
-        Ok(false)
+        let value = claim(self.me, None, &place.name);
+        let stub = &*stub;
+        let right = match self.claim_as(&place, stub, (file, epoch), (value, None))? {
+            Claim::Owners(number) => return finish(&place, stub, epoch, number).map(|()| false),
+            Claim::Replaced => return Err(REPLACED.to_owned()),
+            Claim::Ours(right) => right,
+        };
+        let is_it = stub::is_of_epoch(stub, epoch).map_err(said)?;
+        match is_it {
+            true => stub::clear(lower).map_err(said)?,
+            false => right.give_up(stub, epoch)?,
+        }
+        right.tidy(&place, epoch);
+        // A node to which this one was gone may have passed it before it was cleared.
+        match place.open(file)? {
+            Some(_) => Ok(is_it),
+            None => Err(REPLACED.to_owned()),
+        }
     }
 }
 
 impl Right {
-    fn is_beside(&self, name: &OsStr) -> bool {
-        self.beside.as_ref().is_some_and(|(beside, _)| beside == name)
-    }
-
     /// Says on the PFS that nobody has, or gets, the right: it is no stub of this time in memory
     /// any more. In this order: who comes late finds no right to take.
     pub fn give_up(&self, stub: &dyn LowerFile, epoch: u64) -> Result<(), String> {
@@ -229,6 +216,14 @@ pub fn finish(
     Ok(())
 }
 
+/// Whether a file has a name, as far as this node's client of the PFS knows.
+fn has_name(lower: &dyn LowerFile) -> bool {
+    match rustix::fs::fstat(lower.descriptor()) {
+        Ok(facts) => facts.st_nlink > 0,
+        Err(errno) => !matches!(errno, Errno::STALE | Errno::NOENT),
+    }
+}
+
 impl Cluster {
     /// Gets the right to finish a file of this node, all of whose bytes are on the PFS. A holder
     /// that is at it is waited for, up to a limit: it may fail. `Lost` where its copy took the
@@ -241,40 +236,63 @@ impl Cluster {
     ) -> tidepool_proto::Result<Afterwards<'a>> {
         let epoch = copied.copies.epoch;
         let of = Shared::named(&lower.version()?).file;
-        let begun = Instant::now();
+        let (begun, mut looks, mut found_at) = (Instant::now(), 0, None);
+        let what = "writing a memory-only file back";
+        let lost = || Error::new(ErrorKind::Lost, what, "another node put its copy in its place");
+        let is_claimed = || -> tidepool_proto::Result<bool> {
+            let taken = lower.get_xattr(&taken_attribute(epoch, 1))?;
+            Ok(taken.is_some_and(|taken| taken != stub::OWNER_TAKES))
+        };
         loop {
-            let what = "writing a memory-only file back";
-            let lost = || {
-                let detail = "another node put its copy in its place";
-                Error::new(ErrorKind::Lost, what, detail)
-            };
-            let Some(path) = lower.relative_path() else {
+            let path = lower.relative_path().filter(|_| has_name(&**lower));
+            let Some(path) = path else {
                 // It was removed, or a copy came in its place.
-                return match lower.get_xattr(&taken_attribute(epoch, 1))? {
-                    Some(taken) if taken != stub::OWNER_TAKES => Err(lost()),
-                    _ => Ok(Box::new(|| ())),
+                return match is_claimed()? {
+                    true => Err(lost()),
+                    false => Ok(Box::new(|| ())),
                 };
             };
+            if is_beside(&path) {
+                return Err(lost());
+            }
+            // What is renamed again and again is elsewhere in each moment.
+            if found_at.replace(path.clone()).is_some_and(|before| before != path) {
+                looks = 0;
+            }
             let taken = self.as_taker(core, |taker| -> Result<_, String> {
                 let Some(place) = Place::find(core, &path)? else { return Ok(None) };
                 if place.open(of)?.is_none() {
                     return Ok(None);
                 }
                 let value = (stub::OWNER_TAKES.to_vec(), None);
-                let claim = taker.claim_as(&place, &**lower, epoch, value)?;
-                let (Claim::Owners(number) | Claim::Ours(Right { number, .. })) = claim;
-                Ok(Some((number, place)))
+                match taker.claim_as(&place, &**lower, (of, epoch), value)? {
+                    Claim::Owners(number) | Claim::Ours(Right { number, .. }) => {
+                        Ok(Some(Some((number, place))))
+                    }
+                    Claim::Replaced => Ok(Some(None)),
+                }
             });
             match taken {
-                Ok(Some((number, place))) => {
+                Ok(Some(Some((number, place)))) => {
                     return Ok(Box::new(move || tidy(&place, epoch, number)));
                 }
-                Ok(None) if leads_elsewhere(core, &path, of) => return Err(lost()),
+                Ok(Some(None)) => return Err(lost()),
+                Ok(None) if leads_elsewhere(core, &path, of) => {
+                    looks += 1;
+                    if looks >= LOOKS && is_claimed()? {
+                        return Err(lost());
+                    }
+                }
+                Ok(None) => {}
                 Err(reason) if begun.elapsed() > OWNER_PATIENCE => {
                     return Err(Error::new(ErrorKind::Changed, what, reason));
                 }
-                Ok(None) | Err(_) => std::thread::sleep(LOOK_INTERVAL),
+                Err(_) => {}
             }
+            if begun.elapsed() > OWNER_PATIENCE {
+                return Err(Error::new(ErrorKind::Changed, what, "it is being moved"));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 }

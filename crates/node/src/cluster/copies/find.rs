@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use tidepool_proto::stub::{Copies, Mark, StubState};
 use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
 use super::held::Content;
 use super::message::{Asked, GiveBack};
+use super::pass::is_beside;
 use super::place::leads_elsewhere;
 use super::replace::{Replaced, finish_at};
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
@@ -35,6 +36,9 @@ impl Cluster {
         let Some((copies, path)) = copies else {
             return self.recall(mark, version).map_err(NotRecalled::reason);
         };
+        if is_beside(&path) {
+            return Err("another file took its place".to_owned());
+        }
         let of = (Shared::named(version).file, copies.epoch);
         if mark.state == StubState::Writing && finish_at(core, &path, of)? {
             return Ok(Recalled::WrittenBack);
@@ -177,7 +181,9 @@ impl Cluster {
             };
             match emptied {
                 Ok(is_emptied) => {
-                    if let Some(copy) = self.copies.held.get(copies.epoch) {
+                    // A mark that a user made may name any copy.
+                    let copy = self.copies.held.get(copies.epoch);
+                    if let Some(copy) = copy.filter(|copy| copy.file == of.0) {
                         self.copies.held.drop_copy(&copy);
                     }
                     return Ok(is_emptied);
@@ -194,6 +200,7 @@ impl Cluster {
     /// Whether another file took the place of one that is open.
     pub fn is_replaced(&self, core: &Core, version: &Version, lower: &dyn LowerFile) -> bool {
         let file = Shared::named(version).file;
-        lower.relative_path().is_none_or(|path| leads_elsewhere(core, &path, file))
+        let is_gone = |path: PathBuf| is_beside(&path) || leads_elsewhere(core, &path, file);
+        lower.relative_path().is_none_or(is_gone)
     }
 }

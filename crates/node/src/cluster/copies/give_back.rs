@@ -15,6 +15,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 use super::claim::Taker;
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
+use super::pass::is_beside;
 use super::place::{Whereabouts, found_beside, leads_elsewhere, whereabouts};
 use super::replace::Replaced;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
@@ -42,7 +43,7 @@ impl Cluster {
         let Some(copy) = self.copies.held.get(asked.epoch) else { return Answer::NotHeld };
         // A mark that a user made may name any copy.
         let path = path_of(&asked.path);
-        if !leads_elsewhere(core, &path, copy.file) && copy.set_path(path) {
+        if !is_beside(&path) && !leads_elsewhere(core, &path, copy.file) && copy.set_path(path) {
             // What failed was tried by the old name.
             self.copies.giving.forget_failure(copy.epoch);
         }
@@ -116,12 +117,16 @@ impl Cluster {
                 Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
                 Replaced::Nameless if copy.path() == path => {
                     // Programs write a file beside its place and rename it.
-                    if let Some(beside) = found_beside(core, &path, copy.file) {
-                        copy.set_path(beside.clone());
-                        path = beside;
-                        continue;
-                    }
-                    match copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)) {
+                    let found = match found_beside(core, &path, copy.file) {
+                        Some(beside) if is_beside(&beside) => Some(Whereabouts::Replaced(beside)),
+                        Some(beside) => Some(Whereabouts::At(beside)),
+                        None => copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)),
+                    };
+                    match found {
+                        Some(Whereabouts::Replaced(beside)) => {
+                            self.as_taker(core, |taker| taker.settle(core, of, &beside))?;
+                            // It has no name now, or its own.
+                        }
                         Some(Whereabouts::Removed) => break,
                         Some(Whereabouts::At(elsewhere)) => {
                             copy.set_path(elsewhere.clone());
@@ -130,9 +135,15 @@ impl Cluster {
                         Some(Whereabouts::Moved) => {
                             return Err(format!("{name} was moved, and is not found"));
                         }
-                        Some(Whereabouts::Unknown) | None => {
+                        Some(Whereabouts::Unknown) => {
                             copy.is_nameless.store(true, Ordering::Release);
                             return Err(format!("{name} was moved or removed"));
+                        }
+                        None => {
+                            return Err(format!(
+                                "{name} was moved or removed, and too many copies are held to \
+                                 follow each"
+                            ));
                         }
                     }
                 }
@@ -157,8 +168,11 @@ impl Cluster {
 
     /// This node as one that gets the right to finish a file.
     pub(super) fn as_taker<T>(&self, core: &Core, act: impl FnOnce(&Taker<'_>) -> T) -> T {
-        let is_there =
-            |name: &str| NodeName::new(name).is_ok_and(|name| self.members.lock().is_alive(&name));
+        // One that was started anew knows nothing of what it had begun.
+        let is_there = |name: &str, start: &str| {
+            NodeName::new(name).is_ok_and(|it| self.members.lock().is_alive(&it))
+                && self.is_start(name, start) != Some(false)
+        };
         act(&Taker { me: (self.me.as_str(), core.memory_only.node()), is_there: &is_there })
     }
 

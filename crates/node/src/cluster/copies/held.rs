@@ -11,18 +11,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tidepool_cluster::{FileKey, NodeName};
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Owner, Segment};
 
 use super::message::Push;
+use super::pass::is_beside;
 use crate::core::Core;
 
 /// Part of the capacity that copies may have: one in so many.
 const SHARE: u64 = 2;
 
-/// Stubs that are kept open.
-const STUBS_MAX: u64 = 4096;
+/// Part of the descriptors of this process by which stubs are kept open: one in so many.
+const STUBS_SHARE: u64 = 4;
+/// The same where there is no limit.
+const STUBS_MAX: u64 = 1 << 16;
 
 /// All that are held, by what their time in memory is called.
 #[derive(Default)]
@@ -121,7 +125,7 @@ impl HeldCopies {
             owner: from.clone(),
             node: push.node.clone(),
             holders: begin.holders.clone(),
-            stub: (self.count() < STUBS_MAX).then_some(stub),
+            stub: (self.count() < stubs_max()).then_some(stub),
             since: Instant::now(),
             is_orphan: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
@@ -181,6 +185,11 @@ impl HeldCopies {
     }
 }
 
+fn stubs_max() -> u64 {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (descriptors / STUBS_SHARE).min(STUBS_MAX)
+}
+
 impl HeldCopy {
     /// Takes no more messages, and tells what it is; `None` where it was freed.
     pub fn close(&self) -> Option<Content> {
@@ -204,8 +213,12 @@ impl HeldCopy {
         self.state.lock().segment.resident_bytes()
     }
 
-    /// Notes where the file was found; whether that is news.
+    /// Notes where the file was found; whether that is news. A stub that was exchanged for a copy
+    /// is not where the file is.
     pub fn set_path(&self, path: PathBuf) -> bool {
+        if is_beside(&path) {
+            return false;
+        }
         let mut state = self.state.lock();
         let is_news = state.path != path;
         state.path = path;

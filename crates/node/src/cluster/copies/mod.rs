@@ -4,7 +4,8 @@
 //! * `held`: what this node holds of others' files.
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
-//!   is put in the place of the file. `claim`: the right to it. `place`: that place.
+//!   is put in the place of the file, `place`. `claim`: the right to it; `pass`: what a node left
+//!   that had it and is gone.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -22,6 +23,7 @@ mod find;
 mod give_back;
 mod held;
 pub(super) mod message;
+mod pass;
 mod place;
 mod push;
 mod replace;

@@ -8,18 +8,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::Version;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, mark_of_attribute};
 
+use super::pass::is_beside;
 use crate::cluster::beneath;
 use crate::core::Core;
 
-/// How often a file is taken away that another node makes again.
-const REMOVALS_MAX: u32 = 16;
 /// Entries of a directory that are looked at for a file.
 const ENTRIES_MAX: usize = 1 << 20;
 
@@ -100,42 +99,23 @@ impl<'a> Place<'a> {
         let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
     }
 
-    /// Has nobody make, or rename, a file of this name until [`Self::remove_all`]. An empty name is
-    /// of who makes none.
-    pub fn bar(&self, name: &OsStr) -> Result<(), String> {
-        if name.is_empty() {
-            return Ok(());
-        }
-        for _ in 0..REMOVALS_MAX {
-            self.remove(name);
-            match rustix::fs::mkdirat(&self.directory, name, Mode::empty()) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EXIST) => {
-                    if self.is_directory(name) {
-                        return Ok(());
-                    }
-                }
-                Err(errno) => return Err(failed("keeping another node off")(errno)),
-            }
-        }
-        Err("another node makes its file again and again".to_owned())
+    /// Whether anything is under the name.
+    pub fn is_there(&self) -> bool {
+        let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        !matches!(there, Err(Errno::NOENT))
     }
 
-    /// Whether a name leads to a directory.
-    pub fn is_directory(&self, name: &OsStr) -> bool {
-        let there = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let is_directory = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
-        there.is_ok_and(|there| is_directory(there.st_mode))
+    /// Makes what was done in the directory durable.
+    pub fn sync(&self) -> Result<(), String> {
+        rustix::fs::fsync(&self.directory).map_err(failed("syncing its directory"))
     }
 
-    /// Removes files and empty directories whose names begin so.
+    /// Removes files whose names begin so.
     pub fn remove_all(&self, prefix: &str) {
         let Ok(entries) = rustix::fs::Dir::read_from(&self.directory) else { return };
         let names = entries.take(ENTRIES_MAX).flatten().map(|entry| entry.file_name().to_owned());
         for name in names.filter(|name| name.to_bytes().starts_with(prefix.as_bytes())) {
-            let name = OsStr::from_bytes(name.to_bytes());
-            self.remove(name);
-            let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::REMOVEDIR);
+            self.remove(OsStr::from_bytes(name.to_bytes()));
         }
     }
 }
@@ -158,6 +138,8 @@ pub enum Whereabouts {
     Removed,
     /// It is here, below the PFS directory.
     At(PathBuf),
+    /// It was exchanged for a copy, and is here now.
+    Replaced(PathBuf),
     /// It was moved, and this node does not find it.
     Moved,
     /// The PFS does not tell.
@@ -179,8 +161,10 @@ pub fn whereabouts(core: &Core, found: &OwnedFd, file: FileKey) -> Whereabouts {
     }
     let lower = beneath::reopen(found).ok().and_then(|again| core.pfs.file(again).ok());
     match lower.and_then(|lower| lower.relative_path()) {
-        Some(path) if !leads_elsewhere(core, &path, file) => Whereabouts::At(path),
-        _ => Whereabouts::Moved,
+        Some(path) if leads_elsewhere(core, &path, file) => Whereabouts::Moved,
+        Some(path) if is_beside(&path) => Whereabouts::Replaced(path),
+        Some(path) => Whereabouts::At(path),
+        None => Whereabouts::Moved,
     }
 }
 

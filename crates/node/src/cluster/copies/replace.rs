@@ -67,10 +67,11 @@ impl Taker<'_> {
         if is_over(stub, epoch)? {
             return Ok(Replaced::Over);
         }
-        let right = match self.claim(&place, stub, epoch)? {
+        let right = match self.claim(&place, stub, (file, epoch))? {
             Claim::Owners(number) => {
                 return finish(&place, stub, epoch, number).map(|()| Replaced::Done);
             }
+            Claim::Replaced => return Ok(Replaced::Done),
             Claim::Ours(right) => right,
         };
         let Some((name, beside)) = &right.beside else { return Ok(Replaced::Over) };
@@ -279,29 +280,32 @@ fn exchange(
     match swap() {
         Ok(()) => {}
         Err(Errno::NOENT) if place.open(file)?.is_none() => return Ok(Replaced::Nameless),
-        // Not on every PFS: there what came in this moment is not seen.
+        Err(Errno::NOENT) => return Err(BARRED.to_owned()),
+        // Not on every PFS: there what comes between this look and the renaming is not seen.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            match look(place)? {
+                Seen::Stub(_, facts) if facts == taken => {}
+                Seen::Stub(..) => return Err("it changes just now".to_owned()),
+                Seen::Other(other) => return Ok(other),
+            }
             rustix::fs::renameat(&place.directory, beside, &place.directory, &place.name)
                 .map_err(failed("renaming the copy"))?;
-            sync(place)?;
-            return Ok(Replaced::Done);
+            return place.sync().map(|()| Replaced::Done);
         }
         Err(errno) => return Err(failed("renaming the copy")(errno)),
     }
-    if place.is_directory(&place.name) {
-        let _ = swap();
-        return Err(BARRED.to_owned());
-    }
-    let came_out = match look(&place.beside(beside)?)? {
+    // A node to which this one is gone may take it out of its hands from here on, and looks too.
+    let out = place.beside(beside)?;
+    let came_out = match look(&out)? {
         Seen::Stub(stub, facts) if facts.names <= 1 => {
             if !facts.is_as(&taken) {
                 take_attributes(&*stub, copy)?;
             }
             place.remove(beside);
-            sync(place)?;
-            return Ok(Replaced::Done);
+            return place.sync().map(|()| Replaced::Done);
         }
         Seen::Stub(_, facts) => check_names(facts.names).map(|()| Replaced::Over),
+        Seen::Other(_) if !out.is_there() => return Err(BARRED.to_owned()),
         Seen::Other(other) => Ok(other),
     };
     let _ = swap();
@@ -310,8 +314,4 @@ fn exchange(
         let _ = swap();
     }
     came_out
-}
-
-fn sync(place: &Place<'_>) -> Result<(), String> {
-    rustix::fs::fsync(&place.directory).map_err(failed("syncing its directory"))
 }

@@ -1,0 +1,210 @@
+//! A node stands still, or dies, between two steps of putting its copy in the place of a file whose
+//! node is gone, and others go on from there: what was promised is under the name of the file, and
+//! nothing is left beside it.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
+use support::hooked::Hooks;
+use support::nodes::*;
+use support::scratch_rule;
+use tidepool_proto::config::NodeConfig;
+use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, taken_attribute};
+use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
+
+const OLD: &[u8] = b"what was synced";
+const NEW: &[u8] = b"what was written later";
+
+/// Nodes of which one writes and others have its copies.
+fn nodes(count: usize, copies: u32) -> Nodes {
+    let nodes = Nodes::hooked(count, &Arc::<Hooks>::default(), |config: &mut NodeConfig| {
+        let mut rule = scratch_rule("d");
+        (rule.expendable, rule.copies) = (false, copies);
+        config.rules.push(rule);
+    });
+    nodes.wait_joined();
+    std::fs::create_dir(nodes.pfs("d")).unwrap();
+    nodes
+}
+
+fn synced(nodes: &Nodes, name: &str) -> Arc<dyn OpenFile> {
+    let file = nodes.create_in_memory(0, name);
+    file.write_at(0, OLD).unwrap();
+    file.sync(false).unwrap();
+    file
+}
+
+/// A node that wrote its copy beside a stub, claimed the right, and stands still.
+struct Stalled {
+    stub: PathBuf,
+    beside: PathBuf,
+}
+
+impl Stalled {
+    fn new(nodes: &Nodes, name: &str) -> Self {
+        Self::of(nodes, name, "nobody")
+    }
+
+    fn of(nodes: &Nodes, name: &str, member: &str) -> Self {
+        let stub = nodes.pfs(name);
+        let mut value = vec![0; 4096];
+        let length = rustix::fs::getxattr(&stub, STUB_ATTRIBUTE, &mut value).unwrap();
+        let epoch = Mark::parse(&value[..length]).unwrap().copies.unwrap().epoch;
+        let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-7"));
+        std::fs::write(&beside, OLD).unwrap();
+        let inode = std::fs::metadata(&beside).unwrap().ino();
+        let (file, name) = (beside.file_name().unwrap(), stub.file_name().unwrap());
+        let claim = format!("{member}:0:{}:{inode}:{}", file.display(), name.display());
+        let attribute = taken_attribute(epoch, 1);
+        setxattr(&stub, &*attribute, claim.as_bytes(), XattrFlags::CREATE).unwrap();
+        Stalled { stub, beside }
+    }
+
+    /// Its copy takes the place of what is there.
+    fn exchanges(self) -> Self {
+        renameat_with(CWD, &self.beside, CWD, &self.stub, RenameFlags::EXCHANGE).unwrap();
+        self
+    }
+
+    /// The same, where there is a copy still; what came out is put back, or removed, as it does.
+    fn goes_on(&self) {
+        match renameat_with(CWD, &self.beside, CWD, &self.stub, RenameFlags::EXCHANGE) {
+            Err(errno) => assert_eq!(errno, rustix::io::Errno::NOENT),
+            Ok(()) => std::fs::remove_file(&self.beside).unwrap(),
+        }
+    }
+}
+
+/// An open that empties a file and writes it through.
+fn emptying(file: File) -> OpenRequest {
+    let (access, write_mode) = (Access::ReadWrite, Some(WriteMode::Through));
+    let plain = OpenRequest::to_read(file.into(), 0);
+    OpenRequest { access, truncate: true, write_mode, ..plain }
+}
+
+fn held(nodes: &Nodes) -> u64 {
+    (1..nodes.nodes.len()).map(|node| nodes.cluster(node).copies.held).sum()
+}
+
+fn on_pfs(nodes: &Nodes, name: &str) -> Vec<u8> {
+    std::fs::read(nodes.pfs(name)).unwrap()
+}
+
+fn nothing_is_left_beside(nodes: &Nodes) {
+    for entry in std::fs::read_dir(nodes.pfs("d")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!name.contains("tidepool"), "{name}");
+    }
+}
+
+#[test]
+fn who_stood_still_after_its_exchange_is_done_for_all_others() {
+    let nodes = nodes(3, 3);
+    drop(synced(&nodes, "d/file"));
+    nodes.nodes[0].stop();
+    let stalled = Stalled::new(&nodes, "d/file").exchanges();
+    until("no copy is needed", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+    nothing_is_left_beside(&nodes);
+    assert!(!stalled.beside.exists(), "it finds nothing to go on with");
+    assert_eq!(nodes.read(1, "d/file").0, OLD);
+}
+
+#[test]
+fn who_stood_still_before_its_exchange_is_kept_from_it() {
+    let nodes = nodes(3, 2);
+    for name in ["d/file", "d/renewed"] {
+        drop(synced(&nodes, name));
+    }
+    nodes.nodes[0].stop();
+    let stalled = ["d/file", "d/renewed"].map(|name| Stalled::new(&nodes, name));
+    until("the copies are in their places", || held(&nodes) == 0);
+    std::fs::write(nodes.pfs("d/renewed"), NEW).unwrap();
+    stalled.iter().for_each(Stalled::goes_on);
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+    assert_eq!(on_pfs(&nodes, "d/renewed"), NEW);
+    nothing_is_left_beside(&nodes);
+}
+
+#[test]
+fn the_node_of_a_file_that_was_exchanged_promises_nothing_of_it() {
+    let nodes = nodes(2, 2);
+    let file = synced(&nodes, "d/file");
+    // The holder goes with its copy, so that the next sync has to write the file back.
+    nodes.nodes[1].stop();
+    let _stalled = Stalled::new(&nodes, "d/file").exchanges();
+    let synced = file.write_at(0, NEW).and_then(|_| file.sync(false));
+    let error = synced.expect_err("its bytes would be in a file without a name");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+}
+
+#[test]
+fn an_open_that_empties_a_stub_that_was_exchanged_is_led_to_the_file() {
+    let nodes = nodes(3, 2);
+    drop(synced(&nodes, "d/file"));
+    let holder = (1..3).find(|node| nodes.cluster(*node).copies.held > 0).unwrap();
+    let open = || File::options().read(true).write(true).open(nodes.pfs("d/file")).unwrap();
+    let stub = open();
+    nodes.nodes[0].stop();
+    let _stalled = Stalled::new(&nodes, "d/file").exchanges();
+    let node = &nodes.nodes[3 - holder];
+    let emptied = |file: File| node.open(emptying(file));
+    let error = emptied(stub).map(drop).expect_err("it is not the file any more");
+    assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+    let file = emptied(open()).unwrap();
+    file.set_size(0).unwrap();
+    file.write_at(0, NEW).unwrap();
+    file.sync(false).unwrap();
+    until("no copy is needed", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/file"), NEW);
+    nothing_is_left_beside(&nodes);
+}
+
+/// Before its exchange, that is, and after its last look.
+#[test]
+fn what_another_program_did_just_before_the_exchange_goes_back() {
+    let nodes = nodes(2, 2);
+    let names = ["d/written", "d/replaced", "d/directory"];
+    names.iter().for_each(|name| drop(synced(&nodes, name)));
+    let moved = nodes.pfs("moved");
+    nodes.nodes[0].stop();
+    let stalled = names.map(|name| Stalled::new(&nodes, name));
+    let stub = File::options().write(true).open(&stalled[0].stub).unwrap();
+    stub.write_all_at(NEW, 0).unwrap();
+    std::fs::write(&moved, NEW).unwrap();
+    std::fs::rename(&moved, &stalled[1].stub).unwrap();
+    std::fs::remove_file(&stalled[2].stub).unwrap();
+    std::fs::create_dir(&stalled[2].stub).unwrap();
+    let [written, _replaced, _directory] = stalled.map(Stalled::exchanges);
+    assert_eq!(on_pfs(&nodes, "d/written"), OLD, "for a moment");
+    until("no copy is needed", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/written"), NEW);
+    assert!(!written.beside.exists());
+}
+
+#[test]
+fn a_mark_that_a_user_made_frees_no_copy_of_another_file() {
+    let nodes = nodes(3, 2);
+    drop(synced(&nodes, "d/file"));
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(nodes.pfs("d/file"), STUB_ATTRIBUTE, &mut value).unwrap();
+    // A file of two names stays in memory.
+    std::fs::hard_link(nodes.pfs("d/file"), nodes.pfs("d/other")).unwrap();
+    nodes.nodes[0].stop();
+    std::fs::write(nodes.pfs("forged"), b"").unwrap();
+    let forged = nodes.pfs("forged");
+    setxattr(&forged, STUB_ATTRIBUTE, &value[..length], XattrFlags::CREATE).unwrap();
+    for node in 1..3 {
+        let file = File::options().read(true).write(true).open(&forged).unwrap();
+        drop(nodes.nodes[node].open(emptying(file)));
+        assert_eq!(held(&nodes), 1, "node {node}");
+    }
+    std::fs::remove_file(nodes.pfs("d/other")).unwrap();
+    until("the copy is in its place", || on_pfs(&nodes, "d/file") == OLD);
+}
