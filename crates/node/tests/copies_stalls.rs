@@ -8,21 +8,27 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
-use support::hooked::Hooks;
+use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::scratch_rule;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, taken_attribute};
-use tidepool_proto::{Access, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
+use tidepool_proto::{Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
 
 const OLD: &[u8] = b"what was synced";
 const NEW: &[u8] = b"what was written later";
 
 /// Nodes of which one writes and others have its copies.
 fn nodes(count: usize, copies: u32) -> Nodes {
-    let nodes = Nodes::hooked(count, &Arc::<Hooks>::default(), |config: &mut NodeConfig| {
+    hooked(&Arc::default(), count, copies)
+}
+
+/// Calls of all but the first one are hooked.
+fn hooked(hooks: &Arc<Hooks>, count: usize, copies: u32) -> Nodes {
+    let nodes = Nodes::hooked(count, hooks, |config: &mut NodeConfig| {
         let mut rule = scratch_rule("d");
         (rule.expendable, rule.copies) = (false, copies);
         config.rules.push(rule);
@@ -33,7 +39,11 @@ fn nodes(count: usize, copies: u32) -> Nodes {
 }
 
 fn synced(nodes: &Nodes, name: &str) -> Arc<dyn OpenFile> {
-    let file = nodes.create_in_memory(0, name);
+    synced_by(nodes, 0, name)
+}
+
+fn synced_by(nodes: &Nodes, node: usize, name: &str) -> Arc<dyn OpenFile> {
+    let file = nodes.create_in_memory(node, name);
     file.write_at(0, OLD).unwrap();
     file.sync(false).unwrap();
     file
@@ -207,4 +217,56 @@ fn a_mark_that_a_user_made_frees_no_copy_of_another_file() {
     }
     std::fs::remove_file(nodes.pfs("d/other")).unwrap();
     until("the copy is in its place", || on_pfs(&nodes, "d/file") == OLD);
+}
+
+#[test]
+fn who_was_started_anew_does_not_keep_others_from_a_file() {
+    let nodes = nodes(3, 2);
+    drop(synced(&nodes, "d/file"));
+    let other = (1..3).find(|node| nodes.cluster(*node).copies.held == 0).unwrap();
+    nodes.nodes[0].stop();
+    let _claimed = Stalled::of(&nodes, "d/file", &format!("n{other}"));
+    until("the copy is in its place", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+    nothing_is_left_beside(&nodes);
+}
+
+#[test]
+fn a_file_that_is_renamed_while_it_is_written_back_is_not_taken_for_replaced() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = hooked(&hooks, 2, 2);
+    drop(synced_by(&nodes, 1, "d/file"));
+    let (names, count) = (["d/file", "d/other"].map(|name| nodes.pfs(name)), AtomicU64::new(0));
+    hooks.set(move |call, make| {
+        make()?;
+        // As soon as a name is told another one holds; not for ever.
+        if call == Call::Name && count.fetch_add(1, Ordering::SeqCst) < 12 {
+            let _ = std::fs::rename(&names[0], &names[1])
+                .or_else(|_| std::fs::rename(&names[1], &names[0]));
+        }
+        Ok(())
+    });
+    nodes.nodes[0].stop();
+    let there = || ["d/file", "d/other"].into_iter().find(|name| nodes.pfs(name).exists());
+    until("it is written back", || there().is_some_and(|name| on_pfs(&nodes, name) == OLD));
+    hooks.clear();
+    assert_eq!(nodes.read(1, there().unwrap()).0, OLD);
+}
+
+#[test]
+fn memory_of_a_removed_file_is_freed_where_the_pfs_takes_nothing_for_it() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = hooked(&hooks, 2, 2);
+    drop(synced_by(&nodes, 1, "d/file"));
+    let removed = std::fs::metadata(nodes.pfs("d/file")).unwrap().ino();
+    std::fs::remove_file(nodes.pfs("d/file")).unwrap();
+    // As GlusterFS answers.
+    let changes = [Call::GetAttribute, Call::SetAttribute, Call::SetSize, Call::Write];
+    hooks.set(move |call, make| match inode() == removed && changes.contains(&call) {
+        true => Err(Error::pfs("changing it", std::io::Error::from_raw_os_error(libc::ESTALE))),
+        false => make(),
+    });
+    let files = || nodes.nodes[1].status().memory_only_files;
+    until("it is freed", || files() == 0);
+    nodes.nodes[1].drain().unwrap();
 }
