@@ -228,7 +228,8 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
         let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{number}");
         std::fs::write(nodes.pfs(&format!("d/{}", beside(7))), b"half").unwrap();
         let dead = format!("nobody:0:{}", beside(7));
-        barred.push(nodes.pfs(&format!("d/{}", beside(7))));
+        let stub = std::fs::metadata(nodes.pfs(name)).unwrap().ino();
+        barred.push((stub, nodes.pfs(&format!("d/{}", beside(7)))));
         if name == "d/barred" {
             // A holder that stood still was barred by another one, which died.
             let claim = format!("{}:0:{}", copies.holders[0], beside(8));
@@ -243,7 +244,8 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
     let noted = seen.clone();
     hooks.set(move |_, make| {
         let mut noted = noted.lock().unwrap();
-        barred.iter().zip(noted.iter_mut()).for_each(|(path, seen)| *seen |= !path.exists());
+        let left = barred.iter().zip(noted.iter_mut()).filter(|((stub, _), _)| *stub == inode());
+        left.for_each(|((_, path), seen)| *seen |= !path.exists());
         drop(noted);
         make()
     });

@@ -209,10 +209,20 @@ fn a_mark_that_a_user_made_frees_no_copy_of_another_file() {
     nodes.nodes[0].stop();
     std::fs::write(nodes.pfs("forged"), b"").unwrap();
     let forged = nodes.pfs("forged");
-    setxattr(&forged, STUB_ATTRIBUTE, &value[..length], XattrFlags::CREATE).unwrap();
+    // Of a node that is not there, with copies on another one.
+    let mark = String::from_utf8(value[..length].to_vec()).unwrap();
+    let word = |word: &str| match word.split_once('=') {
+        Some(("member", _)) => "member=zz".to_owned(),
+        Some(("copies", copies)) => {
+            format!("copies={}:zz:synced", copies.split(':').next().unwrap())
+        }
+        _ => word.to_owned(),
+    };
+    let mark = mark.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    setxattr(&forged, STUB_ATTRIBUTE, mark.as_bytes(), XattrFlags::CREATE).unwrap();
     for node in 1..3 {
         let file = File::options().read(true).write(true).open(&forged).unwrap();
-        drop(nodes.nodes[node].open(emptying(file)));
+        drop(nodes.nodes[node].open(emptying(file)).unwrap());
         assert_eq!(held(&nodes), 1, "node {node}");
     }
     std::fs::remove_file(nodes.pfs("d/other")).unwrap();
