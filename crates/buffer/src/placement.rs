@@ -2,7 +2,8 @@
 //!
 //! Each server gets a score for each key, and the highest one has it. A server that goes takes with
 //! it what it had; one that comes takes its share from all others, and nothing else moves. The
-//! share of a server is its weight's (Thaler and Ravishankar 1998; weights by the logarithmic method).
+//! share of a server is its weight's (Thaler and Ravishankar 1998; weights by the logarithmic
+//! method).
 
 use std::fmt;
 

@@ -4,7 +4,7 @@
 //! That node is asked to write the file back, as for any open elsewhere (`recall`). Where it is
 //! gone, the copy is put in the place of the file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -116,35 +116,9 @@ impl Cluster {
                 Replaced::Over | Replaced::Promised => break,
                 Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
                 Replaced::Nameless if copy.path() == path => {
-                    // Programs write a file beside its place and rename it.
-                    let found = match found_beside(core, &path, copy.file) {
-                        Some(beside) if is_beside(&beside) => Some(Whereabouts::Replaced(beside)),
-                        Some(beside) => Some(Whereabouts::At(beside)),
-                        None => copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)),
-                    };
-                    match found {
-                        Some(Whereabouts::Replaced(beside)) => {
-                            self.as_taker(core, |taker| taker.settle(core, of, &beside))?;
-                            // It has no name now, or its own.
-                        }
-                        Some(Whereabouts::Removed) => break,
-                        Some(Whereabouts::At(elsewhere)) => {
-                            copy.set_path(elsewhere.clone());
-                            path = elsewhere;
-                        }
-                        Some(Whereabouts::Moved) => {
-                            return Err(format!("{name} was moved, and is not found"));
-                        }
-                        Some(Whereabouts::Unknown) => {
-                            copy.is_nameless.store(true, Ordering::Release);
-                            return Err(format!("{name} was moved or removed"));
-                        }
-                        None => {
-                            return Err(format!(
-                                "{name} was moved or removed, and too many copies are held to \
-                                 follow each"
-                            ));
-                        }
+                    match self.found_elsewhere(core, copy, &path)? {
+                        Some(elsewhere) => path = elsewhere,
+                        None => break,
                     }
                 }
                 // Somebody found it by another name meanwhile.
@@ -153,6 +127,43 @@ impl Cluster {
         }
         self.copies.held.drop_copy(copy);
         Ok(())
+    }
+
+    /// Where a file is that is not at `path`; `None` where it was removed.
+    fn found_elsewhere(
+        &self,
+        core: &Core,
+        copy: &HeldCopy,
+        path: &Path,
+    ) -> std::result::Result<Option<PathBuf>, String> {
+        let name = path.display();
+        // Programs write a file beside its place and rename it.
+        let found = match found_beside(core, path, copy.file) {
+            Some(beside) if is_beside(&beside) => Some(Whereabouts::Replaced(beside)),
+            Some(beside) => Some(Whereabouts::At(beside)),
+            None => copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)),
+        };
+        match found {
+            Some(Whereabouts::Removed) => Ok(None),
+            Some(Whereabouts::At(elsewhere)) => {
+                copy.set_path(elsewhere.clone());
+                Ok(Some(elsewhere))
+            }
+            Some(Whereabouts::Replaced(beside)) => {
+                let of = (copy.file, copy.epoch);
+                self.as_taker(core, |taker| taker.settle(core, of, &beside))?;
+                // It has no name now, or its own.
+                Ok(Some(path.to_owned()))
+            }
+            Some(Whereabouts::Moved) => Err(format!("{name} was moved, and is not found")),
+            Some(Whereabouts::Unknown) => {
+                copy.is_nameless.store(true, Ordering::Release);
+                Err(format!("{name} was moved or removed"))
+            }
+            None => Err(format!(
+                "{name} was moved or removed, and too many copies are held to follow each"
+            )),
+        }
     }
 
     /// Puts a copy in the place of a stub.

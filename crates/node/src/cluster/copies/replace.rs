@@ -240,6 +240,15 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<Facts, String> {
     Ok(facts)
 }
 
+impl Place<'_> {
+    /// Renames a copy to the name of the stub, durably.
+    fn rename_here(&self, beside: &OsStr) -> Result<Replaced, String> {
+        rustix::fs::renameat(&self.directory, beside, &self.directory, &self.name)
+            .map_err(failed("renaming the copy"))?;
+        self.sync().map(|()| Replaced::Done)
+    }
+}
+
 /// Puts the file beside in the place of the stub. What comes out of that place is looked at: where
 /// it is another program's file, or another program wrote to the stub, it goes back.
 fn exchange(
@@ -283,14 +292,11 @@ fn exchange(
         Err(Errno::NOENT) => return Err(BARRED.to_owned()),
         // Not on every PFS: there what comes between this look and the renaming is not seen.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            match look(place)? {
-                Seen::Stub(_, facts) if facts == taken => {}
-                Seen::Stub(..) => return Err("it changes just now".to_owned()),
-                Seen::Other(other) => return Ok(other),
-            }
-            rustix::fs::renameat(&place.directory, beside, &place.directory, &place.name)
-                .map_err(failed("renaming the copy"))?;
-            return place.sync().map(|()| Replaced::Done);
+            return match look(place)? {
+                Seen::Stub(_, facts) if facts == taken => place.rename_here(beside),
+                Seen::Stub(..) => Err("it changes just now".to_owned()),
+                Seen::Other(other) => Ok(other),
+            };
         }
         Err(errno) => return Err(failed("renaming the copy")(errno)),
     }
