@@ -1,7 +1,7 @@
 //! [`Core`]: what all parts of a node share. Store, PFS, table of files, fills and counters.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -43,6 +43,8 @@ pub struct Core {
     pub buffers: BlockBuffers,
     /// Whether readers go on from the heads of files, by user.
     pub(crate) habits: Habits,
+    /// Longest file that the PFS was found to take.
+    pub(crate) longest_tried_bytes: AtomicU64,
     /// Counters.
     pub counters: Counters,
     /// Who hears of changes.

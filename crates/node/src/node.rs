@@ -1,6 +1,7 @@
 //! [`Node`]: assembles store, PFS and transfers, and answers its front ends.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,7 @@ impl Node {
             fills: FillPool::default(),
             buffers: BlockBuffers::new(pool_blocks(&config), config.block_bytes),
             habits: Default::default(),
+            longest_tried_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             changes: Changes::default(),
             pins: Arc::default(),

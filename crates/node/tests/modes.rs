@@ -360,3 +360,23 @@ fn a_removed_memory_only_file_frees_its_memory() {
     assert_eq!(fixture.node.status().store.resident_bytes, 0);
     assert_eq!(fixture.node.status().memory_only_files, 0);
 }
+
+#[test]
+fn a_memory_only_file_is_no_longer_than_the_pfs_lets_it_be() {
+    let fixture = Fixture::new();
+    let bare = std::fs::File::create(fixture.path("bare")).unwrap();
+    let file = fixture.writer("file", write_mode(WriteMode::Memory));
+    file.write_at(0, b"kept").unwrap();
+    for bytes in [1 << 44, 1 << 50, 1 << 62] {
+        let refusal = bare.set_len(bytes).err().map(|error| error.raw_os_error().unwrap());
+        let refused = file.set_size(bytes).err().map(|error| error.errno());
+        assert_eq!(refused, refusal, "{bytes} bytes");
+        if refusal.is_some() {
+            let written = file.write_at(bytes - 1, b"x");
+            assert_eq!(written.err().map(|error| error.errno()), refusal, "{bytes} bytes");
+        }
+        file.set_size(4).unwrap();
+    }
+    file.sync(false).unwrap();
+    assert_eq!(fixture.read("file").0, b"kept");
+}

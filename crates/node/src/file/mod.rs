@@ -5,6 +5,7 @@
 //! * [`gate`]: the lock that separates changes of a file from fills and reads.
 //! * [`cached_version`]: the cached bytes of one version, and of what local writes made of it.
 //! * [`handle`]: one open; `read`, `write`, `follow`, `direct_writer` are its operations.
+//! * `length`: how long a file may be.
 //! * `capture`, `kernel_borrow`, `behind`: how what is cached follows a change.
 //! * [`stub`], [`memory_only`], [`memory_only_files`], `write_back`: files whose bytes are in
 //!   memory alone, and how they are written back; [`copied`]: what other nodes have of them.
@@ -47,6 +48,7 @@ mod follow;
 pub mod gate;
 pub mod handle;
 mod kernel_borrow;
+mod length;
 pub mod losses;
 pub mod memory_only;
 pub mod memory_only_files;

@@ -16,7 +16,7 @@ use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
 use super::written::Written;
-use super::{behind, memory_only};
+use super::{behind, length, memory_only};
 use crate::metadata_change::NotificationWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -237,6 +237,7 @@ impl Handle {
     ) -> Result<(u64, usize)> {
         if cached.is_memory_only() {
             let at = if self.append { cached.size() } else { offset };
+            length::check(&self.core, at.saturating_add(data.len() as u64))?;
             let kept = memory_only::write(&self.core, gate, cached, at, data)?;
             if kept {
                 self.core.counters.written_bytes.add(data.len() as u64);
@@ -318,6 +319,7 @@ impl Handle {
         size: u64,
     ) -> Result<()> {
         if cached.is_memory_only() {
+            length::check(&self.core, size)?;
             memory_only::tell_shorter(&self.core, gate, cached, &*self.lower, size)?;
             match memory_only::set_size(gate, cached, size) {
                 Err(error) if error.kind() == ErrorKind::StoreFull => {

@@ -24,6 +24,8 @@ use crate::file::memory_only;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same where there is nothing to look at.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Files that were given up to a copy about which the holders are asked at a time.
+const GIVEN_UP_ASKED: usize = 64;
 /// Longest time between two comparisons with a holder.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
 /// Files that a holder is asked about in one message.
@@ -239,6 +241,7 @@ impl Cluster {
             return;
         }
         memory.asked = Some(Instant::now());
+        self.forget_given_up();
         let held = self.copies.held.all();
         let starts: BTreeSet<_> = held.iter().map(|copy| (&copy.owner, &copy.node)).collect();
         for (owner, node) in starts {
@@ -248,6 +251,20 @@ impl Cluster {
             if self.is_start(owner.as_str(), node) == Some(false) {
                 let of_it = held.iter().filter(|it| &it.owner == owner && &it.node == node);
                 of_it.for_each(|copy| copy.is_orphan.store(true, Ordering::Release));
+            }
+        }
+    }
+
+    /// Forgets files that were given up to a copy which is in its place by now: other holders may
+    /// free theirs.
+    fn forget_given_up(&self) {
+        let given_up: Vec<_> =
+            self.copies.given_up.lock().iter().take(GIVEN_UP_ASKED).cloned().collect();
+        for (copied, _) in given_up {
+            let copies = &copied.copies;
+            if self.was_placed(&copies.holders, copies.epoch) {
+                let is_it = |other: &Arc<Copied>| other.copies.epoch == copies.epoch;
+                self.copies.given_up.lock().retain(|(other, _)| !is_it(other));
             }
         }
     }

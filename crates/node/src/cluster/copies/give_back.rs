@@ -114,7 +114,7 @@ impl Cluster {
                     break;
                 }
                 Replaced::Over | Replaced::Promised => break,
-                Replaced::Nameless if self.is_placed_elsewhere(copy) => break,
+                Replaced::Nameless if self.was_placed(&copy.holders, copy.epoch) => break,
                 Replaced::Nameless if copy.path() == path => {
                     match self.found_elsewhere(core, copy, &path)? {
                         Some(elsewhere) => path = elsewhere,
@@ -188,10 +188,10 @@ impl Cluster {
     }
 
     /// Whether another holder says that its copy took the place of the file.
-    fn is_placed_elsewhere(&self, copy: &HeldCopy) -> bool {
-        let Ok(message) = postcard::to_stdvec(&Asked::WasPlaced(copy.epoch)) else { return false };
+    pub(super) fn was_placed(&self, holders: &[String], epoch: u64) -> bool {
+        let Ok(message) = postcard::to_stdvec(&Asked::WasPlaced(epoch)) else { return false };
         let request = threads::about_copies(&message);
-        let others = copy.holders.iter().filter(|holder| *holder != self.me.as_str());
+        let others = holders.iter().filter(|holder| *holder != self.me.as_str());
         let says_so = |holder: &String| {
             let reply = self.transport.call(holder, &request, self.config.peer_timeout);
             reply.is_ok_and(|reply| postcard::from_bytes(&reply).unwrap_or(false))
