@@ -152,6 +152,7 @@ fn the_node_of_a_file_that_was_exchanged_promises_nothing_of_it() {
     let error = synced.expect_err("its bytes would be in a file without a name");
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+    nothing_is_left_beside(&nodes);
 }
 
 #[test]

@@ -253,6 +253,7 @@ impl Cluster {
                 };
             };
             if is_beside(&path) {
+                self.settle_if_gone(core, (of, epoch), &path);
                 return Err(lost());
             }
             // What is renamed again and again is elsewhere in each moment.

@@ -36,10 +36,11 @@ impl Cluster {
         let Some((copies, path)) = copies else {
             return self.recall(mark, version).map_err(NotRecalled::reason);
         };
+        let of = (Shared::named(version).file, copies.epoch);
         if is_beside(&path) {
+            self.settle_if_gone(core, of, &path);
             return Err("another file took its place".to_owned());
         }
-        let of = (Shared::named(version).file, copies.epoch);
         if mark.state == StubState::Writing && finish_at(core, &path, of)? {
             return Ok(Recalled::WrittenBack);
         }

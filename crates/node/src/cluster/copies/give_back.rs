@@ -166,6 +166,14 @@ impl Cluster {
         }
     }
 
+    /// Brings to an end what the node left that exchanged a stub for its copy, if it is gone: the
+    /// stub is at `path`, beside the file. Where that fails the stub stays, and harms nobody.
+    pub(super) fn settle_if_gone(&self, core: &Core, of: (FileKey, u64), path: &Path) {
+        if let Err(reason) = self.as_taker(core, |taker| taker.settle(core, of, path)) {
+            tracing::debug!(path = %path.display(), reason, "a stub that was replaced stays");
+        }
+    }
+
     /// Puts a copy in the place of a stub.
     pub(super) fn replace(
         &self,
