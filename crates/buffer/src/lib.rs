@@ -5,11 +5,13 @@
 //! * `placement`: which server has a block.
 //! * `protocol`: commands and answers, as memcached's text and meta protocols have them.
 //! * `memory`: what a server holds. What is *owed* to the PFS is never evicted.
+//! * `disk`: what a server keeps of that on its disk, until the PFS has it.
 //! * `server`: serves connections.
 //!
 //! Source: Islam et al., "Accelerating I/O Performance of Big Data Analytics on HPC Clusters
 //! through RDMA-based Key-Value Store" (ICPP 2015), section III.
 
+pub mod disk;
 pub mod key;
 pub mod memory;
 pub mod placement;

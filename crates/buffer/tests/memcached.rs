@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tidepool_buffer::memory::Memory;
 use tidepool_buffer::server::{InMemory, Server, Settings};
 
 /// A memcached of this test.
@@ -65,6 +66,10 @@ impl Client {
             answer.push_str(&without_numbers_of_changes(&line));
         }
     }
+}
+
+fn memory() -> std::sync::Arc<Memory> {
+    Memory::new(1 << 30).into()
 }
 
 /// Each server counts changes by itself; 0 stands for no change.
@@ -177,7 +182,8 @@ fn answers_are_those_of_memcached() {
         return;
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, Settings::default(), Box::new(InMemory)).unwrap();
+    let server =
+        Server::start(listener, Settings::default(), memory(), Box::new(InMemory)).unwrap();
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     // The same commands each time: memcached itself has rare quirks that are not ours.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
@@ -204,7 +210,8 @@ fn answers_are_those_of_memcached() {
 #[test]
 fn a_large_value_and_many_keys_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, Settings::default(), Box::new(InMemory)).unwrap();
+    let server =
+        Server::start(listener, Settings::default(), memory(), Box::new(InMemory)).unwrap();
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let value: Vec<u8> = (0..1 << 20).map(|at: u32| (at * 7 / 3) as u8).collect();
     // In pieces, as a network brings them.

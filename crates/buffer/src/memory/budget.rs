@@ -104,6 +104,12 @@ impl Budget {
         Ok(Room { budget: self.clone(), bytes })
     }
 
+    /// Takes room for what is there already, however much that is.
+    pub fn hold(self: &Arc<Self>, bytes: u64) -> Room {
+        self.state.lock().used_bytes += bytes;
+        Room { budget: self.clone(), bytes }
+    }
+
     /// Notes that bytes are owed to the PFS.
     pub(super) fn owe(&self, bytes: u64) {
         self.state.lock().owed_bytes += bytes;

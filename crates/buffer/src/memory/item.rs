@@ -60,6 +60,22 @@ pub struct Item {
 }
 
 impl Item {
+    /// One that stays, which nobody asked for yet.
+    pub fn plain(value: std::sync::Arc<Value>, flags: u32, cas: u64, now: Duration) -> Self {
+        Item {
+            value,
+            flags,
+            expires: None,
+            cas,
+            accessed: now,
+            is_hit: false,
+            is_stale: false,
+            is_won: false,
+            is_key_binary: false,
+            is_owed: false,
+        }
+    }
+
     /// Whether it is there no more.
     pub fn is_expired(&self, now: Duration) -> bool {
         self.expires.is_some_and(|at| at <= now)

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::session::{Came, Coming, Session};
+use super::session::{Came, Coming, ONLY_SET, Session};
 use super::storing::{self, Change, Changed, Counted, Counting, Expires};
+use crate::key::PacketKey;
 use crate::memory::Item;
 use crate::protocol::{Arithmetic, Mode, Store, Verb};
 
@@ -21,6 +22,9 @@ pub fn get(
 ) -> io::Result<()> {
     let expires = expires.map(|time| session.expires(time));
     for key in keys {
+        if let Err(reason) = session.shared.bring(key) {
+            return session.channel.text(&format!("SERVER_ERROR {reason}\r\n"));
+        }
         let found = session.shared.find(key, expires);
         let Some(item) = found else { continue };
         let channel = &mut session.channel;
@@ -79,6 +83,9 @@ pub fn count(
     (arithmetic, delta): (Arithmetic, u64),
     is_quiet: bool,
 ) -> io::Result<()> {
+    if PacketKey::parse(key).is_some() {
+        return session.say(ONLY_SET, is_quiet);
+    }
     let counting = Counting {
         arithmetic,
         delta,
@@ -195,10 +202,8 @@ impl super::Shared {
 
     /// Removes an item; whether there was one.
     pub fn remove(&self, key: &[u8]) -> bool {
-        let removed = self.memory.with(key, |slot| slot.remove());
-        if removed.is_some() {
-            self.note_removed(key);
-        }
-        removed.is_some()
+        let was_in_memory = self.memory.with(key, |slot| slot.remove()).is_some();
+        let was_kept = self.note_removed(key);
+        was_in_memory || was_kept
     }
 }

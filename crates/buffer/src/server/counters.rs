@@ -32,7 +32,7 @@ impl Shared {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let counters = &self.counters;
-        vec![
+        let mut figures = vec![
             ("pid", std::process::id().to_string()),
             ("uptime", self.memory.now().as_secs().to_string()),
             ("time", time.as_secs().to_string()),
@@ -51,7 +51,9 @@ impl Shared {
             ("waiting_writers", usage.waiting.to_string()),
             ("curr_items", self.memory.items().to_string()),
             ("evictions", self.memory.evicted().to_string()),
-        ]
+        ];
+        figures.extend(self.keeper.figures());
+        figures
     }
 
     /// Those of `stats settings`.

@@ -4,8 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use super::classic::{facts, no_number};
-use super::session::{Came, Coming, Session};
+use super::session::{Came, Coming, ONLY_SET, Session};
 use super::storing::{self, Change, Changed, Counted, Counting};
+use crate::key::PacketKey;
 use crate::memory::{Item, Value};
 use crate::protocol::{MetaFlags, Mode};
 
@@ -63,6 +64,9 @@ struct Found {
 }
 
 fn get(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+    if let Err(reason) = session.shared.bring(key.0) {
+        return session.channel.text(&format!("SERVER_ERROR {reason}\r\n"));
+    }
     let Some(found) = find(session, key, flags)? else {
         return if flags.has(b'q') { Ok(()) } else { answer(session, "EN", key, flags) };
     };
@@ -264,6 +268,9 @@ fn delete(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Res
 }
 
 fn count(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+    if PacketKey::parse(key.0).is_some() {
+        return session.say(ONLY_SET, false);
+    }
     let first = flags.number(b'J').unwrap_or(0);
     let Ok(arithmetic) = flags.arithmetic() else { return Ok(()) };
     let counting = Counting {

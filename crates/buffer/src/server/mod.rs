@@ -25,13 +25,11 @@ use self::channel::Channel;
 use self::counters::Counters;
 use self::session::{Session, is_usual_end};
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
-use crate::memory::{Memory, Usage, Value};
+use crate::memory::{Item, Memory, Usage, Value};
 
 /// How a server works.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Most bytes that it holds.
-    pub capacity_bytes: u64,
     /// Most bytes of a value.
     pub value_bytes_max: u64,
     /// Most connections.
@@ -45,7 +43,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            capacity_bytes: 1 << 30,
             value_bytes_max: PACKET_BYTES_MAX as u64,
             connections_max: 1024,
             patience: Duration::from_secs(60),
@@ -61,13 +58,42 @@ pub trait Keeper: Send + Sync {
     ///
     /// # Errors
     /// It is not, for this reason, in one line.
-    fn keep(&self, key: &PacketKey, value: &Arc<Value>, is_sync: bool) -> Result<(), String>;
+    fn keep(
+        &self,
+        key: &PacketKey,
+        flags: u32,
+        value: &Arc<Value>,
+        is_sync: bool,
+    ) -> Result<(), String>;
 
-    /// A packet was removed.
-    fn removed(&self, key: &PacketKey);
+    /// A packet was removed, or is not owed any more; whether it was kept.
+    fn removed(&self, key: &PacketKey) -> bool;
 
     /// The PFS has a block.
     fn settled(&self, block: &BlockName);
+
+    /// A packet that is not in memory; `None` where it is not kept either.
+    ///
+    /// # Errors
+    /// It is kept, and cannot be had, for this reason.
+    fn fetch(&self, key: &PacketKey) -> Result<Option<Fetched>, String>;
+
+    /// Whether what was fetched by this number is still the packet.
+    fn is_current(&self, key: &PacketKey, number: u64) -> bool;
+
+    /// What `stats` tells of it.
+    fn figures(&self) -> Vec<(&'static str, String)>;
+}
+
+/// A packet that was fetched.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// Its value.
+    pub bytes: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// Number of the change that brought it.
+    pub number: u64,
 }
 
 /// Keeps nothing: packets are in memory alone.
@@ -75,13 +101,27 @@ pub trait Keeper: Send + Sync {
 pub struct InMemory;
 
 impl Keeper for InMemory {
-    fn keep(&self, _: &PacketKey, _: &Arc<Value>, _: bool) -> Result<(), String> {
+    fn keep(&self, _: &PacketKey, _: u32, _: &Arc<Value>, _: bool) -> Result<(), String> {
         Ok(())
     }
 
-    fn removed(&self, _: &PacketKey) {}
+    fn removed(&self, _: &PacketKey) -> bool {
+        false
+    }
 
     fn settled(&self, _: &BlockName) {}
+
+    fn fetch(&self, _: &PacketKey) -> Result<Option<Fetched>, String> {
+        Ok(None)
+    }
+
+    fn is_current(&self, _: &PacketKey, _: u64) -> bool {
+        false
+    }
+
+    fn figures(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// What the connections of a server share.
@@ -89,7 +129,7 @@ pub struct Shared {
     /// How it works.
     pub settings: Settings,
     /// What it holds.
-    pub memory: Memory,
+    pub memory: Arc<Memory>,
     /// What else becomes of it.
     pub keeper: Box<dyn Keeper>,
     counters: Counters,
@@ -109,10 +149,30 @@ impl Shared {
         settled as u64
     }
 
-    fn note_removed(&self, key: &[u8]) {
-        if let Some(packet) = PacketKey::parse(key) {
-            self.keeper.removed(&packet);
+    /// Whether something was kept under a key that was removed.
+    fn note_removed(&self, key: &[u8]) -> bool {
+        PacketKey::parse(key).is_some_and(|packet| self.keeper.removed(&packet))
+    }
+
+    /// Brings a packet into memory that is kept elsewhere; nothing else.
+    fn bring(&self, key: &[u8]) -> Result<(), String> {
+        let Some(packet) = PacketKey::parse(key) else { return Ok(()) };
+        if self.memory.with(key, |slot| slot.peek().is_some()) {
+            return Ok(());
         }
+        let Some(Fetched { bytes, flags, number }) = self.keeper.fetch(&packet)? else {
+            return Ok(());
+        };
+        let room = self.memory.take_room(bytes.len(), self.settings.patience);
+        let room = room.map_err(|_| "no memory to read it from the disk".to_owned())?;
+        let value = Arc::new(Value::new(bytes, room));
+        self.memory.with(key, |slot| {
+            // A newer one may have come, and been evicted.
+            if slot.peek().is_none() && self.keeper.is_current(&packet, number) {
+                slot.put(Item::plain(value, flags, self.memory.next_cas(), slot.now()));
+            }
+        });
+        Ok(())
     }
 }
 
@@ -131,11 +191,12 @@ impl Server {
     pub fn start(
         listener: TcpListener,
         settings: Settings,
+        memory: Arc<Memory>,
         keeper: Box<dyn Keeper>,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            memory: Memory::new(settings.capacity_bytes),
+            memory,
             settings,
             keeper,
             counters: Counters::default(),

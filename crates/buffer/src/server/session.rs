@@ -15,6 +15,9 @@ use crate::protocol::{Command, Malformed, Mode, parse};
 /// Times up to this are from now on, later ones are of the calendar (30 days, as memcached).
 const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 
+/// Packets are whole, each time.
+pub const ONLY_SET: &str = "CLIENT_ERROR a packet of a block is stored by set alone";
+
 /// See the module's documentation.
 pub struct Session {
     /// What all sessions share.
@@ -115,8 +118,13 @@ impl Session {
     /// Reads a value and stores it.
     pub fn take(&mut self, coming: Coming<'_>) -> io::Result<Came> {
         let Coming { key, mut change, length } = coming;
-        let packet = PacketKey::parse(key).filter(|_| change.mode == Mode::Set);
-        change.is_owed = packet.is_some() && change.flags & flag::OWED != 0;
+        let packet = PacketKey::parse(key);
+        let is_set = change.mode == Mode::Set && change.cas.is_none();
+        change.is_owed = packet.is_some() && is_set && change.flags & flag::OWED != 0;
+        if packet.is_some() && !is_set {
+            self.channel.skip(length.saturating_add(2))?;
+            return Ok(Came::Refused(ONLY_SET.into()));
+        }
         let room = match self.room_for(length, change.is_owed) {
             Ok(room) => room,
             Err(refusal) => {
@@ -134,11 +142,12 @@ impl Session {
             Ok(changed) => changed,
             Err(full) => return Ok(Came::Refused(out_of_memory(&full, false))),
         };
-        if let (Some(packet), Changed::Made(_, value)) = (packet, &changed)
-            && change.is_owed
-        {
+        if let (Some(packet), Changed::Made(_, value)) = (packet, &changed) {
             let is_sync = change.flags & flag::SYNC != 0;
-            if let Err(reason) = self.shared.keeper.keep(&packet, value, is_sync) {
+            let keeper = &self.shared.keeper;
+            if !change.is_owed {
+                keeper.removed(&packet);
+            } else if let Err(reason) = keeper.keep(&packet, change.flags, value, is_sync) {
                 return Ok(Came::Refused(format!("SERVER_ERROR {reason}")));
             }
         }

@@ -1,0 +1,236 @@
+//! The files of blocks in a directory, which no other server uses meanwhile.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fdatasync, flock, fsync, openat, renameat,
+    unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite, pwritev};
+
+use super::format::{self, RECORD_BYTES, Record};
+use super::replay::Place;
+use crate::key::BlockName;
+
+const SUFFIX: &str = ".block";
+const LOCK: &str = "lock";
+/// End of the names of files that are being written anew.
+const BESIDE: &str = ".new";
+
+/// See the module's documentation.
+pub struct Files {
+    directory: OwnedFd,
+    /// Held as long as this lives.
+    _lock: OwnedFd,
+}
+
+/// How far the file of a block is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Where the next record begins; 0 where there is no file yet.
+    pub end: u64,
+    /// How much of it is durable.
+    pub durable: u64,
+    /// How often that was said.
+    pub said: u64,
+    /// Whether its name is durable.
+    pub is_named: bool,
+}
+
+impl Files {
+    /// Opens a directory, which is made where there is none.
+    ///
+    /// # Errors
+    /// The directory cannot be had, or another server has it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, path, flags, Mode::empty())?;
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+        let lock = openat(&directory, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => io::Error::other(format!(
+                "{} is used by another buffer server: stop it, or give this one another directory",
+                path.display()
+            )),
+            errno => errno.into(),
+        })?;
+        Ok(Files { directory, _lock: lock })
+    }
+
+    /// Names of all files of blocks. What was not finished is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let name = |name: &CStr| name.to_str().ok().map(str::to_owned);
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.directory)? {
+            let Some(name) = name(entry?.file_name()) else { continue };
+            if name.ends_with(BESIDE) {
+                self.remove_name(&name);
+            }
+            names.extend(Some(name).filter(|it| it.ends_with(SUFFIX)));
+        }
+        Ok(names)
+    }
+
+    /// Opens one of these to read.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn open_name(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.directory, name, flags, Mode::empty())?.into())
+    }
+
+    /// Opens the file of a block to write, and makes it where `progress` says that there is none.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn open_to_write(&self, block: &BlockName, progress: &mut Progress) -> io::Result<File> {
+        let (name, mode) = (name_of(block), Mode::RUSR | Mode::WUSR);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if progress.end > 0 {
+            return Ok(openat(&self.directory, name, flags, mode)?.into());
+        }
+        let file = openat(&self.directory, name, flags | OFlags::CREATE | OFlags::TRUNC, mode)?;
+        let header = format::header(block);
+        write_all(&file, &[&header], 0)?;
+        progress.end = header.len() as u64;
+        Ok(file.into())
+    }
+
+    /// Writes the file of a block anew, with these of its packets alone, durably, and puts it in
+    /// the place of the old one; it, and where its packets are. Where that fails the old one stays.
+    ///
+    /// # Errors
+    /// The disk does not take it, or a packet cannot be read.
+    pub fn write_anew(
+        &self,
+        block: &BlockName,
+        packets: &[(u32, Place)],
+    ) -> io::Result<(File, Progress, Vec<Place>)> {
+        let (name, mode) = (name_of(block), Mode::RUSR | Mode::WUSR);
+        let beside = format!("{name}{BESIDE}");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let written = || -> io::Result<_> {
+            let file = File::from(openat(&self.directory, &*beside, flags, mode)?);
+            let header = format::header(block);
+            write_all(&file, &[&header], 0)?;
+            let mut progress = Progress { end: header.len() as u64, ..Progress::default() };
+            let mut places = Vec::with_capacity(packets.len());
+            for (packet, place) in packets {
+                let bytes = self.read(block, place)?;
+                let Place { length, flags, checksum, .. } = *place;
+                let record = Record { packet: *packet, length: Some(length), flags, checksum };
+                places.push(append(&file, &mut progress, &record, &bytes)?);
+            }
+            progress.is_named = true;
+            self.sync(&file, &mut progress)?;
+            fdatasync(&file)?;
+            renameat(&self.directory, &*beside, &self.directory, &*name)?;
+            fsync(&self.directory)?;
+            Ok((file, progress, places))
+        };
+        written().inspect_err(|_| self.remove_name(&beside))
+    }
+
+    /// Removes the file of a block, if there is one.
+    pub fn remove(&self, block: &BlockName) {
+        self.remove_name(&name_of(block));
+    }
+
+    /// The same by its name.
+    pub fn remove_name(&self, name: &str) {
+        let _ = unlinkat(&self.directory, name, AtFlags::empty());
+    }
+
+    /// Makes all that was appended to a file durable, and its name.
+    ///
+    /// # Errors
+    /// The disk does not say that it is.
+    pub fn sync(&self, file: &File, progress: &mut Progress) -> io::Result<()> {
+        fdatasync(file)?;
+        if !progress.is_named {
+            fsync(&self.directory)?;
+            progress.is_named = true;
+        }
+        progress.durable = progress.end;
+        progress.said += 1;
+        let (place, slot) = format::durable(progress.said, progress.durable);
+        // It is durable with what comes next: it only tells more of what is broken.
+        write_all(file, &[&slot], place)
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// It cannot be had, or is not what was written.
+    pub fn read(&self, block: &BlockName, place: &Place) -> io::Result<Vec<u8>> {
+        let file = self.open_name(&name_of(block))?;
+        let mut bytes = vec![0; place.length as usize];
+        let mut read = 0;
+        while read < bytes.len() {
+            match pread(&file, &mut bytes[read..], place.offset + read as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => read += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        match format::checksum(&bytes) == place.checksum {
+            true => Ok(bytes),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "its checksum is another one")),
+        }
+    }
+}
+
+/// Appends a record. What an earlier try left behind the end is written over.
+///
+/// # Errors
+/// It is not there whole.
+pub fn append(
+    file: &File,
+    progress: &mut Progress,
+    record: &Record,
+    value: &[u8],
+) -> io::Result<Place> {
+    let header = record.encode();
+    write_all(file, &[&header, value], progress.end)?;
+    let offset = progress.end + RECORD_BYTES as u64;
+    progress.end = offset + value.len() as u64;
+    let length = value.len() as u32;
+    Ok(Place { offset, length, flags: record.flags, checksum: record.checksum })
+}
+
+/// Name of the file of a block.
+fn name_of(block: &BlockName) -> String {
+    format!("{:016x}-{}{SUFFIX}", block.epoch, block.block)
+}
+
+fn write_all(file: impl std::os::fd::AsFd, parts: &[&[u8]], mut at: u64) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut left = &mut slices[..];
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        let written = match left {
+            [one] => pwrite(&file, one, at),
+            _ => pwritev(&file, left, at),
+        };
+        match written {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                at += written as u64;
+                IoSlice::advance_slices(&mut left, written);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! What a server promised is there after it died at any moment, and after the power went: whatever
+//! was not synced may be gone, or torn, then.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidepool_buffer::disk::{Disk, DiskSettings, Replayed};
+use tidepool_buffer::key::{BlockName, PacketKey, flag};
+use tidepool_buffer::memory::{Item, Memory, Value};
+use tidepool_buffer::server::Keeper;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(block: u64, packet: u32) -> PacketKey {
+    PacketKey { block: BlockName { epoch: 0xabc, block }, packet }
+}
+
+fn settings(directory: &Path, capacity_bytes: u64) -> DiskSettings {
+    let (directory, threads, replaced_bytes_max) = (directory.into(), 2, 100_000);
+    DiskSettings { directory, capacity_bytes, threads, patience: PATIENCE, replaced_bytes_max }
+}
+
+struct Fixture {
+    memory: Arc<Memory>,
+    disk: Disk,
+    replayed: Replayed,
+}
+
+impl Fixture {
+    fn new(directory: &Path) -> Self {
+        Self::with(&settings(directory, 1 << 30))
+    }
+
+    fn with(settings: &DiskSettings) -> Self {
+        let memory = Arc::new(Memory::new(64 << 20));
+        let (disk, replayed) = Disk::open(settings, memory.clone()).unwrap();
+        Fixture { memory, disk, replayed }
+    }
+
+    /// As a session stores a packet.
+    fn store(&self, key: &PacketKey, bytes: &[u8], is_sync: bool) -> Result<(), String> {
+        let room = self.memory.take_room(bytes.len(), PATIENCE).unwrap();
+        let value = Arc::new(Value::new(bytes.to_vec(), room));
+        self.memory.with(key.to_string().as_bytes(), |slot| {
+            let item = Item::plain(value.clone(), flag::OWED, self.memory.next_cas(), slot.now());
+            slot.put(Item { is_owed: true, ..item });
+        });
+        self.disk.keep(key, flag::OWED, &value, is_sync)
+    }
+
+    fn fetched(&self, key: &PacketKey) -> Option<Vec<u8>> {
+        self.disk.fetch(key).unwrap().map(|it| it.bytes)
+    }
+
+    fn is_in_memory(&self, key: &PacketKey) -> bool {
+        self.memory.with(key.to_string().as_bytes(), |slot| slot.peek().is_some())
+    }
+}
+
+/// The bytes of a version of a packet, of its own length.
+fn content(key: &PacketKey, version: u64) -> Vec<u8> {
+    let seed = key.block.block * 1000 + u64::from(key.packet) * 10 + version;
+    let length = 64 + (seed * 7919 % 9000) as usize;
+    let bytes = (0..length as u64).map(|at| (at * 31 + seed) as u8);
+    version.to_le_bytes().into_iter().chain(bytes).collect()
+}
+
+fn version_of(key: &PacketKey, bytes: &[u8]) -> u64 {
+    let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(bytes == content(key, version), "{key} has bytes that nobody wrote");
+    version
+}
+
+/// A small generator of numbers, the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Versions that were promised, by packet.
+type Ledger = Arc<Mutex<BTreeMap<PacketKey, u64>>>;
+
+/// Writes packets of some blocks, again and again, and notes what a sync promised.
+fn write(fixture: &Fixture, blocks: std::ops::Range<u64>, ledger: &Ledger, stop: &AtomicBool) {
+    let mut numbers = Numbers(blocks.start + 1);
+    let mut sent = BTreeMap::<PacketKey, u64>::new();
+    let mut version = 0;
+    while !stop.load(Ordering::Relaxed) {
+        version += 1;
+        let block = blocks.start + numbers.below(blocks.end - blocks.start);
+        let packet = key(block, numbers.below(6) as u32);
+        let is_sync = numbers.below(4) == 0;
+        std::thread::sleep(Duration::from_micros(100));
+        sent.insert(packet, version);
+        fixture.store(&packet, &content(&packet, version), is_sync).unwrap();
+        if is_sync {
+            let of_block = sent.range(key(block, 0)..key(block + 1, 0));
+            ledger.lock().unwrap().extend(of_block.map(|(key, version)| (*key, *version)));
+        }
+    }
+}
+
+/// What is on the disk now; each file up to the end that it has when it is copied.
+fn copy(from: &Path) -> TempDir {
+    let copy = TempDir::new().unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let copied = std::fs::copy(entry.path(), copy.path().join(entry.file_name()));
+        // One that is written anew may have got its name in this moment.
+        let is_beside = entry.file_name().to_string_lossy().ends_with(".new");
+        assert!(copied.is_ok() || is_beside, "{copied:?}");
+    }
+    copy
+}
+
+/// Durable bytes that the header of a file tells.
+fn durable_bytes(file: &File) -> u64 {
+    let slot = |at: u64| {
+        let mut slot = [0; 16];
+        file.read_exact_at(&mut slot, at).unwrap();
+        u64::from_le_bytes(slot[..8].try_into().unwrap())
+    };
+    slot(32).max(slot(48))
+}
+
+/// The power goes: of what was not synced any part may be there.
+fn lose_power(directory: &Path, numbers: &mut Numbers) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        if length < 64 || path.to_string_lossy().ends_with(".new") {
+            continue;
+        }
+        let durable = durable_bytes(&file).max(64);
+        let end = durable + numbers.below(length - durable + 1);
+        match numbers.below(3) {
+            0 => file.set_len(end).unwrap(),
+            1 => file.write_all_at(&vec![0; (length - end) as usize], end).unwrap(),
+            _ if end < length => file.write_all_at(&[numbers.below(256) as u8], end).unwrap(),
+            _ => {}
+        }
+    }
+}
+
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_was_promised_is_there_whenever_the_server_dies_or_the_power_goes() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    let (stop, mut numbers) = (AtomicBool::new(false), Numbers(7));
+    let ledgers = [Ledger::default(), Ledger::default()];
+    std::thread::scope(|scope| {
+        let (fixture, stop) = (&fixture, &stop);
+        // Also where a look fails.
+        let _stops = Stops(stop);
+        for (number, ledger) in ledgers.iter().enumerate() {
+            let blocks = number as u64 * 3..number as u64 * 3 + 3;
+            scope.spawn(move || write(fixture, blocks, ledger, stop));
+        }
+        for round in 0..100 {
+            std::thread::sleep(Duration::from_millis(3));
+            let promised: Vec<_> =
+                ledgers.iter().flat_map(|it| it.lock().unwrap().clone()).collect();
+            let image = copy(directory.path());
+            if round % 2 == 1 {
+                lose_power(image.path(), &mut numbers);
+            }
+            let again = Fixture::new(image.path());
+            assert_eq!(again.replayed.damaged, Vec::<String>::new(), "round {round}");
+            for (key, version) in promised {
+                let bytes = again.fetched(&key).unwrap_or_else(|| panic!("{key} is lost"));
+                let found = version_of(&key, &bytes);
+                assert!(found >= version, "{key}: version {found} after {version} was promised");
+            }
+        }
+    });
+    let bytes: u64 = fixture.disk.owed().iter().map(|it| it.bytes).sum();
+    assert!(bytes < 6 * 250_000, "{bytes} bytes are on the disk: files are written anew");
+    let promised: usize = ledgers.iter().map(|it| it.lock().unwrap().len()).sum();
+    assert!(promised > 20, "{promised} packets were promised");
+}
+
+#[test]
+fn what_is_on_the_disk_may_leave_memory_and_is_read_from_there() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    let bytes = |number: u32| vec![number as u8; 1 << 20];
+    // Twice the memory.
+    for number in 0..128 {
+        fixture.store(&key(u64::from(number) / 8, number % 8), &bytes(number), false).unwrap();
+    }
+    for number in 0..128 {
+        let key = key(u64::from(number) / 8, number % 8);
+        if !fixture.is_in_memory(&key) {
+            assert_eq!(fixture.fetched(&key), Some(bytes(number)));
+        }
+    }
+    assert!(fixture.memory.evicted() >= 64);
+    assert!(fixture.memory.usage().used_bytes <= 64 << 20);
+}
+
+#[test]
+fn what_the_pfs_has_or_nobody_wants_is_gone_for_good() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    for block in 0..3 {
+        fixture.store(&key(block, 0), b"first", false).unwrap();
+        fixture.store(&key(block, 1), b"second", true).unwrap();
+    }
+    fixture.disk.settled(&key(0, 0).block);
+    assert!(fixture.disk.removed(&key(1, 0)) && !fixture.disk.removed(&key(1, 7)));
+    assert_eq!((fixture.fetched(&key(0, 1)), fixture.fetched(&key(1, 0))), (None, None));
+    // A block of the same name begins anew.
+    fixture.store(&key(0, 5), b"anew", true).unwrap();
+    drop(fixture);
+    let again = Fixture::new(directory.path());
+    let blocks: Vec<_> = (0..3).map(|block| again.fetched(&key(block, 1))).collect();
+    assert_eq!(blocks, [None, Some(b"second".to_vec()), Some(b"second".to_vec())]);
+    assert_eq!(
+        (again.fetched(&key(0, 5)), again.fetched(&key(1, 0))),
+        (Some(b"anew".into()), None)
+    );
+    assert_eq!((again.replayed.blocks, again.replayed.bytes), (3, 4 + 6 + 11));
+}
+
+#[test]
+fn what_was_promised_and_is_broken_is_named() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    for packet in 0..3 {
+        fixture.store(&key(0, packet), &[packet as u8; 100], true).unwrap();
+        fixture.store(&key(1, packet), &[packet as u8; 100], true).unwrap();
+    }
+    drop(fixture);
+    let path = |block: u64| directory.path().join(format!("{:016x}-{block}.block", 0xabc));
+    let file = |block| File::options().write(true).open(path(block)).unwrap();
+    let record = 24 + 100;
+    file(0).write_all_at(b"x", 64 + record + 24 + 7).unwrap();
+    file(1).set_len(64 + record + 10).unwrap();
+    std::fs::write(path(2), [b"something else; ".repeat(8), vec![0; 99]].concat()).unwrap();
+    let again = Fixture::new(directory.path());
+    let mut damaged = again.replayed.damaged.clone();
+    damaged.sort();
+    let name = |block: u64, what: &str| format!("{:016x}-{block}.block: {what}", 0xabc);
+    let end = 64 + 3 * record;
+    let cut = format!("bytes {} to {end} of the file", 64 + record);
+    assert_eq!(damaged, [name(0, "packet 1"), name(1, &cut), name(2, "its first bytes")]);
+    assert!(path(2).exists(), "it stays for who knows what it is");
+    let there = [0, 1, 2].map(|packet| again.fetched(&key(0, packet)).is_some());
+    assert_eq!(there, [true, false, true]);
+    assert_eq!(again.disk.owed().iter().filter(|it| !it.damaged.is_empty()).count(), 2);
+}
+
+#[test]
+fn a_full_disk_is_waited_for_and_then_told() {
+    let directory = TempDir::new().unwrap();
+    let mut settings = settings(directory.path(), 10_000);
+    let fixture = Fixture::with(&settings);
+    fixture.store(&key(0, 0), &[7; 9000], true).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| fixture.store(&key(1, 0), &[8; 5000], true));
+        while !fixture.disk.figures().contains(&("disk_waiting_writers", "1".into())) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fixture.disk.settled(&key(0, 0).block);
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+    });
+    drop(fixture);
+    settings.patience = Duration::ZERO;
+    let fixture = Fixture::with(&settings);
+    let error = fixture.store(&key(2, 0), &[9; 9000], true).unwrap_err();
+    assert!(error.starts_with("full: ") && error.contains("of 10000 bytes"), "{error}");
+    assert_eq!(fixture.fetched(&key(1, 0)), Some(vec![8; 5000]));
+}
+
+#[test]
+fn two_servers_do_not_use_one_directory() {
+    let directory = TempDir::new().unwrap();
+    let _first = Fixture::new(directory.path());
+    let memory = Arc::new(Memory::new(1 << 20));
+    let second = Disk::open(&settings(directory.path(), 1 << 20), memory);
+    let error = second.map(drop).unwrap_err().to_string();
+    assert!(error.contains("another buffer server"), "{error}");
+}
