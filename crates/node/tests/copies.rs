@@ -243,7 +243,8 @@ fn of_two_copies_one_takes_the_place_also_after_another_died_at_it() {
     assert!((1..3).all(|node| copies(&nodes, node).held == 2));
     let epoch = marked(&nodes, "d/two").epoch;
     // A holder that is gone had the right, and wrote a part of it.
-    let beside = format!(".tidepool-copy-{epoch:016x}-1234");
+    let inode = std::fs::metadata(nodes.pfs("d/two")).unwrap().ino();
+    let beside = format!(".tidepool-copy-{epoch:016x}-{inode:x}-1234");
     let claim = format!("nobody:0123:{beside}");
     set_attribute(&nodes, "d/two", &taken_attribute(epoch, 1), claim.as_bytes());
     std::fs::write(nodes.pfs(&format!("d/{beside}")), b"half").unwrap();

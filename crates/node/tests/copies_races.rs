@@ -225,7 +225,8 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
         synced(&nodes, name, OLD);
         let copies = marked(&nodes, name);
         let epoch = copies.epoch;
-        let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{number}");
+        let inode = std::fs::metadata(nodes.pfs(name)).unwrap().ino();
+        let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{inode:x}-{number}");
         std::fs::write(nodes.pfs(&format!("d/{}", beside(7))), b"half").unwrap();
         let dead = format!("nobody:0:{}", beside(7));
         let stub = std::fs::metadata(nodes.pfs(name)).unwrap().ino();

@@ -65,7 +65,8 @@ impl Stalled {
         let mut value = vec![0; 4096];
         let length = rustix::fs::getxattr(&stub, STUB_ATTRIBUTE, &mut value).unwrap();
         let epoch = Mark::parse(&value[..length]).unwrap().copies.unwrap().epoch;
-        let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-7"));
+        let number = std::fs::metadata(&stub).unwrap().ino();
+        let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-{number:x}-7"));
         std::fs::write(&beside, OLD).unwrap();
         let inode = std::fs::metadata(&beside).unwrap().ino();
         let (file, name) = (beside.file_name().unwrap(), stub.file_name().unwrap());

@@ -75,7 +75,7 @@ impl Taker<'_> {
         stub: &dyn LowerFile,
         of: (FileKey, u64),
     ) -> Result<Claim, String> {
-        let name = fresh_name(of.1);
+        let name = fresh_name(of);
         let file = place.create(&name)?;
         let inode = rustix::fs::fstat(&file).map_err(failed("looking at the new file"))?.st_ino;
         let value = claim(self.me, Some((&name, inode)), &place.name);
@@ -109,7 +109,7 @@ impl Taker<'_> {
                         return Ok(Claim::Owners(number - 1));
                     }
                     let anew = again.filter(|again| before.as_ref() != Some(again));
-                    if let Some(anew) = anew.map(|anew| Claimed::parse(&anew))
+                    if let Some(anew) = anew.map(|anew| Claimed::parse(&anew, of))
                         && pass(place, stub, of, &anew)? == Passed::Replaced
                     {
                         return Ok(Claim::Replaced);
@@ -121,7 +121,7 @@ impl Taker<'_> {
             if found == stub::OWNER_TAKES {
                 return Ok(Claim::Owners(number));
             }
-            let claimed = Claimed::parse(&found);
+            let claimed = Claimed::parse(&found, of);
             let is_own = claimed.member == self.me.0;
             if !is_own && (self.is_there)(&claimed.member, &claimed.start) {
                 return Err(format!("`{}` puts its copy in its place", claimed.member));
@@ -162,7 +162,9 @@ impl Taker<'_> {
         let value = claim(self.me, None, &place.name);
         let stub = &*stub;
         let right = match self.claim_as(&place, stub, (file, epoch), (value, None))? {
-            Claim::Owners(number) => return finish(&place, stub, epoch, number).map(|()| false),
+            Claim::Owners(number) => {
+                return finish(&place, stub, (file, epoch), number).map(|()| false);
+            }
             Claim::Replaced => return Err(REPLACED.to_owned()),
             Claim::Ours(right) => right,
         };
@@ -171,7 +173,7 @@ impl Taker<'_> {
             true => stub::clear(lower).map_err(said)?,
             false => right.give_up(stub, epoch)?,
         }
-        right.tidy(&place, epoch);
+        right.tidy(&place, (file, epoch));
         // A node to which this one was gone may have passed it before it was cleared.
         match place.open(file)? {
             Some(_) => Ok(is_it),
@@ -193,14 +195,14 @@ impl Right {
     }
 
     /// Removes what those who failed at it before left beside the file.
-    pub fn tidy(&self, place: &Place<'_>, epoch: u64) {
-        tidy(place, epoch, self.number);
+    pub fn tidy(&self, place: &Place<'_>, of: (FileKey, u64)) {
+        tidy(place, of, self.number);
     }
 }
 
-fn tidy(place: &Place<'_>, epoch: u64, number: u32) {
+fn tidy(place: &Place<'_>, of: (FileKey, u64), number: u32) {
     if number > 1 {
-        place.remove_all(&prefix(epoch));
+        place.remove_all(&prefix(of));
     }
 }
 
@@ -208,11 +210,11 @@ fn tidy(place: &Place<'_>, epoch: u64, number: u32) {
 pub fn finish(
     place: &Place<'_>,
     stub: &dyn LowerFile,
-    epoch: u64,
+    of: (FileKey, u64),
     number: u32,
 ) -> Result<(), String> {
-    stub::finish(stub, epoch).map_err(said)?;
-    tidy(place, epoch, number);
+    stub::finish(stub, of.1).map_err(said)?;
+    tidy(place, of, number);
     Ok(())
 }
 
@@ -275,7 +277,7 @@ impl Cluster {
             });
             match taken {
                 Ok(Some(Some((number, place)))) => {
-                    return Ok(Box::new(move || tidy(&place, epoch, number)));
+                    return Ok(Box::new(move || tidy(&place, (of, epoch), number)));
                 }
                 Ok(Some(None)) => return Err(lost()),
                 Ok(None) if leads_elsewhere(core, &path, of) => {

@@ -28,14 +28,15 @@ use crate::file::stub;
 /// Start of the names of files beside stubs.
 const PREFIX: &str = ".tidepool-copy-";
 
-/// The same of those of one time in memory.
-pub fn prefix(epoch: u64) -> String {
-    format!("{PREFIX}{epoch:016x}-")
+/// The same of those of one file and time in memory: what a user writes into a stub of his leads to
+/// no other one's.
+pub fn prefix((file, epoch): (FileKey, u64)) -> String {
+    format!("{PREFIX}{epoch:016x}-{:x}-", file.inode)
 }
 
 /// A name that nobody knows.
-pub fn fresh_name(epoch: u64) -> OsString {
-    OsString::from(format!("{}{:016x}", prefix(epoch), threads::random() as u64))
+pub fn fresh_name(of: (FileKey, u64)) -> OsString {
+    OsString::from(format!("{}{:016x}", prefix(of), threads::random() as u64))
 }
 
 /// Whether a path leads to what a node put beside a stub: a stub there has been replaced.
@@ -64,15 +65,15 @@ pub fn claim(me: (&str, &str), file: Option<(&OsStr, u64)>, name: &OsStr) -> Vec
 }
 
 impl Claimed {
-    /// Reads one. What a user writes there leads to no other directory.
-    pub fn parse(value: &[u8]) -> Self {
+    /// Reads one of a file. What a user writes there leads to no other file.
+    pub fn parse(value: &[u8], of: (FileKey, u64)) -> Self {
         let mut words = value.splitn(5, |byte| *byte == b':');
         let mut word = || words.next().unwrap_or_default();
         let mut text = || String::from_utf8_lossy(word()).into_owned();
         let (member, start, beside) = (text(), text(), text());
         let inode = text().parse().unwrap_or(0);
         let is_name = |name: &[u8]| !name.contains(&b'/') && !matches!(name, b"." | b"..");
-        let is_ours = beside.starts_with(PREFIX) && is_name(beside.as_bytes());
+        let is_ours = beside.starts_with(&prefix(of)) && is_name(beside.as_bytes());
         let beside = OsString::from(if is_ours { beside } else { String::new() });
         let name = Some(word()).filter(|name| is_name(name)).unwrap_or_default();
         Claimed { member, start, beside, inode, name: OsString::from_vec(name.to_vec()) }
@@ -98,7 +99,7 @@ pub fn pass(
     if claimed.beside.is_empty() {
         return Ok(Passed::Barred);
     }
-    let out = place.beside(&fresh_name(epoch))?;
+    let out = place.beside(&fresh_name((file, epoch)))?;
     match renameat(&place.directory, &claimed.beside, &place.directory, &out.name) {
         Ok(()) => {}
         Err(Errno::NOENT) => return ended(place, stub),
@@ -175,7 +176,7 @@ impl Taker<'_> {
         let mut last = None;
         for number in 1..=stub::TAKERS_MAX {
             match stub.get_xattr(&taken_attribute(epoch, number)).map_err(said)? {
-                Some(value) => last = Some(Claimed::parse(&value)),
+                Some(value) => last = Some(Claimed::parse(&value, (file, epoch))),
                 None => break,
             }
         }
@@ -186,7 +187,7 @@ impl Taker<'_> {
         }
         claimed.beside.clone_from(&place.name);
         match pass(&place, &*stub, (file, epoch), &claimed)? {
-            Passed::Replaced => place.remove_all(&prefix(epoch)),
+            Passed::Replaced => place.remove_all(&prefix((file, epoch))),
             Passed::Barred => {}
         }
         Ok(())
@@ -197,24 +198,30 @@ impl Taker<'_> {
 mod tests {
     use super::*;
 
+    const OF: (FileKey, u64) = (FileKey { inode: 9, generation: 1 }, 7);
+
     #[test]
     fn a_claim_is_read_as_it_was_written_and_leads_nowhere_else() {
         let name = OsStr::from_bytes(b"a:b\xff");
-        let beside = fresh_name(7);
-        let read = Claimed::parse(&claim(("n1", "start"), Some((&beside, 77)), name));
+        let beside = fresh_name(OF);
+        let read = Claimed::parse(&claim(("n1", "start"), Some((&beside, 77)), name), OF);
         assert_eq!((&*read.member, &*read.start, read.inode), ("n1", "start", 77));
         assert_eq!((read.beside, read.name), (beside, name.to_owned()));
-        let read = Claimed::parse(&claim(("n1", "start"), None, name));
+        let read = Claimed::parse(&claim(("n1", "start"), None, name), OF);
         assert!(read.beside.is_empty());
+        let others = FileKey { inode: 8, ..OF.0 };
+        let read =
+            Claimed::parse(&claim(("n1", ""), Some((&fresh_name((others, 7)), 1)), name), OF);
+        assert!(read.beside.is_empty(), "it is beside another file");
         for forged in ["a:b:.tidepool-copy-/x:1:../x", "a:b:x:1:..", "", "a", "::::"] {
-            let read = Claimed::parse(forged.as_bytes());
+            let read = Claimed::parse(forged.as_bytes(), OF);
             assert!(read.beside.is_empty() && read.name.is_empty(), "{forged}");
         }
     }
 
     #[test]
     fn what_is_beside_a_stub_is_known_by_its_name() {
-        assert!(is_beside(&Path::new("d").join(fresh_name(1))));
+        assert!(is_beside(&Path::new("d").join(fresh_name(OF))));
         assert!(!is_beside(Path::new("d/.tidepool-copyx")) && !is_beside(Path::new("")));
     }
 }

@@ -69,7 +69,7 @@ impl Taker<'_> {
         }
         let right = match self.claim(&place, stub, (file, epoch))? {
             Claim::Owners(number) => {
-                return finish(&place, stub, epoch, number).map(|()| Replaced::Done);
+                return finish(&place, stub, (file, epoch), number).map(|()| Replaced::Done);
             }
             Claim::Replaced => return Ok(Replaced::Done),
             Claim::Ours(right) => right,
@@ -94,7 +94,7 @@ impl Taker<'_> {
             right.give_up(stub, epoch)?;
         }
         if done.is_ok() {
-            right.tidy(&place, epoch);
+            right.tidy(&place, (file, epoch));
         }
         done
     }
@@ -107,7 +107,7 @@ pub fn finish_at(core: &Core, path: &Path, (file, epoch): (FileKey, u64)) -> Res
     let Some(stub) = place.open(file)? else { return Ok(false) };
     let number = stub::number_of_owner(&*stub, epoch).map_err(said)?;
     let Some(number) = number else { return Ok(false) };
-    finish(&place, &*stub, epoch, number).map(|()| true)
+    finish(&place, &*stub, (file, epoch), number).map(|()| true)
 }
 
 /// Whether nothing of a time in memory is left at a file. Then it is left alone: each attribute
