@@ -117,7 +117,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_are_read_as_they_were_written(epoch: u64, block: u64, bytes in 1_u64.., at in 0..28_usize) {
+        fn headers_are_read_as_they_were_written(
+            epoch: u64, block: u64, bytes in 1_u64.., at in 0..28_usize,
+        ) {
             let name = BlockName { epoch, block };
             let mut written = header(&name);
             prop_assert_eq!((block_of(&written), durable_bytes(&written)), (Some(name), 0));

@@ -263,7 +263,7 @@ fn exchange(
         let is_it = stub::is_of_epoch(&*stub, epoch).map_err(said)?;
         Ok(if is_it { Seen::Stub(stub, facts) } else { Seen::Other(Replaced::Over) })
     };
-    // After the copy was made: who barred its name has put its own there by now, or comes later.
+    // After the copy was made: who took it out of this node's hands did so by now, or comes later.
     loop {
         match look(place)? {
             Seen::Other(other) => return Ok(other),
