@@ -22,6 +22,20 @@ pub mod flag {
     pub const OWED: u32 = 1;
     /// It, and all that was sent of its block before, is to be durable when it is answered.
     pub const SYNC: u32 = 2;
+    /// The other bits are those of a checksum of the bytes, which goes with them from the memory
+    /// of the writer to that of the reader.
+    pub const CHECKED: u32 = 4;
+    const CHECKSUM: u32 = !(OWED | SYNC | CHECKED);
+
+    /// The flags that tell the checksum of bytes.
+    pub fn checked(bytes: &[u8]) -> u32 {
+        CHECKED | (crc32fast::hash(bytes) & CHECKSUM)
+    }
+
+    /// Whether bytes are those of which flags tell the checksum, if they do.
+    pub fn agrees(flags: u32, bytes: &[u8]) -> bool {
+        flags & CHECKED == 0 || flags & CHECKSUM == crc32fast::hash(bytes) & CHECKSUM
+    }
 }
 
 /// Name of a block: which file in which time in memory, and which of its blocks.

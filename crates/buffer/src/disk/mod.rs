@@ -239,6 +239,10 @@ impl Keeper for Disk {
         state.packets.get(&key.packet).is_some_and(|entry| entry.number == number)
     }
 
+    fn place(&self) -> &'static str {
+        "disk"
+    }
+
     fn figures(&self) -> Vec<(&'static str, String)> {
         let usage = self.shared.budget.usage();
         let owed = self.owed();

@@ -66,6 +66,7 @@ impl Shared {
             ("client_flags_size", size_of::<u32>().to_string()),
             ("cas_enabled", "yes".to_owned()),
             ("flush_enabled", "yes".to_owned()),
+            ("tidepool_owed", self.keeper.place().to_owned()),
         ]
     }
 }

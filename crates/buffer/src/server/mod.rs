@@ -17,7 +17,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -81,6 +81,9 @@ pub trait Keeper: Send + Sync {
     /// Whether what was fetched by this number is still the packet.
     fn is_current(&self, key: &PacketKey, number: u64) -> bool;
 
+    /// Where it keeps what is owed, as `stats settings` tells it: `memory` or `disk`.
+    fn place(&self) -> &'static str;
+
     /// What `stats` tells of it.
     fn figures(&self) -> Vec<(&'static str, String)>;
 }
@@ -117,6 +120,10 @@ impl Keeper for InMemory {
 
     fn is_current(&self, _: &PacketKey, _: u64) -> bool {
         false
+    }
+
+    fn place(&self) -> &'static str {
+        "memory"
     }
 
     fn figures(&self) -> Vec<(&'static str, String)> {
@@ -226,8 +233,10 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Ends all connections.
+    /// Ends all connections, and waits for those who serve them, for a moment.
     fn drop(&mut self) {
+        const LIMIT: Duration = Duration::from_secs(5);
+        const PAUSE: Duration = Duration::from_millis(1);
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
         let _ = TcpStream::connect(self.address);
@@ -236,6 +245,10 @@ impl Drop for Server {
         }
         for connection in self.shared.connections.lock().values() {
             let _ = connection.shutdown(Shutdown::Both);
+        }
+        let begun = Instant::now();
+        while Arc::strong_count(&self.shared) > 1 && begun.elapsed() < LIMIT {
+            std::thread::sleep(PAUSE);
         }
     }
 }

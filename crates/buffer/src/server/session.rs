@@ -136,6 +136,9 @@ impl Session {
         let Some(bytes) = self.channel.value(length as usize)? else {
             return Ok(Came::Refused("CLIENT_ERROR bad data chunk".into()));
         };
+        if packet.is_some() && !flag::agrees(change.flags, &bytes) {
+            return Ok(Came::Refused("CLIENT_ERROR the packet was changed on its way".into()));
+        }
         self.shared.counters.set.fetch_add(1, Ordering::Relaxed);
         let value = Value::new(bytes, room);
         let changed = match storing::store(&self.shared.memory, key, &change, value) {

@@ -1,0 +1,283 @@
+//! [`Client`]: stores packets on a pool of servers, and fetches them.
+//!
+//! It speaks memcached's meta commands as version 1.6.18 has them, so servers may be buffer nodes
+//! or stock memcached. What is sent goes in one stream and is answered once, at its end.
+//!
+//! A server that does not answer in time, or breaks off, fails the call; the next one connects
+//! anew. Where a call failed nothing is known of its packets: some may be stored.
+
+mod connection;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use self::connection::Connection;
+use crate::key::{BlockName, PacketKey, flag};
+use crate::placement::Pool;
+
+/// Packets that are asked for at a time.
+const ASKED_MAX: usize = 64;
+
+/// How a client works.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// How long a server may take to accept a connection.
+    pub connect_timeout: Duration,
+    /// How long a call may take. A server that is full delays its answer.
+    pub deadline: Duration,
+    /// Connections to each server that stay open.
+    pub idle_max: usize,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        ClientSettings {
+            connect_timeout: Duration::from_secs(1),
+            deadline: Duration::from_secs(90),
+            idle_max: 4,
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub struct ClientError {
+    /// Name of the server.
+    pub server: String,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// See [`ClientError`].
+#[derive(Debug)]
+pub enum Fault {
+    /// It cannot be reached, or broke off.
+    Unreachable(std::io::Error),
+    /// It did not answer within so long.
+    Late(Duration),
+    /// It does not do it, for this reason: it is full, its disk failed, a packet is broken.
+    Refused(String),
+    /// It answers what no such server does.
+    Strange(String),
+    /// A packet came back with other bytes than were stored.
+    Broken(PacketKey),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = &self.server;
+        match &self.fault {
+            Fault::Unreachable(error) => write!(f, "buffer server `{server}`: {error}"),
+            Fault::Late(limit) => {
+                write!(f, "buffer server `{server}` did not answer within {limit:?}")
+            }
+            Fault::Refused(reason) => write!(f, "buffer server `{server}`: {reason}"),
+            Fault::Strange(line) => {
+                write!(f, "`{server}` answers as no memcached does: `{}`", line.escape_debug())
+            }
+            Fault::Broken(key) => {
+                write!(f, "buffer server `{server}` gives other bytes of {key} than it was given")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// What is to become of packets that are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// They may be evicted: the PFS has them.
+    Clean,
+    /// They stay until the block is settled.
+    Owed,
+    /// The same, and they are durable, with all that was stored of their block before, when the
+    /// call returns, as far as the server makes anything durable.
+    Durable,
+}
+
+impl Keep {
+    fn flags(self, bytes: &[u8]) -> u32 {
+        let flags = match self {
+            Keep::Clean => 0,
+            Keep::Owed => flag::OWED,
+            Keep::Durable => flag::OWED | flag::SYNC,
+        };
+        flags | flag::checked(bytes)
+    }
+}
+
+/// What a server says that it does with what is owed to the PFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing: it is a stock memcached, which evicts, and forgets all when it ends.
+    AsAnythingElse,
+    /// It is not evicted; it is lost when the server ends.
+    InMemory,
+    /// It is on its disk, and there again when it is started again.
+    OnDisk,
+}
+
+/// See the module's documentation.
+pub struct Client {
+    pool: Pool,
+    servers: Vec<Server>,
+    settings: ClientSettings,
+}
+
+struct Server {
+    address: SocketAddr,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Client {
+    /// Of a pool; `addresses` are those of its members, in their order.
+    pub fn new(pool: Pool, addresses: Vec<SocketAddr>, settings: ClientSettings) -> Self {
+        let server = |address| Server { address, idle: Mutex::default() };
+        Client { pool, servers: addresses.into_iter().map(server).collect(), settings }
+    }
+
+    /// Stores packets of a block.
+    ///
+    /// # Errors
+    /// One server did not take all that it was to have.
+    pub fn put(
+        &self,
+        block: &BlockName,
+        packets: &[(u32, &[u8])],
+        keep: Keep,
+    ) -> Result<(), ClientError> {
+        for (server, of_it) in self.by_server(block, packets.iter().map(|(packet, _)| *packet)) {
+            let last = of_it.last().copied();
+            self.call(server, |connection| {
+                for at in &of_it {
+                    let (packet, bytes) = packets[*at];
+                    // One answer is for all of a block: those before need no sync of their own.
+                    let keep = match keep {
+                        Keep::Durable if last != Some(*at) => Keep::Owed,
+                        keep => keep,
+                    };
+                    let key = PacketKey { block: *block, packet };
+                    connection.store(&key, keep.flags(bytes), bytes)?;
+                }
+                connection.barrier()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Fetches packets of a block; `None` for each that its server does not have.
+    ///
+    /// # Errors
+    /// A server cannot be asked, or a packet is broken.
+    pub fn get(
+        &self,
+        block: &BlockName,
+        packets: &[u32],
+    ) -> Result<Vec<Option<Vec<u8>>>, ClientError> {
+        let mut fetched = vec![None; packets.len()];
+        for (server, of_it) in self.by_server(block, packets.iter().copied()) {
+            let keys: Vec<_> =
+                of_it.iter().map(|at| PacketKey { block: *block, packet: packets[*at] }).collect();
+            // What is asked for at once has to fit into what lies between both, as nothing is read
+            // while it is sent.
+            for (keys, places) in keys.chunks(ASKED_MAX).zip(of_it.chunks(ASKED_MAX)) {
+                let found = self.call(server, |connection| connection.fetch(keys))?;
+                places.iter().zip(found).for_each(|(at, value)| fetched[*at] = value);
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Tells all servers that the PFS has the first `packets` packets of a block. Stock memcached
+    /// evicts them anyway.
+    ///
+    /// # Errors
+    /// A server cannot be told: it keeps them.
+    pub fn settle(&self, block: &BlockName, packets: u32) -> Result<(), ClientError> {
+        let servers = self.by_server(block, 0..packets);
+        let told = servers
+            .into_iter()
+            .map(|(server, _)| self.call(server, |connection| connection.settle(block, packets)));
+        // All are told, also after one could not be.
+        told.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// Removes packets of a block.
+    ///
+    /// # Errors
+    /// A server cannot be told.
+    pub fn remove(&self, block: &BlockName, packets: &[u32]) -> Result<(), ClientError> {
+        for (server, of_it) in self.by_server(block, packets.iter().copied()) {
+            self.call(server, |connection| {
+                for at in &of_it {
+                    connection.remove(&PacketKey { block: *block, packet: packets[*at] })?;
+                }
+                connection.barrier()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What each server does with what is owed to the PFS, in the order of the pool.
+    ///
+    /// # Errors
+    /// A server cannot be asked.
+    pub fn kept(&self) -> Result<Vec<Kept>, ClientError> {
+        (0..self.servers.len()).map(|server| self.call(server, Connection::kept)).collect()
+    }
+
+    /// Packets, by their place in a list, of each server that has any.
+    fn by_server(
+        &self,
+        block: &BlockName,
+        packets: impl Iterator<Item = u32>,
+    ) -> Vec<(usize, Vec<usize>)> {
+        let mut by_server = vec![Vec::new(); self.servers.len()];
+        for (at, packet) in packets.enumerate() {
+            by_server[self.pool.server_of(&PacketKey { block: *block, packet })].push(at);
+        }
+        by_server.into_iter().enumerate().filter(|(_, of_it)| !of_it.is_empty()).collect()
+    }
+
+    /// Does something by a connection to a server.
+    fn call<T>(
+        &self,
+        server: usize,
+        act: impl Fn(&mut Connection) -> Result<T, Fault>,
+    ) -> Result<T, ClientError> {
+        let named = |fault| {
+            let server = self.pool.members()[server].name.clone();
+            ClientError { server, fault }
+        };
+        let Server { address, idle } = &self.servers[server];
+        let until = Instant::now() + self.settings.deadline;
+        let connect = || {
+            Connection::new(*address, self.settings.connect_timeout, self.settings.deadline)
+                .map_err(Fault::Unreachable)
+        };
+        let kept = idle.lock().pop();
+        let was_kept = kept.is_some();
+        let mut connection = kept.map_or_else(connect, Ok).map_err(named)?;
+        connection.begin(until);
+        let mut done = act(&mut connection);
+        // A server that was started again closed those of before. All that is sent may be repeated.
+        if was_kept && matches!(done, Err(Fault::Unreachable(_))) {
+            connection = connect().map_err(named)?;
+            connection.begin(until);
+            done = act(&mut connection);
+        }
+        // After anything else it is not known what comes next.
+        let is_sound = matches!(done, Ok(_) | Err(Fault::Broken(_))) && connection.is_at_rest();
+        if is_sound {
+            let mut idle = idle.lock();
+            if idle.len() < self.settings.idle_max {
+                idle.push(connection);
+            }
+        }
+        done.map_err(named)
+    }
+}

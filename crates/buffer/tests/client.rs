@@ -1,0 +1,173 @@
+//! The client, with servers of ours, with stock memcached, and with such as answer late, wrong or
+//! not at all.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::Memcached;
+use tempfile::TempDir;
+use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, Kept};
+use tidepool_buffer::disk::{Disk, DiskSettings};
+use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
+use tidepool_buffer::memory::Memory;
+use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
+
+const BLOCK: BlockName = BlockName { epoch: 0x77, block: 3 };
+
+fn serve(at: &str, memory_bytes: u64, disk: Option<&TempDir>) -> Server {
+    let memory = Arc::new(Memory::new(memory_bytes));
+    let patience = Duration::from_millis(300);
+    let keeper: Box<dyn Keeper> = match disk {
+        None => Box::new(InMemory),
+        Some(directory) => {
+            let settings = DiskSettings {
+                directory: directory.path().into(),
+                capacity_bytes: 1 << 30,
+                threads: 2,
+                patience,
+                replaced_bytes_max: 8 << 20,
+            };
+            Box::new(Disk::open(&settings, memory.clone()).unwrap().0)
+        }
+    };
+    let settings = Settings { patience, ..Settings::default() };
+    Server::start(TcpListener::bind(at).unwrap(), settings, memory, keeper).unwrap()
+}
+
+fn client(addresses: &[SocketAddr], placement: Placement) -> Client {
+    let members = (0..addresses.len()).map(|at| Member { name: format!("s{at}"), weight: 1.0 });
+    let pool = Pool::new(members.collect(), placement).unwrap();
+    let deadline = Duration::from_secs(2);
+    Client::new(pool, addresses.into(), ClientSettings { deadline, ..ClientSettings::default() })
+}
+
+fn packets(count: u32, length: usize) -> Vec<(u32, Vec<u8>)> {
+    let bytes = |packet: u32| (0..length).map(|at| (at as u32 * 7 + packet) as u8).collect();
+    (0..count).map(|packet| (packet, bytes(packet))).collect()
+}
+
+fn borrowed(packets: &[(u32, Vec<u8>)]) -> Vec<(u32, &[u8])> {
+    packets.iter().map(|(packet, bytes)| (*packet, &bytes[..])).collect()
+}
+
+/// Stores, fetches and removes packets of all lengths.
+fn goes_there_and_back(client: &Client) {
+    for (count, length) in [(1, 0), (200, 1), (40, 4097), (9, PACKET_BYTES_MAX - 512)] {
+        let sent = packets(count, length);
+        client.put(&BLOCK, &borrowed(&sent), Keep::Owed).unwrap();
+        let asked: Vec<u32> = (0..count + 2).collect();
+        let fetched = client.get(&BLOCK, &asked).unwrap();
+        for (packet, bytes) in &sent {
+            assert!(fetched[*packet as usize].as_ref() == Some(bytes), "packet {packet}");
+        }
+        assert_eq!(fetched[count as usize..], [None, None]);
+        client.remove(&BLOCK, &asked).unwrap();
+        assert!(client.get(&BLOCK, &asked).unwrap().iter().all(Option::is_none));
+    }
+    client.put(&BLOCK, &borrowed(&packets(3, 100)), Keep::Durable).unwrap();
+    client.settle(&BLOCK, 3).unwrap();
+    client.remove(&BLOCK, &[0, 1, 2]).unwrap();
+}
+
+#[test]
+fn packets_go_to_servers_and_back() {
+    let directory = TempDir::new().unwrap();
+    let servers =
+        [serve("127.0.0.1:0", 64 << 20, None), serve("127.0.0.1:0", 64 << 20, Some(&directory))];
+    let addresses = servers.each_ref().map(Server::address);
+    for placement in [Placement::Block, Placement::Packet] {
+        goes_there_and_back(&client(&addresses, placement));
+    }
+    let kept = client(&addresses, Placement::Block).kept().unwrap();
+    assert_eq!(kept, [Kept::InMemory, Kept::OnDisk]);
+    for server in &servers {
+        assert_eq!(server.usage().owed_bytes, 0, "all is settled or removed");
+    }
+}
+
+#[test]
+fn packets_go_to_stock_memcached_and_back() {
+    let Some(memcached) = Memcached::start() else {
+        println!("SKIPPED packets_go_to_stock_memcached_and_back: no `memcached` is here");
+        return;
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], memcached.port));
+    let client = client(&[address], Placement::Block);
+    goes_there_and_back(&client);
+    assert_eq!(client.kept().unwrap(), [Kept::AsAnythingElse]);
+}
+
+#[test]
+fn a_server_that_was_started_again_has_what_is_on_its_disk() {
+    let directory = TempDir::new().unwrap();
+    let server = serve("127.0.0.1:0", 64 << 20, Some(&directory));
+    let address = server.address();
+    let client = client(&[address], Placement::Block);
+    let sent = packets(20, 5000);
+    client.put(&BLOCK, &borrowed(&sent), Keep::Durable).unwrap();
+    drop(server);
+    let error = client.get(&BLOCK, &[0]).unwrap_err();
+    assert!(matches!(error.fault, Fault::Unreachable(_)), "{error}");
+    assert!(error.to_string().contains("`s0`"), "{error}");
+    let _server = serve(&address.to_string(), 64 << 20, Some(&directory));
+    let fetched = client.get(&BLOCK, &(0..20).collect::<Vec<_>>()).unwrap();
+    assert!(fetched.into_iter().zip(sent).all(|(found, (_, bytes))| found == Some(bytes)));
+}
+
+#[test]
+fn a_full_server_says_what_is_full_and_takes_more_when_it_is_told() {
+    let server = serve("127.0.0.1:0", 3 << 20, None);
+    let client = client(&[server.address()], Placement::Block);
+    let (first, second) = (packets(5, 500_000), BlockName { block: 4, ..BLOCK });
+    client.put(&BLOCK, &borrowed(&first), Keep::Owed).unwrap();
+    let error = client.put(&second, &borrowed(&first), Keep::Owed).unwrap_err();
+    assert!(matches!(&error.fault, Fault::Refused(reason) if reason.starts_with("full: ")));
+    assert!(error.to_string().contains("bytes are owed to the PFS"), "{error}");
+    let fetched = client.get(&BLOCK, &[0, 1, 2, 3, 4]).unwrap();
+    assert!(fetched.iter().all(Option::is_some), "what is owed stays");
+    client.settle(&BLOCK, 5).unwrap();
+    client.settle(&second, 5).unwrap();
+    client.put(&second, &borrowed(&first), Keep::Owed).unwrap();
+}
+
+/// A server that answers each connection with these bytes, and then nothing.
+fn answers(bytes: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 100]);
+            stream.write_all(&bytes).unwrap();
+            open.push(stream);
+        }
+    });
+    address
+}
+
+#[test]
+fn what_no_server_answers_fails_the_call_in_time() {
+    let key = PacketKey { block: BLOCK, packet: 0 };
+    let fault = |bytes: &[u8]| {
+        let client = client(&[answers(bytes.to_vec())], Placement::Block);
+        client.get(&BLOCK, &[0]).unwrap_err().fault
+    };
+    assert!(matches!(fault(b""), Fault::Late(_)));
+    assert!(matches!(fault(b"HTTP/1.1 400 Bad Request\r\n"), Fault::Strange(_)));
+    assert!(matches!(fault(&[b'x'; 5000]), Fault::Strange(_)));
+    assert!(matches!(fault(b"VA 99999999999 f0 k\r\n"), Fault::Strange(_)));
+    let value = |key: PacketKey, flags: u32| format!("VA 3 f{flags} k{key}\r\nabc\r\nMN\r\n");
+    let other = PacketKey { packet: 1, ..key };
+    assert!(matches!(fault(value(other, 0).as_bytes()), Fault::Strange(_)));
+    assert!(matches!(fault(value(key, 4).as_bytes()), Fault::Broken(broken) if broken == key));
+    assert!(matches!(fault(format!("VA 3 f0 k{key}\r\nabcd\r\n").as_bytes()), Fault::Strange(_)));
+    assert!(matches!(fault(b"SERVER_ERROR out of memory\r\nMN\r\n"), Fault::Refused(_)));
+    let refused = client(&[answers(value(key, 0).into_bytes())], Placement::Block);
+    assert_eq!(refused.get(&BLOCK, &[0]).unwrap(), [Some(b"abc".to_vec())]);
+}
