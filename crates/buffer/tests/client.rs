@@ -12,7 +12,7 @@ use support::Memcached;
 use tempfile::TempDir;
 use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, Kept};
 use tidepool_buffer::disk::{Disk, DiskSettings};
-use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
+use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 use tidepool_buffer::memory::Memory;
 use tidepool_buffer::placement::{Member, Placement, Pool};
 use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
@@ -107,14 +107,15 @@ fn a_server_that_was_started_again_has_what_is_on_its_disk() {
     let directory = TempDir::new().unwrap();
     let server = serve("127.0.0.1:0", 64 << 20, Some(&directory));
     let address = server.address();
-    let client = client(&[address], Placement::Block);
+    let [client, other] = [(); 2].map(|()| client(&[address], Placement::Block));
     let sent = packets(20, 5000);
     client.put(&BLOCK, &borrowed(&sent), Keep::Durable).unwrap();
     drop(server);
-    let error = client.get(&BLOCK, &[0]).unwrap_err();
+    let error = other.get(&BLOCK, &[0]).unwrap_err();
     assert!(matches!(error.fault, Fault::Unreachable(_)), "{error}");
     assert!(error.to_string().contains("`s0`"), "{error}");
     let _server = serve(&address.to_string(), 64 << 20, Some(&directory));
+    // Over the connection from before, which is closed by now.
     let fetched = client.get(&BLOCK, &(0..20).collect::<Vec<_>>()).unwrap();
     assert!(fetched.into_iter().zip(sent).all(|(found, (_, bytes))| found == Some(bytes)));
 }
@@ -170,4 +171,21 @@ fn what_no_server_answers_fails_the_call_in_time() {
     assert!(matches!(fault(b"SERVER_ERROR out of memory\r\nMN\r\n"), Fault::Refused(_)));
     let refused = client(&[answers(value(key, 0).into_bytes())], Placement::Block);
     assert_eq!(refused.get(&BLOCK, &[0]).unwrap(), [Some(b"abc".to_vec())]);
+}
+
+#[test]
+fn a_packet_that_changed_on_its_way_is_not_stored() {
+    let server = serve("127.0.0.1:0", 1 << 20, None);
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    let key = PacketKey { block: BLOCK, packet: 0 };
+    let flags = flag::OWED | flag::checked(b"sent");
+    let message = format!("ms {key} 4 F{flags}\r\nsEnt\r\nms {key} 4 F{flags}\r\nsent\r\nmn\r\n");
+    stream.write_all(message.as_bytes()).unwrap();
+    let mut answer = String::new();
+    while !answer.ends_with("MN\r\n") {
+        let mut bytes = [0; 200];
+        let length = stream.read(&mut bytes).unwrap();
+        answer.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
+    }
+    assert_eq!(answer, "CLIENT_ERROR the packet was changed on its way\r\nHD\r\nMN\r\n");
 }

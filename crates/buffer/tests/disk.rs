@@ -221,11 +221,11 @@ fn what_is_on_the_disk_may_leave_memory_and_is_read_from_there() {
 fn what_the_pfs_has_or_nobody_wants_is_gone_for_good() {
     let directory = TempDir::new().unwrap();
     let fixture = Fixture::new(directory.path());
-    for block in 0..3 {
+    for block in 0..4 {
         fixture.store(&key(block, 0), b"first", false).unwrap();
         fixture.store(&key(block, 1), b"second", true).unwrap();
     }
-    fixture.disk.settled(&key(0, 0).block);
+    [0, 3].iter().for_each(|block| fixture.disk.settled(&key(*block, 0).block));
     assert!(fixture.disk.removed(&key(1, 0)) && !fixture.disk.removed(&key(1, 7)));
     assert_eq!((fixture.fetched(&key(0, 1)), fixture.fetched(&key(1, 0))), (None, None));
     // A block of the same name begins anew.
