@@ -189,3 +189,24 @@ fn a_packet_that_changed_on_its_way_is_not_stored() {
     }
     assert_eq!(answer, "CLIENT_ERROR the packet was changed on its way\r\nHD\r\nMN\r\n");
 }
+
+#[test]
+fn commands_of_a_message_are_answered_as_those_of_a_connection() {
+    let server = serve("127.0.0.1:0", 4 << 20, None);
+    let key = |packet| PacketKey { block: BLOCK, packet };
+    let value = [b"x\r\n".repeat(100_000), b"end".to_vec()].concat();
+    let store = |packet| {
+        let head = format!("ms {} {} F{}\r\n", key(packet), value.len(), flag::checked(&value));
+        [head.as_bytes(), &value, b"\r\n"].concat()
+    };
+    let commands = [store(0), store(1), b"mn\r\n".to_vec()].concat();
+    let shared = server.shared();
+    assert_eq!(shared.obey(&commands, 1000).unwrap(), b"HD\r\nHD\r\nMN\r\n");
+    let fetch = format!("mg {} v\r\nmg {} v\r\n", key(1), key(2));
+    let head = format!("VA {}\r\n", value.len());
+    let expected = [head.as_bytes(), &value, b"\r\nEN\r\n"].concat();
+    assert!(shared.obey(fetch.as_bytes(), 1 << 20).unwrap() == expected);
+    assert!(shared.obey(fetch.as_bytes(), value.len()).is_err(), "they are too long");
+    assert!(shared.obey(&store(3)[..5000], 1000).is_err(), "a value that ends early");
+    assert_eq!(shared.obey(format!("mg {} v\r\n", key(3)).as_bytes(), 1000).unwrap(), b"EN\r\n");
+}

@@ -1,10 +1,11 @@
 //! [`Channel`]: what comes in, line by line and value by value, and what goes out.
 
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::wire::Wire;
 use crate::memory::Value;
 
 const INPUT_BYTES: usize = 16 << 10;
@@ -17,8 +18,8 @@ const OUTPUT_BYTES: usize = 256 << 10;
 const SLICES_MAX: usize = 64;
 
 /// A connection with what was read ahead and what is to be sent.
-pub struct Channel {
-    stream: TcpStream,
+pub struct Channel<'a> {
+    wire: Box<dyn Wire + 'a>,
     input: Vec<u8>,
     /// Where what was not taken yet begins.
     taken: usize,
@@ -41,7 +42,7 @@ impl Part {
     }
 }
 
-impl Channel {
+impl Channel<'static> {
     /// Over a connection. Whoever stands still within a message for `message_timeout` is left.
     ///
     /// # Errors
@@ -49,8 +50,15 @@ impl Channel {
     pub fn new(stream: TcpStream, message_timeout: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(message_timeout))?;
+        Ok(Channel::over(Box::new(stream), message_timeout))
+    }
+}
+
+impl<'a> Channel<'a> {
+    /// Over anything else.
+    pub fn over(wire: Box<dyn Wire + 'a>, message_timeout: Duration) -> Self {
         let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::new());
-        Ok(Channel { stream, input, taken: 0, output, output_bytes: 0, message_timeout })
+        Channel { wire, input, taken: 0, output, output_bytes: 0, message_timeout }
     }
 
     /// The next line without its end, once one is there; `None` at the end of the connection, or
@@ -90,13 +98,17 @@ impl Channel {
     pub fn value(&mut self, length: usize) -> io::Result<Option<Vec<u8>>> {
         let mut value = vec![0; length];
         let there = &self.input[self.taken..];
-        let known = there.len().min(length);
+        let mut known = there.len().min(length);
         value[..known].copy_from_slice(&there[..known]);
         self.taken += known;
         if known < length {
             self.flush()?;
-            self.stream.set_read_timeout(Some(self.message_timeout))?;
-            self.stream.read_exact(&mut value[known..])?;
+        }
+        while known < length {
+            match self.wire.read(&mut value[known..], Some(self.message_timeout))? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                more => known += more,
+            }
         }
         while self.input.len() - self.taken < 2 {
             self.flush()?;
@@ -181,7 +193,7 @@ impl Channel {
                 parts.iter().map(|part| IoSlice::new(part.bytes())).collect();
             let mut left = &mut slices[..];
             while !left.is_empty() {
-                let sent = match self.stream.write_vectored(left) {
+                let sent = match self.wire.write_vectored(left) {
                     Ok(0) => return Err(ErrorKind::WriteZero.into()),
                     Ok(sent) => sent,
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -198,15 +210,9 @@ impl Channel {
 
     /// Reads what is there behind what is known; false at the end.
     fn read_more(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        self.stream.set_read_timeout(timeout)?;
         let known = self.input.len();
         self.input.resize(known + INPUT_BYTES, 0);
-        let read = loop {
-            match self.stream.read(&mut self.input[known..]) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => break other,
-            }
-        };
+        let read = self.wire.read(&mut self.input[known..], timeout);
         self.input.truncate(known + *read.as_ref().unwrap_or(&0));
         Ok(read? > 0)
     }

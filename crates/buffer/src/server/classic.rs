@@ -15,7 +15,7 @@ const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
 
 /// `get`, `gets`, `gat`, `gats`.
 pub fn get(
-    session: &mut Session,
+    session: &mut Session<'_>,
     keys: &[&[u8]],
     with_cas: bool,
     expires: Option<i64>,
@@ -38,7 +38,7 @@ pub fn get(
 }
 
 /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
-pub fn store(session: &mut Session, store: &Store<'_>) -> io::Result<()> {
+pub fn store(session: &mut Session<'_>, store: &Store<'_>) -> io::Result<()> {
     let (mode, cas) = match store.verb {
         Verb::Of(mode) => (mode, None),
         Verb::Cas(unique) => (Mode::Set, Some(unique)),
@@ -71,14 +71,14 @@ pub fn store(session: &mut Session, store: &Store<'_>) -> io::Result<()> {
 }
 
 /// `delete`.
-pub fn delete(session: &mut Session, key: &[u8], is_quiet: bool) -> io::Result<()> {
+pub fn delete(session: &mut Session<'_>, key: &[u8], is_quiet: bool) -> io::Result<()> {
     let answer = if session.shared.remove(key) { "DELETED" } else { "NOT_FOUND" };
     session.say(answer, is_quiet)
 }
 
 /// `incr`, `decr`.
 pub fn count(
-    session: &mut Session,
+    session: &mut Session<'_>,
     key: &[u8],
     (arithmetic, delta): (Arithmetic, u64),
     is_quiet: bool,
@@ -112,14 +112,19 @@ pub fn no_number() -> &'static str {
 }
 
 /// `touch`.
-pub fn touch(session: &mut Session, key: &[u8], expires: i64, is_quiet: bool) -> io::Result<()> {
+pub fn touch(
+    session: &mut Session<'_>,
+    key: &[u8],
+    expires: i64,
+    is_quiet: bool,
+) -> io::Result<()> {
     let expires = session.expires(expires);
     let is_there = session.shared.find(key, Some(expires)).is_some();
     session.say(if is_there { "TOUCHED" } else { "NOT_FOUND" }, is_quiet)
 }
 
 /// `flush_all`: at once, or never: what is stored until then could not be told apart.
-pub fn flush(session: &mut Session, delay: i64, is_quiet: bool) -> io::Result<()> {
+pub fn flush(session: &mut Session<'_>, delay: i64, is_quiet: bool) -> io::Result<()> {
     if delay > 0 {
         return session.say("SERVER_ERROR this server flushes at once only", false);
     }
@@ -128,7 +133,7 @@ pub fn flush(session: &mut Session, delay: i64, is_quiet: bool) -> io::Result<()
 }
 
 /// `stats`.
-pub fn stats(session: &mut Session, about: &[u8]) -> io::Result<()> {
+pub fn stats(session: &mut Session<'_>, about: &[u8]) -> io::Result<()> {
     let figures = match about {
         b"" => session.shared.figures(),
         b"settings" => session.shared.settings_told(),
@@ -144,7 +149,7 @@ pub fn stats(session: &mut Session, about: &[u8]) -> io::Result<()> {
 }
 
 /// `lru_crawler metadump`: a line for each item.
-pub fn dump(session: &mut Session) -> io::Result<()> {
+pub fn dump(session: &mut Session<'_>) -> io::Result<()> {
     let (now, mut lines) = (session.shared.memory.now(), Vec::new());
     session.shared.memory.for_each(|key, item| lines.push(described(key, item, now)));
     for line in lines {

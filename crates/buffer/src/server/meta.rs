@@ -17,7 +17,7 @@ type Key<'a> = (&'a [u8], &'a [u8]);
 
 /// `mg`, `md`, `ma`, `me`.
 pub fn obey(
-    session: &mut Session,
+    session: &mut Session<'_>,
     letter: u8,
     key: Key<'_>,
     flags: &MetaFlags<'_>,
@@ -41,7 +41,7 @@ fn reflected(letter: u8, token: &[u8], key: Key<'_>) -> Option<Vec<u8>> {
 }
 
 fn answer(
-    session: &mut Session,
+    session: &mut Session<'_>,
     code: &str,
     key: Key<'_>,
     flags: &MetaFlags<'_>,
@@ -63,7 +63,7 @@ struct Found {
     told: Vec<u8>,
 }
 
-fn get(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+fn get(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
     if let Err(reason) = session.shared.bring(key.0) {
         return session.channel.text(&format!("SERVER_ERROR {reason}\r\n"));
     }
@@ -81,7 +81,7 @@ fn get(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result
 }
 
 /// Looks an item up, and makes one where the flags ask for it.
-fn find(session: &Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<Option<Found>> {
+fn find(session: &Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<Option<Found>> {
     let vivify = flags.time(b'N').map(|time| session.expires(time));
     let expires = flags.time(b'T').map(|time| session.expires(time));
     let memory = &session.shared.memory;
@@ -171,7 +171,7 @@ fn look(
 
 /// `ms`.
 pub fn set(
-    session: &mut Session,
+    session: &mut Session<'_>,
     key: Key<'_>,
     flags: &MetaFlags<'_>,
     length: u64,
@@ -219,7 +219,7 @@ enum Deleted {
     Other,
 }
 
-fn delete(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+fn delete(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
     let (empties, invalidates) = (flags.has(b'x'), flags.has(b'I'));
     let expires = flags.time(b'T').map(|time| session.expires(time));
     let memory = &session.shared.memory;
@@ -267,7 +267,7 @@ fn delete(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Res
     }
 }
 
-fn count(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+fn count(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
     if PacketKey::parse(key.0).is_some() {
         return session.say(ONLY_SET, false);
     }
@@ -312,7 +312,7 @@ fn count(session: &mut Session, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Resu
     session.channel.send(&item.value)
 }
 
-fn debug(session: &mut Session, key: Key<'_>) -> io::Result<()> {
+fn debug(session: &mut Session<'_>, key: Key<'_>) -> io::Result<()> {
     let memory = &session.shared.memory;
     let found = memory.with(key.0, |slot| {
         let now = slot.now();

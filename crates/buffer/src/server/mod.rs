@@ -10,6 +10,7 @@ mod counters;
 mod meta;
 mod session;
 mod storing;
+mod wire;
 
 use std::collections::HashMap;
 use std::io;
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 use self::channel::Channel;
 use self::counters::Counters;
 use self::session::{Session, is_usual_end};
+use self::wire::Message;
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
 use crate::memory::{Item, Memory, Usage, Value};
 
@@ -154,6 +156,17 @@ impl Shared {
         let settled = (0..packets).filter(|packet| settle(*packet)).count();
         self.keeper.settled(block);
         settled as u64
+    }
+
+    /// Obeys the commands of a message; the answers, of up to so many bytes.
+    ///
+    /// # Errors
+    /// A command without its value, or answers that are longer.
+    pub fn obey(self: &Arc<Self>, commands: &[u8], answers_max: usize) -> io::Result<Vec<u8>> {
+        let mut message = Message { commands, answers: Vec::new(), answers_max };
+        let channel = Channel::over(Box::new(&mut message), self.settings.message_timeout);
+        Session { shared: self.clone(), channel }.run()?;
+        Ok(message.answers)
     }
 
     /// Whether something was kept under a key that was removed.

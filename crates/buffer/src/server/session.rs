@@ -19,11 +19,11 @@ const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 pub const ONLY_SET: &str = "CLIENT_ERROR a packet of a block is stored by set alone";
 
 /// See the module's documentation.
-pub struct Session {
+pub struct Session<'a> {
     /// What all sessions share.
     pub shared: Arc<Shared>,
     /// The connection.
-    pub channel: Channel,
+    pub channel: Channel<'a>,
 }
 
 /// A value that comes, and where it goes.
@@ -44,7 +44,7 @@ pub enum Came {
     Refused(String),
 }
 
-impl Session {
+impl Session<'_> {
     /// Serves until the client ends.
     ///
     /// # Errors
