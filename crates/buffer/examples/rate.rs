@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tidepool_buffer::client::{Client, ClientError, ClientSettings, Keep};
+use tidepool_buffer::client::{Client, ClientError, ClientSettings, Keep, tcp};
 use tidepool_buffer::key::BlockName;
 use tidepool_buffer::placement::{Member, Placement, Pool};
 
@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addresses: Vec<SocketAddr> = words.iter().filter_map(|it| it.parse().ok()).collect();
     let members = addresses.iter().map(|it| Member { name: it.to_string(), weight: 1.0 });
     let pool = Pool::new(members.collect(), Placement::Block)?;
-    let client = Client::new(pool, addresses, ClientSettings::default());
+    let client =
+        Client::new(pool, addresses.into_iter().map(tcp).collect(), ClientSettings::default());
     let packet: Vec<u8> = (0..packet_bytes).map(|at| (at * 31 / 7) as u8).collect();
     let packets = (BLOCK_BYTES / packet_bytes) as u32;
     let all: Vec<u32> = (0..packets).collect();

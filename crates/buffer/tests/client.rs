@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use support::Memcached;
 use tempfile::TempDir;
-use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, Kept};
+use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, Kept, messages, tcp};
 use tidepool_buffer::disk::{Disk, DiskSettings};
 use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 use tidepool_buffer::memory::Memory;
@@ -43,7 +43,8 @@ fn client(addresses: &[SocketAddr], placement: Placement) -> Client {
     let members = (0..addresses.len()).map(|at| Member { name: format!("s{at}"), weight: 1.0 });
     let pool = Pool::new(members.collect(), placement).unwrap();
     let deadline = Duration::from_secs(2);
-    Client::new(pool, addresses.into(), ClientSettings { deadline, ..ClientSettings::default() })
+    let ways = addresses.iter().copied().map(tcp).collect();
+    Client::new(pool, ways, ClientSettings { deadline, ..ClientSettings::default() })
 }
 
 fn packets(count: u32, length: usize) -> Vec<(u32, Vec<u8>)> {
@@ -88,6 +89,21 @@ fn packets_go_to_servers_and_back() {
     for server in &servers {
         assert_eq!(server.usage().owed_bytes, 0, "all is settled or removed");
     }
+}
+
+#[test]
+fn packets_go_there_and_back_by_messages() {
+    let server = serve("127.0.0.1:0", 64 << 20, None);
+    let shared = server.shared().clone();
+    let most = PACKET_BYTES_MAX + 1000;
+    let way = messages(most, move |commands, _| {
+        assert!(commands.len() <= most, "{} bytes", commands.len());
+        shared.obey(commands, most)
+    });
+    let pool = Pool::new(vec![Member { name: "s0".into(), weight: 1.0 }], Placement::Block);
+    let client = Client::new(pool.unwrap(), vec![way], ClientSettings::default());
+    goes_there_and_back(&client);
+    assert_eq!(client.kept().unwrap(), [Kept::InMemory]);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! [`Connection`]: one stream to a server, whose commands are answered in their order.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
+use super::stream::Stream;
 use super::{Fault, Kept};
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 
@@ -15,8 +15,9 @@ const LINE_BYTES_MAX: u64 = 2048;
 
 /// See the module's documentation.
 pub struct Connection {
-    input: BufReader<TcpStream>,
-    output: BufWriter<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
+    /// What is to be sent.
+    output: Vec<u8>,
     until: Instant,
     limit: Duration,
     /// Something was sent whose answer was not read.
@@ -24,17 +25,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To a server. Nothing may take longer than `limit`.
-    ///
-    /// # Errors
-    /// It cannot be reached.
-    pub fn new(address: SocketAddr, connect: Duration, limit: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, connect)?;
-        stream.set_nodelay(true)?;
-        let input = BufReader::with_capacity(INPUT_BYTES, stream.try_clone()?);
-        let output = BufWriter::with_capacity(OUTPUT_BYTES, stream);
+    /// By a way to a server. A call may take no longer than `limit`.
+    pub fn new(stream: Box<dyn Stream>, limit: Duration) -> Self {
+        let stream = BufReader::with_capacity(INPUT_BYTES, stream);
         let until = Instant::now() + limit;
-        Ok(Connection { input, output, until, limit, is_owed_answers: false })
+        Connection { stream, output: Vec::new(), until, limit, is_owed_answers: false }
     }
 
     /// What follows is to end by then.
@@ -44,19 +39,23 @@ impl Connection {
 
     /// Whether all that was sent was answered.
     pub fn is_at_rest(&self) -> bool {
-        !self.is_owed_answers && self.input.buffer().is_empty()
+        !self.is_owed_answers && self.stream.buffer().is_empty()
+    }
+
+    /// Most packets of a [`Self::fetch`].
+    pub fn asked_max(&self) -> usize {
+        self.stream.get_ref().asked_max()
     }
 
     /// Sends a packet. What is wrong with it is told at the next barrier.
     pub fn store(&mut self, key: &PacketKey, flags: u32, bytes: &[u8]) -> Result<(), Fault> {
-        self.send(format!("ms {key} {} F{flags} q\r\n", bytes.len()).as_bytes())?;
-        self.send(bytes)?;
-        self.send(b"\r\n")
+        let head = format!("ms {key} {} F{flags} q\r\n", bytes.len());
+        self.send(&[head.as_bytes(), bytes, b"\r\n"])
     }
 
     /// Sends that a packet is not wanted any more.
     pub fn remove(&mut self, key: &PacketKey) -> Result<(), Fault> {
-        self.send(format!("md {key} q\r\n").as_bytes())
+        self.send(&[format!("md {key} q\r\n").as_bytes()])
     }
 
     /// Waits until all that was sent is done.
@@ -64,7 +63,7 @@ impl Connection {
     /// # Errors
     /// The first thing that is wrong with it.
     pub fn barrier(&mut self) -> Result<(), Fault> {
-        self.send(b"mn\r\n")?;
+        self.send(&[b"mn\r\n"])?;
         let mut refused = None;
         loop {
             match self.line()?.as_str() {
@@ -81,9 +80,9 @@ impl Connection {
     /// Fetches packets, in their order.
     pub fn fetch(&mut self, keys: &[PacketKey]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         for key in keys {
-            self.send(format!("mg {key} v f k q\r\n").as_bytes())?;
+            self.send(&[format!("mg {key} v f k q\r\n").as_bytes()])?;
         }
-        self.send(b"mn\r\n")?;
+        self.send(&[b"mn\r\n"])?;
         let places: HashMap<&PacketKey, usize> =
             keys.iter().enumerate().map(|(at, key)| (key, at)).collect();
         let (mut fetched, mut wrong) = (vec![None; keys.len()], None);
@@ -112,7 +111,7 @@ impl Connection {
 
     /// Tells that the PFS has a block.
     pub fn settle(&mut self, block: &BlockName, packets: u32) -> Result<(), Fault> {
-        self.send(format!("settle {block} {packets}\r\n").as_bytes())?;
+        self.send(&[format!("settle {block} {packets}\r\n").as_bytes()])?;
         let line = self.line()?;
         self.is_owed_answers = false;
         match line.as_str() {
@@ -125,7 +124,7 @@ impl Connection {
 
     /// What the server does with what is owed to the PFS.
     pub fn kept(&mut self) -> Result<Kept, Fault> {
-        self.send(b"stats settings\r\n")?;
+        self.send(&[b"stats settings\r\n"])?;
         let mut kept = Kept::AsAnythingElse;
         loop {
             match self.line()?.as_str() {
@@ -140,21 +139,47 @@ impl Connection {
         Ok(kept)
     }
 
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    /// Sends a command.
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), Fault> {
         self.is_owed_answers = true;
         let left = self.left()?;
-        let sent = self.output.get_ref().set_write_timeout(Some(left));
-        sent.and_then(|()| self.output.write_all(bytes)).map_err(|error| self.fault(error))
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let stream = self.stream.get_mut();
+        let sent = stream.set_left(left).and_then(|()| {
+            if bytes < OUTPUT_BYTES {
+                self.output.extend(parts.iter().copied().flatten());
+            }
+            if self.output.len() < OUTPUT_BYTES && bytes < OUTPUT_BYTES {
+                return Ok(());
+            }
+            stream.next_command(self.output.len())?;
+            stream.write_all(&self.output)?;
+            self.output.clear();
+            if bytes >= OUTPUT_BYTES {
+                stream.next_command(bytes)?;
+                parts.iter().try_for_each(|part| stream.write_all(part))?;
+            }
+            Ok(())
+        });
+        sent.map_err(|error| self.fault(error))
+    }
+
+    /// What was gathered goes out before something is read.
+    fn flush(&mut self) -> Result<(), Fault> {
+        let left = self.left()?;
+        let stream = self.stream.get_mut();
+        let flushed = stream.set_left(left).and_then(|()| {
+            stream.next_command(self.output.len())?;
+            stream.write_all(&self.output)
+        });
+        self.output.clear();
+        flushed.map_err(|error| self.fault(error))
     }
 
     fn line(&mut self) -> Result<String, Fault> {
-        let left = self.left()?;
-        let flushed = self.output.flush();
+        self.flush()?;
         let mut line = Vec::new();
-        let read = flushed.and_then(|()| {
-            self.input.get_ref().set_read_timeout(Some(left))?;
-            (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)
-        });
+        let read = (&mut self.stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
         read.map_err(|error| self.fault(error))?;
         match line.strip_suffix(b"\r\n") {
             Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
@@ -168,8 +193,8 @@ impl Connection {
     fn value(&mut self, length: usize) -> Result<Vec<u8>, Fault> {
         let left = self.left()?;
         let mut bytes = vec![0; length + 2];
-        let timed = self.input.get_ref().set_read_timeout(Some(left));
-        let read = timed.and_then(|()| self.input.read_exact(&mut bytes));
+        let timed = self.stream.get_mut().set_left(left);
+        let read = timed.and_then(|()| self.stream.read_exact(&mut bytes));
         read.map_err(|error| self.fault(error))?;
         match bytes.split_off(length) == b"\r\n" {
             true => Ok(bytes),

@@ -7,9 +7,9 @@
 //! anew. Where a call failed nothing is known of its packets: some may be stored.
 
 mod connection;
+mod stream;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,8 +18,7 @@ use self::connection::Connection;
 use crate::key::{BlockName, PacketKey, flag};
 use crate::placement::Pool;
 
-/// Packets that are asked for at a time.
-const ASKED_MAX: usize = 64;
+pub use self::stream::{Connect, Stream, messages, tcp};
 
 /// How a client works.
 #[derive(Clone, Debug)]
@@ -129,15 +128,15 @@ pub struct Client {
 }
 
 struct Server {
-    address: SocketAddr,
+    connect: Connect,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Client {
-    /// Of a pool; `addresses` are those of its members, in their order.
-    pub fn new(pool: Pool, addresses: Vec<SocketAddr>, settings: ClientSettings) -> Self {
-        let server = |address| Server { address, idle: Mutex::default() };
-        Client { pool, servers: addresses.into_iter().map(server).collect(), settings }
+    /// Of a pool; `ways` lead to its members, in their order.
+    pub fn new(pool: Pool, ways: Vec<Connect>, settings: ClientSettings) -> Self {
+        let server = |connect| Server { connect, idle: Mutex::default() };
+        Client { pool, servers: ways.into_iter().map(server).collect(), settings }
     }
 
     /// Stores packets of a block.
@@ -182,12 +181,11 @@ impl Client {
         for (server, of_it) in self.by_server(block, packets.iter().copied()) {
             let keys: Vec<_> =
                 of_it.iter().map(|at| PacketKey { block: *block, packet: packets[*at] }).collect();
-            // What is asked for at once has to fit into what lies between both, as nothing is read
-            // while it is sent.
-            for (keys, places) in keys.chunks(ASKED_MAX).zip(of_it.chunks(ASKED_MAX)) {
-                let found = self.call(server, |connection| connection.fetch(keys))?;
-                places.iter().zip(found).for_each(|(at, value)| fetched[*at] = value);
-            }
+            let found = self.call(server, |connection| {
+                let some = keys.chunks(connection.asked_max());
+                some.map(|keys| connection.fetch(keys)).collect::<Result<Vec<_>, _>>()
+            })?;
+            of_it.iter().zip(found.into_iter().flatten()).for_each(|(at, it)| fetched[*at] = it);
         }
         Ok(fetched)
     }
@@ -253,11 +251,11 @@ impl Client {
             let server = self.pool.members()[server].name.clone();
             ClientError { server, fault }
         };
-        let Server { address, idle } = &self.servers[server];
+        let Server { connect, idle } = &self.servers[server];
         let until = Instant::now() + self.settings.deadline;
         let connect = || {
-            Connection::new(*address, self.settings.connect_timeout, self.settings.deadline)
-                .map_err(Fault::Unreachable)
+            let stream = connect(self.settings.connect_timeout).map_err(Fault::Unreachable)?;
+            Ok(Connection::new(stream, self.settings.deadline))
         };
         let kept = idle.lock().pop();
         let was_kept = kept.is_some();

@@ -1,0 +1,123 @@
+//! [`Stream`]: the way to a server.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// See the module's documentation. What is written is there for the server when something is read.
+pub trait Stream: Read + Write + Send {
+    /// No read or write takes longer than this from now on.
+    ///
+    /// # Errors
+    /// It broke.
+    fn set_left(&mut self, left: Duration) -> io::Result<()>;
+
+    /// Most packets that are asked for at a time: nothing is read while that is sent, and the
+    /// answer has to fit.
+    fn asked_max(&self) -> usize;
+
+    /// A command ended; the next one has so many bytes.
+    ///
+    /// # Errors
+    /// It broke.
+    fn next_command(&mut self, bytes: usize) -> io::Result<()>;
+}
+
+/// Makes a way to a server. It may take as long as is told.
+pub type Connect = Box<dyn Fn(Duration) -> io::Result<Box<dyn Stream>> + Send + Sync>;
+
+/// By TCP, as to memcached.
+pub fn tcp(address: SocketAddr) -> Connect {
+    Box::new(move |limit| {
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    })
+}
+
+/// By messages that are answered: of up to `bytes_max` bytes, and so are the answers. `call` may
+/// take as long as it is told.
+pub fn messages(
+    bytes_max: usize,
+    call: impl Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Clone + Send + Sync + 'static,
+) -> Connect {
+    Box::new(move |limit| {
+        let call = Box::new(call.clone());
+        let (commands, answers) = (Vec::new(), io::Cursor::default());
+        Ok(Box::new(Messages { call, bytes_max, commands, answers, left: limit }))
+    })
+}
+
+impl Stream for TcpStream {
+    fn set_left(&mut self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+
+    fn asked_max(&self) -> usize {
+        64
+    }
+
+    fn next_command(&mut self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Messages<C> {
+    call: Box<C>,
+    bytes_max: usize,
+    commands: Vec<u8>,
+    answers: io::Cursor<Vec<u8>>,
+    left: Duration,
+}
+
+impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Messages<C> {
+    fn exchange(&mut self) -> io::Result<()> {
+        let answers = (self.call)(&self.commands, self.left)?;
+        self.commands.clear();
+        self.answers.get_mut().extend_from_slice(&answers);
+        Ok(())
+    }
+}
+
+impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C> {
+    fn set_left(&mut self, left: Duration) -> io::Result<()> {
+        self.left = left;
+        Ok(())
+    }
+
+    fn asked_max(&self) -> usize {
+        1
+    }
+
+    fn next_command(&mut self, bytes: usize) -> io::Result<()> {
+        if self.commands.is_empty() || self.commands.len() + bytes <= self.bytes_max {
+            return Ok(());
+        }
+        self.exchange()
+    }
+}
+
+impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Read for Messages<C> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.commands.is_empty() {
+            self.exchange()?;
+        }
+        let read = self.answers.read(into)?;
+        if self.answers.position() as usize == self.answers.get_ref().len() {
+            self.answers = io::Cursor::default();
+        }
+        Ok(read)
+    }
+}
+
+impl<C> Write for Messages<C> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.commands.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
