@@ -146,6 +146,14 @@ fn differs_as_known(request: &str, theirs: &str, ours: &str) -> bool {
     are_errors || trimmed(theirs) == trimmed(ours) || request.starts_with("verbosity")
 }
 
+/// memcached's `flush_all` has a clock of seconds, and now and then leaves what was stored in this
+/// one.
+fn forget(clients: [&mut Client; 2]) {
+    for client in clients {
+        client.ask(b"delete a noreply\r\ndelete b noreply\r\ndelete c noreply\r\n");
+    }
+}
+
 #[test]
 fn answers_are_those_of_memcached() {
     let Some(memcached) = Memcached::start() else {
@@ -163,14 +171,21 @@ fn answers_are_those_of_memcached() {
         |requests| {
             let mut theirs = Client::to(memcached.port);
             let mut ours = Client::to(server.address().port());
-            for client in [&mut theirs, &mut ours] {
-                client.ask(b"flush_all\r\n");
-            }
+            forget([&mut theirs, &mut ours]);
             for request in &requests {
                 let text = String::from_utf8_lossy(request).into_owned();
-                let (theirs, ours) = (theirs.ask(request), ours.ask(request));
-                let agrees = theirs == ours || differs_as_known(&text, &theirs, &ours);
-                prop_assert!(agrees, "{text:?}: memcached {theirs:?}, ours {ours:?}");
+                let (from_theirs, from_ours) = (theirs.ask(request), ours.ask(request));
+                if text.contains("flush_all") {
+                    forget([&mut theirs, &mut ours]);
+                }
+                let agrees =
+                    from_theirs == from_ours || differs_as_known(&text, &from_theirs, &from_ours);
+                let all = || requests.iter().map(|it| it.escape_ascii().to_string());
+                prop_assert!(
+                    agrees,
+                    "{text:?}: memcached {from_theirs:?}, ours {from_ours:?}, of {:?}",
+                    all().collect::<Vec<_>>()
+                );
             }
             Ok(())
         },
