@@ -28,8 +28,10 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 const GIVEN_UP_ASKED: usize = 64;
 /// Longest time between two comparisons with a holder.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(10);
-/// Files that a holder is asked about in one message.
-const EPOCHS_MAX: usize = 100_000;
+/// Files that a holder is asked about in one message, and those that it is told are over.
+const EPOCHS_MAX: usize = 30_000;
+/// Bytes of paths in one message, but for the last one's.
+const PATHS_BYTES_MAX: usize = 128 << 10;
 /// A copy that is not counted on stays for this time: the message that says so may be older.
 const YOUNG: Duration = Duration::from_secs(15);
 /// A holder is compared with for this time after it was to hold anything.
@@ -87,6 +89,45 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
         let interval = if is_idle { IDLE_INTERVAL } else { LOOK_INTERVAL };
         cluster.copies.wake.wait_for(&mut wanted, interval);
     }
+}
+
+/// The messages that tell a holder what is counted on, by rising names; what is over; and what was
+/// moved.
+fn audits(
+    node: &str,
+    epochs: &[u64],
+    over: &[u64],
+    moved: Vec<(u64, Vec<u8>)>,
+) -> impl Iterator<Item = Audit> {
+    let mut counted: Vec<&[u64]> = epochs.chunks(EPOCHS_MAX).collect();
+    counted.resize(counted.len().max(1), &[]);
+    let first = |at: usize| counted.get(at).and_then(|of_it| of_it.first());
+    let from = |at: usize| if at == 0 { 0 } else { first(at).copied().unwrap_or(u64::MAX) };
+    let to = |at: usize| first(at + 1).map_or(u64::MAX, |next| next - 1);
+    let ranges: Vec<_> = (0..counted.len()).map(|at| (from(at), to(at), counted[at])).collect();
+    let mut paths = vec![Vec::new()];
+    let mut bytes = 0;
+    for (epoch, path) in moved {
+        if bytes > PATHS_BYTES_MAX {
+            paths.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += path.len();
+        paths.last_mut().expect("it begins with one").push((epoch, path));
+    }
+    let over: Vec<&[u64]> = over.chunks(EPOCHS_MAX).collect();
+    let count = ranges.len().max(over.len()).max(paths.len());
+    (0..count).map(move |at| {
+        // A message more tells of no range.
+        let (from, to, epochs) = ranges.get(at).copied().unwrap_or((1, 0, &[]));
+        Audit {
+            node: node.to_owned(),
+            range: (from, to),
+            epochs: epochs.to_vec(),
+            over: over.get(at).map_or(Vec::new(), |over| over.to_vec()),
+            moved: paths.get_mut(at).map(std::mem::take).unwrap_or_default(),
+        }
+    })
 }
 
 impl Cluster {
@@ -175,17 +216,18 @@ impl Cluster {
             .map(|(copied, path)| (copied.copies.epoch, path.as_os_str().as_bytes().to_vec()))
             .collect();
         let is_told = is_recent && told.epochs == epochs && moved.is_empty();
-        if is_told || epochs.len() > EPOCHS_MAX {
+        if is_told {
             return None;
         }
-        let node = core.memory_only.node().to_owned();
         let is_over = |epoch: &&u64| epochs.binary_search(epoch).is_err();
-        let over = told.epochs.iter().filter(is_over).copied().collect();
-        let asked = Asked::Audit(Audit { node, epochs: epochs.to_vec(), over, moved });
-        let request = threads::about_copies(&postcard::to_stdvec(&asked).ok()?);
-        let reply =
-            self.transport.call(holder.as_str(), &request, self.config.peer_timeout).ok()?;
-        let mut missing = postcard::from_bytes::<AuditAnswer>(&reply).ok()?.ok()?;
+        let over: Vec<u64> = told.epochs.iter().filter(is_over).copied().collect();
+        let mut missing = Vec::new();
+        for audit in audits(core.memory_only.node(), epochs, &over, moved) {
+            let request = threads::about_copies(&postcard::to_stdvec(&Asked::Audit(audit)).ok()?);
+            let reply =
+                self.transport.call(holder.as_str(), &request, self.config.peer_timeout).ok()?;
+            missing.extend(postcard::from_bytes::<AuditAnswer>(&reply).ok()?.ok()?);
+        }
         missing.sort_unstable();
         (told.epochs, told.at) = (epochs.to_vec(), Some(Instant::now()));
         if !epochs.is_empty() {
@@ -224,7 +266,10 @@ impl Cluster {
                 copy.is_orphan.store(true, Ordering::Release);
                 continue;
             }
-            let is_old = copy.since.elapsed() > YOUNG && !audit.epochs.contains(&copy.epoch);
+            let is_told = (audit.range.0..=audit.range.1).contains(&copy.epoch);
+            let is_old = is_told
+                && copy.since.elapsed() > YOUNG
+                && audit.epochs.binary_search(&copy.epoch).is_err();
             if is_old || audit.over.contains(&copy.epoch) {
                 self.copies.held.drop_unneeded(copy);
             }
@@ -309,5 +354,38 @@ impl Cluster {
             memory.failed.insert(copy.epoch, Instant::now());
         }
         !due.into_inner().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_there_is_to_tell_is_told_once_and_no_message_is_too_long() {
+        let many: Vec<u64> = (0..100_000).map(|it| it * 1_000_000_007 + 5).collect();
+        let moved: Vec<_> = many.iter().map(|epoch| (*epoch, vec![b'x'; 90])).collect();
+        let none = Vec::new();
+        for (epochs, over) in [(&many, &none), (&none, &many), (&many, &many), (&none, &none)] {
+            let messages: Vec<Audit> = audits("n", epochs, over, moved.clone()).collect();
+            let all = |of: fn(&Audit) -> &Vec<u64>| -> Vec<u64> {
+                messages.iter().flat_map(of).copied().collect()
+            };
+            assert_eq!((all(|it| &it.epochs), all(|it| &it.over)), (epochs.clone(), over.clone()));
+            let told: Vec<_> = messages.iter().flat_map(|it| it.moved.clone()).collect();
+            assert!(told == moved);
+            // Each name is in one range: that of the message which has it.
+            for name in [0, 5, many[29_999], many[30_000] - 1, many[30_000], u64::MAX] {
+                let of_it = messages.iter().filter(|it| (it.range.0..=it.range.1).contains(&name));
+                let of_it: Vec<_> = of_it.collect();
+                let is_counted = epochs.binary_search(&name).is_ok();
+                assert_eq!(of_it.len(), 1, "{name}");
+                assert_eq!(of_it[0].epochs.binary_search(&name).is_ok(), is_counted, "{name}");
+            }
+            for message in messages {
+                let bytes = postcard::to_stdvec(&Asked::Audit(message)).unwrap().len();
+                assert!(bytes < 900_000, "{bytes} bytes");
+            }
+        }
     }
 }

@@ -59,7 +59,9 @@ pub struct Begin {
 pub struct Audit {
     /// Which start of the asking node.
     pub node: String,
-    /// What their times in memory are called.
+    /// Of which times in memory this tells: from this name to that one.
+    pub range: (u64, u64),
+    /// What those are called that are counted on, of this range.
     pub epochs: Vec<u64>,
     /// Those of the last message that are over.
     pub over: Vec<u64>,
