@@ -338,6 +338,8 @@ impl Driver {
                 Operation::Link { from, to, weather: Weather::Cut } => {
                     self.world.cut.insert((*from, *to));
                 }
+                // It ends streams, and the link stays what it was.
+                Operation::Link { weather: Weather::Reset, .. } => {}
                 Operation::Link { from, to, .. } => {
                     self.world.cut.remove(&(*from, *to));
                 }
