@@ -267,6 +267,13 @@ fn what_was_promised_and_is_broken_is_named() {
     let there = [0, 1, 2].map(|packet| again.fetched(&key(0, packet)).is_some());
     assert_eq!(there, [true, false, true]);
     assert_eq!(again.disk.owed().iter().filter(|it| !it.damaged.is_empty()).count(), 2);
+    // What is appended behind it would not be found again: it is refused, until it is settled.
+    let error = again.store(&key(1, 5), b"more", true).unwrap_err();
+    assert!(error.contains("is broken on the disk"), "{error}");
+    again.disk.settled(&key(1, 0).block);
+    again.store(&key(1, 5), b"more", true).unwrap();
+    drop(again);
+    assert_eq!(Fixture::new(directory.path()).fetched(&key(1, 5)), Some(b"more".to_vec()));
 }
 
 #[test]
@@ -299,4 +306,28 @@ fn two_servers_do_not_use_one_directory() {
     let second = Disk::open(&settings(directory.path(), 1 << 20), memory);
     let error = second.map(drop).unwrap_err().to_string();
     assert!(error.contains("another buffer server"), "{error}");
+}
+
+/// Of what was not synced a later record may be whole and an earlier one torn.
+#[test]
+fn what_was_left_behind_a_torn_record_never_comes_back() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    let store = |fixture: &Fixture, packet, byte, is_sync| {
+        fixture.store(&key(0, packet), &[byte; 100], is_sync).unwrap();
+    };
+    store(&fixture, 0, 1, true);
+    store(&fixture, 0, 2, false);
+    store(&fixture, 1, 3, false);
+    drop(fixture);
+    let path = directory.path().join(format!("{:016x}-0.block", 0xabc));
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(b"x", 64 + 124 + 24 + 7).unwrap();
+    let again = Fixture::new(directory.path());
+    assert_eq!((again.fetched(&key(0, 0)), again.fetched(&key(0, 1))), (Some(vec![1; 100]), None));
+    // It has the place of the torn one, to the byte.
+    store(&again, 1, 4, true);
+    drop(again);
+    let again = Fixture::new(directory.path());
+    assert_eq!(again.fetched(&key(0, 1)), Some(vec![4; 100]));
 }

@@ -81,6 +81,10 @@ impl Block {
         state.packets = scanned.packets.into_iter().map(entry).collect();
         state.progress.end = scanned.end;
         state.rooms.push(room);
+        // What would be appended behind it is not found again.
+        let broken = scanned.damaged.join(", ");
+        let reason = || format!("block {} is broken on the disk: {broken}", scanned.block);
+        state.failed = (!broken.is_empty()).then(reason);
         state.damaged = scanned.damaged;
         Block { name: scanned.block, state: Mutex::new(state) }
     }

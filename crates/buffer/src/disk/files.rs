@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fdatasync, flock, fsync, openat, renameat,
-    unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fdatasync, flock, fsync, ftruncate, openat,
+    renameat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, pwritev};
 
@@ -96,7 +96,10 @@ impl Files {
         let (name, mode) = (name_of(block), Mode::RUSR | Mode::WUSR);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if progress.end > 0 {
-            return Ok(openat(&self.directory, name, flags, mode)?.into());
+            let file = openat(&self.directory, name, flags, mode)?;
+            // Whole records behind a torn one would follow what is appended, and count as later.
+            ftruncate(&file, progress.end)?;
+            return Ok(file.into());
         }
         let file = openat(&self.directory, name, flags | OFlags::CREATE | OFlags::TRUNC, mode)?;
         let header = format::header(block);
