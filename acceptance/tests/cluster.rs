@@ -77,9 +77,43 @@ fn moosefs_is_shared() -> Tested {
     let cluster = Cluster::up(&place.plan(2, PfsKind::Moosefs)?)?;
     // Its other clients see the size of a new file that the daemon wrote a moment after `close`.
     bytes_cross(&cluster, Cluster::pfs)?;
+    chunks_have_servers(&cluster)?;
     // Dropped as a test that fails drops it.
     drop(cluster);
     place.is_clean()
+}
+
+/// `explain` names the chunk server of every chunk, as MooseFS does, and the class of a directory's
+/// rule decides which one that is.
+fn chunks_have_servers(cluster: &Cluster) -> Tested {
+    let servers = |path: &str| -> Result<Vec<String>, Failed> {
+        let text = cluster.run("c1", &["tidepool", "explain", "--json", path])?;
+        let explained: serde_json::Value = serde_json::from_str(&text)?;
+        let stripes = explained[0]["stripes"].as_array().cloned().unwrap_or_default();
+        let server = |stripe: &serde_json::Value| Some(stripe["server"].as_str()?.to_owned());
+        let named: Vec<String> = stripes.iter().filter_map(server).collect();
+        ensure(named.len() == stripes.len(), &format!("a chunk has no server: {text}"))?;
+        Ok(named)
+    };
+    let long = vec![7; 130 << 20];
+    fs::write(cluster.mount("c1")?.join("chunks"), &long)?;
+    let named = servers("/run/tide/chunks")?;
+    let told = cluster.run("c1", &["mfsfileinfo", "/run/pfs/chunks"])?;
+    let told: Vec<&str> = told
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("copy 1: ")?.split(' ').next())
+        .collect();
+    ensure(named == told && named.len() == 3, &format!("{named:?}, MooseFS: {told:?}"))?;
+
+    fs::create_dir(cluster.mount("c1")?.join("placed"))?;
+    for name in ["one", "two"] {
+        fs::write(cluster.mount("c1")?.join("placed").join(name), &long[..70 << 20])?;
+        let named = servers(&format!("/run/tide/placed/{name}"))?;
+        let first = "10.77.0.101:9422";
+        ensure(named == [first; 2], &format!("{name}, asked for on d1: {named:?}"))?;
+    }
+    let read = fs::read(cluster.mount("c2")?.join("placed/two"))?;
+    ensure(read == long[..70 << 20], "c2 reads other bytes")
 }
 
 /// What one node writes, through its daemon or beside it, the other one reads through its own.
@@ -370,10 +404,11 @@ impl Place {
 fn plan(name: &str, directory: &Path, compute: u8, pfs: PfsKind) -> Result<Plan, Failed> {
     let options = ClusterUpOptions {
         compute,
-        data: 1,
+        data: if pfs == PfsKind::Moosefs { 2 } else { 1 },
         link: Some(Rate(Some(LINK))),
         disk: Some(Rate(Some(400_000_000))),
-        disk_size: 1 << 30,
+        // MooseFS leaves 256 MiB of a disk free, and goes elsewhere before it fills one.
+        disk_size: if pfs == PfsKind::Moosefs { 4 << 30 } else { 1 << 30 },
         memory: "64MiB".into(),
         pfs,
         with: Vec::new(),

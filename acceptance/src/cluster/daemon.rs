@@ -12,7 +12,7 @@ use tidepool_test_authority::{Authority, Files};
 
 use super::plan::{Node, Plan, Role};
 use super::{processes, services, space};
-use crate::arguments::ClusterService;
+use crate::arguments::{ClusterService, PfsKind};
 use crate::process;
 
 /// Port on which daemons reach each other.
@@ -63,6 +63,13 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
     set("log_file", &plan.files(node).join("tidepool.log").display().to_string());
     // All nodes share the memory of this machine: one would shrink for the others.
     set("control", "off");
+    let mut rules = Vec::new();
+    if plan.pfs == PfsKind::Moosefs {
+        rules.push(toml::toml! {
+            path = "placed"
+            stripe_servers = ["pool:d1"]
+        });
+    }
     if !plan.single {
         let member = |node: &Node| format!("{}={}", node.name, node.address());
         let members: Vec<String> = plan.of(Role::Compute).map(member).collect();
@@ -81,13 +88,15 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
         set("cluster_key_file", &plan.directory.join("key").display().to_string());
         table.insert("peer_port".into(), i64::from(PEER_PORT).into());
         if plan.of(Role::Compute).nth(1).is_some() {
-            let rule = toml::toml! {
+            rules.push(toml::toml! {
                 path = "copies"
                 write_mode = "memory"
                 copies = 2
-            };
-            table.insert("rule".into(), vec![rule].into());
+            });
         }
+    }
+    if !rules.is_empty() {
+        table.insert("rule".into(), rules.into());
     }
     Ok(toml::to_string(&table)?)
 }

@@ -11,11 +11,12 @@ use super::space;
 use crate::process;
 
 /// Programs, each with the package of Debian that has it.
-pub const PROGRAMS: [(&str, &str); 4] = [
+pub const PROGRAMS: [(&str, &str); 5] = [
     ("mfsmaster", "moosefs-master"),
     ("mfschunkserver", "moosefs-chunkserver"),
     ("mfsmount", "moosefs-client"),
     ("mfssetgoal", "moosefs-client"),
+    ("mfsscadmin", "moosefs-client"),
 ];
 /// Metadata of a file system without files.
 const NO_FILES: &str = "MFSM NEW";
@@ -45,7 +46,7 @@ pub fn start_server(plan: &Plan, node: &Node) -> Result<()> {
 /// Lines of the master's configuration.
 fn master(files: &Path, data: &Path) -> Result<String> {
     let exports = files.join("exports.cfg");
-    fs::write(&exports, "* / rw,alldirs,maproot=0\n")?;
+    fs::write(&exports, "* / rw,alldirs,admin,maproot=0\n")?;
     // One that ran before has files.
     if fs::read_dir(data)?.next().is_none() {
         fs::write(data.join("metadata.mfs"), NO_FILES)?;
@@ -61,14 +62,45 @@ fn chunk_server(plan: &Plan, node: &Node, files: &Path) -> Result<String> {
     fs::create_dir_all(space::seen_from_here(plan, node, &chunks)?)?;
     fs::write(&disks, format!("{chunks}\n"))?;
     let address = manager(plan)?;
-    Ok(format!("HDD_CONF_FILENAME = {}\nMASTER_HOST = {address}\n", disks.display()))
+    let label = label(plan, node)?;
+    Ok(format!(
+        "HDD_CONF_FILENAME = {}\nMASTER_HOST = {address}\nLABELS = {label}\n",
+        disks.display()
+    ))
 }
 
-/// Mounts it, with one copy of each file.
+/// Label of a data node for its storage class, which has the node's name: A is the first one's.
+fn label(plan: &Plan, node: &Node) -> Result<char> {
+    let mut data = plan.of(Role::Data).zip('A'..='Z');
+    let found = data.find(|(other, _)| other.name == node.name);
+    Ok(found.with_context(|| format!("{} has no label", node.name))?.1)
+}
+
+/// Makes the storage classes, unless another client has.
+fn make_classes(plan: &Plan, node: &Node) -> Result<()> {
+    let classes = || -> Result<String> {
+        process::read(space::command_on(plan, node, "mfsscadmin")?.args([space::PFS, "list"]))
+    };
+    for data in plan.of(Role::Data) {
+        let exists = |classes: &str| classes.lines().any(|class| class.trim() == data.name);
+        if exists(&classes()?) {
+            continue;
+        }
+        let label = label(plan, data)?.to_string();
+        let mut make = space::command_on(plan, node, "mfsscadmin")?;
+        let made = process::read(make.args([space::PFS, "create", &label, &data.name]));
+        // Clients start together.
+        made.map(drop).or_else(|error| if exists(&classes()?) { Ok(()) } else { Err(error) })?;
+    }
+    Ok(())
+}
+
+/// Mounts it, with one copy of each file, and a storage class a data node.
 pub fn start_client(plan: &Plan, node: &Node) -> Result<()> {
     let mut mount = space::command_on(plan, node, "mfsmount")?;
     mount.args([space::PFS, "-H", &manager(plan)?, "-o", MOUNT_OPTIONS]);
     process::read(&mut mount).context("mounting MooseFS")?;
+    make_classes(plan, node)?;
     let mut goal = space::command_on(plan, node, "mfssetgoal")?;
     process::read(goal.args(["-r", "1", space::PFS])).map(drop)
 }

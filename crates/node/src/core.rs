@@ -24,6 +24,7 @@ use crate::fill_pool::FillPool;
 use crate::habits::Habits;
 use crate::pins::Pins;
 use crate::promise::{PfsPromise, Promise};
+use crate::server_loads::LayoutQueue;
 
 /// See the module's documentation.
 pub struct Core {
@@ -39,6 +40,8 @@ pub struct Core {
     pub files: FileTable,
     /// Transfers.
     pub fills: FillPool,
+    /// Layouts of files that a program is run for.
+    pub(crate) layouts: Arc<LayoutQueue>,
     /// Blocks that pass through without being kept.
     pub buffers: BlockBuffers,
     /// Whether readers go on from the heads of files, by user.

@@ -52,9 +52,6 @@ pub fn start_threads(core: &Arc<Core>, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of a file that are read in order without asking for its layout.
-const BLOCKS_IN_ORDER: u64 = 4;
-
 /// Where the blocks of one cached version come from: the file, by the descriptor of one open.
 #[derive(Clone, Copy)]
 pub struct BlockSource<'a> {
@@ -324,14 +321,6 @@ impl Job {
 }
 
 impl Core {
-    /// Finds out which servers have the file, where it is so long that the order of its blocks
-    /// matters.
-    pub fn find_placement(&self, cached: &CachedVersion, lower: &dyn LowerFile) {
-        if cached.size() > BLOCKS_IN_ORDER * self.block_bytes() {
-            cached.placement.find(&*self.pfs, lower);
-        }
-    }
-
     /// Whether the file still is at the version that is cached, asked of the PFS. Names that come
     /// and go through this node keep the version; those that another program moves make another
     /// version, for its change of content could hide behind them.

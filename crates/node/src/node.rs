@@ -98,6 +98,7 @@ impl Node {
             pfs,
             files: FileTable::default(),
             fills: FillPool::default(),
+            layouts: Arc::default(),
             buffers: BlockBuffers::new(pool_blocks(&config), config.block_bytes),
             habits: Default::default(),
             longest_tried_bytes: AtomicU64::new(0),

@@ -1,11 +1,19 @@
 //! [`ServerLoads`]: which of the waiting transfers goes next, so that the data servers of the PFS
 //! have equal shares of those in flight. What a file's layout does not tell goes in order.
 
-use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
-use tidepool_pfs::{LowerFile, LowerStore, Placement, ServerKey};
+use parking_lot::Mutex;
+use tidepool_pfs::{Layout, LowerFile, LowerStore, Placement, ServerKey};
+
+use crate::core::Core;
+use crate::file::cached_version::CachedVersion;
+
+/// Blocks of a file that are read in order without asking for its layout.
+const BLOCKS_IN_ORDER: u64 = 4;
 
 /// Waiting transfers that are looked at for a server with less to do.
 const LOOKED_AT: usize = 128;
@@ -65,27 +73,92 @@ pub struct KnownPlacement {
     found: OnceLock<Placement>,
 }
 
+/// Layouts that take a program to read are asked for beside the reads, one after the other; this
+/// many wait, each with a descriptor of its own.
+const ASKED_FOR_MAX: usize = 64;
+
+/// The layouts that are waited for.
+#[derive(Default)]
+pub struct LayoutQueue {
+    state: Mutex<Asking>,
+}
+
+#[derive(Default)]
+struct Asking {
+    waiting: VecDeque<(Weak<CachedVersion>, OwnedFd)>,
+    is_running: bool,
+}
+
+impl LayoutQueue {
+    /// Asks for the layout of a file. Reads go in order until it is there; where too many wait or
+    /// no thread can be had, that is all.
+    fn ask(self: &Arc<Self>, pfs: &Arc<dyn LowerStore>, of: &Arc<CachedVersion>, it: OwnedFd) {
+        let mut state = self.state.lock();
+        if state.waiting.len() >= ASKED_FOR_MAX {
+            return;
+        }
+        state.waiting.push_back((Arc::downgrade(of), it));
+        if !std::mem::replace(&mut state.is_running, true) {
+            let (queue, pfs) = (Arc::clone(self), Arc::clone(pfs));
+            let thread = std::thread::Builder::new().name("layouts".into()).stack_size(256 << 10);
+            if thread.spawn(move || queue.work(&*pfs)).is_err() {
+                *state = Asking::default();
+            }
+        }
+    }
+
+    /// Ends once nothing waits.
+    fn work(&self, pfs: &dyn LowerStore) {
+        loop {
+            let mut state = self.state.lock();
+            let Some((cached, descriptor)) = state.waiting.pop_front() else {
+                state.is_running = false;
+                return;
+            };
+            drop(state);
+            if cached.upgrade().is_some_and(|cached| !cached.is_invalidated()) {
+                let layout = pfs.layout(descriptor.as_fd());
+                if let Some(cached) = cached.upgrade() {
+                    cached.placement.take(&layout, cached.id().inode);
+                }
+            }
+        }
+    }
+}
+
 impl KnownPlacement {
     /// The placement, as far as it was found.
     pub fn get(&self) -> Option<&Placement> {
         self.found.get()
     }
 
-    /// Asks the PFS, once, unless that costs more than it can gain.
-    pub fn find(&self, pfs: &dyn LowerStore, lower: &dyn LowerFile) {
-        if !self.is_asked.swap(true, Ordering::AcqRel) && !pfs.layout_runs_a_tool() {
-            let layout = pfs.layout(lower.descriptor());
-            if let Some(placement) = Placement::of(&layout, lower.id().inode) {
-                let _ = self.found.set(placement);
-            }
+    fn take(&self, layout: &Layout, file: u64) {
+        if let Some(placement) = Placement::of(layout, file) {
+            let _ = self.found.set(placement);
+        }
+    }
+}
+
+impl Core {
+    /// Finds out which servers have the file, where it is so long that the order of its blocks
+    /// matters. The PFS is asked once; where that takes a program, nobody waits for it.
+    pub fn find_placement(&self, cached: &Arc<CachedVersion>, lower: &dyn LowerFile) {
+        let placement = &cached.placement;
+        if cached.size() <= BLOCKS_IN_ORDER * self.block_bytes()
+            || placement.is_asked.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        if !self.pfs.layout_runs_a_tool() {
+            placement.take(&self.pfs.layout(lower.descriptor()), lower.id().inode);
+        } else if let Ok(descriptor) = lower.descriptor().try_clone_to_owned() {
+            self.layouts.ask(&self.pfs, cached, descriptor);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidepool_pfs::Layout;
-
     use super::*;
 
     /// Servers of blocks, four to a stripe, three servers in turn.

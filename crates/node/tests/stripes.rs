@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use support::{Fixture, content, read_all};
@@ -45,8 +45,11 @@ impl Barrier {
     }
 }
 
+/// What the program does that tells layouts.
+type Tool = Box<dyn Fn() + Send + Sync>;
+
 /// Servers that had work at the same time while a file of that layout was loaded.
-fn servers_at_once(layout: impl FnOnce(u64) -> Layout) -> usize {
+fn servers_at_once(layout: impl FnOnce(u64) -> Layout, tool: Option<Tool>) -> usize {
     let (fixture, hooks) = Fixture::hooked(|config| {
         config.transfers = SERVERS as u32;
         config.capacity_bytes = STRIPES * STRIPE * 2 * config.block_bytes;
@@ -57,6 +60,7 @@ fn servers_at_once(layout: impl FnOnce(u64) -> Layout) -> usize {
     let barrier = Arc::<Barrier>::default();
     let held = barrier.clone();
     let server = move |offset: u64| offset / (STRIPE * block_bytes) % SERVERS;
+    tool.into_iter().for_each(|tool| hooks.tell_by_tool(tool));
     hooks.stripe(layout(STRIPE * block_bytes), move |offset| held.wait(server(offset)));
     let file = File::open(&path).unwrap();
     fixture.node.admin(AdminRequest::Load, Some(file.into()), 0).unwrap();
@@ -70,7 +74,23 @@ fn servers_at_once(layout: impl FnOnce(u64) -> Layout) -> usize {
 fn a_load_keeps_all_data_servers_busy() {
     let stripes = |size| Layout { stripe_size_bytes: Some(size), ..Layout::default() };
     let in_turn = |size| Layout { stripe_count: Some(SERVERS as u32), ..stripes(size) };
-    assert_eq!(servers_at_once(in_turn), SERVERS as usize);
-    assert_eq!(servers_at_once(stripes), SERVERS as usize, "placed by hash");
-    assert!(servers_at_once(|_| Layout::default()) < SERVERS as usize, "in order otherwise");
+    assert_eq!(servers_at_once(in_turn, None), SERVERS as usize);
+    assert_eq!(servers_at_once(stripes, None), SERVERS as usize, "placed by hash");
+    assert!(servers_at_once(|_| Layout::default(), None) < SERVERS as usize, "in order otherwise");
+}
+
+#[test]
+fn reads_do_not_wait_for_the_program_that_tells_a_layout() {
+    let name = |stripe| format!("server {}", stripe % SERVERS);
+    let placed = |size| Layout {
+        stripe_size_bytes: Some(size),
+        stripes: (0..STRIPES).map(name).collect(),
+        ..Layout::default()
+    };
+    assert_eq!(servers_at_once(placed, Some(Box::new(|| ()))), SERVERS as usize);
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Mutex::new(ended);
+    let hangs = move || _ = ended.lock().unwrap().recv();
+    assert!(servers_at_once(placed, Some(Box::new(hangs))) < SERVERS as usize);
+    drop(end);
 }

@@ -140,8 +140,8 @@ pub trait LowerStore: Send + Sync {
     /// Striping of an open file or directory.
     fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout;
 
-    /// Whether [`layout`](Self::layout) runs a program of the file system's: too much for each file
-    /// that is read.
+    /// Whether [`layout`](Self::layout) runs a program of the file system's, so that reads do not wait
+    /// for it.
     fn layout_runs_a_tool(&self) -> bool;
 
     /// Asks for striping: of a directory for files made in it later, or of a new, empty file.

@@ -362,15 +362,14 @@ impl Handle {
         let block_bytes = self.core.block_bytes();
         let end = range.end.min(size);
         self.core.find_placement(&cached, &*self.lower);
-        // Several stripes ahead, so that several servers have work.
-        let stripe_bytes = cached.placement.get().and_then(Placement::stripe_bytes);
-        let stripe_blocks = stripe_bytes.map_or(1, |bytes| bytes.div_ceil(block_bytes));
-        let ahead = ahead * stripe_blocks.min(STRIPE_BLOCKS_MAX);
         let mut ahead_to = range.start / block_bytes * block_bytes;
         for block in range.start / block_bytes..end.div_ceil(block_bytes) {
             crate::loads::check(go_on)?;
             let offset = block * block_bytes;
-            let wanted = (offset + ahead).min(end);
+            // Several stripes, so that several servers have work.
+            let stripe_bytes = cached.placement.get().and_then(Placement::stripe_bytes);
+            let stripe_blocks = stripe_bytes.map_or(1, |bytes| bytes.div_ceil(block_bytes));
+            let wanted = (offset + ahead * stripe_blocks.min(STRIPE_BLOCKS_MAX)).min(end);
             if wanted > ahead_to {
                 self.prefetch_from(&cached, origin, ahead_to.max(offset), wanted - ahead_to);
                 ahead_to = wanted;

@@ -8,6 +8,7 @@ mod ceph;
 mod gluster;
 mod gpfs;
 mod lustre;
+mod moosefs;
 mod orangefs;
 pub(crate) mod placement;
 pub(crate) mod runner;
@@ -15,6 +16,7 @@ pub(crate) mod runner;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,6 +67,9 @@ pub struct Layout {
     pub stripe_count: Option<u32>,
     /// The servers in the order of stripes; empty where unknown.
     pub servers: Vec<String>,
+    /// The server of each stripe, where they are not in turn; empty text: not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stripes: Vec<String>,
     /// Pool or storage class, if there is one.
     pub pool: Option<String>,
     /// Why something is unknown, or what else is to be said.
@@ -105,6 +110,12 @@ impl Layout {
         if !self.servers.is_empty() {
             text += &format!(": {}", self.servers.join(", "));
         }
+        if !self.stripes.is_empty() {
+            let servers: BTreeSet<&String> =
+                self.stripes.iter().filter(|server| !server.is_empty()).collect();
+            text = text.replace("number of servers not known", "placed one by one");
+            text += &format!(": on {} servers", servers.len());
+        }
         if let Some(pool) = &self.pool {
             text += &format!("; pool {pool}");
         }
@@ -125,6 +136,12 @@ impl Layout {
         Some((stripe % u64::from(count)) as u32)
     }
 
+    /// The server of a stripe, where each is placed for itself.
+    fn placed(&self, stripe: u64) -> Option<&String> {
+        let server = self.stripes.get(usize::try_from(stripe).ok()?)?;
+        Some(server).filter(|server| !server.is_empty())
+    }
+
     /// The stripes of `[offset, offset + length)` and their servers, at most `parts_max`.
     pub fn map(&self, offset: u64, length: u64, parts_max: usize) -> Vec<StripePart> {
         let Some(size) = self.stripe_size_bytes.filter(|size| *size > 0) else {
@@ -137,7 +154,8 @@ impl Layout {
             let stripe = at / size;
             let stripe_end = (stripe + 1).saturating_mul(size).min(end);
             let server_index = self.server_index_of(stripe);
-            let server = server_index.and_then(|index| self.servers.get(index as usize)).cloned();
+            let in_turn = server_index.and_then(|index| self.servers.get(index as usize));
+            let server = in_turn.or_else(|| self.placed(stripe)).cloned();
             let length = stripe_end - at;
             parts.push(StripePart { stripe, offset: at, length, server_index, server });
             at = stripe_end;
@@ -148,7 +166,7 @@ impl Layout {
 
 /// What a file system does with layouts.
 pub(crate) trait Striping: Send + Sync {
-    /// Whether a layout takes a program to read: too much for reads to be ordered by.
+    /// Whether a layout takes a program to read: reads do not wait for it.
     fn runs_a_tool(&self) -> bool {
         false
     }
@@ -165,8 +183,6 @@ pub(crate) trait Striping: Send + Sync {
     ) -> Result<LayoutOutcome>;
 }
 
-const MOOSEFS_CHUNK_BYTES: u64 = 64 << 20;
-
 /// File systems without striping that could be asked for.
 struct NoStriping {
     fs_type: String,
@@ -174,13 +190,7 @@ struct NoStriping {
 
 impl Striping for NoStriping {
     fn read(&self, _runner: &dyn Runner, _descriptor: BorrowedFd<'_>) -> Layout {
-        match self.fs_type.as_str() {
-            "fuse.mfs" | "fuse.mfsmount" => Layout {
-                stripe_size_bytes: Some(MOOSEFS_CHUNK_BYTES),
-                ..Layout::unknown(&self.fs_type, "chunks, on any of its servers")
-            },
-            _ => Layout::unknown(&self.fs_type, "it does not report striping"),
-        }
+        Layout::unknown(&self.fs_type, "it does not report striping")
     }
 
     fn apply(
@@ -256,6 +266,7 @@ fn striping_for(file_system: &FileSystem) -> Box<dyn Striping> {
             Box::new(orangefs::OrangeFs)
         }
         (magic::BEEGFS, _) | (_, "beegfs") => Box::new(beegfs::BeeGfs),
+        (_, "fuse.mfs" | "fuse.mfsmount") => Box::new(moosefs::MooseFs),
         (_, "fuse.glusterfs") => Box::<gluster::Gluster>::default(),
         (magic::GPFS, _) | (_, "gpfs") => Box::new(gpfs::Gpfs),
         _ => Box::new(NoStriping { fs_type: fs_type.to_owned() }),

@@ -14,6 +14,8 @@ pub struct Placement {
     stripe_bytes: u64,
     /// Those that have the stripes in turn; empty where each stripe may be anywhere.
     servers: Box<[ServerKey]>,
+    /// Of each stripe, where each is placed for itself.
+    placed: Box<[Option<ServerKey>]>,
     file: u64,
 }
 
@@ -38,15 +40,18 @@ impl Placement {
             None if is_one => u64::MAX,
             None => return None,
         };
-        Some(Placement { stripe_bytes, servers: servers.into(), file })
+        let placed = layout.stripes.iter();
+        let placed = placed.map(|server| (!server.is_empty()).then(|| key(server))).collect();
+        Some(Placement { stripe_bytes, servers: servers.into(), placed, file })
     }
 
     /// The server of the stripe that holds `offset`. Where stripes are placed by hash, each counts
     /// as a server of its own: two of them are more often apart than two halves of one.
     pub fn server_of(&self, offset: u64) -> ServerKey {
         let stripe = offset / self.stripe_bytes;
+        let placed = usize::try_from(stripe).ok().and_then(|stripe| self.placed.get(stripe));
         match self.servers.len() as u64 {
-            0 => key((self.file, stripe)),
+            0 => placed.copied().flatten().unwrap_or_else(|| key((self.file, stripe))),
             count => self.servers[(stripe % count) as usize],
         }
     }
@@ -82,6 +87,13 @@ mod tests {
             ["a", "b"].map(|it| Placement::of(&layout(None, Some(1), &[it]), 1).unwrap());
         assert_eq!(one.server_of(0), one.server_of(u64::MAX));
         assert_ne!(one.server_of(0), other.server_of(0));
+        let stripes = ["a", "b", "", "a"].map(str::to_owned).into();
+        let placed = Layout { stripes, ..layout(Some(10), None, &[]) };
+        let [one, other] = [1, 2].map(|file| Placement::of(&placed, file).unwrap());
+        assert_eq!(one.server_of(0), other.server_of(39), "the same server of two files");
+        assert_ne!(one.server_of(0), one.server_of(10));
+        assert_ne!(one.server_of(20), other.server_of(20), "not known");
+        assert_eq!(one.stripe_bytes(), Some(10));
         assert_eq!(Placement::of(&layout(None, Some(4), &[]), 1), None);
         assert_eq!(Placement::of(&layout(None, None, &[]), 1), None);
     }

@@ -417,7 +417,7 @@ fn beegfs_patterns() {
 
 #[test]
 fn file_systems_without_striping_say_so() {
-    for fs_type in ["ext4", "gpfs", "fuse.mfs", "fuse.glusterfs"] {
+    for fs_type in ["ext4", "gpfs", "fuse.glusterfs"] {
         let recorded = Recorded::default();
         let outcome = apply(fs_type, &recorded, &hints(Some(1 << 20), None, &[])).unwrap();
         assert!(matches!(outcome, LayoutOutcome::Ignored(_)), "{fs_type}");
@@ -426,6 +426,47 @@ fn file_systems_without_striping_say_so() {
         let nothing = apply(fs_type, &recorded, &LayoutHints::default()).unwrap();
         assert_eq!(nothing, LayoutOutcome::Applied);
     }
+}
+
+#[test]
+fn moosefs_names_the_servers_of_chunks_and_takes_classes() {
+    // Printed by version 3.0.117.
+    let info = "/pfs/project/a b:\n\tchunk 0: 0000000000000009_00000001 / (id:9 ver:1)\n\
+        \t\tcopy 1: 10.77.0.102:9422 (status:VALID)\n\
+        \tchunk 1: 000000000000000A_00000001 / (id:10 ver:1)\n\
+        \t\tcopy 1: 10.77.0.101:9422 (status:VALID)\n\
+        \tchunk 2: 000000000000000B_00000001 / (id:11 ver:1)\n\
+        \t\tcopy 1: 10.77.0.102:9422 (status:VALID)\n";
+    let mut recorded = Recorded::printing("mfsfileinfo", info);
+    let class = Recorded::printing("mfsgetsclass", "/pfs/project/a b: east\n");
+    recorded.programs.extend(class.programs);
+    let layout = read("fuse.mfs", &recorded);
+    assert_eq!(
+        layout.describe(),
+        "fuse.mfs: stripes of 64MiB, placed one by one: on 2 servers; pool east"
+    );
+    let servers: Vec<_> = layout.map(0, 200 << 20, 9).into_iter().map(|it| it.server).collect();
+    let server = |last: u8| Some(format!("10.77.0.{last}:9422"));
+    assert_eq!(servers, [server(102), server(101), server(102), None]);
+    assert_eq!(recorded.log(), ["mfsgetsclass /pfs/project/a b", "mfsfileinfo /pfs/project/a b"]);
+    let directory = read("fuse.mfs", &recorded.clone().in_directory());
+    assert_eq!((directory.pool.as_deref(), directory.stripes.len()), (Some("east"), 0));
+    assert!(read("fuse.mfs", &Recorded::default()).describe().contains("mfsfileinfo"));
+
+    let setting = Recorded::printing("mfssetsclass", "/pfs/project/a b: east\n");
+    let outcome = apply("fuse.mfs", &setting, &hints(None, None, &["pool:east"])).unwrap();
+    assert_eq!(outcome, LayoutOutcome::Applied);
+    assert_eq!(setting.log(), ["mfssetsclass east /pfs/project/a b"]);
+    let more = apply("fuse.mfs", &setting, &hints(Some(1 << 20), None, &["pool:east"])).unwrap();
+    assert!(matches!(more, LayoutOutcome::Partly(why) if why.contains("64 MiB")));
+    for servers in [&[][..], &["d1"], &["pool:-r"], &["pool:a", "pool:b"]] {
+        let ignored = apply("fuse.mfs", &setting, &hints(Some(1 << 20), None, servers)).unwrap();
+        assert!(matches!(ignored, LayoutOutcome::Ignored(_)), "{servers:?}");
+    }
+    let mut refusing = Recorded::printing("mfssetsclass", "no such storage class");
+    refusing.programs.get_mut("mfssetsclass").unwrap().succeeded = false;
+    let error = apply("fuse.mfs", &refusing, &hints(None, None, &["pool:east"])).unwrap_err();
+    assert!(error.to_string().contains("mfsscadmin"), "{error}");
 }
 
 #[test]
