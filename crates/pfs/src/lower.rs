@@ -140,7 +140,7 @@ pub trait LowerStore: Send + Sync {
     /// Striping of an open file or directory.
     fn layout(&self, descriptor: BorrowedFd<'_>) -> Layout;
 
-    /// Whether [`layout`](Self::layout) runs a program of the file system's, so that reads do not wait
+    /// Whether [`layout`](Self::layout) runs a program of the file system: reads do not wait
     /// for it.
     fn layout_runs_a_tool(&self) -> bool;
 
