@@ -148,6 +148,20 @@ impl Node {
         }
         match stub::find(&**lower, version.size)? {
             Found::Nothing => return Ok(version),
+            Found::Copy(copy) => {
+                let cluster = self.core.cluster();
+                let settled = cluster.map_or(Ok(false), |cluster| {
+                    asked::while_another_node_works(|| {
+                        cluster.settle_copy(&self.core, &copy, &**lower)
+                    })
+                });
+                let name = || memory_only::name_of(&**lower);
+                return match settled {
+                    Ok(false) => lower.version(),
+                    Ok(true) => Err(replaced(&name())),
+                    Err(reason) => Err(unsettled(&name(), reason)),
+                };
+            }
             // Also for a reader: there may be writers that opened before. A reader may lack the
             // right.
             Found::Remains => match stub::clear_remains(&**lower) {
@@ -170,20 +184,26 @@ impl Node {
         lower.version()
     }
 
-    /// Makes a stub an empty file. False where it is not this stub any more.
+    /// Makes a stub an empty file. False where it is not this stub any more. Where there are other
+    /// nodes a new file takes its place, and the open is told to open that.
     fn empty(&self, lower: &Arc<dyn LowerFile>, mark: &Mark, version: &Version) -> Result<bool> {
-        let cluster = self.core.cluster();
-        let (Some(copies), Some(cluster)) = (&mark.copies, cluster) else {
+        let is_known = version.id.device == self.core.pfs.device();
+        let cluster = self.core.cluster().filter(|_| is_known);
+        let epoch = stub::epoch_to_settle(&**lower, mark);
+        let (Some(epoch), Some(cluster)) = (epoch, cluster) else {
             return stub::clear(&**lower).map(|()| true);
         };
         let name = || memory_only::name_of(&**lower);
         let emptied = asked::while_another_node_works(|| {
-            cluster.empty_stub(&self.core, copies, version, &**lower)
+            cluster.empty_stub(&self.core, epoch, version, &**lower)
         });
-        emptied.map_err(|reason| match cluster.is_replaced(&self.core, version, &**lower) {
-            true => replaced(&name()),
-            false => stub::lost_because(&name(), mark, &reason),
-        })
+        match emptied {
+            _ if cluster.is_replaced(&self.core, (version, epoch), &**lower) => {
+                Err(replaced(&name()))
+            }
+            Ok(_) => Ok(false),
+            Err(reason) => Err(stub::lost_because(&name(), mark, &reason)),
+        }
     }
 
     /// Has the node that holds the bytes of a stub write them back; the version that the file has
@@ -203,7 +223,8 @@ impl Node {
         let was_written = recalled == Ok(Recalled::WrittenBack);
         let begun = Instant::now();
         loop {
-            if mark.copies.is_some() && cluster.is_replaced(&self.core, version, &**lower) {
+            let is_replaced = |epoch| cluster.is_replaced(&self.core, (version, epoch), &**lower);
+            if mark.epoch().is_some_and(is_replaced) {
                 return Err(replaced(&memory_only::name_of(&**lower)));
             }
             let is_late = begun.elapsed() >= SHOW_LIMIT;
@@ -295,6 +316,12 @@ impl Node {
 fn replaced(name: &str) -> Error {
     let detail = format!("a copy of {name} was just put in its place");
     Error::new(ErrorKind::Changed, "opening a file", detail).remedy("open it again")
+}
+
+/// The error of an open while it is not known whether a file has the right place.
+fn unsettled(name: &str, reason: String) -> Error {
+    let detail = format!("a copy of {name} is being put in its place: {reason}");
+    Error::new(ErrorKind::Changed, "opening a file", detail).remedy("open it again later")
 }
 
 /// The error of an open while the PFS's client tells old times of a file.

@@ -17,7 +17,7 @@ use support::nodes::*;
 use support::{content, scratch_rule};
 use tidepool_node::Node;
 use tidepool_proto::config::NodeConfig;
-use tidepool_proto::stub::{Copies, Mark, STUB_ATTRIBUTE, taken_attribute};
+use tidepool_proto::stub::{Copies, Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, taken_attribute};
 use tidepool_proto::{Access, ErrorKind, FileService, OpenRequest, WriteMode};
 
 /// Longer than a taking over has steps.
@@ -89,6 +89,8 @@ fn settle(nodes: &Nodes) {
         let mut names = vec![0; 4096];
         let length = rustix::fs::listxattr(&path, &mut names).unwrap();
         let names = String::from_utf8_lossy(&names[..length]).into_owned();
+        // It stays at what another node made an ordinary file.
+        let names = names.replace(PAST_ATTRIBUTE, "");
         assert!(!names.contains("tidepool"), "{path:?}: {names}");
     }
 }

@@ -6,17 +6,19 @@ mod support;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
+use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, XattrFlags, renameat_with, setxattr};
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::scratch_rule;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, taken_attribute};
-use tidepool_proto::{Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Version, WriteMode,
+};
 
 const OLD: &[u8] = b"what was synced";
 const NEW: &[u8] = b"what was written later";
@@ -55,6 +57,14 @@ struct Stalled {
     beside: PathBuf,
 }
 
+/// Number of a file, and when it was made.
+fn key(path: &Path) -> (u64, u64) {
+    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let statx = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, flags).unwrap();
+    let version = Version::from(&statx);
+    (version.id.inode, version.born_ns as u64)
+}
+
 impl Stalled {
     fn new(nodes: &Nodes, name: &str) -> Self {
         Self::of(nodes, name, "nobody")
@@ -68,9 +78,9 @@ impl Stalled {
         let number = std::fs::metadata(&stub).unwrap().ino();
         let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-{number:x}-7"));
         std::fs::write(&beside, OLD).unwrap();
-        let inode = std::fs::metadata(&beside).unwrap().ino();
+        let (inode, born) = key(&beside);
         let (file, name) = (beside.file_name().unwrap(), stub.file_name().unwrap());
-        let claim = format!("{member}:0:{}:{inode}:{}", file.display(), name.display());
+        let claim = format!("{member}:0:{}:{inode}.{born}:{}", file.display(), name.display());
         let attribute = taken_attribute(epoch, 1);
         setxattr(&stub, &*attribute, claim.as_bytes(), XattrFlags::CREATE).unwrap();
         Stalled { stub, beside }
@@ -209,7 +219,6 @@ fn a_mark_that_a_user_made_frees_no_copy_of_another_file() {
     // A file of two names stays in memory.
     std::fs::hard_link(nodes.pfs("d/file"), nodes.pfs("d/other")).unwrap();
     nodes.nodes[0].stop();
-    std::fs::write(nodes.pfs("forged"), b"").unwrap();
     let forged = nodes.pfs("forged");
     // Of a node that is not there, with copies on another one.
     let mark = String::from_utf8(value[..length].to_vec()).unwrap();
@@ -221,10 +230,15 @@ fn a_mark_that_a_user_made_frees_no_copy_of_another_file() {
         _ => word.to_owned(),
     };
     let mark = mark.split(' ').map(word).collect::<Vec<_>>().join(" ");
-    setxattr(&forged, STUB_ATTRIBUTE, mark.as_bytes(), XattrFlags::CREATE).unwrap();
     for node in 1..3 {
-        let file = File::options().read(true).write(true).open(&forged).unwrap();
-        drop(nodes.nodes[node].open(emptying(file)).unwrap());
+        let _ = std::fs::remove_file(&forged);
+        std::fs::write(&forged, b"").unwrap();
+        setxattr(&forged, STUB_ATTRIBUTE, mark.as_bytes(), XattrFlags::CREATE).unwrap();
+        let open = || File::options().read(true).write(true).open(&forged).unwrap();
+        let emptied = nodes.nodes[node].open(emptying(open()));
+        let error = emptied.map(drop).expect_err("an empty file took its place");
+        assert_eq!(error.kind(), ErrorKind::Changed);
+        drop(nodes.nodes[node].open(emptying(open())).unwrap());
         assert_eq!(held(&nodes), 1, "node {node}");
     }
     std::fs::remove_file(nodes.pfs("d/other")).unwrap();

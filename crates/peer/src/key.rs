@@ -126,6 +126,29 @@ impl SharedKey {
     }
 }
 
+/// Seals words that nodes of a cluster leave where others can write.
+#[derive(Clone)]
+pub struct Seal([u8; 32]);
+
+impl Seal {
+    /// That of all nodes which know the key.
+    pub fn of(identity: &Identity) -> Self {
+        Seal(identity.key.derive("tidepool peer 1 seal", &identity.cluster))
+    }
+
+    /// What proves that a node of the cluster wrote `words`.
+    pub fn of_words(&self, words: &[u8]) -> String {
+        blake3::keyed_hash(&self.0, words).to_hex().to_string()
+    }
+
+    /// Whether a node of the cluster wrote them.
+    pub fn is_of(&self, words: &[u8], seal: &str) -> bool {
+        // Compared in a time that does not depend on where they differ.
+        let given = blake3::Hash::from_hex(seal.as_bytes());
+        given.is_ok_and(|given| blake3::keyed_hash(&self.0, words) == given)
+    }
+}
+
 /// Opens a file with a secret.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ mod wire;
 
 pub use client::{Resolve, TcpTransport};
 pub use error::{PeerError, Refusal};
-pub use key::{Identity, KeyError, SharedKey};
+pub use key::{Identity, KeyError, Seal, SharedKey};
 pub use request::{BlockRequest, Integrity, Transport};
 pub use server::{Counters, Fault, Limits, Server};
 pub use service::{Block, Bytes, Service};

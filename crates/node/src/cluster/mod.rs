@@ -63,7 +63,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tidepool_cluster::{ClusterNode, NodeName, Peers, Roster};
-use tidepool_peer::{Server, Transport};
+use tidepool_peer::{Seal, Server, Transport};
 use tidepool_proto::config::ClusterConfig;
 
 use crate::core::Core;
@@ -85,6 +85,8 @@ pub struct Cluster {
     /// Whose facts other nodes are told, once it is there.
     node: OnceLock<Weak<Node>>,
     config: ClusterConfig,
+    /// What tells words that nodes left on the PFS from those of users.
+    seal: Seal,
     me: NodeName,
     roster: Arc<RwLock<Roster>>,
     addresses: Arc<Addresses>,

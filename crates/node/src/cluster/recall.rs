@@ -116,11 +116,7 @@ impl<K: Copy + Eq + Hash> Recalls<K> {
         if let Some(reason) = files.failed.remove(&id) {
             return (Answer::Stays(reason), None);
         }
-        // What a PFS holds up that does not answer holds up no other file.
-        let is_short = |since: &&Instant| since.elapsed() < HELD_UP;
-        let short = files.running.values().filter(is_short).count();
-        let has_turn = short < RUNNING_MAX && files.running.len() < HELD_UP_MAX;
-        let begins = has_turn && !files.running.contains_key(&id);
+        let begins = files.has_turn() && !files.running.contains_key(&id);
         if begins {
             files.running.insert(id, Instant::now());
         }
@@ -128,7 +124,22 @@ impl<K: Copy + Eq + Hash> Recalls<K> {
     }
 }
 
+impl<K> Files<K> {
+    /// Whether another one may begin. What a PFS holds up that does not answer holds up no other
+    /// file.
+    fn has_turn(&self) -> bool {
+        let is_short = |since: &&Instant| since.elapsed() < HELD_UP;
+        let short = self.running.values().filter(is_short).count();
+        short < RUNNING_MAX && self.running.len() < HELD_UP_MAX
+    }
+}
+
 impl<K: Copy + Eq + Hash> Recalls<K> {
+    /// Whether another one may begin.
+    pub(super) fn has_turn(&self) -> bool {
+        self.0.lock().has_turn()
+    }
+
     /// What failed is not told: it is tried in another way.
     pub(super) fn forget_failure(&self, id: K) {
         self.0.lock().failed.remove(&id);

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 use tidepool_cluster::{ClusterNode, Member, NodeName, PeerSettings, Peers, Roster, Settings};
 use tidepool_peer::datagram::{Opener, Sealer};
-use tidepool_peer::{Identity, Integrity, Limits, Server, SharedKey, TcpTransport, Tls, TlsFiles};
+use tidepool_peer::{
+    Identity, Integrity, Limits, Seal, Server, SharedKey, TcpTransport, Tls, TlsFiles,
+};
 use tidepool_proto::config::{ClusterConfig, PeerTlsConfig};
 use tidepool_proto::{Error, ErrorKind, Result};
 
@@ -159,6 +161,7 @@ impl Cluster {
         let identity =
             Identity { cluster: config.cluster_name.clone(), node: me.name.to_string(), key, tls };
         let addresses = Arc::<Addresses>::default();
+        let seal = Seal::of(&identity);
         let (listener, socket) = bind(&me, &addresses)?;
         let integrity = if config.is_integrity_full { Integrity::Full } else { Integrity::Headers };
         let signal = Signal::new().map_err(|error| {
@@ -189,6 +192,7 @@ impl Cluster {
             core: Arc::downgrade(core),
             node: Default::default(),
             config: config.clone(),
+            seal,
             me,
             roster,
             addresses,

@@ -127,7 +127,7 @@ pub fn is_still_ours(
 /// mark off a file that another program wrote over a stub.
 pub fn refuse_stub(lower: &dyn LowerFile, now: &Version) -> Result<()> {
     match stub::find(lower, now.size)? {
-        Found::Nothing => Ok(()),
+        Found::Nothing | Found::Copy(_) => Ok(()),
         Found::Remains => stub::clear_remains(lower),
         Found::Stub(mark) => Err(stub::lost(&name_of(lower), &mark)),
     }
@@ -178,6 +178,9 @@ pub fn record(
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(true) };
     let mark = core.memory_only.mark(cached.size());
+    if stub.copied().is_none() && stub::was_emptied(lower, &mark)? {
+        return Ok(false);
+    }
     stub.record(&mark)?;
     adopt(cached, lower, &stub, &mark)
 }
@@ -474,6 +477,9 @@ fn write_back_or_discard(
         return Ok(WriteBackOutcome::Discarded);
     }
     let mark = core.memory_only.mark(cached.size());
+    if stub.copied().is_none() && stub::was_emptied(&*lower, &mark)? {
+        return Ok(give_up_to_copy(core, file, cached, stub));
+    }
     let mut changed_amid = false;
     let written = write_into_stub(core, cached, stub, &mark, &mut changed_amid);
     if let Err(error) = &written

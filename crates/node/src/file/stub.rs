@@ -14,7 +14,8 @@ use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
 use tidepool_proto::stub::{
-    Attribute, Mark, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute, taken_attribute,
+    Attribute, Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute,
+    taken_attribute,
 };
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 
@@ -74,6 +75,26 @@ fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
     forget_epoch(lower, epoch)
 }
 
+/// Notes that another one than its node is to take the mark off a file. Before that looks at the
+/// mark: whoever makes a new one has taken, or seen taken, the old one off by then, and finds this.
+fn set_past(lower: &dyn LowerFile) -> Result<()> {
+    match lower.set_xattr(PAST_ATTRIBUTE, lower.id().inode.to_string().as_bytes()) {
+        Err(error) if is_unsupported(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a mark of the file was taken off by another one than its node.
+fn is_past(lower: &dyn LowerFile) -> Result<bool> {
+    match lower.get_xattr(PAST_ATTRIBUTE) {
+        Ok(value) => {
+            Ok(value.is_some_and(|value| value == lower.id().inode.to_string().as_bytes()))
+        }
+        Err(error) if is_unsupported(&error) || is_no_room_or_right(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes what copies of a time in memory needed. In this order: who comes late finds no right to
 /// take.
 pub fn forget_epoch(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
@@ -103,6 +124,9 @@ pub fn number_of_owner(lower: &dyn LowerFile, epoch: u64) -> Result<Option<u32>>
 
 /// Ends what a node did not that took the right to finish its file.
 pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
+    if epoch_of(lower) == Some(epoch) {
+        set_past(lower)?;
+    }
     remove_marks(lower, epoch)?;
     lower.sync(false)
 }
@@ -124,8 +148,20 @@ pub fn times_that_were_set(lower: &dyn LowerFile) -> Result<Option<Timestamps>> 
     }))
 }
 
-/// Makes a stub, or what is left of one, an empty ordinary file. Where others have copies nobody
-/// else may have the right to put one in its place.
+/// Takes the mark of a copy off that is in the place of a stub.
+pub fn settle_copy(lower: &dyn LowerFile, mark: &[u8]) -> Result<()> {
+    let is_there = || Ok::<_, Error>(lower.get_xattr(STUB_ATTRIBUTE)?.as_deref() == Some(mark));
+    if is_there()? {
+        set_past(lower)?;
+    }
+    if is_there()? {
+        lower.remove_xattr(STUB_ATTRIBUTE)?;
+    }
+    Ok(())
+}
+
+/// Makes a stub, or what is left of one, an empty ordinary file. Its node must be known to be gone:
+/// where it goes on it may write over what comes next.
 pub fn clear(lower: &dyn LowerFile) -> Result<()> {
     // In this order: what has a mark is no file that was emptied by its writer.
     lower.set_size(0)?;
@@ -135,23 +171,36 @@ pub fn clear(lower: &dyn LowerFile) -> Result<()> {
 /// Takes the mark off an ordinary file that another program wrote in the place of a stub, with what
 /// copies needed.
 pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
-    let epoch = epoch_of(lower);
-    remove_attribute(lower)?;
-    epoch.map_or(Ok(()), |epoch| forget_epoch(lower, epoch))
+    let Some(epoch) = epoch_of(lower) else { return remove_attribute(lower) };
+    set_past(lower)?;
+    remove_marks(lower, epoch)
 }
 
 /// The same where the file is one, and else nothing.
 pub fn clear_if_remains(lower: &dyn LowerFile) -> Result<()> {
     match find(lower, lower.version()?.size)? {
         Found::Remains => clear_remains(lower),
-        Found::Nothing | Found::Stub(_) => Ok(()),
+        Found::Nothing | Found::Stub(_) | Found::Copy(_) => Ok(()),
     }
 }
 
-/// What the time in memory is called of which there are copies.
+/// What the time in memory is called whose mark a file has as an attribute.
 fn epoch_of(lower: &dyn LowerFile) -> Option<u64> {
-    let value = lower.get_xattr(STUB_ATTRIBUTE).ok()??;
-    Some(Mark::parse(&value)?.copies?.epoch)
+    Mark::parse(&lower.get_xattr(STUB_ATTRIBUTE).ok()??)?.epoch()
+}
+
+/// What the time in memory of a stub is called, where nodes can settle who finishes it: it has
+/// attributes.
+pub fn epoch_to_settle(lower: &dyn LowerFile, mark: &Mark) -> Option<u64> {
+    epoch_of(lower).filter(|epoch| mark.epoch() == Some(*epoch))
+}
+
+/// Whether another node put an empty file in the place of a stub of which there are no copies.
+pub fn was_emptied(lower: &dyn LowerFile, mark: &Mark) -> Result<bool> {
+    let facts = rustix::fs::fstat(lower.descriptor());
+    let has_name = facts.is_ok_and(|facts| facts.st_nlink > 0);
+    let (false, Some(epoch)) = (has_name, mark.epoch()) else { return Ok(false) };
+    Ok(lower.get_xattr(&taken_attribute(epoch, 1))?.is_some())
 }
 
 /// Whether a file is still the stub of this time in memory: nobody wrote to it, or emptied it.
@@ -162,7 +211,7 @@ pub fn is_of_epoch(lower: &dyn LowerFile, epoch: u64) -> Result<bool> {
         return Ok(false); // in this moment
     }
     let is_its_own = mark.state == StubState::Held || size == 0 || size == mark.length;
-    Ok(is_its_own && mark.copies.is_some_and(|copies| copies.epoch == epoch))
+    Ok(is_its_own && mark.epoch() == Some(epoch))
 }
 
 fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
@@ -278,6 +327,9 @@ impl Stub {
         copied: Option<Arc<Copied>>,
     ) -> Result<Option<Stub>> {
         let mark = &with_copies(mark, copied.as_deref());
+        if is_past(&**lower)? {
+            return Ok(None);
+        }
         if let Some(copies) = &mark.copies
             && !gives_rights_once(&**lower, &copy_attribute(copies.epoch))?
         {
@@ -480,7 +532,11 @@ impl Stub {
         }
         self.progress.lock().whole = Some(whole);
         let Some(copied) = &self.copied else { return lower.remove_xattr(STUB_ATTRIBUTE) };
-        let afterwards = take(copied)?;
+        let afterwards = take(copied).inspect_err(|_| {
+            // The PFS may fail a call that it carried out.
+            let number = number_of_owner(lower, copied.copies.epoch);
+            self.progress.lock().is_taken = number.is_ok_and(|number| number.is_some());
+        })?;
         self.progress.lock().is_taken = true;
         remove_marks(lower, copied.copies.epoch)?;
         afterwards();
@@ -505,6 +561,9 @@ impl Stub {
     }
 
     fn back(&self, mark: &Mark) -> Result<()> {
+        if self.place == Place::Attribute && self.lower.get_xattr(STUB_ATTRIBUTE)?.is_none() {
+            return Err(changed()); // another one took it off: the file is not ours any more
+        }
         self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
         self.progress.lock().marked_length = None;
         self.lower.set_size(self.size())?;

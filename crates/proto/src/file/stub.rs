@@ -14,12 +14,20 @@ pub use find::{
 
 /// Extended attribute of a stub without content.
 pub const STUB_ATTRIBUTE: &str = "user.tidepool.memory";
+/// Extended attribute of a file whose mark was taken off by another one than its node: nobody
+/// begins it in memory again, since who is slow at that would take the new mark off. Its value is
+/// the number of the file, so that copies of the file are not such.
+pub const PAST_ATTRIBUTE: &str = "user.tidepool.past";
 /// Length in bytes of a stub that carries its mark as content.
 pub const STUB_BYTES: u64 = 256;
 /// Start of every mark.
 pub const STUB_MAGIC: &str = "TIDEPOOL MEMORY-ONLY STUB";
 /// Bytes from the start of a file in which marks are found.
 pub const STUB_HEAD_BYTES: usize = 2 * STUB_BYTES as usize;
+
+/// Start of the mark of a copy that is put in the place of a stub, in the same attribute. The file
+/// is an ordinary one; what came out of the place is to be looked at.
+pub const COPY_MAGIC: &str = "TIDEPOOL COPY";
 
 /// What the holder does with a memory-only file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +94,12 @@ pub struct Mark {
 }
 
 impl Mark {
+    /// Names this time in memory; `None` of a mark that does not say which node made it.
+    pub fn epoch(&self) -> Option<u64> {
+        let of_node = || u64::from_str_radix(self.node.get(..16)?, 16).ok();
+        self.copies.as_ref().map(|copies| copies.epoch).or_else(of_node)
+    }
+
     /// As it stands in the attribute.
     pub fn text(&self) -> String {
         let state = match self.state {

@@ -13,12 +13,13 @@ use tidepool_cluster::NodeName;
 use tidepool_proto::FileId;
 
 use super::message::{Asked, Audit, AuditAnswer, path_of};
-use crate::cluster::recall::Answer;
+use crate::cluster::recall::{Answer, Running};
 use crate::cluster::removed::Removed;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
 use crate::file::copied::Copied;
 use crate::file::memory_only;
+use crate::file::state::FileState;
 
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -172,9 +173,9 @@ impl Cluster {
         for (copied, path) in moved {
             copied.note_told(&path);
         }
-        for (copied, id) in counted_on.iter().filter(|(copied, _)| copied.is_over()) {
-            self.write_back_without_copy(core, copied.copies.epoch, *id);
-        }
+        let over = counted_on.iter().filter(|(copied, _)| copied.is_over());
+        let over = over.map(|(copied, id)| (copied.copies.epoch, *id)).collect();
+        self.write_back_without_copies(core, over);
     }
 
     /// Files that have another name than their holders know.
@@ -236,21 +237,41 @@ impl Cluster {
         Some(missing)
     }
 
-    /// Writes a file back beside this thread.
-    fn write_back_without_copy(&self, core: &Arc<Core>, epoch: u64, id: FileId) {
-        let (answer, running) = self.copies.writing.ask(epoch);
-        if let Answer::Stays(reason) = &answer {
-            tracing::debug!(inode = id.inode, reason, "it is tried again");
-        }
-        let (Some(running), Some(file)) = (running, core.files.get(id)) else { return };
-        let core = core.clone();
-        let run = move || {
-            if let Err(error) = memory_only::write_back_for_another(&core, &file) {
-                running.failed(error.to_string());
+    /// Writes files back beside this thread, one after the other.
+    fn write_back_without_copies(&self, core: &Arc<Core>, over: VecDeque<(u64, FileId)>) {
+        *self.copies.over.lock() = over;
+        while let Some(first) = self.next_without_copy(core) {
+            let (Some(cluster), core) = (self.myself.upgrade(), core.clone()) else { return };
+            let run = move || {
+                let mut next = Some(first);
+                while let Some((running, file)) = next {
+                    if let Err(error) = memory_only::write_back_for_another(&core, &file) {
+                        running.failed(error.to_string());
+                    }
+                    drop(running);
+                    next = cluster.next_without_copy(&core);
+                }
+            };
+            // Where no thread is to be had it is tried at the next look.
+            if std::thread::Builder::new().name("copies-missing".into()).spawn(run).is_err() {
+                return;
             }
-        };
-        // Where no thread is to be had it is tried at the next look.
-        let _ = std::thread::Builder::new().name("copies-missing".into()).spawn(run);
+        }
+    }
+
+    /// The next file that is to be written back, and its turn.
+    fn next_without_copy(&self, core: &Core) -> Option<(Running<u64>, Arc<FileState>)> {
+        while self.copies.writing.has_turn() && !self.is_stopping() {
+            let (epoch, id) = self.copies.over.lock().pop_front()?;
+            let (answer, running) = self.copies.writing.ask(epoch);
+            if let Answer::Stays(reason) = &answer {
+                tracing::debug!(inode = id.inode, reason, "it is tried again");
+            }
+            if let (Some(running), Some(file)) = (running, core.files.get(id)) {
+                return Some((running, file));
+            }
+        }
+        None
     }
 
     /// Answers which copies of a node's files are not held here, and frees those that it does not

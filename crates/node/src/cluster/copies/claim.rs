@@ -1,4 +1,4 @@
-//! The right to finish the file of a stub, or to empty it: settled on the PFS, which sets an
+//! The right to finish the file of a stub, or to put an empty one in its place: settled on the PFS, which sets an
 //! attribute once however many nodes try it.
 //!
 //! Claims are numbered. Who finds one of a node that is gone keeps that node from using it any
@@ -6,21 +6,22 @@
 //! written to, which nobody knows before; it is there by then, so no other user can put something
 //! in its way.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
+use tidepool_peer::Seal;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::taken_attribute;
 use tidepool_proto::{Error, ErrorKind};
 
 use super::give_back::LOOK_INTERVAL;
 use super::pass::{Claimed, Passed, claim, fresh_name, is_beside, pass, prefix};
-use super::place::{Place, failed, leads_elsewhere};
+use super::place::{Place, failed, found_beside, key_of, leads_elsewhere};
 use crate::cluster::Cluster;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
@@ -31,7 +32,6 @@ use crate::file::stub::{self, Afterwards};
 /// wait for the file meanwhile.
 const OWNER_PATIENCE: Duration = Duration::from_secs(3);
 
-const REPLACED: &str = "another file took its place";
 /// How often a file has to be found elsewhere than where it was: a program may be renaming it.
 const LOOKS: u32 = 3;
 
@@ -41,6 +41,8 @@ pub struct Taker<'a> {
     pub me: (&'a str, &'a str),
     /// Whether another node is there, as the start of it that is told second.
     pub is_there: &'a dyn Fn(&str, &str) -> bool,
+    /// What tells words of nodes from those of users.
+    pub seal: &'a Seal,
 }
 
 /// What a claim on a stub leads to.
@@ -56,7 +58,7 @@ pub enum Claim {
 /// The right to finish a file.
 pub struct Right {
     number: u32,
-    /// File beside the stub, and its name; `None` of who only empties it.
+    /// File beside the stub, and its name; `None` of the node that had the file.
     pub beside: Option<(OsString, File)>,
 }
 
@@ -77,8 +79,8 @@ impl Taker<'_> {
     ) -> Result<Claim, String> {
         let name = fresh_name(of);
         let file = place.create(&name)?;
-        let inode = rustix::fs::fstat(&file).map_err(failed("looking at the new file"))?.st_ino;
-        let value = claim(self.me, Some((&name, inode)), &place.name);
+        let copy = key_of(&file).map_err(failed("looking at the new file"))?;
+        let value = claim(self.me, Some((&name, copy)), &place.name);
         let claimed = self.claim_as(place, stub, of, (value, Some((name.clone(), file))));
         if !matches!(claimed, Ok(Claim::Ours(_))) {
             place.remove(&name);
@@ -123,7 +125,8 @@ impl Taker<'_> {
             }
             let claimed = Claimed::parse(&found, of);
             let is_own = claimed.member == self.me.0;
-            if !is_own && (self.is_there)(&claimed.member, &claimed.start) {
+            if !is_own && !claimed.has_failed() && (self.is_there)(&claimed.member, &claimed.start)
+            {
                 return Err(format!("`{}` puts its copy in its place", claimed.member));
             }
             if pass(place, stub, of, &claimed)? == Passed::Replaced {
@@ -140,46 +143,6 @@ impl Taker<'_> {
         }
         Err("many nodes failed at it".to_owned())
     }
-
-    /// Makes the stub of the time in memory `epoch` of `file`, found at `path`, an empty ordinary
-    /// file; `lower` is its opener's. False where it is not that stub any more; the reason where
-    /// another node finishes the file meanwhile.
-    pub fn empty(
-        &self,
-        core: &Core,
-        (file, epoch): (FileKey, u64),
-        path: &Path,
-        lower: &dyn LowerFile,
-    ) -> Result<bool, String> {
-        let place = Place::find(core, path)?;
-        let found = place.as_ref().map(|place| place.open(file)).transpose()?.flatten();
-        let (Some(place), Some(stub)) = (place, found) else {
-            return Err("it was moved".to_owned());
-        };
-        if is_beside(path) {
-            return Err(REPLACED.to_owned());
-        }
-        let value = claim(self.me, None, &place.name);
-        let stub = &*stub;
-        let right = match self.claim_as(&place, stub, (file, epoch), (value, None))? {
-            Claim::Owners(number) => {
-                return finish(&place, stub, (file, epoch), number).map(|()| false);
-            }
-            Claim::Replaced => return Err(REPLACED.to_owned()),
-            Claim::Ours(right) => right,
-        };
-        let is_it = stub::is_of_epoch(stub, epoch).map_err(said)?;
-        match is_it {
-            true => stub::clear(lower).map_err(said)?,
-            false => right.give_up(stub, epoch)?,
-        }
-        right.tidy(&place, (file, epoch));
-        // A node to which this one was gone may have passed it before it was cleared.
-        match place.open(file)? {
-            Some(_) => Ok(is_it),
-            None => Err(REPLACED.to_owned()),
-        }
-    }
 }
 
 impl Right {
@@ -187,6 +150,15 @@ impl Right {
     /// any more. In this order: who comes late finds no right to take.
     pub fn give_up(&self, stub: &dyn LowerFile, epoch: u64) -> Result<(), String> {
         stub::forget_epoch(stub, epoch).and_then(|()| stub::clear_if_remains(stub)).map_err(said)
+    }
+
+    /// Says that this node failed at it, and nothing of it is left: others need not wait for it.
+    pub fn note_failed(&self, taker: &Taker<'_>, stub: &dyn LowerFile, epoch: u64) {
+        let failed = claim(taker.me, None, OsStr::new(""));
+        let noted = stub.set_xattr_if(&taken_attribute(epoch, self.number), &failed, true);
+        if let Err(error) = noted {
+            tracing::debug!(%error, "others wait for a node that failed to put its copy in place");
+        }
     }
 
     /// Leaves the right to others, before anything was done with it.
@@ -226,6 +198,13 @@ fn has_name(lower: &dyn LowerFile) -> bool {
     }
 }
 
+/// Where a file of this node is. The name that its descriptor was opened by may have been removed
+/// while another one leads to it.
+fn path_of(core: &Core, lower: &dyn LowerFile, of: FileKey) -> Option<PathBuf> {
+    let beside = || found_beside(core, &lower.relative_path_known()?, of);
+    lower.relative_path().or_else(beside)
+}
+
 impl Cluster {
     /// Gets the right to finish a file of this node, all of whose bytes are on the PFS. A holder
     /// that is at it is waited for, up to a limit: it may fail. `Lost` where its copy took the
@@ -246,15 +225,26 @@ impl Cluster {
             Ok(taken.is_some_and(|taken| taken != stub::OWNER_TAKES))
         };
         loop {
-            let path = lower.relative_path().filter(|_| has_name(&**lower));
-            let Some(path) = path else {
+            if !has_name(&**lower) {
                 // It was removed, or a copy came in its place.
                 return match is_claimed()? {
                     true => Err(lost()),
                     false => Ok(Box::new(|| ())),
                 };
+            }
+            let Some(path) = path_of(core, &**lower, of) else {
+                // By a name that this node does not know.
+                let name = taken_attribute(epoch, 1);
+                if !is_claimed()? && lower.set_xattr_if(&name, stub::OWNER_TAKES, false)? {
+                    return Ok(Box::new(|| ()));
+                }
+                if begun.elapsed() > OWNER_PATIENCE {
+                    return Err(Error::new(ErrorKind::Changed, what, "its name is not known"));
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+                continue;
             };
-            if is_beside(&path) {
+            if is_beside(&path, (of, epoch)) {
                 self.settle_if_gone(core, (of, epoch), &path);
                 return Err(lost());
             }

@@ -1,6 +1,5 @@
 //! The side of a node where a stub is opened: who has the bytes.
 
-use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use tidepool_proto::Version;
 use tidepool_proto::stub::{Copies, Mark, StubState};
 
 use super::give_back::{LOOK_INTERVAL, SILENCE_MAX};
-use super::held::Content;
+use super::held::{Content, Purpose};
 use super::message::{Asked, GiveBack};
 use super::pass::is_beside;
 use super::place::leads_elsewhere;
@@ -37,7 +36,7 @@ impl Cluster {
             return self.recall(mark, version).map_err(NotRecalled::reason);
         };
         let of = (Shared::named(version).file, copies.epoch);
-        if is_beside(&path) {
+        if is_beside(&path, of) {
             self.settle_if_gone(core, of, &path);
             return Err("another file took its place".to_owned());
         }
@@ -74,8 +73,7 @@ impl Cluster {
         };
         if !copies.is_promised && is_gone {
             // Nothing of it was promised, and nobody has it: it is empty.
-            let present = BTreeSet::new();
-            let empty = Content { segment: None, present, length: 0, is_unpromised: true };
+            let empty = Content::empty(Purpose::Unpromised);
             let (_, running) = self.copies.giving.ask(copies.epoch);
             let _running = running.ok_or("another program opens it")?;
             return match self.replace(core, of, &empty, &path)? {
@@ -159,49 +157,65 @@ impl Cluster {
         }
     }
 
-    /// Makes a stub of which there are copies an empty ordinary file, because an open empties it;
-    /// false where it is not that stub any more. The reason where it stays; it may be because
-    /// another file takes its place.
+    /// Puts an empty file in the place of the stub of a time in memory, because an open empties it;
+    /// what became of it, or the reason where it stays.
     pub fn empty_stub(
         &self,
         core: &Arc<Core>,
-        copies: &Copies,
+        epoch: u64,
         version: &Version,
         lower: &dyn LowerFile,
-    ) -> Result<bool, String> {
-        let of = (Shared::named(version).file, copies.epoch);
+    ) -> Result<Replaced, String> {
+        let of = (Shared::named(version).file, epoch);
         let begun = Instant::now();
         loop {
             tidepool_pfs::asked::check().map_err(|error| error.to_string())?;
             // Nobody else on this node has the right that this node gets.
-            let (_, running) = self.copies.giving.ask(copies.epoch);
+            let (_, running) = self.copies.giving.ask(epoch);
             let path = lower.relative_path().ok_or("it has no name any more")?;
+            if is_beside(&path, of) {
+                return Ok(Replaced::Done);
+            }
+            let content = Content::empty(Purpose::Emptying);
             let emptied = match &running {
-                Some(_) => self.as_taker(core, |taker| taker.empty(core, of, &path, lower)),
+                Some(_) => self.replace(core, of, &content, &path),
                 None => Err("this node gives its copy back".to_owned()),
             };
             match emptied {
-                Ok(is_emptied) => {
+                Ok(Replaced::Nameless) if !self.is_replaced(core, (version, epoch), lower) => {}
+                Ok(emptied) => {
+                    if emptied == Replaced::Done {
+                        self.copies.note_replaced(epoch);
+                    }
                     // A mark that a user made may name any copy.
-                    let copy = self.copies.held.get(copies.epoch);
+                    let copy = self.copies.held.get(epoch);
                     if let Some(copy) = copy.filter(|copy| copy.file == of.0) {
                         self.copies.held.drop_copy(&copy);
                     }
-                    return Ok(is_emptied);
+                    return Ok(emptied);
                 }
                 Err(reason) if begun.elapsed() > SILENCE_MAX || self.is_stopping() => {
                     return Err(reason);
                 }
-                Err(reason) if self.is_replaced(core, version, lower) => return Err(reason),
-                Err(_) => std::thread::sleep(LOOK_INTERVAL),
+                Err(reason) if self.is_replaced(core, (version, epoch), lower) => {
+                    return Err(reason);
+                }
+                Err(_) => {}
             }
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 
     /// Whether another file took the place of one that is open.
-    pub fn is_replaced(&self, core: &Core, version: &Version, lower: &dyn LowerFile) -> bool {
+    pub fn is_replaced(
+        &self,
+        core: &Core,
+        (version, epoch): (&Version, u64),
+        lower: &dyn LowerFile,
+    ) -> bool {
         let file = Shared::named(version).file;
-        let is_gone = |path: PathBuf| is_beside(&path) || leads_elsewhere(core, &path, file);
+        let is_gone =
+            |path: PathBuf| is_beside(&path, (file, epoch)) || leads_elsewhere(core, &path, file);
         lower.relative_path().is_none_or(is_gone)
     }
 }

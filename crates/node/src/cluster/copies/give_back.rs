@@ -43,7 +43,9 @@ impl Cluster {
         let Some(copy) = self.copies.held.get(asked.epoch) else { return Answer::NotHeld };
         // A mark that a user made may name any copy.
         let path = path_of(&asked.path);
-        if !is_beside(&path) && !leads_elsewhere(core, &path, copy.file) && copy.set_path(path) {
+        let of = (copy.file, copy.epoch);
+        if !is_beside(&path, of) && !leads_elsewhere(core, &path, copy.file) && copy.set_path(path)
+        {
             // What failed was tried by the old name.
             self.copies.giving.forget_failure(copy.epoch);
         }
@@ -136,12 +138,13 @@ impl Cluster {
         copy: &HeldCopy,
         path: &Path,
     ) -> std::result::Result<Option<PathBuf>, String> {
-        let name = path.display();
+        let (name, of) = (path.display(), (copy.file, copy.epoch));
+        self.settle_copy_at(core, of, path)?;
         // Programs write a file beside its place and rename it.
         let found = match found_beside(core, path, copy.file) {
-            Some(beside) if is_beside(&beside) => Some(Whereabouts::Replaced(beside)),
+            Some(beside) if is_beside(&beside, of) => Some(Whereabouts::Replaced(beside)),
             Some(beside) => Some(Whereabouts::At(beside)),
-            None => copy.stub.as_ref().map(|it| whereabouts(core, it, copy.file)),
+            None => copy.stub.as_ref().map(|it| whereabouts(core, it, of)),
         };
         match found {
             Some(Whereabouts::Removed) => Ok(None),
@@ -150,7 +153,6 @@ impl Cluster {
                 Ok(Some(elsewhere))
             }
             Some(Whereabouts::Replaced(beside)) => {
-                let of = (copy.file, copy.epoch);
                 self.as_taker(core, |taker| taker.settle(core, of, &beside))?;
                 // It has no name now, or its own.
                 Ok(Some(path.to_owned()))
@@ -192,7 +194,11 @@ impl Cluster {
             NodeName::new(name).is_ok_and(|it| self.members.lock().is_alive(&it))
                 && self.is_start(name, start) != Some(false)
         };
-        act(&Taker { me: (self.me.as_str(), core.memory_only.node()), is_there: &is_there })
+        act(&Taker {
+            me: (self.me.as_str(), core.memory_only.node()),
+            is_there: &is_there,
+            seal: &self.seal,
+        })
     }
 
     /// Whether another holder says that its copy took the place of the file.

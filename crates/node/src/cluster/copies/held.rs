@@ -82,8 +82,26 @@ pub struct Content {
     pub present: BTreeSet<u64>,
     /// Its length.
     pub length: u64,
-    /// Nothing of it was to be promised to anybody.
-    pub is_unpromised: bool,
+    /// What it is put there for.
+    pub purpose: Purpose,
+}
+
+/// Why a file is put in the place of a stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It has what was synced.
+    Copy,
+    /// Nothing of the file was to be promised to anybody: it is empty.
+    Unpromised,
+    /// An open empties the file. Its node may go on, and write into the stub.
+    Emptying,
+}
+
+impl Content {
+    /// That of an empty file.
+    pub fn empty(purpose: Purpose) -> Self {
+        Content { segment: None, present: BTreeSet::new(), length: 0, purpose }
+    }
 }
 
 impl HeldCopies {
@@ -200,7 +218,7 @@ impl HeldCopy {
         state.is_closed = true;
         let present = state.segment.resident_blocks().map(|(block, _)| block).collect();
         let (segment, length) = (Some(state.segment.clone()), state.length);
-        Some(Content { segment, present, length, is_unpromised: false })
+        Some(Content { segment, present, length, purpose: Purpose::Copy })
     }
 
     /// Whether it takes no more messages.
@@ -216,7 +234,7 @@ impl HeldCopy {
     /// Notes where the file was found; whether that is news. A stub that was exchanged for a copy
     /// is not where the file is.
     pub fn set_path(&self, path: PathBuf) -> bool {
-        if is_beside(&path) {
+        if is_beside(&path, (self.file, self.epoch)) {
             return false;
         }
         let mut state = self.state.lock();

@@ -5,7 +5,7 @@
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
 //!   is put in the place of the file, `place`. `claim`: the right to it; `pass`: what a node left
-//!   that had it and is gone.
+//!   that had it and is gone; `unsettled`: a copy that may have taken another file's place.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -27,6 +27,7 @@ mod pass;
 mod place;
 mod push;
 mod replace;
+mod unsettled;
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -56,6 +57,8 @@ pub struct FileCopies {
     giving: Arc<Recalls<u64>>,
     /// Files of this node that are written back for want of a copy.
     writing: Arc<Recalls<u64>>,
+    /// Those that wait for their turn.
+    over: Mutex<VecDeque<(u64, FileId)>>,
     /// Holders that were sent anything since the last comparison.
     pushed_to: Mutex<HashSet<NodeName>>,
     /// Bytes that the store needs of what copies hold.
@@ -129,6 +132,11 @@ impl FileCopies {
     /// Remembers that a copy of this node took the place of its file.
     fn note_put_in_place(&self, epoch: u64) {
         self.put_in_place.add(1);
+        self.note_replaced(epoch);
+    }
+
+    /// Notes that another file is in the place of one of which there may be copies.
+    fn note_replaced(&self, epoch: u64) {
         let mut placed = self.placed.lock();
         placed.push_back(epoch);
         while placed.len() > PLACED_MAX {

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, RenameFlags, Stat, renameat, renameat_with};
+use rustix::fs::{RenameFlags, Stat, renameat, renameat_with};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
@@ -39,9 +39,10 @@ pub fn fresh_name(of: (FileKey, u64)) -> OsString {
     OsString::from(format!("{}{:016x}", prefix(of), threads::random() as u64))
 }
 
-/// Whether a path leads to what a node put beside a stub: a stub there has been replaced.
-pub fn is_beside(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+/// Whether a path of this file leads to what a node put beside it as a stub: it has been replaced.
+/// A user's own file may be called like that of another one.
+pub fn is_beside(path: &Path, of: (FileKey, u64)) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(prefix(of).as_bytes()))
 }
 
 /// A claim that was made.
@@ -50,17 +51,18 @@ pub struct Claimed {
     pub member: String,
     /// Which start of it.
     pub start: String,
-    /// Name of its file beside the stub; empty of who only empties the stub.
+    /// Name of its file beside the stub; empty of who failed and removed it.
     beside: OsString,
-    /// Number of that file, and the name of the stub, which it is to get.
-    inode: u64,
+    /// That file, and the name of the stub, which it is to get.
+    copy: FileKey,
     name: OsString,
 }
 
 /// The value of the attribute that says so.
-pub fn claim(me: (&str, &str), file: Option<(&OsStr, u64)>, name: &OsStr) -> Vec<u8> {
-    let (beside, inode) = file.unwrap_or_default();
-    let head = format!("{}:{}:{}:{inode}:", me.0, me.1, beside.to_string_lossy());
+pub fn claim(me: (&str, &str), file: Option<(&OsStr, FileKey)>, name: &OsStr) -> Vec<u8> {
+    let none = (OsStr::new(""), FileKey { inode: 0, generation: 0 });
+    let (beside, FileKey { inode, generation }) = file.unwrap_or(none);
+    let head = format!("{}:{}:{}:{inode}.{generation}:", me.0, me.1, beside.to_string_lossy());
     [head.as_bytes(), name.as_bytes()].concat()
 }
 
@@ -71,12 +73,22 @@ impl Claimed {
         let mut word = || words.next().unwrap_or_default();
         let mut text = || String::from_utf8_lossy(word()).into_owned();
         let (member, start, beside) = (text(), text(), text());
-        let inode = text().parse().unwrap_or(0);
+        let numbers = text();
+        let (inode, generation) = numbers.split_once('.').unwrap_or_default();
+        let number = |text: &str| text.parse().unwrap_or(0);
+        let copy = FileKey { inode: number(inode), generation: number(generation) };
         let is_name = |name: &[u8]| !name.contains(&b'/') && !matches!(name, b"." | b"..");
         let is_ours = beside.starts_with(&prefix(of)) && is_name(beside.as_bytes());
         let beside = OsString::from(if is_ours { beside } else { String::new() });
         let name = Some(word()).filter(|name| is_name(name)).unwrap_or_default();
-        Claimed { member, start, beside, inode, name: OsString::from_vec(name.to_vec()) }
+        Claimed { member, start, beside, copy, name: OsString::from_vec(name.to_vec()) }
+    }
+}
+
+impl Claimed {
+    /// Whether its node said that it failed.
+    pub fn has_failed(&self) -> bool {
+        self.beside.is_empty()
     }
 }
 
@@ -110,10 +122,14 @@ pub fn pass(
         place.remove(&out.name);
         return ended(place, stub);
     }
-    let is_its_copy = facts(&out, &out.name).is_some_and(|it| it.st_ino == claimed.inode);
+    let is_its_copy = out.look(&out.name).is_some_and(|(it, _)| it == claimed.copy);
     match is_its_copy && !is_stub {
         true => place.remove(&out.name),
-        false => put_back(&out, stub, claimed),
+        false => {
+            // A user who makes claims up gets nothing but files of his own.
+            let owner = rustix::fs::fstat(stub.descriptor()).map(|it| it.st_uid).ok();
+            put_back(&out, &claimed.name, &|it, user| it == claimed.copy && Some(user) == owner)?;
+        }
     }
     Ok(Passed::Barred)
 }
@@ -142,24 +158,27 @@ fn ended(place: &Place<'_>, stub: &dyn LowerFile) -> Result<Passed, String> {
     }
 }
 
-fn facts(place: &Place<'_>, name: &OsStr) -> Option<Stat> {
-    rustix::fs::statat(&place.directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()
-}
-
-/// Puts what came out of an exchange where it was, if the copy is still there. What came there
-/// later is newer, and stays.
-fn put_back(out: &Place<'_>, stub: &dyn LowerFile, claimed: &Claimed) {
-    let owner = rustix::fs::fstat(stub.descriptor()).map(|it| it.st_uid).ok();
-    let is_copy = |name: &OsStr| {
-        // A user who makes claims up gets nothing but files of his own.
-        facts(out, name).is_some_and(|it| it.st_ino == claimed.inode && Some(it.st_uid) == owner)
+/// Puts what came out of an exchange where it was, at `name`, if the copy is still there. What came
+/// there later is newer, and stays.
+pub fn put_back(
+    out: &Place<'_>,
+    name: &OsStr,
+    is_copy: &dyn Fn(FileKey, u32) -> bool,
+) -> Result<(), String> {
+    let is_copy = |name: &OsStr| out.look(name).is_some_and(|(it, user)| is_copy(it, user));
+    let directory = &out.directory;
+    let swap = || {
+        renameat_with(directory, &out.name, directory, name, RenameFlags::EXCHANGE)
+            .map_err(failed("putting a file back"))
     };
-    let (directory, name) = (&out.directory, &claimed.name);
-    let swap = || renameat_with(directory, &out.name, directory, name, RenameFlags::EXCHANGE);
-    if is_copy(name) && swap().is_ok() && !is_copy(&out.name) {
-        let _ = swap();
+    if is_copy(name) {
+        swap()?;
+        if !is_copy(&out.name) {
+            swap()?;
+        }
     }
     out.remove(&out.name);
+    Ok(())
 }
 
 impl Taker<'_> {
@@ -199,19 +218,20 @@ mod tests {
     use super::*;
 
     const OF: (FileKey, u64) = (FileKey { inode: 9, generation: 1 }, 7);
+    const OTHER: FileKey = FileKey { inode: 77, generation: u64::MAX };
 
     #[test]
     fn a_claim_is_read_as_it_was_written_and_leads_nowhere_else() {
         let name = OsStr::from_bytes(b"a:b\xff");
         let beside = fresh_name(OF);
-        let read = Claimed::parse(&claim(("n1", "start"), Some((&beside, 77)), name), OF);
-        assert_eq!((&*read.member, &*read.start, read.inode), ("n1", "start", 77));
+        let read = Claimed::parse(&claim(("n1", "start"), Some((&beside, OTHER)), name), OF);
+        assert_eq!((&*read.member, &*read.start, read.copy), ("n1", "start", OTHER));
         assert_eq!((read.beside, read.name), (beside, name.to_owned()));
         let read = Claimed::parse(&claim(("n1", "start"), None, name), OF);
         assert!(read.beside.is_empty());
         let others = FileKey { inode: 8, ..OF.0 };
         let read =
-            Claimed::parse(&claim(("n1", ""), Some((&fresh_name((others, 7)), 1)), name), OF);
+            Claimed::parse(&claim(("n1", ""), Some((&fresh_name((others, 7)), OTHER)), name), OF);
         assert!(read.beside.is_empty(), "it is beside another file");
         for forged in ["a:b:.tidepool-copy-/x:1:../x", "a:b:x:1:..", "", "a", "::::"] {
             let read = Claimed::parse(forged.as_bytes(), OF);
@@ -221,7 +241,11 @@ mod tests {
 
     #[test]
     fn what_is_beside_a_stub_is_known_by_its_name() {
-        assert!(is_beside(&Path::new("d").join(fresh_name(OF))));
-        assert!(!is_beside(Path::new("d/.tidepool-copyx")) && !is_beside(Path::new("")));
+        let path = Path::new("d").join(fresh_name(OF));
+        assert!(is_beside(&path, OF));
+        assert!(!is_beside(&path, (OF.0, 8)), "a user's own file");
+        assert!(
+            !is_beside(Path::new("d/.tidepool-copy-mine"), OF) && !is_beside(Path::new(""), OF)
+        );
     }
 }

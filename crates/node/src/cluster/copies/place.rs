@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,11 +61,7 @@ impl<'a> Place<'a> {
             Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(failed("opening the stub")(errno)),
         };
-        let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let statx = rustix::fs::statx(&found, "", AtFlags::EMPTY_PATH, flags)
-            .map_err(failed("looking at the stub"))?;
-        let version = Version::from(&statx);
-        if version.id.inode != file.inode || version.born_ns as u64 != file.generation {
+        if key_of(&found).map_err(failed("looking at the stub"))? != file {
             return Ok(None);
         }
         let descriptor = beneath::reopen(&found).map_err(failed("opening the stub"))?;
@@ -99,6 +95,26 @@ impl<'a> Place<'a> {
         let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
     }
 
+    /// What is under a name, and whose it is.
+    pub fn look(&self, name: &OsStr) -> Option<(FileKey, u32)> {
+        let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let statx = rustix::fs::statx(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW, flags);
+        statx.ok().map(|it| (key_in(&it), it.stx_uid))
+    }
+
+    /// Whether the file that is open is under a name.
+    pub fn has(&self, name: &OsStr, file: &File) -> bool {
+        let own = key_of(file.as_fd());
+        self.look(name).is_some_and(|(there, _)| own == Ok(there))
+    }
+
+    /// Removes the file that is open, if it is under that name.
+    pub fn remove_own(&self, name: &OsStr, file: &File) {
+        if self.has(name, file) {
+            self.remove(name);
+        }
+    }
+
     /// Whether anything is under the name.
     pub fn is_there(&self) -> bool {
         let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -118,6 +134,17 @@ impl<'a> Place<'a> {
             self.remove(OsStr::from_bytes(name.to_bytes()));
         }
     }
+}
+
+fn key_in(statx: &rustix::fs::Statx) -> FileKey {
+    let version = Version::from(statx);
+    FileKey { inode: version.id.inode, generation: version.born_ns as u64 }
+}
+
+/// What a file is called by all nodes. Its number alone may be another one's soon.
+pub fn key_of(file: impl AsFd) -> Result<FileKey, Errno> {
+    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, flags).map(|statx| key_in(&statx))
 }
 
 /// Where a file is in the directory of a path that leads to it no more; `None` where it is not
@@ -147,7 +174,7 @@ pub enum Whereabouts {
 }
 
 /// Looks for a file that was found once.
-pub fn whereabouts(core: &Core, found: &OwnedFd, file: FileKey) -> Whereabouts {
+pub fn whereabouts(core: &Core, found: &OwnedFd, of: (FileKey, u64)) -> Whereabouts {
     match rustix::fs::fstat(found) {
         Ok(facts) if facts.st_nlink == 0 => return Whereabouts::Removed,
         Ok(_) => {}
@@ -161,8 +188,8 @@ pub fn whereabouts(core: &Core, found: &OwnedFd, file: FileKey) -> Whereabouts {
     }
     let lower = beneath::reopen(found).ok().and_then(|again| core.pfs.file(again).ok());
     match lower.and_then(|lower| lower.relative_path()) {
-        Some(path) if leads_elsewhere(core, &path, file) => Whereabouts::Moved,
-        Some(path) if is_beside(&path) => Whereabouts::Replaced(path),
+        Some(path) if leads_elsewhere(core, &path, of.0) => Whereabouts::Moved,
+        Some(path) if is_beside(&path, of) => Whereabouts::Replaced(path),
         Some(path) => Whereabouts::At(path),
         None => Whereabouts::Moved,
     }

@@ -8,8 +8,8 @@
 //!
 //! Each step, if it is the last one, leaves the stub or the whole file.
 //!
-//! An open that empties the file needs the same right: no copy comes back over what it writes then.
-//! A program beside Tidepool asks for none; what it wrote to the stub is looked for again before
+//! An open that empties the file puts an empty one in its place, in the same way: the node that had
+//! it may go on at any moment, and write into the old one. A program beside Tidepool asks for none; what it wrote to the stub is looked for again before
 //! the copy is renamed.
 
 use std::ffi::OsStr;
@@ -19,15 +19,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, RenameFlags, Uid, XattrFlags, renameat_with};
+use rustix::fs::{Gid, Mode, RenameFlags, Uid, XattrFlags, renameat_with};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{copy_attribute, taken_attribute};
+use tidepool_proto::stub::{STUB_ATTRIBUTE, copy_attribute, taken_attribute};
 use tidepool_store::Segment;
 
 use super::claim::{Claim, Taker, finish, said};
-use super::held::Content;
+use super::held::{Content, Purpose};
 use super::place::{Place, failed};
 use crate::core::Core;
 use crate::file::stub;
@@ -64,7 +64,8 @@ impl Taker<'_> {
         let Some(stub) = place.open(file)? else { return Ok(Replaced::Nameless) };
         let stub = &*stub;
         check_names(Facts::of(stub)?.names)?;
-        if is_over(stub, epoch)? {
+        let is_emptied = content.purpose == Purpose::Emptying;
+        if !is_emptied && is_over(stub, epoch)? {
             return Ok(Replaced::Over);
         }
         let right = match self.claim(&place, stub, (file, epoch))? {
@@ -75,20 +76,28 @@ impl Taker<'_> {
             Claim::Ours(right) => right,
         };
         let Some((name, beside)) = &right.beside else { return Ok(Replaced::Over) };
-        if content.is_unpromised && promises(stub)? {
+        if content.purpose == Purpose::Unpromised && promises(stub)? {
             place.remove(name);
             right.pass_on(stub, epoch)?;
             return Ok(Replaced::Promised);
         }
-        let is_marked = stub.set_xattr_if(&copy_attribute(epoch), self.me.0.as_bytes(), true);
-        let done = if is_marked.map_err(said)? && stub::is_of_epoch(stub, epoch).map_err(said)? {
+        // There may be no copies of what is emptied.
+        let is_marked = is_emptied
+            || stub
+                .set_xattr_if(&copy_attribute(epoch), self.me.0.as_bytes(), true)
+                .map_err(said)?;
+        let done = if is_marked && stub::is_of_epoch(stub, epoch).map_err(said)? {
+            mark_copy(beside, &self.copy_mark(beside, name, (file, epoch))?);
             write_beside(beside, stub, content)
                 .and_then(|facts| exchange(&place, (name, beside), (file, epoch), facts))
         } else {
             Ok(Replaced::Over)
         };
         if !matches!(done, Ok(Replaced::Done)) {
-            place.remove(name);
+            place.remove_own(name, beside);
+        }
+        if done.is_err() {
+            right.note_failed(self, stub, epoch);
         }
         if done == Ok(Replaced::Over) {
             right.give_up(stub, epoch)?;
@@ -97,6 +106,21 @@ impl Taker<'_> {
             right.tidy(&place, (file, epoch));
         }
         done
+    }
+}
+
+/// Marks a copy, where the PFS takes marks.
+fn mark_copy(file: &File, mark: &[u8]) {
+    if let Err(error) = rustix::fs::fsetxattr(file, STUB_ATTRIBUTE, mark, XattrFlags::empty()) {
+        tracing::debug!(%error, "a copy takes no mark");
+    }
+}
+
+/// Takes the mark off a copy that is in the right place. What is left of it is looked at by who
+/// opens the file.
+fn unmark_copy(file: &File) {
+    if let Err(error) = rustix::fs::fremovexattr(file, STUB_ATTRIBUTE) {
+        tracing::debug!(%error, "a copy keeps its mark");
     }
 }
 
@@ -274,11 +298,7 @@ fn exchange(
             }
         }
     }
-    let is_ours = |name: &OsStr| {
-        let there = rustix::fs::statat(&place.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let own = rustix::fs::fstat(copy);
-        there.is_ok_and(|there| own.is_ok_and(|own| own.st_ino == there.st_ino))
-    };
+    let is_ours = |name: &OsStr| place.has(name, copy);
     if !is_ours(beside) {
         return Err(BARRED.to_owned());
     }
@@ -293,7 +313,11 @@ fn exchange(
         // Not on every PFS: there what comes between this look and the renaming is not seen.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             return match look(place)? {
-                Seen::Stub(_, facts) if facts == taken => place.rename_here(beside),
+                Seen::Stub(_, facts) if facts == taken => {
+                    let renamed = place.rename_here(beside);
+                    unmark_copy(copy);
+                    renamed
+                }
                 Seen::Stub(..) => Err("it changes just now".to_owned()),
                 Seen::Other(other) => Ok(other),
             };
@@ -308,13 +332,15 @@ fn exchange(
                 take_attributes(&*stub, copy)?;
             }
             place.remove(beside);
-            return place.sync().map(|()| Replaced::Done);
+            place.sync()?;
+            unmark_copy(copy);
+            return Ok(Replaced::Done);
         }
         Seen::Stub(_, facts) => check_names(facts.names).map(|()| Replaced::Over),
         Seen::Other(_) if !out.is_there() => return Err(BARRED.to_owned()),
         Seen::Other(other) => Ok(other),
     };
-    let _ = swap();
+    swap().map_err(failed("putting a file back"))?;
     if !is_ours(beside) && !is_ours(&place.name) {
         // A third one came there in between: it is the newest.
         let _ = swap();

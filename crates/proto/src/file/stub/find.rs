@@ -8,7 +8,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{
-    Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute, mark_of_head,
+    COPY_MAGIC, Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute,
+    mark_of_head,
 };
 
 /// What the marks of a file say.
@@ -20,6 +21,9 @@ pub enum Found {
     Stub(Mark),
     /// An ordinary file that another program wrote in the place of a stub, mark included.
     Remains,
+    /// An ordinary file: a copy whose node has not said yet that what it took the place of was the
+    /// stub. With its mark.
+    Copy(Vec<u8>),
 }
 
 /// What came of asking for [`STUB_ATTRIBUTE`].
@@ -43,7 +47,11 @@ pub fn find<V: AsRef<[u8]>, E>(
 ) -> Result<Found, E> {
     let attributes_work = match attribute()? {
         Attribute::Value(value) => {
-            let mark = mark_of_attribute(value.as_ref(), size);
+            let value = value.as_ref();
+            if value.starts_with(COPY_MAGIC.as_bytes()) {
+                return Ok(Found::Copy(value.to_vec()));
+            }
+            let mark = mark_of_attribute(value, size);
             return Ok(mark.map_or(Found::Remains, Found::Stub));
         }
         Attribute::Missing => true,
