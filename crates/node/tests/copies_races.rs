@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -326,4 +326,100 @@ fn what_a_directory_hands_on_is_not_given_to_a_copy() {
     let there = std::fs::metadata(nodes.pfs("d/secret")).unwrap();
     assert_eq!(there.mode() & 0o7777, 0o640);
     assert_eq!(there.modified().unwrap(), long_ago);
+}
+
+/// Holds the first call of a kind on one file until it is told to go on.
+#[derive(Default)]
+struct Held {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Held {
+    fn stand_still(&self) {
+        let mut state = self.state.lock().unwrap();
+        if !state.0 {
+            state.0 = true;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |state| !state.1).unwrap());
+        }
+    }
+
+    fn wait_until_it_stands(&self) {
+        let limit = Duration::from_secs(60);
+        let state = self.state.lock().unwrap();
+        let (state, late) =
+            self.changed.wait_timeout_while(state, limit, |state| !state.0).unwrap();
+        assert!(state.0 && !late.timed_out(), "the call never comes");
+    }
+
+    fn go_on(&self) {
+        *self.state.lock().unwrap() = (true, true);
+        self.changed.notify_all();
+    }
+}
+
+/// Also where an assertion fails: threads wait for it.
+impl Drop for GoOn {
+    fn drop(&mut self) {
+        self.0.go_on();
+    }
+}
+
+struct GoOn(Arc<Held>);
+
+/// Node 1 writes a file of its own back for node 2, and stands still in a call of this kind.
+fn stands_still(nodes: &Nodes, hooks: &Arc<Hooks>, name: &str, kind: Call) -> GoOn {
+    let held = Arc::<Held>::default();
+    let (number, stands) = (std::fs::metadata(nodes.pfs(name)).unwrap().ino(), held.clone());
+    hooks.set(move |call, make| {
+        if call == kind && inode() == number {
+            stands.stand_still();
+        }
+        make()
+    });
+    let reader = nodes.nodes[2].clone();
+    let file = File::open(nodes.pfs(name)).unwrap();
+    std::thread::spawn(move || reader.open(OpenRequest::to_read(file.into(), 0)).map(drop));
+    held.wait_until_it_stands();
+    GoOn(held)
+}
+
+#[test]
+fn who_empties_a_file_is_not_written_over_by_the_node_that_had_it() {
+    for name in ["d/file", "plain"] {
+        let hooks = Arc::<Hooks>::default();
+        let nodes = nodes(&hooks);
+        synced_by(&nodes, 1, name, &content(2, 2 * BLOCK as usize));
+        let stands = stands_still(&nodes, &hooks, name, Call::Write);
+        // The others hear nothing more of it.
+        nodes.nodes[1].stop();
+        rewrite(&nodes.nodes[0], &nodes.pfs(name), WriteMode::Through);
+        drop(stands);
+        let is_idle = || nodes.nodes[1].status().memory_only_files == 0;
+        let _ = nodes.nodes[1].drain();
+        until("it has gone on", is_idle);
+        hooks.clear();
+        assert_eq!(on_pfs(&nodes, name), NEW, "{name}");
+        assert_eq!(nodes.read(2, name).0, NEW, "{name}");
+    }
+}
+
+#[test]
+fn who_is_slow_to_take_a_mark_off_takes_off_no_later_one() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = nodes(&hooks);
+    synced_by(&nodes, 1, "d/file", OLD);
+    // Its bytes are on the PFS, and it has the right to take the mark off.
+    let stands = stands_still(&nodes, &hooks, "d/file", Call::RemoveAttribute);
+    rewrite(&nodes.nodes[0], &nodes.pfs("d/file"), WriteMode::Memory);
+    drop(stands);
+    let is_idle = || nodes.nodes[1].status().memory_only_files == 0;
+    until("it has gone on", is_idle);
+    hooks.clear();
+    for node in [2, 0] {
+        assert_eq!(nodes.read(node, "d/file").0, NEW, "node {node}");
+    }
+    nodes.nodes[0].drain().unwrap();
+    assert_eq!(on_pfs(&nodes, "d/file"), NEW);
 }

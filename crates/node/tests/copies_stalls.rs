@@ -65,6 +65,12 @@ fn key(path: &Path) -> (u64, u64) {
     (version.id.inode, version.born_ns as u64)
 }
 
+fn mark_of(nodes: &Nodes, name: &str) -> Mark {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(nodes.pfs(name), STUB_ATTRIBUTE, &mut value).unwrap();
+    Mark::parse(&value[..length]).unwrap()
+}
+
 impl Stalled {
     fn new(nodes: &Nodes, name: &str) -> Self {
         Self::of(nodes, name, "nobody")
@@ -72,9 +78,7 @@ impl Stalled {
 
     fn of(nodes: &Nodes, name: &str, member: &str) -> Self {
         let stub = nodes.pfs(name);
-        let mut value = vec![0; 4096];
-        let length = rustix::fs::getxattr(&stub, STUB_ATTRIBUTE, &mut value).unwrap();
-        let epoch = Mark::parse(&value[..length]).unwrap().copies.unwrap().epoch;
+        let epoch = mark_of(nodes, name).copies.unwrap().epoch;
         let number = std::fs::metadata(&stub).unwrap().ino();
         let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-{number:x}-7"));
         std::fs::write(&beside, OLD).unwrap();
@@ -295,4 +299,67 @@ fn memory_of_a_removed_file_is_freed_where_the_pfs_takes_nothing_for_it() {
     let files = || nodes.nodes[1].status().memory_only_files;
     until("it is freed", || files() == 0);
     nodes.nodes[1].drain().unwrap();
+}
+
+#[test]
+fn a_file_whose_first_name_was_removed_is_found_by_its_other_one() {
+    let nodes = nodes(2, 2);
+    let file = synced(&nodes, "d/file");
+    std::fs::hard_link(nodes.pfs("d/file"), nodes.pfs("d/other")).unwrap();
+    std::fs::remove_file(nodes.pfs("d/file")).unwrap();
+    // The holder goes, after one that is gone had claimed it.
+    let _stalled = Stalled::new(&nodes, "d/other");
+    nodes.nodes[1].stop();
+    file.write_at(0, NEW).and_then(|_| file.sync(false)).unwrap();
+    assert_eq!(on_pfs(&nodes, "d/other"), NEW);
+    nothing_is_left_beside(&nodes);
+}
+
+#[test]
+fn a_file_that_a_user_calls_like_a_copy_is_a_file_like_any_other() {
+    let nodes = nodes(3, 2);
+    for name in ["d/.tidepool-copy-mine", "d/.tidepool-copy-other"] {
+        drop(synced(&nodes, name));
+    }
+    assert_eq!(nodes.read(2, "d/.tidepool-copy-mine").0, OLD);
+    nodes.nodes[0].drain().unwrap();
+    assert_eq!(on_pfs(&nodes, "d/.tidepool-copy-other"), OLD);
+}
+
+#[test]
+fn who_failed_to_put_its_copy_in_place_keeps_nobody_waiting() {
+    let nodes = nodes(3, 2);
+    // By a file of its own it tells what this start of it is called.
+    drop(synced_by(&nodes, 2, "d/its-own"));
+    let start = mark_of(&nodes, "d/its-own").node;
+    let file = synced(&nodes, "d/file");
+    let epoch = mark_of(&nodes, "d/file").copies.unwrap().epoch;
+    let failed = format!("n2:{start}::0.0:");
+    let path = nodes.pfs("d/file");
+    setxattr(&path, &*taken_attribute(epoch, 1), failed.as_bytes(), XattrFlags::CREATE).unwrap();
+    drop(file);
+    assert_eq!(nodes.read(1, "d/file").0, OLD);
+}
+
+#[test]
+fn a_new_file_of_the_number_of_a_copy_is_no_copy() {
+    let nodes = nodes(2, 2);
+    drop(synced(&nodes, "d/file"));
+    let stalled = Stalled::new(&nodes, "d/file");
+    // A program wrote to the stub in the moment before the exchange.
+    std::fs::write(&stalled.stub, b"in between").unwrap();
+    let stalled = stalled.exchanges();
+    // The number of the copy is that of a file which was made and renamed to the name since.
+    let (inode, born) = key(&stalled.stub);
+    let epoch =
+        mark_of(&nodes, stalled.beside.strip_prefix(nodes.pfs("")).unwrap().to_str().unwrap());
+    let epoch = epoch.copies.unwrap().epoch;
+    let beside = stalled.beside.file_name().unwrap().display();
+    let claim = format!("nobody:0:{beside}:{inode}.{}:file", born - 1);
+    let name = taken_attribute(epoch, 1);
+    setxattr(&stalled.beside, &*name, claim.as_bytes(), XattrFlags::REPLACE).unwrap();
+    std::fs::write(&stalled.stub, NEW).unwrap();
+    nodes.nodes[0].stop();
+    until("no copy is needed", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/file"), NEW);
 }

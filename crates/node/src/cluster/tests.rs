@@ -287,3 +287,51 @@ fn who_is_not_known_yet_is_not_refused() {
     cluster.proofs.note(&fixture.peer, Some(differs), Duration::from_secs(111));
     assert!(matches!(answer(), super::recall::Answer::Stays(reason) if reason == "another PFS"));
 }
+
+#[test]
+fn what_a_copy_took_the_place_of_comes_back_where_its_node_died_at_it() {
+    use super::copies::claim::Taker;
+
+    let fixture = Fixture::new();
+    let cluster = fixture.node.core.cluster.get().unwrap();
+    let of = (tidepool_cluster::FileKey { inode: 9, generation: 8 }, 7);
+    let beside = fixture.directory.path().join(format!(".tidepool-copy-{:016x}-9-1", of.1));
+    let name = beside.file_name().unwrap();
+    let mark = |seal: &tidepool_peer::Seal| {
+        let taker = Taker { me: ("n1", "a start"), is_there: &|_, _| false, seal };
+        let copy = File::open(fixture.path()).unwrap();
+        let mark = taker.copy_mark(&copy, name, of).unwrap();
+        let flags = rustix::fs::XattrFlags::CREATE;
+        rustix::fs::fsetxattr(&copy, tidepool_proto::stub::STUB_ATTRIBUTE, &mark, flags).unwrap();
+    };
+    let is_marked = || {
+        let mut value = [0; 512];
+        let attribute = tidepool_proto::stub::STUB_ATTRIBUTE;
+        rustix::fs::getxattr(fixture.path(), attribute, &mut value).is_ok()
+    };
+    let open = || {
+        let file = File::open(fixture.path()).unwrap();
+        fixture.node.open(OpenRequest::to_read(file.into(), 0))
+    };
+    // A user's mark moves nothing.
+    std::fs::write(&beside, b"newer").unwrap();
+    let key = tidepool_peer::SharedKey::from_bytes(&[2; 32]).unwrap();
+    let identity =
+        tidepool_peer::Identity { cluster: "test".into(), node: "n1".into(), key, tls: None };
+    mark(&tidepool_peer::Seal::of(&identity));
+    drop(open().unwrap());
+    assert_eq!(std::fs::read(&beside).unwrap(), b"newer");
+    // Its node took another program's file out of the place, and died.
+    std::fs::remove_file(fixture.path()).unwrap();
+    std::fs::write(fixture.path(), b"old").unwrap();
+    mark(&cluster.seal);
+    let error = open().map(drop).expect_err("another file is there now");
+    assert_eq!(error.kind(), tidepool_proto::ErrorKind::Changed);
+    assert_eq!(std::fs::read(fixture.path()).unwrap(), b"newer");
+    assert!(!beside.exists() && !is_marked());
+    // It died when all was done.
+    mark(&cluster.seal);
+    drop(open().unwrap());
+    assert_eq!(std::fs::read(fixture.path()).unwrap(), b"newer");
+    assert!(!is_marked());
+}

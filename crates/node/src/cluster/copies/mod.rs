@@ -18,7 +18,7 @@
 //! 3. What takes the place of a stub is settled on the PFS: see `replace`.
 
 mod audit;
-mod claim;
+pub(super) mod claim;
 mod find;
 mod give_back;
 mod held;

@@ -66,7 +66,7 @@ impl CopyMark {
 
 impl Taker<'_> {
     /// The mark of a copy in the file `copy`, whose name is `beside`.
-    pub(super) fn copy_mark(
+    pub(in crate::cluster) fn copy_mark(
         &self,
         copy: &File,
         beside: &OsStr,
