@@ -245,9 +245,12 @@ fn of_two_copies_one_takes_the_place_also_after_another_died_at_it() {
     // A holder that is gone had the right, and wrote a part of it.
     let inode = std::fs::metadata(nodes.pfs("d/two")).unwrap().ino();
     let beside = format!(".tidepool-copy-{epoch:016x}-{inode:x}-1234");
-    let claim = format!("nobody:0123:{beside}");
-    set_attribute(&nodes, "d/two", &taken_attribute(epoch, 1), claim.as_bytes());
-    std::fs::write(nodes.pfs(&format!("d/{beside}")), b"half").unwrap();
+    let half = nodes.pfs(&format!("d/{beside}"));
+    std::fs::write(&half, b"half").unwrap();
+    let (number, born) = key_of(&half);
+    let claim = format!("nobody:0123:{beside}:{number}.{born}:");
+    let claim = sealed_claim(&nodes.pfs("d/two"), epoch, &claim);
+    set_attribute(&nodes, "d/two", &taken_attribute(epoch, 1), &claim);
     kill(&nodes, 0);
     until("both are there", || !is_stub(&nodes, "d/one") && !is_stub(&nodes, "d/two"));
     until("all copies are freed", || (1..3).all(|node| copies(&nodes, node).held == 0));

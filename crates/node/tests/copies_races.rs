@@ -230,16 +230,18 @@ fn who_had_the_right_and_died_keeps_nobody_from_it() {
         let inode = std::fs::metadata(nodes.pfs(name)).unwrap().ino();
         let beside = |number: u32| format!(".tidepool-copy-{epoch:016x}-{inode:x}-{number}");
         std::fs::write(nodes.pfs(&format!("d/{}", beside(7))), b"half").unwrap();
-        let dead = format!("nobody:0:{}", beside(7));
+        let claim = |words: String| sealed_claim(&nodes.pfs(name), epoch, &words);
+        let half = key_of(&nodes.pfs(&format!("d/{}", beside(7))));
+        let dead = claim(format!("nobody:0:{}:{}.{}:", beside(7), half.0, half.1));
         let stub = std::fs::metadata(nodes.pfs(name)).unwrap().ino();
         barred.push((stub, nodes.pfs(&format!("d/{}", beside(7)))));
         if name == "d/barred" {
             // A holder that stood still was barred by another one, which died.
-            let claim = format!("{}:0:{}", copies.holders[0], beside(8));
-            set(&nodes.pfs(name), &taken_attribute(epoch, 1), claim.as_bytes());
-            set(&nodes.pfs(name), &taken_attribute(epoch, 2), dead.as_bytes());
+            let barred = claim(format!("{}:0:{}:1.1:", copies.holders[0], beside(8)));
+            set(&nodes.pfs(name), &taken_attribute(epoch, 1), &barred);
+            set(&nodes.pfs(name), &taken_attribute(epoch, 2), &dead);
         } else {
-            set(&nodes.pfs(name), &taken_attribute(epoch, 1), dead.as_bytes());
+            set(&nodes.pfs(name), &taken_attribute(epoch, 1), &dead);
         }
     }
     // Who died may only have been cut off: its copy is taken out of its hands.

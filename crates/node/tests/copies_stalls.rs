@@ -6,19 +6,17 @@ mod support;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, XattrFlags, renameat_with, setxattr};
+use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::scratch_rule;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, taken_attribute};
-use tidepool_proto::{
-    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Version, WriteMode,
-};
+use tidepool_proto::{Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
 
 const OLD: &[u8] = b"what was synced";
 const NEW: &[u8] = b"what was written later";
@@ -57,14 +55,6 @@ struct Stalled {
     beside: PathBuf,
 }
 
-/// Number of a file, and when it was made.
-fn key(path: &Path) -> (u64, u64) {
-    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let statx = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, flags).unwrap();
-    let version = Version::from(&statx);
-    (version.id.inode, version.born_ns as u64)
-}
-
 fn mark_of(nodes: &Nodes, name: &str) -> Mark {
     let mut value = vec![0; 4096];
     let length = rustix::fs::getxattr(nodes.pfs(name), STUB_ATTRIBUTE, &mut value).unwrap();
@@ -82,11 +72,11 @@ impl Stalled {
         let number = std::fs::metadata(&stub).unwrap().ino();
         let beside = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-{number:x}-7"));
         std::fs::write(&beside, OLD).unwrap();
-        let (inode, born) = key(&beside);
+        let (inode, born) = key_of(&beside);
         let (file, name) = (beside.file_name().unwrap(), stub.file_name().unwrap());
         let claim = format!("{member}:0:{}:{inode}.{born}:{}", file.display(), name.display());
-        let attribute = taken_attribute(epoch, 1);
-        setxattr(&stub, &*attribute, claim.as_bytes(), XattrFlags::CREATE).unwrap();
+        let (attribute, claim) = (taken_attribute(epoch, 1), sealed_claim(&stub, epoch, &claim));
+        setxattr(&stub, &*attribute, &claim, XattrFlags::CREATE).unwrap();
         Stalled { stub, beside }
     }
 
@@ -336,7 +326,8 @@ fn who_failed_to_put_its_copy_in_place_keeps_nobody_waiting() {
     let epoch = mark_of(&nodes, "d/file").copies.unwrap().epoch;
     let failed = format!("n2:{start}::0.0:");
     let path = nodes.pfs("d/file");
-    setxattr(&path, &*taken_attribute(epoch, 1), failed.as_bytes(), XattrFlags::CREATE).unwrap();
+    let failed = sealed_claim(&path, epoch, &failed);
+    setxattr(&path, &*taken_attribute(epoch, 1), &failed, XattrFlags::CREATE).unwrap();
     drop(file);
     assert_eq!(nodes.read(1, "d/file").0, OLD);
 }
@@ -350,16 +341,38 @@ fn a_new_file_of_the_number_of_a_copy_is_no_copy() {
     std::fs::write(&stalled.stub, b"in between").unwrap();
     let stalled = stalled.exchanges();
     // The number of the copy is that of a file which was made and renamed to the name since.
-    let (inode, born) = key(&stalled.stub);
+    let (inode, born) = key_of(&stalled.stub);
     let epoch =
         mark_of(&nodes, stalled.beside.strip_prefix(nodes.pfs("")).unwrap().to_str().unwrap());
     let epoch = epoch.copies.unwrap().epoch;
     let beside = stalled.beside.file_name().unwrap().display();
     let claim = format!("nobody:0:{beside}:{inode}.{}:file", born - 1);
     let name = taken_attribute(epoch, 1);
-    setxattr(&stalled.beside, &*name, claim.as_bytes(), XattrFlags::REPLACE).unwrap();
+    let claim = sealed_claim(&stalled.beside, epoch, &claim);
+    setxattr(&stalled.beside, &*name, &claim, XattrFlags::REPLACE).unwrap();
     std::fs::write(&stalled.stub, NEW).unwrap();
     nodes.nodes[0].stop();
     until("no copy is needed", || held(&nodes) == 0);
     assert_eq!(on_pfs(&nodes, "d/file"), NEW);
+}
+
+#[test]
+fn a_claim_that_a_user_made_up_moves_no_file() {
+    let nodes = nodes(2, 2);
+    drop(synced(&nodes, "d/file"));
+    let stub = nodes.pfs("d/file");
+    // Another one's file, and one of the user's, which is to take its place.
+    std::fs::write(nodes.pfs("d/secret"), OLD).unwrap();
+    let epoch = mark_of(&nodes, "d/file").copies.unwrap().epoch;
+    let number = std::fs::metadata(&stub).unwrap().ino();
+    let planted = stub.with_file_name(format!(".tidepool-copy-{epoch:016x}-{number:x}-1"));
+    std::fs::write(&planted, NEW).unwrap();
+    let (inode, born) = key_of(&nodes.pfs("d/secret"));
+    let words = format!("zz:0:{}:{inode}.{born}:secret", planted.file_name().unwrap().display());
+    let forged = [&b"0".repeat(64)[..], b":", words.as_bytes()].concat();
+    setxattr(&stub, &*taken_attribute(epoch, 1), &forged, XattrFlags::CREATE).unwrap();
+    nodes.nodes[0].stop();
+    until("the copy is in its place", || held(&nodes) == 0);
+    assert_eq!(on_pfs(&nodes, "d/secret"), OLD);
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_proto::stub::Copies;
@@ -36,6 +37,8 @@ struct State {
     next: u64,
     /// They are what the file is.
     is_up_to_date: bool,
+    /// When they said so last.
+    confirmed: Option<Instant>,
     /// They are not brought up to date any more: the file has to be written back.
     is_over: bool,
 }
@@ -57,6 +60,9 @@ struct Changed {
     granule: u64,
     ranges: BTreeMap<u64, u64>,
 }
+
+/// How long a sync without a change counts on what the copies said: a holder may be started anew.
+const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
 impl Changed {
     fn new() -> Self {
@@ -99,6 +105,7 @@ impl Copied {
             shortest_bytes: 0,
             next: 1,
             is_up_to_date: false,
+            confirmed: None,
             is_over: false,
         };
         Copied {
@@ -157,11 +164,24 @@ impl Copied {
         })
     }
 
+    /// As [`lacking`](Self::lacking) where they said long ago that they lack nothing: with nothing in
+    /// it, they are asked again.
+    pub fn to_confirm(&self) -> Option<Lacking> {
+        let state = self.state.lock();
+        let is_old = state.confirmed.is_none_or(|at| at.elapsed() > CONFIRMED_FOR);
+        is_old.then(|| Lacking {
+            first: state.next,
+            shortest_bytes: state.shortest_bytes,
+            ranges: Vec::new(),
+        })
+    }
+
     /// The copies are what the file of `size` bytes is, after the message before `next`.
     pub fn brought_up_to_date(&self, size: u64, next: u64) {
         let mut state = self.state.lock();
         (state.changed, state.shortest_bytes) = (Changed::new(), size);
         (state.next, state.is_up_to_date) = (next, true);
+        state.confirmed = Some(Instant::now());
     }
 
     /// Whether a sync promised all of the bytes that are here.
@@ -188,6 +208,18 @@ mod tests {
 
     fn copied() -> Copied {
         Copied::new(Copies { epoch: 1, holders: vec!["n1".into()], is_promised: false })
+    }
+
+    #[test]
+    fn copies_that_said_something_long_ago_are_asked_again() {
+        let copied = copied();
+        copied.note_write(10..20);
+        copied.brought_up_to_date(20, 2);
+        assert!(copied.lacking().is_none() && copied.to_confirm().is_none());
+        copied.state.lock().confirmed = Instant::now().checked_sub(CONFIRMED_FOR * 2);
+        let asked = copied.to_confirm().unwrap();
+        assert_eq!((asked.first, asked.shortest_bytes, asked.ranges), (2, 20, vec![]));
+        assert!(copied.lacking().is_none());
     }
 
     #[test]

@@ -226,6 +226,12 @@ fn changed() -> Error {
     Error::new(ErrorKind::Changed, "writing a memory-only file back", "another program changed it")
 }
 
+/// The error where another node keeps in memory what this one was about to begin.
+fn begun_elsewhere() -> Error {
+    let detail = "another node has it in memory by now";
+    Error::new(ErrorKind::Changed, "beginning a memory-only file", detail).remedy("open it again")
+}
+
 /// The error of a stub whose bytes are gone, or are in the memory of another node.
 pub fn lost(name: &str, mark: &Mark) -> Error {
     lost_because(name, mark, "")
@@ -345,9 +351,16 @@ impl Stub {
                 copied: copied.clone(),
             })
         };
-        match lower.set_xattr(STUB_ATTRIBUTE, mark.text().as_bytes()) {
+        match lower.set_xattr_if(STUB_ATTRIBUTE, mark.text().as_bytes(), false) {
+            // Another node began it meanwhile: its bytes are there.
+            Ok(false) => {
+                if let Some(copies) = &mark.copies {
+                    lower.remove_xattr(&copy_attribute(copies.epoch))?;
+                }
+                Err(begun_elsewhere())
+            }
             // Some file systems take attributes and do not keep them.
-            Ok(()) => match find(&**lower, 0)? {
+            Ok(true) => match find(&**lower, 0)? {
                 Found::Stub(found) if found.node == mark.node => Ok(made(Place::Attribute)),
                 _ => remove_attribute(&**lower).map(|()| None),
             },

@@ -7,12 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use tidepool_node::Node;
+use tidepool_peer::{Identity, Seal, SharedKey};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, Explanation};
 use tidepool_proto::cluster::ClusterStatus;
 use tidepool_proto::config::{ClusterConfig, NodeConfig};
 use tidepool_proto::locality::{Locality, SplitRange};
-use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, WriteMode};
+use tidepool_proto::{
+    Access, FileService, OpenFile, OpenRequest, ReadOutcome, Result, Version, WriteMode,
+};
 
 use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 
@@ -48,6 +52,24 @@ pub fn write_key(directory: &Path, byte: u8) -> std::path::PathBuf {
     let key = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
     key.write_all_at(&[byte; 32], 0).unwrap();
     path
+}
+
+/// What a node of these tests writes to a stub that claims the right to it, in these words.
+pub fn sealed_claim(stub: &Path, epoch: u64, words: &str) -> Vec<u8> {
+    let key = SharedKey::from_bytes(&[7; 32]).unwrap();
+    let (cluster, node) = ("test".to_owned(), "n9".to_owned());
+    let seal = Seal::of(&Identity { cluster, node, key, tls: None });
+    let (inode, born) = key_of(stub);
+    let sealed = seal.of_words(format!("claim {inode:x}.{born:x} {epoch:x} {words}").as_bytes());
+    format!("{sealed}:{words}").into_bytes()
+}
+
+/// Number of a file, and when it was made.
+pub fn key_of(path: &Path) -> (u64, u64) {
+    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let statx = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, flags).unwrap();
+    let version = Version::from(&statx);
+    (version.id.inode, version.born_ns as u64)
 }
 
 impl Nodes {

@@ -80,7 +80,7 @@ impl Taker<'_> {
         let name = fresh_name(of);
         let file = place.create(&name)?;
         let copy = key_of(&file).map_err(failed("looking at the new file"))?;
-        let value = claim(self.me, Some((&name, copy)), &place.name);
+        let value = claim((self.seal, of), self.me, Some((&name, copy)), &place.name);
         let claimed = self.claim_as(place, stub, of, (value, Some((name.clone(), file))));
         if !matches!(claimed, Ok(Claim::Ours(_))) {
             place.remove(&name);
@@ -111,7 +111,7 @@ impl Taker<'_> {
                         return Ok(Claim::Owners(number - 1));
                     }
                     let anew = again.filter(|again| before.as_ref() != Some(again));
-                    if let Some(anew) = anew.map(|anew| Claimed::parse(&anew, of))
+                    if let Some(anew) = anew.map(|anew| Claimed::parse(&anew, (self.seal, of)))
                         && pass(place, stub, of, &anew)? == Passed::Replaced
                     {
                         return Ok(Claim::Replaced);
@@ -123,7 +123,7 @@ impl Taker<'_> {
             if found == stub::OWNER_TAKES {
                 return Ok(Claim::Owners(number));
             }
-            let claimed = Claimed::parse(&found, of);
+            let claimed = Claimed::parse(&found, (self.seal, of));
             let is_own = claimed.member == self.me.0;
             if !is_own && !claimed.has_failed() && (self.is_there)(&claimed.member, &claimed.start)
             {
@@ -153,9 +153,9 @@ impl Right {
     }
 
     /// Says that this node failed at it, and nothing of it is left: others need not wait for it.
-    pub fn note_failed(&self, taker: &Taker<'_>, stub: &dyn LowerFile, epoch: u64) {
-        let failed = claim(taker.me, None, OsStr::new(""));
-        let noted = stub.set_xattr_if(&taken_attribute(epoch, self.number), &failed, true);
+    pub fn note_failed(&self, taker: &Taker<'_>, stub: &dyn LowerFile, of: (FileKey, u64)) {
+        let failed = claim((taker.seal, of), taker.me, None, OsStr::new(""));
+        let noted = stub.set_xattr_if(&taken_attribute(of.1, self.number), &failed, true);
         if let Err(error) = noted {
             tracing::debug!(%error, "others wait for a node that failed to put its copy in place");
         }

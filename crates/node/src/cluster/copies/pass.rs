@@ -16,6 +16,7 @@ use std::path::Path;
 use rustix::fs::{RenameFlags, Stat, renameat, renameat_with};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
+use tidepool_peer::Seal;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::taken_attribute;
 
@@ -58,18 +59,36 @@ pub struct Claimed {
     name: OsString,
 }
 
+/// What the seal of a claim is of: whoever may write a stub could copy one from another file.
+fn sealed_words((file, epoch): (FileKey, u64), words: &[u8]) -> Vec<u8> {
+    let of = format!("claim {:x}.{:x} {epoch:x} ", file.inode, file.generation);
+    [of.as_bytes(), words].concat()
+}
+
 /// The value of the attribute that says so.
-pub fn claim(me: (&str, &str), file: Option<(&OsStr, FileKey)>, name: &OsStr) -> Vec<u8> {
+pub fn claim(
+    (seal, of): (&Seal, (FileKey, u64)),
+    me: (&str, &str),
+    file: Option<(&OsStr, FileKey)>,
+    name: &OsStr,
+) -> Vec<u8> {
     let none = (OsStr::new(""), FileKey { inode: 0, generation: 0 });
     let (beside, FileKey { inode, generation }) = file.unwrap_or(none);
     let head = format!("{}:{}:{}:{inode}.{generation}:", me.0, me.1, beside.to_string_lossy());
-    [head.as_bytes(), name.as_bytes()].concat()
+    let words = [head.as_bytes(), name.as_bytes()].concat();
+    let sealed = seal.of_words(&sealed_words(of, &words));
+    [sealed.as_bytes(), b":", &words].concat()
 }
 
 impl Claimed {
-    /// Reads one of a file. What a user writes there leads to no other file.
-    pub fn parse(value: &[u8], of: (FileKey, u64)) -> Self {
-        let mut words = value.splitn(5, |byte| *byte == b':');
+    /// Reads one of a file. What a user writes there is that of a node which failed.
+    pub fn parse(value: &[u8], (seal, of): (&Seal, (FileKey, u64))) -> Self {
+        let mut parts = value.splitn(2, |byte| *byte == b':');
+        let (given, words) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let is_sealed = std::str::from_utf8(given)
+            .is_ok_and(|given| seal.is_of(&sealed_words(of, words), given));
+        let mut words =
+            Some(words).filter(|_| is_sealed).unwrap_or_default().splitn(5, |it| *it == b':');
         let mut word = || words.next().unwrap_or_default();
         let mut text = || String::from_utf8_lossy(word()).into_owned();
         let (member, start, beside) = (text(), text(), text());
@@ -77,16 +96,13 @@ impl Claimed {
         let (inode, generation) = numbers.split_once('.').unwrap_or_default();
         let number = |text: &str| text.parse().unwrap_or(0);
         let copy = FileKey { inode: number(inode), generation: number(generation) };
-        let is_name = |name: &[u8]| !name.contains(&b'/') && !matches!(name, b"." | b"..");
-        let is_ours = beside.starts_with(&prefix(of)) && is_name(beside.as_bytes());
-        let beside = OsString::from(if is_ours { beside } else { String::new() });
-        let name = Some(word()).filter(|name| is_name(name)).unwrap_or_default();
-        Claimed { member, start, beside, copy, name: OsString::from_vec(name.to_vec()) }
+        let (beside, name) = (OsString::from(beside), OsString::from_vec(word().to_vec()));
+        Claimed { member, start, beside, copy, name }
     }
 }
 
 impl Claimed {
-    /// Whether its node said that it failed.
+    /// Whether its node said that it failed, or none made it.
     pub fn has_failed(&self) -> bool {
         self.beside.is_empty()
     }
@@ -122,14 +138,10 @@ pub fn pass(
         place.remove(&out.name);
         return ended(place, stub);
     }
-    let is_its_copy = out.look(&out.name).is_some_and(|(it, _)| it == claimed.copy);
+    let is_its_copy = out.look(&out.name) == Some(claimed.copy);
     match is_its_copy && !is_stub {
         true => place.remove(&out.name),
-        false => {
-            // A user who makes claims up gets nothing but files of his own.
-            let owner = rustix::fs::fstat(stub.descriptor()).map(|it| it.st_uid).ok();
-            put_back(&out, &claimed.name, &|it, user| it == claimed.copy && Some(user) == owner)?;
-        }
+        false => put_back(&out, &claimed.name, &|it| it == claimed.copy)?,
     }
     Ok(Passed::Barred)
 }
@@ -163,9 +175,9 @@ fn ended(place: &Place<'_>, stub: &dyn LowerFile) -> Result<Passed, String> {
 pub fn put_back(
     out: &Place<'_>,
     name: &OsStr,
-    is_copy: &dyn Fn(FileKey, u32) -> bool,
+    is_copy: &dyn Fn(FileKey) -> bool,
 ) -> Result<(), String> {
-    let is_copy = |name: &OsStr| out.look(name).is_some_and(|(it, user)| is_copy(it, user));
+    let is_copy = |name: &OsStr| out.look(name).is_some_and(is_copy);
     let directory = &out.directory;
     let swap = || {
         renameat_with(directory, &out.name, directory, name, RenameFlags::EXCHANGE)
@@ -195,7 +207,7 @@ impl Taker<'_> {
         let mut last = None;
         for number in 1..=stub::TAKERS_MAX {
             match stub.get_xattr(&taken_attribute(epoch, number)).map_err(said)? {
-                Some(value) => last = Some(Claimed::parse(&value, (file, epoch))),
+                Some(value) => last = Some(Claimed::parse(&value, (self.seal, (file, epoch)))),
                 None => break,
             }
         }
@@ -215,28 +227,35 @@ impl Taker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tidepool_peer::{Identity, SharedKey};
+
     use super::*;
 
     const OF: (FileKey, u64) = (FileKey { inode: 9, generation: 1 }, 7);
     const OTHER: FileKey = FileKey { inode: 77, generation: u64::MAX };
 
     #[test]
-    fn a_claim_is_read_as_it_was_written_and_leads_nowhere_else() {
-        let name = OsStr::from_bytes(b"a:b\xff");
+    fn a_claim_is_read_as_it_was_written_and_only_if_a_node_wrote_it_there() {
+        let key = SharedKey::from_bytes(&[1; 32]).unwrap();
+        let seal = &Seal::of(&Identity { cluster: "c".into(), node: "n".into(), key, tls: None });
+        let (name, me) = (OsStr::from_bytes(b"a:b\xff"), ("n1", "start"));
         let beside = fresh_name(OF);
-        let read = Claimed::parse(&claim(("n1", "start"), Some((&beside, OTHER)), name), OF);
+        let text = claim((seal, OF), me, Some((&beside, OTHER)), name);
+        let read = Claimed::parse(&text, (seal, OF));
         assert_eq!((&*read.member, &*read.start, read.copy), ("n1", "start", OTHER));
-        assert_eq!((read.beside, read.name), (beside, name.to_owned()));
-        let read = Claimed::parse(&claim(("n1", "start"), None, name), OF);
-        assert!(read.beside.is_empty());
-        let others = FileKey { inode: 8, ..OF.0 };
-        let read =
-            Claimed::parse(&claim(("n1", ""), Some((&fresh_name((others, 7)), OTHER)), name), OF);
-        assert!(read.beside.is_empty(), "it is beside another file");
-        for forged in ["a:b:.tidepool-copy-/x:1:../x", "a:b:x:1:..", "", "a", "::::"] {
-            let read = Claimed::parse(forged.as_bytes(), OF);
-            assert!(read.beside.is_empty() && read.name.is_empty(), "{forged}");
+        assert_eq!((&read.beside, read.name.as_os_str()), (&beside, name));
+        let failed = Claimed::parse(&claim((seal, OF), me, None, name), (seal, OF));
+        assert!(failed.has_failed() && failed.member == "n1");
+        for others in [(FileKey { inode: 8, ..OF.0 }, OF.1), (OF.0, 8)] {
+            assert!(Claimed::parse(&text, (seal, others)).has_failed(), "of another file");
         }
+        for at in 0..text.len() {
+            let mut changed = text.clone();
+            changed[at] ^= 1;
+            let read = Claimed::parse(&changed, (seal, OF));
+            assert!(read.has_failed() && read.member.is_empty(), "byte {at}");
+        }
+        assert!(Claimed::parse(b"", (seal, OF)).has_failed());
     }
 
     #[test]

@@ -95,17 +95,17 @@ impl<'a> Place<'a> {
         let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
     }
 
-    /// What is under a name, and whose it is.
-    pub fn look(&self, name: &OsStr) -> Option<(FileKey, u32)> {
+    /// What is under a name.
+    pub fn look(&self, name: &OsStr) -> Option<FileKey> {
         let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let statx = rustix::fs::statx(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW, flags);
-        statx.ok().map(|it| (key_in(&it), it.stx_uid))
+        statx.ok().map(|it| key_in(&it))
     }
 
     /// Whether the file that is open is under a name.
     pub fn has(&self, name: &OsStr, file: &File) -> bool {
         let own = key_of(file.as_fd());
-        self.look(name).is_some_and(|(there, _)| own == Ok(there))
+        self.look(name).is_some_and(|there| own == Ok(there))
     }
 
     /// Removes the file that is open, if it is under that name.

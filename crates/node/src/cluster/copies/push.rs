@@ -69,7 +69,8 @@ impl Cluster {
         if copied.is_over() {
             return false;
         }
-        let Some(lacking) = copied.lacking() else { return true };
+        // A holder may have been started anew since.
+        let Some(lacking) = copied.lacking().or_else(|| copied.to_confirm()) else { return true };
         let pushed = self.push_lacking(core, copied, cached, stub, lacking);
         if let Err(reason) = &pushed {
             copied.end();

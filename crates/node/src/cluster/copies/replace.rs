@@ -97,7 +97,7 @@ impl Taker<'_> {
             place.remove_own(name, beside);
         }
         if done.is_err() {
-            right.note_failed(self, stub, epoch);
+            right.note_failed(self, stub, (file, epoch));
         }
         if done == Ok(Replaced::Over) {
             right.give_up(stub, epoch)?;

@@ -97,10 +97,10 @@ impl Taker<'_> {
             Ok(()) => {
                 let stub = out.open(mark.of.0)?;
                 let is_stub = stub.map_or(Ok(false), |stub| is_settled(&*stub, mark.of.1))?;
-                let is_copy = out.look(&out.name).is_some_and(|(it, _)| it == mark.copy);
+                let is_copy = out.look(&out.name) == Some(mark.copy);
                 match is_stub || is_copy {
                     true => out.remove(&out.name),
-                    false => put_back(&out, &place.name, &|it, _| it == mark.copy)?,
+                    false => put_back(&out, &place.name, &|it| it == mark.copy)?,
                 }
                 place.sync()?;
             }
