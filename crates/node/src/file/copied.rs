@@ -164,8 +164,8 @@ impl Copied {
         })
     }
 
-    /// As [`lacking`](Self::lacking) where they said long ago that they lack nothing: with nothing in
-    /// it, they are asked again.
+    /// As [`lacking`](Self::lacking) where they said long ago that they lack nothing: with nothing
+    /// in it, they are asked again.
     pub fn to_confirm(&self) -> Option<Lacking> {
         let state = self.state.lock();
         let is_old = state.confirmed.is_none_or(|at| at.elapsed() > CONFIRMED_FOR);

@@ -1,5 +1,5 @@
-//! The right to finish the file of a stub, or to put an empty one in its place: settled on the PFS, which sets an
-//! attribute once however many nodes try it.
+//! The right to finish the file of a stub, or to put an empty one in its place: settled on the PFS,
+//! which sets an attribute once however many nodes try it.
 //!
 //! Claims are numbered. Who finds one of a node that is gone keeps that node from using it any
 //! more (`pass`), and makes the next one. A claim tells the name of the file that its copy is
@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -205,6 +205,33 @@ fn path_of(core: &Core, lower: &dyn LowerFile, of: FileKey) -> Option<PathBuf> {
     lower.relative_path().or_else(beside)
 }
 
+/// Whether another node claimed the right to finish a file.
+fn is_claimed(lower: &dyn LowerFile, epoch: u64) -> tidepool_proto::Result<bool> {
+    let taken = lower.get_xattr(&taken_attribute(epoch, 1))?;
+    Ok(taken.is_some_and(|taken| taken != stub::OWNER_TAKES))
+}
+
+impl Taker<'_> {
+    /// Gets the right for the node that had the file, found at `path`: by which number, and where;
+    /// the inner `None` where a copy took its place, the outer where it is not there.
+    fn claim_own<'c>(
+        &self,
+        core: &'c Core,
+        of: (FileKey, u64),
+        (path, lower): (&Path, &dyn LowerFile),
+    ) -> Result<Option<Option<(u32, Place<'c>)>>, String> {
+        let Some(place) = Place::find(core, path)? else { return Ok(None) };
+        if place.open(of.0)?.is_none() {
+            return Ok(None);
+        }
+        let value = (stub::OWNER_TAKES.to_vec(), None);
+        Ok(Some(match self.claim_as(&place, lower, of, value)? {
+            Claim::Owners(number) | Claim::Ours(Right { number, .. }) => Some((number, place)),
+            Claim::Replaced => None,
+        }))
+    }
+}
+
 impl Cluster {
     /// Gets the right to finish a file of this node, all of whose bytes are on the PFS. A holder
     /// that is at it is waited for, up to a limit: it may fail. `Lost` where its copy took the
@@ -220,10 +247,7 @@ impl Cluster {
         let (begun, mut looks, mut found_at) = (Instant::now(), 0, None);
         let what = "writing a memory-only file back";
         let lost = || Error::new(ErrorKind::Lost, what, "another node put its copy in its place");
-        let is_claimed = || -> tidepool_proto::Result<bool> {
-            let taken = lower.get_xattr(&taken_attribute(epoch, 1))?;
-            Ok(taken.is_some_and(|taken| taken != stub::OWNER_TAKES))
-        };
+        let is_claimed = || is_claimed(&**lower, epoch);
         loop {
             if !has_name(&**lower) {
                 // It was removed, or a copy came in its place.
@@ -252,19 +276,8 @@ impl Cluster {
             if found_at.replace(path.clone()).is_some_and(|before| before != path) {
                 looks = 0;
             }
-            let taken = self.as_taker(core, |taker| -> Result<_, String> {
-                let Some(place) = Place::find(core, &path)? else { return Ok(None) };
-                if place.open(of)?.is_none() {
-                    return Ok(None);
-                }
-                let value = (stub::OWNER_TAKES.to_vec(), None);
-                match taker.claim_as(&place, &**lower, (of, epoch), value)? {
-                    Claim::Owners(number) | Claim::Ours(Right { number, .. }) => {
-                        Ok(Some(Some((number, place))))
-                    }
-                    Claim::Replaced => Ok(Some(None)),
-                }
-            });
+            let taken =
+                self.as_taker(core, |taker| taker.claim_own(core, (of, epoch), (&path, &**lower)));
             match taken {
                 Ok(Some(Some((number, place)))) => {
                     return Ok(Box::new(move || tidy(&place, (of, epoch), number)));

@@ -9,8 +9,8 @@
 //! Each step, if it is the last one, leaves the stub or the whole file.
 //!
 //! An open that empties the file puts an empty one in its place, in the same way: the node that had
-//! it may go on at any moment, and write into the old one. A program beside Tidepool asks for none; what it wrote to the stub is looked for again before
-//! the copy is renamed.
+//! it may go on at any moment, and write into the old one. A program beside Tidepool asks for no
+//! right; what it wrote to the stub is looked for again before the copy is renamed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -273,6 +273,14 @@ impl Place<'_> {
     }
 }
 
+/// Looks whether the stub is under a name.
+fn look(place: &Place<'_>, (file, epoch): (FileKey, u64)) -> Result<Seen, String> {
+    let Some(stub) = place.open(file)? else { return Ok(Seen::Other(Replaced::Nameless)) };
+    let facts = Facts::of(&*stub)?;
+    let is_it = stub::is_of_epoch(&*stub, epoch).map_err(said)?;
+    Ok(if is_it { Seen::Stub(stub, facts) } else { Seen::Other(Replaced::Over) })
+}
+
 /// Puts the file beside in the place of the stub. What comes out of that place is looked at: where
 /// it is another program's file, or another program wrote to the stub, it goes back.
 fn exchange(
@@ -281,12 +289,7 @@ fn exchange(
     (file, epoch): (FileKey, u64),
     mut taken: Facts,
 ) -> Result<Replaced, String> {
-    let look = |place: &Place<'_>| -> Result<Seen, String> {
-        let Some(stub) = place.open(file)? else { return Ok(Seen::Other(Replaced::Nameless)) };
-        let facts = Facts::of(&*stub)?;
-        let is_it = stub::is_of_epoch(&*stub, epoch).map_err(said)?;
-        Ok(if is_it { Seen::Stub(stub, facts) } else { Seen::Other(Replaced::Over) })
-    };
+    let look = |place: &Place<'_>| look(place, (file, epoch));
     // After the copy was made: who took it out of this node's hands did so by now, or comes later.
     loop {
         match look(place)? {

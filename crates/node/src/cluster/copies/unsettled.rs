@@ -1,6 +1,6 @@
-//! Copies that were put in the place of a file whose node then died: what they took the place of may
-//! have been another program's file, which came there in the moment before. It would lie beside it,
-//! under a name that nobody knows, and the old copy where it was.
+//! Copies that were put in the place of a file by a node that then died: what they took the place
+//! of may have been another program's file, which came there in the moment before. It would lie
+//! beside it, under a name that nobody knows, and the old copy where it was.
 //!
 //! So a copy has a mark from before it is put in place until its node has seen that what came out
 //! was the stub. Who finds the mark on a file looks for what came out, and puts it back. The mark
@@ -110,9 +110,9 @@ impl Taker<'_> {
 }
 
 impl Cluster {
-    /// Waits until it is settled what a copy that was opened took the place of, and settles it where
-    /// nobody else does; whether another file is in that place now. The reason where it is not
-    /// known yet.
+    /// Waits until it is settled what a copy that was opened took the place of, and settles it
+    /// where nobody else does; whether another file is in that place now. The reason where it is
+    /// not known yet.
     pub fn settle_copy(
         &self,
         core: &Core,
